@@ -13,7 +13,6 @@ from jobs.console.exit_codes import ExitCode
 from tests.support.commands import Run
 from tests.support.scenes import (
     OURS,
-    PAGES,
     ROOT,
     TRANSLATIONS,
     Shown,
@@ -71,19 +70,6 @@ def test_a_page_in_another_language_shows_commands_that_its_original_runs(page: 
 
     assert translated
     assert translated <= original
-
-
-def test_commands_are_written_at_a_prompt() -> None:
-    hidden = [
-        (str(page.relative_to(ROOT)), line)
-        for page in PAGES
-        for language, text in fences(page)
-        if language not in {"console", "ini", "cron", "sh"}
-        for line in text.splitlines()
-        if line.strip().startswith(OURS)
-    ]
-
-    assert [] == hidden
 
 
 _FENCES = fences(ROOT / "docs" / "ingest.md")

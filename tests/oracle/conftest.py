@@ -101,7 +101,7 @@ def kills(tmp_path: Path) -> Kills:
         if store.exists():
             stage.remove_empty_files()
         with stage, stage.store(stage.thorough_recovery) as opened:
-            for stored in islice(opened.real.put_each(messages), after):
+            for stored in islice(opened.put_each(messages), after):
                 assert stored.status == "PUT_OK"
             stage.crash()
 

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records, scan
-from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
+from rmq_formats.commitlog.segment import PieceKind
 from rmq_formats.consumequeue.build import QueueBuilder
 from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.layout import UNIT
@@ -37,12 +36,11 @@ from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release, release_at, rules_of
 from rmq_formats.store import is_index_name, name_of_offset
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry
-from tests.rmq_formats.builders import into, reading
+from tests.rmq_formats.builders import into
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
-from tests.support.stores import segments_of
+from tests.support.stores import stored_records, walked_segments
 
 _BATCH_UNIT_SIZE = 46
-_HEAD = 64
 _MODELS: dict[QueueKind, type[ConsumeQueue | BatchConsumeQueue]] = {
     QueueKind.PLAIN: ConsumeQueue,
     QueueKind.BATCH: BatchConsumeQueue,
@@ -133,43 +131,16 @@ def _difference(name: str, expected: bytes, actual: bytes) -> Difference | None:
 # --- the log ---------------------------------------------------------------------------------------------------------
 
 
-def pieces(store: Path) -> Iterator[tuple[SegmentBytes, Piece]]:
-    for base_offset, raw, final in _segments(store):
-        segment = SegmentBytes.of(raw, base_offset, detect_framing(raw))
-        for piece in walk_segment(segment, final=final):
-            yield segment, piece
-
-
-def _segments(store: Path) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield each file of the log: its offset, its bytes, and whether records follow in a later one."""
-    logs = [(int(path.name), path.read_bytes()) for path in segments_of(store)]
-    # The broker makes the next file before it is needed: zeros, which say nothing about the file before.
-    written = [number for number, (_, raw) in enumerate(logs) if any(raw[:_HEAD])]
-    for number, (base_offset, raw) in enumerate(logs):
-        yield base_offset, raw, bool(written) and number < written[-1]
-
-
 def records(store: Path) -> list[MessageRecord]:
-    return [
-        segment.record_at(piece.offset - segment.base_offset)
-        for segment, piece in pieces(store)
-        if piece.kind is PieceKind.RECORD
-    ]
+    return [stored.record for stored in stored_records(store)]
 
 
 def unfaithful(store: Path) -> list[int]:
     """List the offsets of pieces of the log that are no message, or do not come out again as they went in."""
-    faults = []
-    for segment, piece in pieces(store):
-        if piece.kind is PieceKind.DAMAGE:
-            faults.append(piece.offset)
-        if piece.kind is PieceKind.RECORD:
-            position = piece.offset - segment.base_offset
-            header = segment.framing.header_size
-            stored = bytes(segment.read(position + header, piece.size - header))
-            if encode_record(segment.record_at(position)) != stored:
-                faults.append(piece.offset)
-    return faults
+    damaged = [
+        piece.offset for _, pieces in walked_segments(store) for piece in pieces if piece.kind is PieceKind.DAMAGE
+    ]
+    return damaged + [record.physical_offset for record, raw in stored_records(store) if encode_record(record) != raw]
 
 
 # --- made again ------------------------------------------------------------------------------------------------------
@@ -205,8 +176,11 @@ def by_compiled(store: Path, writer: Writer) -> Derived:
 
 
 def _scanned(store: Path) -> Iterator[Records]:
-    for base_offset, raw, final in _segments(store):
-        found = scan(reading(raw), 0, len(raw), len(raw), base_offset, detect_framing(raw), final=final)
+    segments = [segment for segment, _ in walked_segments(store)]
+    written = [segment.base_offset for segment in segments if any(segment.read(0, 64))]
+    for segment in segments:
+        final = segment.base_offset < written[-1] if written else False
+        found = scan(segment.read, 0, segment.size, segment.size, segment.base_offset, segment.framing, final=final)
         yield from (group for group in found if isinstance(group, Records))
 
 

@@ -13,8 +13,8 @@ from random import Random
 from typing import Final, TypeAlias
 
 from tests.oracle.releases import group_of_one, version_of
-from tests.oracle.sessions import ClientMessage, Consumption, DirectMessage
-from tests.oracle.stage import Stage, StageBroker, StageStore
+from tests.oracle.sessions import ClientMessage, Consumption, DirectMessage, RealBroker, RealStore
+from tests.oracle.stage import Stage
 from tests.support.waiting import wait_until
 
 _UNIQUE_KEY_PREFIX: Final = "0A0102031234ABCD"
@@ -71,22 +71,24 @@ def everyday(stage: Stage) -> None:
         _send_odd_texts(broker)
         for number in range(9):
             topic = "T1" if number % 2 else "T3"
-            broker.send(f"large-{number}", ClientMessage(topic, _noise(3500, number), "TagN", f"noise{number} nn"))
-        broker.send("delayed", ClientMessage("T1", b"delayed", "TagD", "delaykey", delay_level=1))
-        broker.send("far", ClientMessage("T2", b"far", "TagD", "farkey", delay_level=18))
+            broker.send(
+                ClientMessage(topic, _noise(3500, number), "TagN", f"noise{number} nn"), label=f"large-{number}"
+            )
+        broker.send(ClientMessage("T1", b"delayed", "TagD", "delaykey", delay_level=1), label="delayed")
+        broker.send(ClientMessage("T2", b"far", "TagD", "farkey", delay_level=18), label="far")
         if stage.runs(since="4.1.0"):
-            broker.send_batch("batch", [_batched("T1", number) for number in range(4)])
+            broker.send_batch([_batched("T1", number) for number in range(4)], label="batch")
         for decision in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"):
             message = ClientMessage("T1", decision.encode(), "TagTx", f"tx{decision} txshared")
-            broker.send_in_transaction(f"transaction-{decision}", message, decision)
+            broker.send_in_transaction(message, decision, label=f"transaction-{decision}")
         # The delay passes, and brokers from 5.1.0 on write one op message for several transactions 3 s later.
         time.sleep(4)
         for number in range(3):
-            broker.send(f"last-{number}", ClientMessage("T1", b"last", "TagZ", f"last{number}"))
-        stage.ask(broker.real, _mqadmin_lines(stage, broker))
+            broker.send(ClientMessage("T1", b"last", "TagZ", f"last{number}"), label=f"last-{number}")
+        stage.ask(broker, _mqadmin_lines(stage, broker))
 
 
-def _mqadmin_lines(stage: Stage, broker: StageBroker) -> Iterator[tuple[str, ...]]:
+def _mqadmin_lines(stage: Stage, broker: RealBroker) -> Iterator[tuple[str, ...]]:
     """Ask for what is there and for what is not, in all ways."""
     for topic, key in _ASKED_KEYS:
         yield "queryMsgByKey", "-t", topic, "-k", key
@@ -101,7 +103,7 @@ def _mqadmin_lines(stage: Stage, broker: StageBroker) -> Iterator[tuple[str, ...
     yield "queryMsgByUniqueKey", "-t", "T1", "-i", "0A010203000000000000000000000000"
     yield "printMsg", "-t", "T3", "-d", "true"
     if stage.runs(since="4.7.0"):
-        yield "queryCq", "-t", "T1", "-q", "0", "-i", "0", "-c", "5", "-b", broker.real.address
+        yield "queryCq", "-t", "T1", "-q", "0", "-i", "0", "-c", "5", "-b", broker.address
     yield "topicStatus", "-t", "T1"
     if stage.runs(since="5.0.0"):
         # An older broker would store a message about it.
@@ -118,24 +120,24 @@ _ASKED_KEYS: Final = (
 _ASKED_LABELS: Final = frozenset({"key-0", "key-3", "noted", "no-key", "compressed", "unicode", "delayed", "last-2"})
 
 
-def _send_keys_and_tags(broker: StageBroker) -> None:
+def _send_keys_and_tags(broker: RealBroker) -> None:
     for number in range(26):
         tags = None if number % 4 == 3 else f"Tag{'ABC'[number % 3]}"
         keys = f"k{number % 3} dup dup  x{number}"
-        broker.send(f"key-{number}", ClientMessage("T1", f"body{number}".encode(), tags, keys))
+        broker.send(ClientMessage("T1", f"body{number}".encode(), tags, keys), label=f"key-{number}")
     noted = ClientMessage(
         "T1", b"noted", "TagA", "noted", flag=77, waits_for_store=False, properties={"userprop": "v-5"}
     )
-    broker.send("noted", noted)
-    broker.send("no-key", ClientMessage("T1", b"plain"))
-    broker.send("only-tag", ClientMessage("T2", b"only a tag", "TagOnly"))
+    broker.send(noted, label="noted")
+    broker.send(ClientMessage("T1", b"plain"), label="no-key")
+    broker.send(ClientMessage("T2", b"only a tag", "TagOnly"), label="only-tag")
 
 
-def _send_odd_texts(broker: StageBroker) -> None:
-    broker.send("compressed", ClientMessage("T1", _prose(5000, 1), "TagB", "big"))
-    broker.send("zeros", ClientMessage("T2", bytes(3000), "TagB", "zeros dup"))
-    broker.send("unicode", ClientMessage("T2", "тело-正文".encode(), "тег", "ключ 键 \U0001f511 k1"))
-    broker.send("same", ClientMessage("T3", b"same key in another topic", "TagA", "k1"))
+def _send_odd_texts(broker: RealBroker) -> None:
+    broker.send(ClientMessage("T1", _prose(5000, 1), "TagB", "big"), label="compressed")
+    broker.send(ClientMessage("T2", bytes(3000), "TagB", "zeros dup"), label="zeros")
+    broker.send(ClientMessage("T2", "тело-正文".encode(), "тег", "ключ 键 \U0001f511 k1"), label="unicode")
+    broker.send(ClientMessage("T3", b"same key in another topic", "TagA", "k1"), label="same")
 
 
 def _batched(topic: str, number: int) -> ClientMessage:
@@ -153,9 +155,9 @@ def edges(stage: Stage) -> None:
     with stage.store() as store:
         unique_keys = _unique_keys()
         for label, message in _edge_messages(stage, unique_keys):
-            store.put(label, message)
+            store.put(message, label=label)
         _put_to_the_last_byte(store, stage.geometry.commit_log_file_size)
-        store.put("last", DirectMessage("D1", properties=_text(UNIQ_KEY=next(unique_keys), KEYS="last")))
+        store.put(DirectMessage("D1", properties=_text(UNIQ_KEY=next(unique_keys), KEYS="last")), label="last")
 
 
 def _edge_messages(stage: Stage, unique_keys: Iterator[str]) -> Iterator[_Labelled]:
@@ -236,18 +238,18 @@ _PROPERTY_TEXTS: Final = {
 }
 
 
-def _put_to_the_last_byte(store: StageStore, file_size: int) -> None:
+def _put_to_the_last_byte(store: RealStore, file_size: int) -> None:
     """Fill one file to the last byte that a record may take, and miss that by one in the next."""
     for number in range(6):
-        store.put(f"fill-{number}", DirectMessage("D1", body=_noise(2500, number), properties=_text(KEYS="fill")))
+        store.put(DirectMessage("D1", body=_noise(2500, number), properties=_text(KEYS="fill")), label=f"fill-{number}")
     for label, left in (("leaves-8", 8), ("would-leave-7", 7)):
-        probe = store.put("probe", DirectMessage("D1", body=_noise(10, 1), properties=_text(KEYS="edgekey0")))
+        probe = store.put(DirectMessage("D1", body=_noise(10, 1), properties=_text(KEYS="edgekey0")), label="probe")
         overhead = probe.size - 10
         while (room := -store.next_offset % file_size) < 2 * overhead:
-            store.put("probe", DirectMessage("D1", body=_noise(10, 1), properties=_text(KEYS="edgekey0")))
+            store.put(DirectMessage("D1", body=_noise(10, 1), properties=_text(KEYS="edgekey0")), label="probe")
         body = _noise(room - left - overhead, left)
-        store.put(label, DirectMessage("D1", body=body, properties=_text(KEYS="edgekey0")))
-        store.put("next", DirectMessage("D1", properties=_text(KEYS="edgekeyN")))
+        store.put(DirectMessage("D1", body=body, properties=_text(KEYS="edgekey0")), label=label)
+        store.put(DirectMessage("D1", properties=_text(KEYS="edgekeyN")), label="next")
 
 
 @scenario()
@@ -257,8 +259,8 @@ def clock(stage: Stage) -> None:
         for number, timestamp in enumerate(_jumping_times()):
             properties = _text(UNIQ_KEY=f"{_UNIQUE_KEY_PREFIX}{number:016X}", KEYS=f"c{number} all", TAGS="TagC")
             message = DirectMessage(f"C{number % 2}", 0, b"clock", properties, store_timestamp=timestamp)
-            store.put(f"clock-{number}", message)
-        store.put("now", DirectMessage("C0", properties=_text(KEYS="now")))
+            store.put(message, label=f"clock-{number}")
+        store.put(DirectMessage("C0", properties=_text(KEYS="now")), label="now")
 
 
 def _jumping_times() -> list[int]:
@@ -275,7 +277,7 @@ def restarted(stage: Stage) -> None:
     """Stop and start a store again and again: each run goes on in the last file of every kind."""
     for run in range(4):
         with stage.store() as store:
-            store.put_each(f"run{run}", (_numbered("R", run * 17 + number) for number in range(17)))
+            store.put_all((_numbered("R", run * 17 + number) for number in range(17)), label=f"run{run}")
     with stage.store():
         stage.note("nothing sent")
 
@@ -284,33 +286,33 @@ def restarted(stage: Stage) -> None:
 def killed(stage: Stage) -> None:
     """Kill a process while it writes, start it again, use it: what a broker makes of a half written store."""
     with stage.store(stage.thorough_recovery) as store:
-        store.put_each("before", (_numbered("W", number) for number in range(300)))
+        store.put_all((_numbered("W", number) for number in range(300)), label="before")
     with stage.store(stage.thorough_recovery) as store:
-        store.put_each("unflushed", (_numbered("W", number) for number in range(300, 340)))
+        store.put_all((_numbered("W", number) for number in range(300, 340)), label="unflushed")
         stage.crash()
     stage.remove_empty_files()
     with stage.store(stage.thorough_recovery) as store:
-        store.put_each("after", (_numbered("W", number) for number in range(340, 352)))
+        store.put_all((_numbered("W", number) for number in range(340, 352)), label="after")
 
 
 @scenario()
 def expired(stage: Stage) -> None:
     """Delete the oldest files of the log, send more: what is left, and what a new queue begins with."""
     with stage.store({"fileReservedTime": "72"}) as store:
-        store.put_each("old", (_numbered("E", number, body_size=1200) for number in range(64)))
-        store.real.drain()
+        store.put_all((_numbered("E", number, body_size=1200) for number in range(64)), label="old")
+        store.drain()
         old = stage.segments()[:3]
         stage.age(old)
         # The cleaning service deletes a file once it is flushed, those of queues and index after that.
         wait_until(lambda: _are_expired(store, old), lambda: "the oldest files are still there")
-        store.real.expire()
+        store.expire()
         stage.note(f"left {[segment.name for segment in stage.segments()]}")
-        store.put_each("new", (_numbered("E", number, body_size=100) for number in range(64, 70)))
-        store.put("new-topic", DirectMessage("E9", properties=_text(KEYS="e9 all", TAGS="TagX")))
+        store.put_all((_numbered("E", number, body_size=100) for number in range(64, 70)), label="new")
+        store.put(DirectMessage("E9", properties=_text(KEYS="e9 all", TAGS="TagX")), label="new-topic")
 
 
-def _are_expired(store: StageStore, files: list[Path]) -> bool:
-    store.real.expire()
+def _are_expired(store: RealStore, files: list[Path]) -> bool:
+    store.expire()
     return not any(path.exists() for path in files)
 
 
@@ -333,21 +335,25 @@ def _play_typed(stage: Stage, settings: dict[str, str]) -> None:
         for compression in ("ZLIB", "LZ4", "ZSTD"):
             for number in range(3):
                 message = ClientMessage("TZ", _prose(2500 + 400 * number, number), f"Tag{compression}", "zall")
-                broker.send(f"{compression}-{number}", message, f"producers{compression}", compression)
+                broker.send(message, f"producers{compression}", compression, label=f"{compression}-{number}")
         if stage.runs(since="5.0.0"):
             broker.make_topic("TB", queue_type="BatchCQ")
             for size in (1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4):
-                broker.send_batch("inner-batch", [_batched("TB", number) for number in range(size)])
+                broker.send_batch([_batched("TB", number) for number in range(size)], label="inner-batch")
         for number in range(14):
             queues = "%LMQ%qa,%LMQ%qb" if number % 2 else "%LMQ%qa"
             properties = {"INNER_MULTI_DISPATCH": queues}
-            broker.send(f"lmq-{number}", ClientMessage("TL", b"lmq", "TagL", f"lmq{number}", properties=properties))
-        broker.send_batch("batch", [_batched("T1", number) for number in range(4)])
-        broker.send_in_transaction("transaction", ClientMessage("T1", _prose(1500, 5), "TagTx", "tx"), "COMMIT_MESSAGE")
+            broker.send(
+                ClientMessage("TL", b"lmq", "TagL", f"lmq{number}", properties=properties), label=f"lmq-{number}"
+            )
+        broker.send_batch([_batched("T1", number) for number in range(4)], label="batch")
+        broker.send_in_transaction(
+            ClientMessage("T1", _prose(1500, 5), "TagTx", "tx"), "COMMIT_MESSAGE", label="transaction"
+        )
         inner = DirectMessage("T6", 0, b"v6", _text(KEYS="v6"), born_host=_OTHER_IPV6, store_host=_IPV6)
-        stage.note(f"PUT v6 {broker.real.put(inner)}")
+        stage.note(f"PUT v6 {broker.put(inner)}")
         time.sleep(4)
-        broker.send("last", ClientMessage("T1", _noise(3000, 9), "TagZ", "last"))
+        broker.send(ClientMessage("T1", _noise(3000, 9), "TagZ", "last"), label="last")
 
 
 @scenario()
@@ -357,10 +363,10 @@ def retried(stage: Stage) -> None:
         broker.make_topic("T1", queues=2)
         for number in range(12):
             keys = f"{'bad' if number % 4 == 0 else 'good'}{number} all"
-            broker.send(f"message-{number}", ClientMessage("T1", b"body", f"Tag{number % 2}", keys))
-        for consumed in broker.real.consume(Consumption("T1", "consumers", 12, milliseconds=8000, failing_keys="bad")):
+            broker.send(ClientMessage("T1", b"body", f"Tag{number % 2}", keys), label=f"message-{number}")
+        for consumed in broker.consume(Consumption("T1", "consumers", 12, milliseconds=8000, failing_keys="bad")):
             stage.note(f"CONSUME {consumed}")
-        broker.send("last", ClientMessage("T1", b"last", "TagZ", "last"))
+        broker.send(ClientMessage("T1", b"last", "TagZ", "last"), label="last")
 
 
 @scenario(since="5.0.0")
@@ -371,14 +377,14 @@ def timed(stage: Stage) -> None:
         for number in range(6):
             properties = {"TIMER_DELAY_MS": str(1000 + 500 * number)}
             keys = f"timer{number} all"
-            broker.send(f"timer-{number}", ClientMessage("T1", b"timer", "TagT", keys, properties=properties))
+            broker.send(ClientMessage("T1", b"timer", "TagT", keys, properties=properties), label=f"timer-{number}")
         far = ClientMessage("T1", b"far", "TagT", "far all", properties={"TIMER_DELAY_SEC": "3600"})
-        broker.send("far", far)
+        broker.send(far, label="far")
         wait_until(
-            lambda: sum(broker.real.queue_edges("T1", queue)[1] for queue in range(2)) == 6,
+            lambda: sum(broker.queue_edges("T1", queue)[1] for queue in range(2)) == 6,
             lambda: "timers did not fire",
         )
-        broker.send("last", ClientMessage("T1", b"last", "TagZ", "last"))
+        broker.send(ClientMessage("T1", b"last", "TagZ", "last"), label="last")
 
 
 @scenario(since="4.5.2")
@@ -391,9 +397,11 @@ def dledger(stage: Stage) -> None:
         _send_keys_and_tags(broker)
         for number in range(20):
             keys = f"noise{number} nn"
-            broker.send(f"large-{number}", ClientMessage(f"T{number % 2 + 1}", _noise(3500, number), "TagN", keys))
-        stage.ask(broker.real, [("queryMsgByKey", "-t", "T1", "-k", "dup")])
-        broker.send("last", ClientMessage("T1", b"last", "TagZ", "last"))
+            broker.send(
+                ClientMessage(f"T{number % 2 + 1}", _noise(3500, number), "TagN", keys), label=f"large-{number}"
+            )
+        stage.ask(broker, [("queryMsgByKey", "-t", "T1", "-k", "dup")])
+        broker.send(ClientMessage("T1", b"last", "TagZ", "last"), label="last")
 
 
 def upgraded(*releases: str) -> Scenario:
@@ -405,7 +413,7 @@ def upgraded(*releases: str) -> Scenario:
             if next_offset:
                 stage.upgrade(release, next_offset)
             with stage.store() as store:
-                store.put_each(release, (_numbered("U", run * 45 + number) for number in range(45)))
+                store.put_all((_numbered("U", run * 45 + number) for number in range(45)), label=release)
                 next_offset = store.next_offset
 
     why = "Files that two releases wrote: each message follows the rules of the release that dispatched it."
@@ -473,7 +481,7 @@ def _orders(stage: Stage) -> None:
     with stage.broker() as broker:
         broker.make_topic("Orders")
         for number, body in enumerate(bodies, 1):
-            broker.send(f"order-{number}", ClientMessage("Orders", body, keys=f"order{number}"))
+            broker.send(ClientMessage("Orders", body, keys=f"order{number}"), label=f"order-{number}")
 
 
 ORDERS: Final = Scenario("orders", (_orders.__doc__ or "").strip(), _orders, "5.5.1")

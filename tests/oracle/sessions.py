@@ -5,7 +5,7 @@ Both leave the store as RocketMQ left it; both are closed the clean way by their
 killed before.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -162,27 +162,50 @@ class Crafted:
         }
 
 
+class Sent(NamedTuple):
+    """What a producer learnt of a message, as texts for mqadmin."""
+
+    topic: str
+    queue: str
+    queue_offset: str
+    message_id: str
+    offset_message_id: str
+
+
 class RealStore:
-    """A DefaultMessageStore that runs."""
+    """A DefaultMessageStore that runs; what has a label is noted."""
 
     def __init__(self, driver: DriverProcess) -> None:
         self.driver = driver
+        self.note: Callable[[str], None] = lambda _: None
+        self.next_offset = 0
 
-    def put(self, message: DirectMessage) -> Stored:
-        return _stored(self.driver.ask("put", message.fields()))
+    def put(self, message: DirectMessage, label: str = "") -> Stored:
+        return self._noted(label, self.driver.ask("put", message.fields()))
 
     def put_each(self, messages: Iterable[DirectMessage]) -> Iterator[Stored]:
         return map(_stored, self.driver.ask_each("put", (message.fields() for message in messages)))
 
-    def put_all(self, messages: Iterable[DirectMessage]) -> list[Stored]:
+    def put_all(self, messages: Iterable[DirectMessage], label: str = "") -> list[Stored]:
         """Put messages of which the store must refuse none."""
-        stored = list(self.put_each(messages))
+        answers = self.driver.ask_each("put", (message.fields() for message in messages))
+        stored = [self._noted(f"{label}-{number}", answer) for number, answer in enumerate(answers)]
         assert {one.status for one in stored} <= {"PUT_OK"}
         return stored
 
     def put_batch(self, envelope: DirectMessage, messages: Iterable[ClientMessage]) -> Stored:
         values = envelope.fields() | {"body": None}
         return _stored(self.driver.ask("put-batch", values | list_fields(message.fields() for message in messages)))
+
+    def _noted(self, label: str, answer: Answer) -> Stored:
+        stored = _stored(answer)
+        self.note(
+            f"PUT {label} {stored.status} offset={stored.physical_offset} bytes={stored.size}"
+            f" logicOffset={stored.queue_offset} storeTime={stored.store_timestamp}"
+        )
+        if stored.size:
+            self.next_offset = stored.physical_offset + stored.size
+        return stored
 
     def dispatch_each(self, door: Literal["index", "queue"], messages: Iterable[Crafted]) -> None:
         for _ in self.driver.ask_each(door, (message.fields() for message in messages)):
@@ -220,14 +243,21 @@ class RealBroker(RealStore):
         super().__init__(driver)
         self.name_server = name_server
         self.address = f"127.0.0.1:{port}"
+        self.sent: dict[str, Sent] = {}  # by label
+        self.batch_topics = set[str]()
 
     def make_topic(self, name: str, queues: int = 1, **attributes: str) -> None:
         """Make a topic, as mqadmin updateTopic does; `queue_type="BatchCQ"` sets attribute queue.type."""
         named = {f"attribute.{attribute.replace('_', '.')}": value for attribute, value in attributes.items()}
         self.driver.ask("topic", {"name": name, "queues": queues, **named})
+        if attributes.get("queue_type") == "BatchCQ":
+            self.batch_topics.add(name)
 
-    def send(self, message: ClientMessage, producer: str = "producers", compression: str | None = None) -> Answer:
-        return self.driver.ask("send", message.fields() | {"producer": producer, "compression": compression})
+    def send(
+        self, message: ClientMessage, producer: str = "producers", compression: str | None = None, *, label: str = ""
+    ) -> Answer:
+        fields = message.fields() | {"producer": producer, "compression": compression}
+        return self._learnt(label, message.topic, self.driver.ask("send", fields))
 
     def send_each(self, messages: Iterable[ClientMessage]) -> list[Answer]:
         return list(self.driver.ask_each("send", (message.fields() for message in messages)))
@@ -242,11 +272,24 @@ class RealBroker(RealStore):
         answer = self.driver.ask("send-steadily", message.fields() | values)
         return list(map(int, answer["microseconds"].split()))
 
-    def send_batch(self, messages: Iterable[ClientMessage]) -> Answer:
-        return self.driver.ask("send-batch", list_fields(message.fields() for message in messages))
+    def send_batch(self, messages: Sequence[ClientMessage], label: str = "") -> Answer:
+        answer = self.driver.ask("send-batch", list_fields(message.fields() for message in messages))
+        return self._learnt(label, messages[0].topic, answer)
 
-    def send_in_transaction(self, message: ClientMessage, decision: str) -> Answer:
-        return self.driver.ask("send-in-transaction", message.fields() | {"decision": decision})
+    def send_in_transaction(self, message: ClientMessage, decision: str, label: str = "") -> Answer:
+        answer = self.driver.ask("send-in-transaction", message.fields() | {"decision": decision})
+        return self._learnt(label, message.topic, answer)
+
+    def _learnt(self, label: str, topic: str, answer: Answer) -> Answer:
+        self.sent[label] = Sent(
+            topic, answer["queue"], answer["queue-offset"], answer["message-id"], answer.get("offset-message-id", "")
+        )
+        self.note(
+            f"SENT {label} status={answer['status']} msgId={answer['message-id']}"
+            f" offsetMsgId={answer.get('offset-message-id')} queue={topic}/{answer['queue']}"
+            f" queueOffset={answer['queue-offset']}"
+        )
+        return answer
 
     def pull(self, topic: str, *, at_once: int = 32) -> list[Consumed]:
         """

@@ -19,15 +19,12 @@ import pytest
 
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
-from tests.oracle.process import Answer, DriverProcess
+from tests.oracle.process import DriverProcess
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry, version_of
 from tests.oracle.sessions import (
-    ClientMessage,
-    DirectMessage,
     Printed,
     RealBroker,
     RealStore,
-    Stored,
     open_broker,
     open_store,
 )
@@ -77,19 +74,21 @@ class Stage:
         self.sent.append(line)
 
     @contextmanager
-    def store(self, settings: dict[str, str] | None = None) -> Iterator["StageStore"]:
+    def store(self, settings: dict[str, str] | None = None) -> Iterator[RealStore]:
         self.settings |= settings or {}
         self.note(f"== store {self.release}")
         with open_store(self._running(), self.store_directory, self.geometry, settings) as opened:
-            yield StageStore(self, opened)
+            opened.note = self.note
+            yield opened
 
     @contextmanager
-    def broker(self, settings: dict[str, str] | None = None) -> Iterator["StageBroker"]:
+    def broker(self, settings: dict[str, str] | None = None) -> Iterator[RealBroker]:
         self.settings |= settings or {}
         self.note(f"== broker {self.release}")
         home = self._scratch / "home"
         with open_broker(self._running(), self.store_directory, self.geometry, settings, home=home) as opened:
-            yield StageBroker(self, opened)
+            opened.note, opened.batch_topics = self.note, self.batch_topics
+            yield opened
 
     def crash(self) -> None:
         self.note("== killed")
@@ -172,85 +171,6 @@ def removed_empty_files(store: Path) -> list[Path]:
 
 def _log_bytes(store: Path) -> list[bytes]:
     return [file.read_bytes().rstrip(b"\0") for file in sorted((store / "commitlog").glob("0*"))]
-
-
-class StageStore:
-    """The open store, with every put noted."""
-
-    def __init__(self, stage: Stage, store: RealStore) -> None:
-        self.real = store
-        self.next_offset = 0
-        self._stage = stage
-
-    def put(self, label: str, message: DirectMessage) -> Stored:
-        stored = self.real.put(message)
-        self._note(label, stored)
-        return stored
-
-    def put_each(self, label: str, messages: Iterable[DirectMessage]) -> list[Stored]:
-        stored = list(self.real.put_each(messages))
-        for number, one in enumerate(stored):
-            self._note(f"{label}-{number}", one)
-        return stored
-
-    def put_batch(self, label: str, envelope: DirectMessage, messages: Iterable[ClientMessage]) -> Stored:
-        stored = self.real.put_batch(envelope, messages)
-        self._note(label, stored)
-        return stored
-
-    def _note(self, label: str, stored: Stored) -> None:
-        self._stage.note(
-            f"PUT {label} {stored.status} offset={stored.physical_offset} bytes={stored.size}"
-            f" logicOffset={stored.queue_offset} storeTime={stored.store_timestamp}"
-        )
-        if stored.size:
-            self.next_offset = stored.physical_offset + stored.size
-
-
-class Sent(NamedTuple):
-    """What a producer learnt of a message, as texts for mqadmin."""
-
-    topic: str
-    queue: str
-    queue_offset: str
-    message_id: str
-    offset_message_id: str
-
-
-class StageBroker:
-    """The running broker, with every send noted."""
-
-    def __init__(self, stage: Stage, broker: RealBroker) -> None:
-        self.real = broker
-        self.sent: dict[str, Sent] = {}
-        self._stage = stage
-
-    def make_topic(self, name: str, queues: int = 1, **attributes: str) -> None:
-        self.real.make_topic(name, queues, **attributes)
-        if attributes.get("queue_type") == "BatchCQ":
-            self._stage.batch_topics.add(name)
-
-    def send(
-        self, label: str, message: ClientMessage, producer: str = "producers", compression: str | None = None
-    ) -> Answer:
-        return self._note(label, message.topic, self.real.send(message, producer, compression))
-
-    def send_batch(self, label: str, messages: list[ClientMessage]) -> Answer:
-        return self._note(label, messages[0].topic, self.real.send_batch(messages))
-
-    def send_in_transaction(self, label: str, message: ClientMessage, decision: str) -> Answer:
-        return self._note(label, message.topic, self.real.send_in_transaction(message, decision))
-
-    def _note(self, label: str, topic: str, answer: Answer) -> Answer:
-        self.sent[label] = Sent(
-            topic, answer["queue"], answer["queue-offset"], answer["message-id"], answer.get("offset-message-id", "")
-        )
-        self._stage.note(
-            f"SENT {label} status={answer['status']} msgId={answer['message-id']}"
-            f" offsetMsgId={answer.get('offset-message-id')} queue={topic}/{answer['queue']}"
-            f" queueOffset={answer['queue-offset']}"
-        )
-        return answer
 
 
 # What it has found it prints, or counts, only where it is asked to.

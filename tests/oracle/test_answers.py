@@ -17,7 +17,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.trace import TRACE_TOPIC
 from tests.oracle.sessions import ClientMessage, Consumption, RealBroker
-from tests.oracle.stage import Asked, Line, Stage, StageBroker, differing_answers, on_releases
+from tests.oracle.stage import Asked, Line, Stage, differing_answers, on_releases
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.waiting import wait_until
 
@@ -53,9 +53,11 @@ def _play(stage: Stage) -> None:
     with stage.broker() as broker:
         for topic, queues in (("Orders", 2), ("OrdersLonger", 1), ("Unread", 1), (_RETRIES, 1)):
             broker.make_topic(topic, queues=queues)
-        broker.real.mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", "G", "-r", "3")
+        broker.mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", "G", "-r", "3")
         for number in range(12):
-            broker.send(f"message-{number}", ClientMessage(("Orders", "OrdersLonger")[number % 2], b"body", None, None))
+            broker.send(
+                ClientMessage(("Orders", "OrdersLonger")[number % 2], b"body", None, None), label=f"message-{number}"
+            )
             time.sleep(0.01)
     stage.end()
     config = stage.store_directory / "config"
@@ -63,7 +65,7 @@ def _play(stage: Stage) -> None:
         path.unlink()
     (config / "consumerOffset.json").write_text(json.dumps({"offsetTable": _OFFSETS}))
     with stage.broker() as broker:
-        stage.ask(broker.real, _lines(stage))
+        stage.ask(broker, _lines(stage))
 
 
 @on_releases(*_RELEASES, in_every_run="4.9.8")
@@ -91,10 +93,10 @@ _COUNT = 120
 _POSITIONS = "compaction/position-checkpoint"
 
 
-def _send(broker: StageBroker, numbers: range) -> None:
+def _send(broker: RealBroker, numbers: range) -> None:
     keys = (_COMPACTED_KEYS[number % len(_COMPACTED_KEYS)] for number in numbers)
     messages = [ClientMessage("Comp", b"body" * 20, "TagA", key) for key in keys]
-    broker.real.send_each([*messages, ClientMessage("Orders", b"body", "TagA", "key-0")])
+    broker.send_each([*messages, ClientMessage("Orders", b"body", "TagA", "key-0")])
 
 
 def _play_compacted(stage: Stage, *, is_killed: bool) -> None:
@@ -104,7 +106,7 @@ def _play_compacted(stage: Stage, *, is_killed: bool) -> None:
         _send(broker, range(_COUNT))
         wait_until((stage.store_directory / _POSITIONS).exists, lambda: "nothing was compacted")
         _send(broker, range(_COUNT, _COUNT + 10))
-        broker.real.drain()
+        broker.drain()
         if is_killed:
             stage.crash()
 
@@ -117,7 +119,7 @@ def test_copies_are_those_that_the_broker_serves(version: str, tmp_path: Path, *
         _play_compacted(stage, is_killed=is_killed)
         verdict = verify(VerifyRequest(str(stage.store_directory)), OneByOne())
         with stage.broker(_SETTINGS | _NEVER_AGAIN) as broker:
-            copies = len(broker.real.pull("Comp"))
+            copies = len(broker.pull("Comp"))
     notes = verdict.parts[QUEUES].notes
 
     assert len(_COMPACTED_KEYS) < copies < _COUNT
@@ -182,21 +184,23 @@ def _play_traced(stage: Stage) -> None:
         for topic in ("Orders", TRACE_TOPIC):
             broker.make_topic(topic, queues=2)
         orders = [ClientMessage("Orders", b"body", "TagA", key) for key in ("k1 k2", "fails", None)]
-        ids = broker.real.send_traced(orders)
+        ids = broker.send_traced(orders)
         for group, failing in (("G1", ""), ("G2", "fails")):
-            broker.real.consume(Consumption("Orders", group, 3, 5000, failing, is_traced=True))
+            broker.consume(Consumption("Orders", group, 3, 5000, failing, is_traced=True))
         crafted = _crafted()
         for name, bodies in crafted.items():
             for number, body in enumerate(bodies):
-                broker.send(f"{name}-{number}", ClientMessage(TRACE_TOPIC, body.encode(), None, f"{name} alias-{name}"))
-        _await_traces(broker.real, ids)
+                broker.send(
+                    ClientMessage(TRACE_TOPIC, body.encode(), None, f"{name} alias-{name}"), label=f"{name}-{number}"
+                )
+        _await_traces(broker, ids)
         lines: list[Line] = [("queryMsgTraceById", "-i", name) for name in (*ids, *crafted, "missing", "alias-sent-12")]
         lines.append(("queryMsgTraceById", "-i", ids[0], "-t", TRACE_TOPIC))
         lines.append(("QUERYMSGTRACEBYID", "-i", ids[0], "-t", "Orders"))
         if stage.runs(since="5.1.1"):
             times: Line = ("queryMsgTraceById", "-i", ids[0], "-b", "0")
             lines += [times, (*times, "-e", "1"), (*times, "-c", "1"), ("queryMsgTraceById", "-i", "groups", "-c", "9")]
-        stage.ask(broker.real, lines)
+        stage.ask(broker, lines)
 
 
 def _await_traces(broker: RealBroker, ids: list[str]) -> None:
@@ -252,20 +256,20 @@ class Played:
     times: list[int] = field(default_factory=list)  # ms
 
 
-def play(stage: Stage, broker: StageBroker, random: Random) -> Played:
+def play(stage: Stage, broker: RealBroker, random: Random) -> Played:
     played = Played()
     for topic in _TOPICS:
         broker.make_topic(topic, queues=2)
     topics = list(_TOPICS)
     if stage.runs(since="5.0.0"):
-        broker.real.mqadmin("updateStaticTopic", "-t", _STATIC, "-qn", "2", "-c", "DefaultCluster")
+        broker.mqadmin("updateStaticTopic", "-t", _STATIC, "-qn", "2", "-c", "DefaultCluster")
         topics.append(_STATIC)
     for number in range(_MESSAGES):
         topic = random.choice(topics)
         keys = " ".join(random.choices(_KEYS, k=random.randrange(4)))
         message = ClientMessage(topic, random.choice(_BODIES), random.choice(_TAGS), keys or None)
         played.times.append(time.time_ns() // 1_000_000)
-        answer = broker.send(f"message-{number}", message)
+        answer = broker.send(message, label=f"message-{number}")
         played.times.append(time.time_ns() // 1_000_000)
         if topic != _STATIC:
             queues = played.queues.setdefault(topic, {})
@@ -396,7 +400,7 @@ def stage_of(release: str, folder: Path, seed: int, count: int) -> Stage:
     with Stage(release, folder / "store", folder / "scratch") as stage, stage.broker() as broker:
         played = play(stage, broker, random)
         asked: Sequence[Line] = lines(stage, played, random, count)
-        stage.ask(broker.real, asked)
+        stage.ask(broker, asked)
     return stage
 
 

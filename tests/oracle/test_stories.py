@@ -25,8 +25,8 @@ from rmq_formats.release import Release
 from tests.oracle.judge import records
 from tests.oracle.process import Answer
 from tests.oracle.scenarios import SHORT_DELAYS
-from tests.oracle.sessions import ClientMessage, Consumed, Consumption
-from tests.oracle.stage import Stage, StageBroker
+from tests.oracle.sessions import ClientMessage, Consumed, Consumption, RealBroker
+from tests.oracle.stage import Stage
 from tests.support.lakes import ingest_store
 from tests.support.query_lakes import open_lake
 from tests.support.waiting import wait_until
@@ -94,20 +94,20 @@ class Lives:
             self._trace(broker)
             wait_until(lambda: not self._missing(), self._missing)
             wait_until(self._are_ended, lambda: "transactions are not ended")
-            broker.real.drain()
+            broker.drain()
             for topic in self._topics:
-                self._note_rows(broker.real.pull(topic), "pulled")
+                self._note_rows(broker.pull(topic), "pulled")
             for topic, readers in GROUPS.items():
                 if topic in self._topics:
                     self._consume(broker, topic, readers)
             for topic in self._topics:
                 late = self._send_one(broker, topic, "sent")
                 late.is_late = True
-                self._note_rows(broker.real.pull(topic), "pulled", {late.key})
+                self._note_rows(broker.pull(topic), "pulled", {late.key})
         return self.notes
 
     @contextmanager
-    def _opened(self) -> Iterator[StageBroker]:
+    def _opened(self) -> Iterator[RealBroker]:
         asking = "1000" if self._asks_again else "100000000"
         settings = {
             "messageDelayLevel": SHORT_DELAYS,
@@ -125,7 +125,7 @@ class Lives:
 
     # sending
 
-    def _send(self, broker: StageBroker, count: int) -> None:
+    def _send(self, broker: RealBroker, count: int) -> None:
         ways = ["sent", "batched", "delayed", "far", "committed", "rolled back"]
         ways.append("asked" if self._asks_again else "open")
         ways += ["timed", "timed far"] if self._has_timers else []
@@ -152,7 +152,7 @@ class Lives:
         level = {"delayed": self._random.randrange(1, _LAST_LEVEL), "far": _LAST_LEVEL}.get(way)
         return note, ClientMessage(topic, body, tags, note.key + shared, level, properties=properties)
 
-    def _send_one(self, broker: StageBroker, topic: str, way: str) -> Note:
+    def _send_one(self, broker: RealBroker, topic: str, way: str) -> Note:
         note, message = self._new(topic, way)
         decision = {
             "committed": "COMMIT_MESSAGE",
@@ -161,19 +161,19 @@ class Lives:
             "open": "UNKNOW",
         }
         if way in decision:
-            answer = broker.send_in_transaction(note.key, message, decision[way])
+            answer = broker.send_in_transaction(message, decision[way], label=note.key)
         else:
-            answer = broker.send(note.key, message)
+            answer = broker.send(message, label=note.key)
         self._note_answer([note], answer)
         return note
 
-    def _send_batch(self, broker: StageBroker, topic: str) -> None:
+    def _send_batch(self, broker: RealBroker, topic: str) -> None:
         made = [self._new(topic, "batched") for _ in range(_BATCH)]
-        self._note_answer([note for note, _ in made], broker.send_batch(made[0][0].key, [one for _, one in made]))
+        self._note_answer([note for note, _ in made], broker.send_batch([one for _, one in made], label=made[0][0].key))
 
-    def _trace(self, broker: StageBroker) -> None:
+    def _trace(self, broker: RealBroker) -> None:
         made = [self._new("T3", "traced") for _ in range(_TRACED)]
-        for (note, _), unique_key in zip(made, broker.real.send_traced([one for _, one in made]), strict=True):
+        for (note, _), unique_key in zip(made, broker.send_traced([one for _, one in made]), strict=True):
             note.unique_key = unique_key
 
     @staticmethod
@@ -221,15 +221,15 @@ class Lives:
             if keys is None or key in keys:
                 getattr(notes[key], name).append(row.physical_offset)
 
-    def _consume(self, broker: StageBroker, topic: str, readers: Readers) -> None:
+    def _consume(self, broker: RealBroker, topic: str, readers: Readers) -> None:
         if readers.pops:
-            whose = ("-b", broker.real.address, "-t", topic, "-g", readers.group)
-            printed = broker.real.mqadmin("setConsumeMode", *whose, "-m", "POP", "-q", "0")
+            whose = ("-b", broker.address, "-t", topic, "-g", readers.group)
+            printed = broker.mqadmin("setConsumeMode", *whose, "-m", "POP", "-q", "0")
             assert "success" in printed.stdout, printed
         notes = [note for note in self.notes if note.topic == topic]
         rows = sum(len(note.pulled) * (1 + readers.attempts * note.fails) for note in notes)
         asked = Consumption(topic, readers.group, rows, 3000, "bad", attempts=readers.attempts, pops=readers.pops)
-        self._note_rows(broker.real.consume(asked), "consumed")
+        self._note_rows(broker.consume(asked), "consumed")
         dead = 0 if readers.pops else sum(len(note.pulled) for note in notes if note.fails)
         wait_until(
             lambda: sum(one.topic == f"%DLQ%{readers.group}" for one in records(self._stage.store_directory)) >= dead,

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from jobs.console.verbs import VERBS
 from tests.notebook import recorded
 from tests.support.recipes import RECIPES, make_recipe_data
 from tests.support.released import (
@@ -44,28 +43,12 @@ def reader(user: Released) -> Released:
     return user
 
 
-def test_the_environment_has_nothing_of_development(user: Released) -> None:
-    """Else what is shown below would prove nothing."""
-    program = "import importlib.util as u; print([n for n in ('pandas', 'pytest', 'duckdb') if u.find_spec(n)])"
-
-    assert "[]" == user.run([user.python, "-c", program], user.home).out.strip()
-
-
 def _scenes() -> list[ParameterSet]:
     """Return those of some pages, which have every verb; `make test-released` has all, and other tests run all here."""
     return [
         pytest.param(one, id=name_of(one), marks=[] if one[0].page in _IN_EVERY_RUN else [pytest.mark.campaign])
         for one in scenes()
     ]
-
-
-def test_the_pages_of_every_run_show_every_verb() -> None:
-    texts = {page: [one.text for scene in scenes() for one in scene if one.page == page] for page in _IN_EVERY_RUN}
-
-    # `browse` does not end by itself: tests/jobs/browse has its pages, in a browser, too.
-    assert set(VERBS) - {"browse"} <= {
-        text.split()[1] for page in texts.values() for text in page if text.split()[0] in OURS
-    }
 
 
 @pytest.mark.parametrize("scene", _scenes())

@@ -13,7 +13,7 @@ from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
 from rmq_formats.trace import FIELD_END, LINE_END, Trace, TraceKind, decode_traces, java_number
 from rmq_formats.trace_columns import decode_bodies
 from tests.golden import StoreOf, golden_stores
-from tests.rmq_formats.stores import stored_records
+from tests.support.stores import stored_records
 
 ZLIB, LZ4, ZSTD, LEGACY = 0x301, 0x101, 0x201, 0x1
 

@@ -25,8 +25,8 @@ from rmq_formats.properties import PropertyParser, parse_properties, split_keys
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record, placed
 from tests.rmq_formats.reference import side_by_side
-from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import I64, records
+from tests.support.stores import stored_records
 
 JIT_IS_OFF = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

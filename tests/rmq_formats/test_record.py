@@ -36,8 +36,8 @@ from rmq_formats.properties import PropertyParser, parse_properties, property_cr
 from tests.golden import GOLDEN, StoreOf, golden_stores
 from tests.rmq_formats.builders import BROKER, BROKER_V6, PRODUCER, PRODUCER_V6, a_record
 from tests.rmq_formats.reference import encode_inner_batch
-from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import mutations, records
+from tests.support.stores import stored_records
 
 # Written out by hand, field by field, from the broker's sources.
 BY_HAND = b"".join(

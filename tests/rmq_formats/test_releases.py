@@ -26,8 +26,8 @@ from rmq_formats.release import NEWEST, OLDEST, SWITCHES, HashSlotCount, Release
 from rmq_formats.store import Checkpoint, classify, decode_checkpoint
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.rmq_formats.builders import BROKER_V6, a_record
-from tests.rmq_formats.stores import names, stored_records
 from tests.rmq_formats.test_record import with_property_crc
+from tests.support.stores import names, stored_records
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from rmq_formats.commitlog.segment import (
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, framed, log_of, noting, placed, reading
-from tests.rmq_formats.stores import newest_segment, walked_segments
 from tests.rmq_formats.strategies import FRAMINGS, mutations, records
+from tests.support.stores import newest_segment, walked_segments
 
 PLAIN, DLEDGER = Framing.PLAIN, Framing.DLEDGER
 RECORD, DAMAGE, BLANK_PIECE = PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.BLANK

@@ -26,7 +26,7 @@ from rmq_formats.timer_files import (
     written_slots,
 )
 from tests.golden import StoreOf
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import stored_records
 
 # Of 5.5.1: the second unit of a slot, and the end of a file.
 _UNIT = "00000034000000000000003400000001000001a1fe8c9af0000007d000000000000008dc0000015304d117170000000000000000"
@@ -80,7 +80,7 @@ def test_what_waits_is_what_the_broker_counted(store: Path) -> None:
 
 def test_every_unit_leads_to_a_record_of_the_timers_topic(store: Path) -> None:
     parser = Release.of("5.5.1").property_parser
-    records = {record.physical_offset: record for record, _ in records_of(segments_of(store / "store"))}
+    records = {record.physical_offset: record for record, _ in stored_records(store / "store")}
 
     for unit in units_of(store / "store/timerlog").values():
         record = records[unit.physical_offset]

@@ -22,7 +22,7 @@ from rmq_formats.store import (
     offset_of_name,
 )
 from tests.golden import ARCHIVES, FOLDER, GOLDEN, StoreOf, release_of
-from tests.rmq_formats.stores import names
+from tests.support.stores import names
 
 ZERO = "0" * 20
 

@@ -41,7 +41,7 @@ from rmq_formats.properties import (
 )
 from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.builders import encode_properties
-from tests.rmq_formats.stores import stored_records
+from tests.support.stores import stored_records
 
 R = "\N{REPLACEMENT CHARACTER}"
 

@@ -2,13 +2,16 @@
 
 import json
 import os
+import shlex
+import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
@@ -16,7 +19,10 @@ from pyarrow.fs import FileSelector, FileSystem
 
 from jobs.launch.spark import spark_home
 from jobs.storage.settings import AzureSettings, azure_filesystem
+from tests.support.commands import ROOT
 from tests.support.published import Module, azurite, class_path
+from tests.support.released import Ended
+from tests.support.stores import files_in, stored_records
 from tests.support.waiting import free_port, wait_until
 
 ADDRESS = "127.0.0.1"
@@ -88,7 +94,7 @@ class S3Server(NamedTuple):
         return [word for name, value in settings.items() for word in ("--conf", f"spark.hadoop.fs.s3a.{name}={value}")]
 
     @property
-    def hadoop_options(self) -> dict[str, str]:
+    def options(self) -> dict[str, str]:
         settings = (word.removeprefix("spark.hadoop.").partition("=") for word in self.spark_options[1::2])
         return {name: value for name, _, value in settings}
 
@@ -97,6 +103,13 @@ class S3Server(NamedTuple):
 
     def path(self, *names: str) -> Path:
         return self.folder.joinpath(BUCKET, *names)
+
+    def upload(self, folder: Path, prefix: str) -> None:
+        shutil.copytree(folder, self.path(prefix), ignore=shutil.ignore_patterns("EXPECT"))
+
+    def download(self, prefix: str, folder: Path) -> None:
+        if self.path(prefix).is_dir():
+            shutil.copytree(self.path(prefix), folder)
 
 
 @contextmanager
@@ -148,10 +161,9 @@ class AzureServer(NamedTuple):
         return "/".join((f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net", *names))
 
     def upload(self, folder: Path, prefix: str) -> None:
-        for path in folder.rglob("*"):
-            if path.is_file():
-                with self.filesystem.open_output_stream(f"{CONTAINER}/{prefix}/{path.relative_to(folder)}") as out:
-                    out.write(path.read_bytes())
+        for name, data in files_in(folder).items():
+            with self.filesystem.open_output_stream(f"{CONTAINER}/{prefix}/{name}") as out:
+                out.write(data)
 
     def download(self, prefix: str, folder: Path) -> None:
         root = f"{CONTAINER}/{prefix}/"
@@ -311,3 +323,41 @@ def _listening(gateway: JavaGateway, folder: Path) -> int:
     server.setHandler(context)
     server.start()
     return port
+
+
+# --- verbs as users run them, in another process ---
+
+_LONGEST_S = 1000  # of a busy machine; on an idle one, a tenth of it
+
+
+def rmq_lake(*arguments: str, **environment: str) -> Ended:
+    return _run("jobs.main", *arguments, **environment)
+
+
+def in_one_application(spark_options: Sequence[str], steps: Sequence[Any], **environment: str) -> list[Any]:
+    """Run steps in one application (see `tests.scale.application`) and return their results."""
+    options = shlex.join(spark_options)
+    ended = _run("tests.scale.application", json.dumps(steps), RMQ_LAKE_SPARK_OPTIONS=options, **environment)
+    if ended.code:
+        raise OSError(ended.err)
+    results: list[Any] = json.loads(ended.out)
+    return results
+
+
+def expected_rows(store: Path) -> list[tuple[int, bytes]]:
+    return [(record.physical_offset, raw) for record, raw in stored_records(store)]
+
+
+def _run(module: str, *arguments: str, **environment: str) -> Ended:
+    known = {
+        name: value for name, value in os.environ.items() if not name.startswith(("RMQ_LAKE_", "PYSPARK", "SPARK"))
+    }
+    answer = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_LONGEST_S,
+        env={**known, "PYTHONPATH": str(ROOT), **environment},
+    )
+    return Ended(answer.returncode, answer.stdout, answer.stderr)

@@ -19,7 +19,7 @@ from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from tests.golden import StoreOf
 from tests.scale.cluster import WORKERS, Cluster, await_no_executor, can_set_apart, executors_at_work, spark_cluster
-from tests.scale.commands import expected_rows, in_one_application, rmq_lake
+from tests.scale.servers import expected_rows, in_one_application, rmq_lake
 from tests.support.lakes import leftovers, raw_rows, rows_of
 from tests.support.released import Ended
 from tests.support.stores import segments_of

@@ -15,8 +15,7 @@ from jobs.storage import storage_of
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
-from tests.scale.commands import expected_rows, in_one_application
-from tests.scale.servers import Hdfs, hdfs
+from tests.scale.servers import Hdfs, expected_rows, hdfs, in_one_application
 from tests.support.commands import Run, runner
 from tests.support.lakes import raw_rows, rows_of
 

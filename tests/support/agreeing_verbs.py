@@ -25,10 +25,10 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import PieceKind
 from rmq_formats.errors import NotAStore
 from tests.golden import golden_stores, release_of, unpack
-from tests.rmq_formats.stores import newest_segment, read_segment, segment_files, walked_segments
 from tests.support.commands import overwrite
 from tests.support.fault_draws import Planted, Violation
 from tests.support.lakes import ingest_store, rows_of
+from tests.support.stores import newest_segment, read_segment, segments_of, walked_segments
 
 _TOPICS = 3  # of a store, that are asked for one by one
 _MESSAGES = 4  # that are asked for one by one
@@ -151,7 +151,7 @@ class Placed(NamedTuple):
 
 def placed_records(store: Path) -> list[Placed]:
     """Return the records of a store that is whole, in the order of its log."""
-    paths = {read_segment(path).base_offset: path for path in segment_files(store)}
+    paths = {read_segment(path).base_offset: path for path in segments_of(store)}
     found = []
     for segment, pieces in walked_segments(store):
         for piece in pieces:

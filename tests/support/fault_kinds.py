@@ -542,14 +542,6 @@ class Wounded(NamedTuple):
     def segment(self, which: int) -> Path:
         return self.target.root / "commitlog" / self.segments[which].name
 
-    def second(self, which: int) -> tuple[int, MessageRecord]:
-        """Return the second record of a segment, and its position."""
-        inside = [(at, record) for path, at, record in self.records if path == self.segments[which]]
-        return inside[1]
-
-    def newest(self) -> tuple[int, MessageRecord]:
-        return self.records[-1][1:]
-
     def queue(self, number: int = 0, name: str = "T1/0") -> Path:
         return self.target.files(f"consumequeue/{name}/*")[number]
 
@@ -571,53 +563,31 @@ def planted_start(name: str, healthy: Path, store: Path, donor: Path) -> Path:
     return store
 
 
-def _write(which: int, content: bytes) -> Wound:
-    """Write over the second record of a segment."""
-    return lambda one: one.target.write(one.segment(which), one.second(which)[0], content)
-
-
-def _bit(which: int, at: int, bit: int = 0) -> Wound:
-    return lambda one: one.target.flip(one.segment(which), one.second(which)[0] + at, bit)
-
-
-def _from_end(which: int, before: int, content: bytes | None) -> Wound:
-    """Change what comes some bytes before the end of a segment's second record: one bit, or as many bytes."""
+def _change(
+    which: int,
+    place: Callable[[MessageRecord], int] | int,
+    content: Callable[[MessageRecord], bytes] | int,
+    number: int = 1,
+) -> Wound:
+    """Change bytes at a place in a segment's record of that number, its second one: a bit, or as many as there are."""
 
     def wound(one: Wounded) -> None:
-        at, record = one.second(which)
-        place = at + record.total_size - before
-        if content is None:
-            one.target.flip(one.segment(which), place, 0)
+        at, record = [(at, record) for path, at, record in one.records if path == one.segments[which]][number]
+        at += place if isinstance(place, int) else place(record)
+        if isinstance(content, int):
+            one.target.flip(one.segment(which), at, content)
         else:
-            one.target.write(one.segment(which), place, content)
+            one.target.write(one.segment(which), at, content(record))
 
     return wound
 
 
-def _zeros_to_the_end(which: int) -> Wound:
-    def wound(one: Wounded) -> None:
-        at, _ = one.second(which)
-        one.target.write(one.segment(which), at, bytes(SEGMENT - at))
-
-    return wound
+def _zeros_to_the_end(record: MessageRecord) -> bytes:
+    return bytes(SEGMENT - record.physical_offset % SEGMENT)
 
 
-def _blank_bit(more: int, bit: int) -> Wound:
-    """Change a bit of the blank of the second last segment."""
-
-    def wound(one: Wounded) -> None:
-        end = max(at + record.total_size for path, at, record in one.records if path == one.segments[-2])
-        one.target.flip(one.segment(-2), end + more, bit)
-
-    return wound
-
-
-def _newest(start: Callable[[MessageRecord], int], content: Callable[[MessageRecord], bytes]) -> Wound:
-    def wound(one: Wounded) -> None:
-        at, record = one.newest()
-        one.target.write(one.segment(-1), at + start(record), content(record))
-
-    return wound
+def _size(record: MessageRecord) -> int:
+    return record.total_size
 
 
 def _ahead(size: int) -> Wound:
@@ -656,21 +626,21 @@ _OF_RECORDS = {  # the position of a byte, and the bit; a gigabyte may be more t
     "physical offset": (33, 0), "queue offset": (25, 0), "body length": (87, 2),
 }  # fmt: skip
 OF_LOG: dict[str, Wound] = {
-    **{f"page of zeros in the {words} segment": _write(which, bytes(_PAGE)) for which, words in
+    **{f"page of zeros in the {words} segment": _change(which, 0, lambda _: bytes(_PAGE)) for which, words in
        ((0, "first"), (3, "early"), (-3, "third last"), (-2, "second last"), (-1, "last"))},
-    **{f"bit in a record: {words}": _bit(-1, *place) for words, place in _OF_RECORDS.items()},
-    "bit in a body, third last segment": _bit(-3, _BODY_AT + 3),
-    "bit in properties": _from_end(-1, 3, None),
-    "zeros at the end of properties": _from_end(-1, 12, bytes(12)),
-    "zeros to the end of the second last segment": _zeros_to_the_end(-2),
-    "zeros to the end of the last segment": _zeros_to_the_end(-1),
-    "bit in a blank: size": _blank_bit(0, 4),
-    "bit in a blank: magic": _blank_bit(4, 0),
-    "last record: properties zeroed": _newest(lambda record: record.total_size - 20, lambda _: bytes(20)),
-    "last record: zeroed from its body on": _newest(
-        lambda _: _BODY_AT + 100, lambda record: bytes(record.total_size - _BODY_AT - 100)
+    **{f"bit in a record: {words}": _change(-1, *place) for words, place in _OF_RECORDS.items()},
+    "bit in a body, third last segment": _change(-3, _BODY_AT + 3, 0),
+    "bit in properties": _change(-1, lambda record: record.total_size - 3, 0),
+    "zeros at the end of properties": _change(-1, lambda record: record.total_size - 12, lambda _: bytes(12)),
+    "zeros to the end of the second last segment": _change(-2, 0, _zeros_to_the_end),
+    "zeros to the end of the last segment": _change(-1, 0, _zeros_to_the_end),
+    "bit in a blank: size": _change(-2, _size, 4, number=-1),
+    "bit in a blank: magic": _change(-2, lambda record: record.total_size + 4, 0, number=-1),
+    "last record: properties zeroed": _change(-1, lambda record: record.total_size - 20, lambda _: bytes(20), -1),
+    "last record: zeroed from its body on": _change(
+        -1, _BODY_AT + 100, lambda record: bytes(record.total_size - _BODY_AT - 100), -1
     ),
-    "random bytes after the end": _newest(lambda record: record.total_size, lambda _: Random(1).randbytes(900)),
+    "random bytes after the end": _change(-1, _size, lambda _: Random(1).randbytes(900), -1),
     "middle segment missing": lambda one: one.segment(3).unlink(),
     "first segment missing": lambda one: one.segment(0).unlink(),
     "last segment missing": lambda one: one.segment(-1).unlink(),

@@ -51,7 +51,7 @@ from tests.golden import unpack_situation
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import KEYS, Broker, some_records
 from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of, said, taken
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import stored_records
 
 T = TypeVar("T")
 
@@ -161,7 +161,7 @@ FAULTS = ("lost", "twice", "other", "units", "entries", "traces", "leftovers")
 def judge(root: Path) -> dict[str, Any]:
     if (root / "EXPECT.json").exists():
         return judge_tier(root)
-    history = {record.physical_offset: raw for record, raw in records_of(segments_of(root / "history"))}
+    history = {record.physical_offset: raw for record, raw in stored_records(root / "history")}
     found = raw_rows(root / "lake")
     gaps = gaps_of(root / "lake")
     missing = history.keys() - {offset for offset, _ in found}
@@ -505,7 +505,7 @@ def many_stores(folder: Path, stores: int) -> dict[str, Any]:
         return int(ingest(request, OneByOne()).exit_code)
 
     codes = sorted(ended(pid) for pid in [forked(partial(work, n % stores)) for n in range(2 * stores)])
-    expected = sorted(raw for root in roots for _, raw in records_of(segments_of(root / "history")))
+    expected = sorted(raw for root in roots for _, raw in stored_records(root / "history"))
 
     def look() -> dict[str, Any]:
         rows = sorted(raw for _, raw in raw_rows(folder / "lake"))

@@ -5,41 +5,84 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from jobs.store.queue_files import stored_queues
 from jobs.store.store import list_store
 from jobs.store.units import units_of
 from rmq_formats.commitlog.framing import detect_framing
-from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.commitlog.segment import PieceKind, walk
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
 from rmq_formats.consumequeue.unit import walk_units
 from rmq_formats.store import FileKind, classify
 
 _LOG = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG)
 
 
-def segments_of(store: Path, *directories: str) -> list[Path]:
+class StoredRecord(NamedTuple):
+    """A record, and the bytes it was read from."""
+
+    record: MessageRecord
+    raw: bytes
+
+
+def segments_of(store: Path) -> list[Path]:
+    """Return the files of a log, wherever they lie, in the order of their offsets."""
     files = [path for path in store.rglob("*") if path.is_file()]
-    if directories:
-        found = [path for path in files if path.parent.name in directories]
-    else:
-        found = [path for path in files if classify(path.relative_to(store).as_posix()).kind in _LOG]
+    found = [
+        path
+        for path in files
+        if classify(path.relative_to(store).as_posix()).kind in _LOG
+        or path.parent.name in {"commitlog-a", "commitlog-b"}
+    ]
     return sorted(found, key=lambda path: path.name)
 
 
-def records_of(segments: list[Path]) -> Iterator[tuple[MessageRecord, bytes]]:
-    contents = [path.read_bytes() for path in segments]
-    for number, (path, content) in enumerate(zip(segments, contents, strict=True)):
-        framing = detect_framing(content)
-        base_offset = int(path.name)
-        final = any(any(later[:8]) for later in contents[number + 1 :])
-        for piece in walk(content, base_offset, framing, final=final):
+def read_segment(path: Path) -> SegmentBytes:
+    raw = path.read_bytes()
+    return SegmentBytes.of(raw, int(path.name), detect_framing(raw))
+
+
+def newest_segment(store: Path) -> Path:
+    """Find the last segment that holds anything: a crash leaves one of zeros after it, made ahead of need."""
+    return [path for path in segments_of(store) if any(path.read_bytes()[:8])][-1]
+
+
+def walked(segments: Sequence[Path]) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
+    """Walk a log with the scalar modules alone; records follow a segment where a later one holds anything."""
+    newest = max((path.name for path in segments if any(path.read_bytes()[:64])), default="")
+    for path in segments:
+        segment = read_segment(path)
+        yield segment, list(walk_segment(segment, final=path.name < newest))
+
+
+def walked_segments(store: Path) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
+    return walked(segments_of(store))
+
+
+def records_of(segments: Sequence[Path]) -> Iterator[StoredRecord]:
+    for segment, pieces in walked(segments):
+        header = segment.framing.header_size
+        for piece in pieces:
             if piece.kind is PieceKind.RECORD:
-                position = piece.offset - base_offset + framing.header_size
-                record = decode_record(content, position)
-                yield record, content[position : position + record.total_size]
+                position = piece.offset - segment.base_offset
+                raw = bytes(segment.read(position + header, piece.size - header))
+                yield StoredRecord(segment.record_at(position), raw)
+
+
+def stored_records(store: Path) -> Iterator[StoredRecord]:
+    return records_of(segments_of(store))
+
+
+def names(store: Path) -> list[str]:
+    """List the files of a golden store but for those that tell of it."""
+    return [name for name in files_in(store) if not name.startswith(("EXPECT/", "PROVENANCE"))]
+
+
+def raw_records(store: Path) -> list[bytes]:
+    return [raw for _, raw in stored_records(store)]
 
 
 def units_by_queue(store: Path) -> dict[str, list[list[int]]]:

@@ -36,7 +36,7 @@ from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.lakes import ingest_store
 from tests.support.pages import HOSTILE, ROOT, Pages, served
-from tests.support.stores import records_of, segments_of, tree_state
+from tests.support.stores import segments_of, stored_records, tree_state
 
 OWN_SCRIPT = '<script src="/bars.js" defer></script>'
 VIEWS = ("/", "/messages", "/topics", "/groups", "/unfinished", "/tables/runs", "/tables/transactions")
@@ -192,7 +192,7 @@ def test_a_browser_may_do_nothing_with_a_page_but_show_it(of_lake: Pages, path: 
 
 
 def test_pages_lead_to_every_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
-    records = [record for record, _ in records_of(segments_of(store))]
+    records = [record for record, _ in stored_records(store)]
     of_t1 = [record for record in records if record.topic == "T1"]
 
     assert [f"/message?at={one.physical_offset}" for one in reversed(records)] == messages_of(of_store)
@@ -204,7 +204,7 @@ def test_pages_lead_to_every_message(store: Path, of_store: Pages, of_lake: Page
 
 
 def test_one_message_is_shown_with_its_bytes_story_and_chains(store: Path, of_store: Pages, of_lake: Pages) -> None:
-    record, raw = next((one, raw) for one, raw in records_of(segments_of(store)) if one.topic == "T2" and one.sys_flag)
+    record, raw = next((one, raw) for one, raw in stored_records(store) if one.topic == "T2" and one.sys_flag)
     for pages in (of_store, of_lake):
         at = next(one for one in messages_of(pages, "/messages?topic=T2") if f"{record.physical_offset}" in one)
         page = pages.get(f"{at}&chains=1").text
@@ -246,7 +246,7 @@ def test_an_id_leads_to_its_message_or_to_the_reason(of_store: Pages, of_lake: P
 
 def test_a_key_or_an_offset_leads_to_its_message(store: Path, of_store: Pages, of_lake: Pages) -> None:
     """A key of several messages leads to the list of these."""
-    records = [record for record, _ in records_of(segments_of(store))]
+    records = [record for record, _ in stored_records(store)]
     one = next(record for record in records if record.topic == "T1" and record.queue_offset == 3)
     keys = Counter(key for record in records for key in Message(record, NEWEST).keys)
     single, several = (next(key for key in keys if (keys[key] == 1) is is_single) for is_single in (True, False))
@@ -270,7 +270,7 @@ def test_a_topic_that_is_misspelled_is_answered_with_those_like_it(of_store: Pag
 
 
 def test_one_queue_of_a_topic_is_shown(store: Path, of_store: Pages, of_lake: Pages) -> None:
-    records = [record for record, _ in records_of(segments_of(store))]
+    records = [record for record, _ in stored_records(store)]
     for pages in (of_store, of_lake):
         queues = {one for one in links(pages.get("/messages?topic=T1").text, "/messages?") if "queue=" in one}
         assert {f"/messages?topic=T1&queue={one.queue_id}" for one in records if one.topic == "T1"} == queues

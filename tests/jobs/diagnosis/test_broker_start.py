@@ -16,7 +16,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.text import verdict_lines
 from tests.golden import StoreOf
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import segments_of, stored_records
 
 Change = Callable[[Path], object]
 
@@ -88,7 +88,7 @@ def test_inspect_and_verify_say_the_same_of_a_start(  # noqa: PLR0913 - a table'
     if said["release"] == inspected["release"]:
         assert said == inspected
     if loses:
-        log = [record.physical_offset for record, _ in records_of(segments_of(golden(name)))]
+        log = [record.physical_offset for record, _ in stored_records(golden(name))]
         behind = [offset for offset in log if offset > (verdict.start.cuts_at or 0)]
         assert behind
         assert len(behind) == said["deletes_messages"]

@@ -18,8 +18,8 @@ from rmq_formats.store import Checkpoint, encode_checkpoint
 from rmq_formats.timer_files import SLOT, UNIT, Slot
 from tests.golden import StoreOf, golden_stores
 from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record, a_segment, log_of, placed
-from tests.rmq_formats.stores import segment_files, stored_records
 from tests.support.commands import Run, overwrite, state_of
+from tests.support.stores import segments_of, stored_records
 
 ONE, TWO, THREE = a_record(b"one"), a_record(b"two two"), a_record(b"three three three")
 
@@ -37,7 +37,7 @@ def test_every_record_of_a_real_log_is_printed_with_its_offset(golden: StoreOf, 
     store = golden(name)
     before = state_of(store)
 
-    outcome = run("dump", "--json", *segment_files(store))
+    outcome = run("dump", "--json", *segments_of(store))
 
     printed = [line for line in outcome.lines if line["kind"] == "record"]
     records = [record for record, _ in stored_records(store)]
@@ -55,7 +55,7 @@ def test_every_record_of_a_real_log_is_printed_with_its_offset(golden: StoreOf, 
 
 
 def test_the_messages_of_an_inner_batch_are_shown_in_their_record(golden: StoreOf, run: Run) -> None:
-    (first, *_) = segment_files(golden("b551-types"))
+    (first, *_) = segments_of(golden("b551-types"))
 
     batches = [line for line in run("dump", "--json", first).lines if "inner_messages" in line]
     fields = [

@@ -22,7 +22,7 @@ from jobs.console.exit_codes import ExitCode
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import DELTA_EXTENSION, ingest_store, raw_rows
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import stored_records
 
 MINUTES: Final = float(os.environ.get("FOLLOW_MINUTES", "25"))
 KEPT: Final = "interval 5 minutes"  # so that VACUUM finds much to delete; a step that takes longer is made again
@@ -82,7 +82,7 @@ def test_a_followed_lake_that_spark_looks_after_has_the_rows_of_the_log(spark: S
                     raise
                 done["conflicts of the other engine"] += 1
             offsets = _seen(lake.path / "messages")
-            known = sorted(record.physical_offset for record, _ in records_of(segments_of(tmp_path / "history")))
+            known = sorted(record.physical_offset for record, _ in stored_records(tmp_path / "history"))
             assert offsets == known[: len(offsets)]
             assert len(offsets) >= seen
             seen = len(offsets)
@@ -98,5 +98,5 @@ def test_a_followed_lake_that_spark_looks_after_has_the_rows_of_the_log(spark: S
     done["commits"] = lake.spark.sql(f"DESCRIBE HISTORY {lake.name()}").count()
     ingest_store(broker.root, lake.path, "b")
 
-    expected = sorted((record.physical_offset, raw) for record, raw in records_of(segments_of(tmp_path / "history")))
+    expected = sorted((record.physical_offset, raw) for record, raw in stored_records(tmp_path / "history"))
     assert sorted(raw_rows(lake.path)) == expected

@@ -32,7 +32,7 @@ from tests.support.lakes import (
     table_of,
 )
 from tests.support.meanwhile import preceded
-from tests.support.stores import flip, records_of, segments_of
+from tests.support.stores import flip, records_of, segments_of, stored_records
 
 
 def _ingest(store: Path, lake: Path, name: str) -> Summary:
@@ -55,7 +55,7 @@ def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:
 
 def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: StoreOf, tmp_path: Path) -> None:
     whole = golden("b498-base")
-    offsets = [record.end_offset for record, _ in records_of(segments_of(whole))]
+    offsets = [record.end_offset for record, _ in stored_records(whole)]
     complete: dict[int, str] = {}
     for written in sorted({offsets[len(offsets) * part // 6 - 1] for part in range(1, 7)}):
         _shown(whole, tmp_path / "store", written, kept_from=written - 20_000)
@@ -115,7 +115,7 @@ def test_files_follow_the_newest_one_that_is_full_once_it_is_continued(golden: S
     entries = [ENTRY.unpack_from(content, at + 20 * number) for number in range(1, ENTRIES)]
     some = next(n for n in range(len(entries) // 2, len(entries)) if entries[n - 1][1] != entries[n][1])
     slots = {key_hash % SLOTS: number for number, (key_hash, *_) in enumerate(entries[:some], 1)}
-    end = next(record for record, _ in records_of(segments_of(store)) if record.physical_offset == entries[some - 1][1])
+    end = next(record for record, _ in stored_records(store) if record.physical_offset == entries[some - 1][1])
     begin = struct.unpack_from(">q8xq", content)
     second.write_bytes(
         struct.pack(">4q2i", begin[0], end.store_timestamp, begin[1], end.physical_offset, len(slots), some + 1)

@@ -25,11 +25,11 @@ from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.lakes import gaps_of, ingest_beside, leftovers, raw, raw_rows, rows_of
 from tests.support.meanwhile import BetweenRanges, Meanwhile, preceded
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import stored_records
 
 
 def history_of(folder: Path) -> list[bytes]:
-    return [data for _, data in records_of(segments_of(folder / "history"))]
+    return [data for _, data in stored_records(folder / "history")]
 
 
 @pytest.mark.parametrize("written", [1, 4, 8, 60, 91, -1])
@@ -107,7 +107,7 @@ def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_
 
     with patch.object(StartedIndex, "finish", preceded(StartedIndex.finish, crash)):
         during = ingest_beside(broker.root)
-    history = list(records_of(segments_of(tmp_path / "history")))
+    history = list(stored_records(tmp_path / "history"))
     entries = rows_of(tmp_path / "lake", "index_entries")
 
     assert (during.exit_code, during.messages) == (ExitCode.CLEAN, 50)

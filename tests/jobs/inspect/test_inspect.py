@@ -22,9 +22,8 @@ from rmq_formats.release import Release
 from rmq_formats.store import FileKind, classify
 from tests.golden import GOLDEN, SITUATIONS, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
-from tests.rmq_formats.stores import names, newest_segment, read_segment, segment_files, stored_records
 from tests.support.commands import Outcome, Run, copy_of, overwrite, state_of
-from tests.support.stores import log_folders
+from tests.support.stores import log_folders, names, newest_segment, read_segment, segments_of, stored_records
 
 
 @pytest.fixture
@@ -76,12 +75,12 @@ def test_a_real_store_is_told_as_it_is(golden: StoreOf, name: str, run: Run) -> 
 
     assert outcome.code is ExitCode.CLEAN
     assert outcome.document["health"] == "not verified"
-    assert log["start_offset"] == int(segment_files(store)[0].name)
+    assert log["start_offset"] == int(segments_of(store)[0].name)
     assert log["end_offset"] == records[-1].end_offset
     assert log["first_store_timestamp"] == records[0].store_timestamp
     assert log["last_store_timestamp"] == records[-1].store_timestamp
     newest = newest_segment(store).name
-    for segment, path in zip(log["segments"], segment_files(store), strict=True):
+    for segment, path in zip(log["segments"], segments_of(store), strict=True):
         offset = f"{segment['base_offset']:020d}"
         assert segment["end"] == ("sealed" if offset < newest else "open" if offset == newest else "made ahead of need")
         assert segment["framing"] == read_segment(path).framing.value

@@ -33,7 +33,7 @@ from tests.support.commands import result_of, state_of
 from tests.support.killing import GATEWAY
 from tests.support.lakes import DELTA_EXTENSION
 from tests.support.other_engine import CLUSTERED, FEATURES, WORKS, SharedLake, promised, shared_lake
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import stored_records
 
 pytestmark = pytest.mark.slow  # a commit of Spark's takes a second
 
@@ -105,7 +105,7 @@ def read(lake: SharedLake, expected: list[int]) -> str:
 
 
 def raw(store: Path) -> list[bytes]:
-    return [raw for _, raw in records_of(segments_of(store))]
+    return [raw for _, raw in stored_records(store)]
 
 
 class Cells:

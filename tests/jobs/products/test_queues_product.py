@@ -27,7 +27,7 @@ from tests.golden import StoreOf, release_of
 from tests.support.commands import overwrite
 from tests.support.lakes import table_of
 from tests.support.meanwhile import followed
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import stored_records
 
 BORN, BORN_AT = struct.Struct(">q"), 40  # on purpose not the declared layout
 CONSUMED, CONSUMED_AT = struct.Struct(">i"), 72
@@ -96,7 +96,7 @@ def truth(root: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
     store = list_store(str(root))
     rules = queue_rules(store, known_releases(store, release_of(name)).value.rules, BrokerConf())
     rows: Counter[tuple[Any, ...]] = Counter()
-    for record, _ in records_of(segments_of(root)):
+    for record, _ in stored_records(root):
         parser = rules.release_at(record.physical_offset).property_parser
         tags = parse_properties(record.properties_raw, parser).get("TAGS")
         for unit in expected_units(record, rules):
@@ -124,7 +124,7 @@ def test_a_growing_store_gives_each_unit_one_row(
 ) -> None:
     """The dispatcher is some records after the log, and another number of records at each run."""
     whole = golden("b551-base")
-    records = [record for record, _ in records_of(segments_of(whole))]
+    records = [record for record, _ in stored_records(whole)]
     lake = tmp_path / "lake"
     for number, share in enumerate(history):
         count = int(share * len(records))
@@ -146,7 +146,7 @@ def cut(whole: Path, target: Path, log_end: int) -> Path:
 def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden: StoreOf, tmp_path: Path) -> None:
     """Even of a store that was closed in order: the run was said to leave the newest messages."""
     whole = golden("b551-base")
-    records = [record for record, _ in records_of(segments_of(whole))]
+    records = [record for record, _ in stored_records(whole)]
     first = run(cut(whole, tmp_path / "store", records[30].physical_offset), tmp_path / "lake")
     second = run(whole, tmp_path / "lake")
 
@@ -175,7 +175,7 @@ def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: StoreOf, tmp
 def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: StoreOf, tmp_path: Path) -> None:
     """The next run reads the log from the end of a record on, whatever the last unit says."""
     whole = golden("b551-base")
-    records = [record for record, _ in records_of(segments_of(whole))]
+    records = [record for record, _ in stored_records(whole)]
     middle = Moment(records[40].physical_offset, records[40].physical_offset)
     store = at_moment(whole, tmp_path / "store", middle)
     path = next(path for path in store.glob("consumequeue/T1/0/*") if any(path.read_bytes()[:20]))
@@ -198,7 +198,7 @@ def test_units_whose_messages_were_deleted_are_expired(golden: StoreOf, tmp_path
 
 def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: StoreOf, tmp_path: Path) -> None:
     whole = golden("b551-base")
-    records = [record for record, _ in records_of(segments_of(whole))]
+    records = [record for record, _ in stored_records(whole)]
     middle = Moment(records[40].physical_offset, records[40].physical_offset)
     run(at_moment(whole, tmp_path / "store", middle), tmp_path / "lake")
     shrunk = Path(shutil.copytree(whole, tmp_path / "shrunk"))

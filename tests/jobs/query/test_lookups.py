@@ -27,12 +27,12 @@ from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import index_key_hash
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import BROKER, STORED
-from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import mutations
 from tests.support.commands import overwrite, packages_loaded_by
 from tests.support.lakes import ingest_store
 from tests.support.query_lakes import open_lake, write_entries, write_messages
 from tests.support.query_stores import GEOMETRY, RELEASE, Sent, offsets, opened, stored, write_store
+from tests.support.stores import stored_records
 
 # "Aa" and "BB" have one hash, and so have all texts made of them: every lookup meets other keys.
 COLLIDING = ("AaAa", "AaBB", "BBAa", "BBBB")

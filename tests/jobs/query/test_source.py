@@ -27,7 +27,7 @@ from tests.golden import StoreOf
 from tests.support.lakes import ingest_store
 from tests.support.query_lakes import open_lake
 from tests.support.query_stores import RELEASE, Sent, opened, stored, write_store
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import stored_records
 
 # One line for each implementation: how it opens the store, and the lake that was made of it.
 SOURCES: dict[str, Callable[[Path, Path], Place]] = {
@@ -50,7 +50,7 @@ def places(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 
 @pytest.fixture(scope="module")
 def records(places: tuple[Path, Path]) -> list[MessageRecord]:
-    return [record for record, _ in records_of(segments_of(places[0]))]
+    return [record for record, _ in stored_records(places[0])]
 
 
 @pytest.fixture(params=SOURCES)

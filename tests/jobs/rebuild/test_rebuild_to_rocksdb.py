@@ -40,7 +40,7 @@ from tests.golden import WRITTEN_BY_THE_STOP, StoreOf, unpack_feature
 from tests.rmq_formats.builders import a_record, framed, placed
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.commands import Run, without_spark
-from tests.support.stores import records_of, segments_of, tree_state, units_by_queue
+from tests.support.stores import stored_records, tree_state, units_by_queue
 
 Rows = dict[bytes, bytes]
 
@@ -170,7 +170,7 @@ def test_stores_of_files_become_the_rows_that_the_scalar_module_gives(
     rules = QueueRules(((0, Release.of(_RELEASE)),), in_rocksdb=True)
 
     expected: Rows = {}
-    for record, _ in records_of(segments_of(store)):
+    for record, _ in stored_records(store):
         expected |= dict(_rows(record, rules))
     assert rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY] == expected
 
@@ -273,7 +273,7 @@ def test_of_a_topic_that_was_deleted_and_made_again_the_later_messages_count(tmp
     """And nothing is left above its end: a broker would serve old messages there once it gets so far."""
     store = _store_of(tmp_path / "store", [a_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
     summary = made(store, tmp_path / "out")
-    places = [record.physical_offset for record, _ in records_of(segments_of(store))]
+    places = [record.physical_offset for record, _ in stored_records(store)]
 
     assert numbers_of(tmp_path / "out" / "consumequeue", "Orders") == {0: places[5], 1: places[6]}
     assert any(note.startswith("records that state a queue offset ") for note in summary.notes)

@@ -28,7 +28,6 @@ from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release, rules_of
 from tests.golden import StoreOf, release_of, unpack
 from tests.rmq_formats.reference import IndexWriter
-from tests.rmq_formats.stores import stored_records
 from tests.support.commands import Run, overwrite
 from tests.support.fault_kinds import (
     QUEUE_FILE,
@@ -42,7 +41,14 @@ from tests.support.fault_kinds import (
     without_rights,
 )
 from tests.support.lakes import ingest_store, rows_of
-from tests.support.stores import content_of, flip, lose_first_segment_like_retention, records_of, tree_state
+from tests.support.stores import (
+    content_of,
+    flip,
+    lose_first_segment_like_retention,
+    records_of,
+    stored_records,
+    tree_state,
+)
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from jobs.source.stream import RocketmqStreamReader
 from rmq_formats.commitlog.record import encode_record, record_of_row
 from rmq_formats.errors import NotAStore, UnsupportedFormat
 from tests.golden import StoreOf
-from tests.rmq_formats.stores import stored_records
 from tests.support.commands import overwrite
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
+from tests.support.stores import stored_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

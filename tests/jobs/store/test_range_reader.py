@@ -21,11 +21,11 @@ from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment, log_of, placed
-from tests.rmq_formats.stores import newest_segment
 from tests.rmq_formats.strategies import FRAMINGS, mutations
 from tests.support.agreeing_verbs import Placed, of_clocks, placed_records, set_store_times
 from tests.support.commands import Run, copy_of, overwrite
 from tests.support.lakes import table_of
+from tests.support.stores import newest_segment
 
 _PAGE = 4096
 _SIZE = 1 << 20

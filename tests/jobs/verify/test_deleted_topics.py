@@ -26,7 +26,7 @@ from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import Broker
 from tests.support.commands import overwrite
 from tests.support.lakes import ingest_store
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import stored_records
 
 GONE = ["consumequeue/Gone/0", "consumequeue/Gone/1"]
 FILE = 200  # bytes of a queue file
@@ -59,7 +59,7 @@ def change_table(store: Path, changed_ms: int, *, backup: str = "", without: str
 
 
 def newest_ms(store: Path, topic: str) -> int:
-    return max(record.store_timestamp for record, _ in records_of(segments_of(store)) if record.topic == topic)
+    return max(record.store_timestamp for record, _ in stored_records(store) if record.topic == topic)
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def restarted(golden: StoreOf, tmp_path: Path) -> Path:
 
 def last_before(store: Path) -> int:
     """Return when the last message from before the restart was stored."""
-    records = [record for record, _ in records_of(segments_of(store)) if (record.topic, record.queue_id) == ("T1", 0)]
+    records = [record for record, _ in stored_records(store) if (record.topic, record.queue_id) == ("T1", 0)]
     return max(record.store_timestamp for record in records[:20])
 
 

@@ -24,10 +24,9 @@ from jobs.verify.run import Verdict, VerifyRequest, verify
 from jobs.verify.text import verdict_lines
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf, golden_stores
-from tests.rmq_formats.stores import segment_files
 from tests.support.commands import Run, copy_of, overwrite
 from tests.support.meanwhile import Meanwhile
-from tests.support.stores import records_of, segments_of
+from tests.support.stores import segments_of, stored_records
 
 SEGMENT = 16384
 
@@ -63,7 +62,7 @@ def the_cause(verdict: Verdict) -> tuple[str, str, str]:
 
 
 def change_a_body(store: Path) -> None:
-    record = next(record for record, _ in records_of(segments_of(store)) if record.body)
+    record = next(record for record, _ in stored_records(store) if record.body)
     place = segments(store)[0].read_bytes().index(record.body, record.physical_offset)
     overwrite(segments(store)[0], place, bytes([record.body[0] ^ 1]))
 
@@ -106,7 +105,7 @@ def test_damage_has_one_cause_and_advice(
 
 def test_damage_of_the_log_is_the_cause_of_what_queues_and_index_files_say(store: Path) -> None:
     """One record's magic number is overwritten: its unit and its keys lead nowhere."""
-    records = [record for record, _ in records_of(segments_of(store))]
+    records = [record for record, _ in stored_records(store)]
     place = records[3].physical_offset
     overwrite(segments(store)[0], place + 4, b"\0\0\0\0")
     verdict = verified(store)
@@ -395,7 +394,7 @@ def test_a_lengthened_segment_that_the_broker_leaves_out_is_not_healthy(
 ) -> None:
     """Every record can be read, and the broker serves none from there on."""
     store = copy_of(golden("b420-base"), tmp_path)
-    segment = segment_files(store)[number]
+    segment = segments_of(store)[number]
     with segment.open("ab") as file:
         file.write(bytes(4096))
 

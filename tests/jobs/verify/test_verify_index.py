@@ -29,9 +29,8 @@ from rmq_formats.release import Release, rules_of
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import GOLDEN, SCENARIO, StoreOf
 from tests.rmq_formats.reference import IndexWriter
-from tests.rmq_formats.stores import stored_records
 from tests.support.commands import overwrite
-from tests.support.stores import flip, log_folders
+from tests.support.stores import flip, log_folders, stored_records
 
 TINY = Geometry(100, 20)
 

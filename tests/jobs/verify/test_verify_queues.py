@@ -23,7 +23,7 @@ from rmq_formats.consumequeue.unit import Unit, decode_unit, walk_units
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.support.commands import overwrite
-from tests.support.stores import log_folders, records_of, segments_of
+from tests.support.stores import log_folders, segments_of, stored_records
 
 FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
@@ -48,7 +48,7 @@ def test_nothing_is_said_of_what_a_real_broker_wrote(golden: StoreOf, name: str)
 @pytest.mark.parametrize("name", ["b533-crash-before", "b498-live"])
 def test_what_was_not_dispatched_yet_is_a_number(golden: StoreOf, name: str) -> None:
     store = golden(name)
-    *_, (newest, _) = records_of(segments_of(store))
+    *_, (newest, _) = stored_records(store)
 
     assert verified(store, name).numbers["behind"] == newest.total_size
 
@@ -148,7 +148,7 @@ def test_another_time_of_delivery_is_told(store: Store) -> None:
 def test_a_unit_of_a_hidden_record_is_told(golden: StoreOf, tmp_path: Path) -> None:
     """Up to 4.2.0 prepared messages lie in their own topic, and no unit may lead to them."""
     store = Store(Path(shutil.copytree(golden("b420-base"), tmp_path / "store")), "b420-base")
-    prepared = next(record for record, _ in records_of(segments_of(store.root)) if record.sys_flag & 0xC == 4)
+    prepared = next(record for record, _ in stored_records(store.root) if record.sys_flag & 0xC == 4)
     store.write(T1, 12, UNIT.pack(prepared.physical_offset, prepared.total_size, 0))
     only(store, "unit_of_hidden_record", f"{T1}/{name_of_offset(200)}", 40)
 

@@ -1,0 +1,356 @@
+"""Stores and lakes on S3 and on Azure: real servers, signed requests, and no key where somebody might read it."""
+
+import hashlib
+import json
+import re
+import shutil
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.run import ingest
+from jobs.lake.iceberg import Registrar, Target
+from jobs.lake.lake import Lake
+from jobs.lake.runs import HeldByOtherError
+from jobs.lake.upkeep import optimize
+from jobs.launch.cache import cache
+from jobs.query.lake_tables import LakeTables
+from jobs.rebuild.index import RebuildIndexRequest, rebuild
+from jobs.restore.run import RestoreRequest, restore
+from jobs.storage.settings import file_system_settings
+from jobs.store.workers import Item, OneByOne, Result
+from jobs.verify.run import VerifyRequest, verify
+from tests.golden import StoreOf
+from tests.jobs.lake.test_iceberg import configure, rows
+from tests.sampling import some_often
+from tests.scale.servers import (
+    ACCESS_KEY,
+    ACCOUNT,
+    CONTAINER,
+    KEY,
+    SECRET_KEY,
+    AzureServer,
+    S3Server,
+    expected_rows,
+    rest_catalog,
+    rmq_lake,
+)
+from tests.support.broker import Broker, some_records
+from tests.support.commands import Run, runner
+from tests.support.lakes import raw_rows, table_of
+from tests.support.stores import files_in, raw_records
+
+pytestmark = pytest.mark.cluster
+STORE = "b533-base"
+
+
+class Uploaded:
+    """A store on a server, and a place for its lake."""
+
+    def __init__(self, server: S3Server | AzureServer, local: Path, prefix: str, folder: Path) -> None:
+        self.server, self.local, self.folder = server, local, folder
+        self.prefix = re.sub(r"\W|_", "-", prefix).strip("-")
+        self.options = server.options
+        self.upload(local)
+        self.store, self.lake = (server.uri(self.prefix, name) for name in ("store", "lake"))
+
+    def upload(self, local: Path, name: str = "store") -> str:
+        self.server.upload(local, f"{self.prefix}/{name}")
+        return self.server.uri(self.prefix, name)
+
+    def ingest(self) -> Summary:
+        return ingest(IngestRequest(self.store, self.lake), OneByOne(self.options))
+
+    def downloaded(self, name: str = "lake") -> Path:
+        """Return what the server has, on this machine."""
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        self.server.download(f"{self.prefix}/{name}", self.folder / name)
+        return self.folder / name
+
+
+@pytest.fixture(params=["s3", "azure"])
+def uploaded(request: pytest.FixtureRequest, golden: StoreOf, tmp_path: Path) -> Uploaded:
+    return Uploaded(request.getfixturevalue(request.param), golden(STORE), request.node.name, tmp_path)
+
+
+@pytest.fixture
+def run(s3: S3Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
+    return partial(runner(capfd), *s3.spark_options)
+
+
+def without_secrets(*places: Path | str) -> bool:
+    contents = [data for place in places if isinstance(place, Path) for data in _contents(place)]
+    contents += [place.encode() for place in places if isinstance(place, str)]
+    assert contents
+    return not any(key.encode() in content for content in contents for key in (ACCESS_KEY, SECRET_KEY, KEY))
+
+
+def _contents(place: Path) -> Iterable[bytes]:
+    return files_in(place).values() if place.is_dir() else [place.read_bytes()]
+
+
+def test_every_message_of_a_store_on_a_server_is_in_the_lake_there_once(uploaded: Uploaded) -> None:
+    """A second run finds nothing new; the lake is merged, queried and restored there, and no file of it has a key."""
+    first, lake = uploaded.ingest(), uploaded.downloaded()
+    files = {name for name in files_in(lake) if name.endswith(".parquet")}
+    second = uploaded.ingest()
+    assert (ExitCode.CLEAN, 1, 0, None) == (first.exit_code, first.run, second.messages, second.run)
+    assert files == {name for name in files_in(uploaded.downloaded()) if name.endswith(".parquet")}
+    assert expected_rows(uploaded.local) == raw_rows(lake)
+    assert [] == verify(VerifyRequest(uploaded.store), OneByOne(uploaded.options)).findings
+
+    optimize(uploaded.lake, OneByOne(uploaded.options))
+
+    assert expected_rows(uploaded.local) == raw_rows(uploaded.downloaded())
+    found = LakeTables(uploaded.lake, uploaded.options).rows("SELECT count(*) AS n FROM messages")
+    assert found[0]["n"] == first.messages
+    out = uploaded.folder / "out"
+    request = RestoreRequest(Lake(uploaded.lake, uploaded.options), out, with_queues=False, with_index=False)
+    restore(request, OneByOne(uploaded.options))
+    assert raw_records(out) == raw_records(uploaded.local)
+    assert without_secrets(lake)
+
+
+@dataclass(frozen=True, slots=True)
+class Together(OneByOne):
+    """Workers that wait until as many other runs have read their log: what follows, all do at once."""
+
+    barrier: threading.Barrier = field(default_factory=lambda: threading.Barrier(1))
+
+    def map(self, items: Sequence[Item], task: Any, label: str = "", sizes: Sequence[int] = ()) -> list[Result]:  # noqa: ANN401
+        results: list[Result] = OneByOne.map(self, items, task, label, sizes)
+        if sizes:
+            self.barrier.wait(240)
+        return results
+
+
+def runs_together(requests: Sequence[IngestRequest], options: dict[str, str]) -> list[int | None]:
+    """Run each request in a thread, all at the same moment; return the numbers of their runs, None of one too late."""
+    barrier = threading.Barrier(len(requests))
+
+    def attempt(request: IngestRequest) -> int | None:
+        try:
+            return ingest(request, Together(options, barrier=barrier)).run
+        except HeldByOtherError:
+            return None
+
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(attempt, requests))
+
+
+def test_of_runs_at_the_same_moment_one_brings_the_messages(uploaded: Uploaded) -> None:
+    """The server's conditional put decides."""
+    runs = runs_together([IngestRequest(uploaded.store, uploaded.lake)] * 4, uploaded.options)
+
+    assert [run for run in runs if run is not None] == [1]
+    assert expected_rows(uploaded.local) == raw_rows(uploaded.downloaded())
+
+
+def test_brokers_that_are_ingested_into_one_lake_at_once_do_not_lose_to_each_other(
+    uploaded: Uploaded, golden: StoreOf
+) -> None:
+    stores = {"a": golden(STORE), "b": golden("b498-base"), "c": golden("b420-base")}
+    requests = [IngestRequest(uploaded.upload(local, name), uploaded.lake, name) for name, local in stores.items()]
+
+    assert None not in runs_together(requests, uploaded.options)
+    messages = uploaded.downloaded() / "messages"
+    table = table_of(messages, ["broker", "physical_offset"]).to_pylist()
+    for name, local in stores.items():
+        offsets = sorted(row["physical_offset"] for row in table if row["broker"] == name)
+        assert offsets == [offset for offset, _ in expected_rows(local)]
+    assert {path.name for path in messages.glob("*.parquet")} == {
+        uri.rpartition("/")[2] for uri in DeltaTable(messages).file_uris()
+    }
+
+
+# --- S3 alone ---
+
+
+@pytest.fixture
+def on_s3(s3: S3Server, golden: StoreOf, request: pytest.FixtureRequest, tmp_path: Path) -> Uploaded:
+    return Uploaded(s3, golden(STORE), request.node.name, tmp_path)
+
+
+def test_queries_answer_from_s3_as_from_the_local_store(on_s3: Uploaded, run: Run) -> None:
+    on_s3.ingest()
+    asked = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")
+    expected = run(*asked, "--store", str(on_s3.local))
+
+    assert ExitCode.CLEAN is expected.code
+    assert expected[:2] == run(*asked, "--store", on_s3.store)[:2]
+    assert expected.lines[0] == run(*asked, "--lake", on_s3.lake).lines[0]
+
+
+def test_index_files_rebuilt_onto_s3_are_the_brokers_own(on_s3: Uploaded) -> None:
+    request = RebuildIndexRequest(on_s3.store, on_s3.server.uri(on_s3.prefix, "index"))
+    result = rebuild(request, OneByOne(on_s3.options))
+    made = files_in(on_s3.downloaded("index"))
+    manifest = json.loads(made.pop("MANIFEST.json"))
+
+    assert ExitCode.CLEAN is result.exit_code
+    assert list(files_in(on_s3.local / "index").values()) == [data for _, data in sorted(made.items())]
+    assert {name: hashlib.sha256(data).hexdigest() for name, data in made.items()} == {
+        file["name"]: file["sha256"] for file in manifest["files"]
+    }
+
+
+def test_a_sound_store_on_s3_verifies_and_leaves_no_scratch(on_s3: Uploaded) -> None:
+    request = VerifyRequest(on_s3.store, scratch=on_s3.server.uri(on_s3.prefix, "scratch"))
+
+    assert [] == verify(request, OneByOne(on_s3.options)).findings
+    assert {} == files_in(on_s3.downloaded("scratch"))
+
+
+PLACES = ("environment", "profile", "properties file", "options")  # of keys
+
+
+def given(place: str, s3: S3Server, home: Path, secret: str = SECRET_KEY) -> tuple[list[str], dict[str, str]]:
+    """Return what is written before the verb, and the environment, where the keys are in a *place*."""
+    endpoint, region = f"http://127.0.0.1:{s3.port}", "us-east-1"
+    home.joinpath(".aws").mkdir(exist_ok=True)
+    environment = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"), "")
+    environment |= {"HOME": str(home), "RMQ_LAKE_CACHE": str(cache()), "AWS_EC2_METADATA_DISABLED": "true"}
+    options = [word.replace(SECRET_KEY, secret) for word in s3.spark_options]
+    if place == "environment":
+        keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": secret}
+        return [], {**environment, **keys, "AWS_ENDPOINT_URL": endpoint, "AWS_REGION": region}
+    if place == "profile":
+        keys_of_profile = f"[lake]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {secret}\n"
+        (home / ".aws" / "credentials").write_text(keys_of_profile)
+        (home / ".aws" / "config").write_text(f"[profile lake]\nregion = {region}\nendpoint_url = {endpoint}\n")
+        return [], {**environment, "AWS_PROFILE": "lake"}
+    if place == "options":
+        return options, environment
+    (home / "s3.conf").write_text("\n".join(word.replace("=", " ", 1) for word in options[1::2]))
+    return ["--properties-file", str(home / "s3.conf")], environment
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_keys_from_each_place_open_a_store_without_a_jvm_and_are_not_quoted(
+    place: str, on_s3: Uploaded, s3: S3Server, tmp_path: Path
+) -> None:
+    options, environment = given(place, s3, tmp_path)
+    said = rmq_lake(*options, "inspect", on_s3.store, **environment)
+    shown = rmq_lake(*options, "inspect", on_s3.store, "--show-config", **environment)
+    wrong = "a-wrong-key-that-nobody-may-read"
+    options, environment = given(place, s3, tmp_path, wrong)
+    denied = rmq_lake(*options, "inspect", on_s3.store, **environment)
+
+    assert (0, 0) == (said.code, shown.code), said.err + shown.err
+    assert (1, "", 1) == (denied.code, denied.out, len(denied.err.strip().splitlines())), denied.err
+    assert without_secrets(said.out, said.err, shown.out, shown.err, denied.err)
+    assert wrong not in denied.err
+
+
+@pytest.mark.parametrize("place", some_often(PLACES, "profile", "options"))
+def test_keys_from_each_place_fill_a_lake_with_spark(place: str, on_s3: Uploaded, s3: S3Server, tmp_path: Path) -> None:
+    options, environment = given(place, s3, tmp_path)
+    report = tmp_path / "report"
+    ingested = ("ingest", on_s3.store, "--lake", on_s3.lake, "--report", str(report))
+    written = rmq_lake(*options, *ingested, **environment)
+    answered = rmq_lake(*options, "query", "by-key", "-t", "T1", "-k", "k1", "--lake", on_s3.lake, **environment)
+    lake = on_s3.downloaded()
+
+    assert (0, 0) == (written.code, answered.code), written.err + answered.err
+    assert answered.out
+    assert expected_rows(on_s3.local) == raw_rows(lake)
+    tables = [str(table_of(lake / table).to_pylist()) for table in ("messages", "runs")]
+    assert without_secrets(report, lake, written.out, written.err, answered.out, answered.err, *tables)
+
+
+HERE = Target("here", "rocketmq")
+
+
+def test_a_lake_on_s3_is_registered_with_its_own_settings_and_no_key_is_stored(
+    on_s3: Uploaded, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(monkeypatch, f"sqlite:///{tmp_path}/catalog.db")
+    on_s3.ingest()
+
+    done = Registrar(HERE).register(Lake(on_s3.lake, s3.options))
+
+    assert {"messages", "consume_queue", "index_entries"} <= {one.table for one in done if one.added}
+    assert {0} == {one.added for one in Registrar(HERE).register(Lake(on_s3.lake, s3.options))}
+    reader = {"s3.endpoint": f"http://127.0.0.1:{s3.port}", "s3.region": "us-east-1", "s3.access-key-id": ACCESS_KEY}
+    registered = load_catalog("here", **reader, **{"s3.secret-access-key": SECRET_KEY}).load_table("rocketmq.messages")
+    assert f"s3://rocketmq/{on_s3.prefix}/lake/_iceberg/rocketmq/messages" == registered.location()
+    lake = on_s3.downloaded()
+    delta = table_of(lake / "messages")
+    assert rows(delta, delta.column_names) == rows(registered.scan().to_arrow(), delta.column_names)
+    assert without_secrets(tmp_path / "catalog.db", lake / "_iceberg")
+
+
+@pytest.mark.slow
+def test_a_rest_catalog_shows_the_rows_of_delta(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, lake, verb = Broker(tmp_path / "store"), tmp_path / "a lake", runner(capfd)
+    with rest_catalog(tmp_path) as uri:
+        configure(monkeypatch, uri)
+        for number in range(3):
+            broker.append(some_records(20, seed=number))
+            assert ExitCode.CLEAN == verb("ingest", broker.root, "--lake", lake, "--iceberg", "here").code
+        assert ExitCode.CLEAN == verb("optimize", lake, "--engine", "here", "--iceberg", "here").code
+        catalog = load_catalog("here")
+        names = [name for _, name in catalog.list_tables("rocketmq")]
+        assert {"messages", "consume_queue", "index_entries", "runs"} <= set(names)
+        for name in names:
+            delta = table_of(lake / name)
+            shown = catalog.load_table(("rocketmq", name)).scan().to_arrow()
+            assert rows(delta, delta.column_names) == rows(shown, delta.column_names)
+    broker.append(some_records(20, seed=9))
+    assert ExitCode.FAILED == verb("ingest", broker.root, "--lake", lake, "--iceberg", "here").code
+    assert 80 == table_of(lake / "messages").num_rows
+
+
+# --- Azure alone ---
+
+OTHER_KEY = KEY.replace("Eby8", "Eby9")
+DENIED = r"Azure denies access \(.*AuthorizationFailure.*\); asked with a key of devstoreaccount1"
+NO_TLS, NO_KEY = "has no TLS, and no token goes over that", "account.key .* is not base64"
+NOWHERE = {"AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:1"}
+FAILURES: dict[str, tuple[dict[str, str], str, str, str]] = {
+    "a wrong key": ({"AZURE_STORAGE_KEY": OTHER_KEY}, CONTAINER, DENIED, DENIED),
+    "no key": ({"AZURE_STORAGE_KEY": ""}, CONTAINER, NO_TLS, NO_TLS),
+    "a key that is none": ({"AZURE_STORAGE_KEY": "it's none"}, CONTAINER, NO_KEY, NO_KEY),
+    "a missing container": ({}, "nothere", "No such file or directory", "Azure refuses .ContainerNotFound"),
+    "a missing server": (NOWHERE, CONTAINER, "Could not connect to server", "Connection refused"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures_are_one_line_without_a_secret(
+    azure: AzureServer, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of a store, which pyarrow reads, and of a lake, which `deltalake` opens."""
+    variables, container, *expected = FAILURES[name]
+    good = {"AZURE_STORAGE_KEY": KEY, "AZURE_STORAGE_ENDPOINT": f"http://127.0.0.1:{azure.port}"}
+    for variable, value in {**good, **variables}.items():
+        monkeypatch.setenv(variable, value)
+    place = azure.uri("nothing", "there").replace(f"{CONTAINER}@", f"{container}@")
+
+    for verb, text in zip(("inspect", "optimize"), expected, strict=True):
+        outcome = runner(capfd)(verb, place)
+        assert (ExitCode.FAILED, "") == (outcome.code, outcome.out)
+        assert re.fullmatch(rf"rmq-lake: .*{text}.*\n", outcome.err)
+        assert not any(key in outcome.err for key in (KEY, OTHER_KEY, "it's none"))
+
+
+def test_the_environment_says_in_whose_name_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key of the account's own name in Hadoop's settings wins."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "of-the-environment")
+    name = f"fs.azure.account.key.{ACCOUNT}.dfs.core.windows.net"
+
+    assert file_system_settings([])["fs.azure.account.key"] == "of-the-environment"
+    assert file_system_settings([(f"spark.hadoop.{name}", "its own")])[name] == "its own"
