@@ -9,7 +9,7 @@ planning does not need.
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pyspark.sql import datasource
 from pyspark.sql.types import StructType
@@ -42,19 +42,10 @@ class Plan(NamedTuple):
         return numbered(number, item, self.columns, self.limit, self.undecoded)
 
 
-class _Planned:
-    """Something of Spark's that is made without arguments: Spark takes the plan along with the class."""
+class AllCandidates:
+    """Rows of the items whose numbers a table has: a table function, as Spark calls it."""
 
     plan: ClassVar[Plan]
-
-    @classmethod
-    def of(cls, plan: Plan) -> type[Self]:
-        """Return the class with a plan."""
-        return type(cls.__name__, (cls,), {"plan": plan})
-
-
-class AllCandidates(_Planned):
-    """Rows of the items whose numbers a table has: a table function, as Spark calls it."""
 
     def eval(self, numbers: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
         """Yield the rows of the items whose numbers are in the first column."""
@@ -62,8 +53,10 @@ class AllCandidates(_Planned):
             yield from self.plan.rows(number)
 
 
-class Candidates(_Planned, datasource.DataSource):
+class Candidates(datasource.DataSource):
     """Rows of items with their numbers."""
+
+    plan: ClassVar[Plan]
 
     @classmethod
     def name(cls) -> str:

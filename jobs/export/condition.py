@@ -79,8 +79,13 @@ def _choose(  # noqa: PLR0913, PLR0917 - bound by `chooser`
 
 def _selected(spark: "SparkSession", plan: Plan, schema: "StructType") -> "DataFrame":
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(Candidates.of(plan))
+    spark.dataSource.register(_with_plan(Candidates, plan))
     return spark.read.format(FORMAT).schema(schema).load()
+
+
+def _with_plan(kind: type, plan: Plan) -> type:
+    """Return a class with a plan: Spark makes an object without arguments, and takes the class along."""
+    return type(kind.__name__, (kind,), {"plan": plan})
 
 
 def _all(spark: "SparkSession", plan: Plan, schema: "StructType") -> "DataFrame":
@@ -88,7 +93,7 @@ def _all(spark: "SparkSession", plan: Plan, schema: "StructType") -> "DataFrame"
     from pyspark.sql.functions import arrow_udtf
 
     numbers = spark.range(0, len(plan.items), 1, max(len(plan.items), 1))
-    read = cast("UserDefinedTableFunction", arrow_udtf(AllCandidates.of(plan), returnType=schema))
+    read = cast("UserDefinedTableFunction", arrow_udtf(_with_plan(AllCandidates, plan), returnType=schema))
     return read(numbers.asTable())
 
 

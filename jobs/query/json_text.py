@@ -12,7 +12,6 @@ from datetime import UTC
 
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange, host_text, time_text
-from jobs.query.source import Reason
 
 VERSION = 2
 
@@ -68,11 +67,6 @@ def utf8_text(body: bytes) -> str | None:
         return body.decode()
     except UnicodeDecodeError:
         return None
-
-
-def reason_object(reason: Reason) -> dict[str, object]:
-    """Return why an answer is empty."""
-    return {"reason": str(reason.kind), "text": reason.text}
 
 
 def line(kind: str, value: Mapping[str, object]) -> str:

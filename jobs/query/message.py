@@ -1,10 +1,9 @@
 """One message as a query shows it: a record of the log, read as the client of its release reads it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from jobs.console.lines import printable
 from rmq_formats.body import MAX_BODY_SIZE, decode_body
 from rmq_formats.commitlog.layout import COMPRESSED, TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
@@ -20,15 +19,23 @@ LARGEST_BODY = 4 << 20  # bytes of a body when inflated: what a broker takes by 
 class Message:
     """A record and what a client makes of it."""
 
-    def __init__(self, record: MessageRecord, release: Release, superseded_by_run: int | None = None) -> None:
+    def __init__(
+        self,
+        record: MessageRecord,
+        release: Release,
+        superseded_by_run: int | None = None,
+        shown: Callable[[str], str] = str,
+    ) -> None:
         """
         Keep *record*; properties are parsed when they are first needed, by the rule of *release*.
 
         *superseded_by_run*: the run of a lake that found other bytes in its place, as its broker took it back.
+        *shown* returns a text of the message as it may be printed.
         """
         self.record = record
         self.release = release
         self.superseded_by_run = superseded_by_run
+        self.shown = shown
 
     def __repr__(self) -> str:
         """Name its topic and its places, as an interactive session shows it."""
@@ -38,12 +45,13 @@ class Message:
     @cached_property
     def topic(self) -> str:
         """The stored topic: a delayed or half message waits under a system topic."""
-        return self.record.topic
+        return self.shown(self.record.topic)
 
     @cached_property
     def properties(self) -> Mapping[str, str]:
         """The properties as the release's parser sees them."""
-        return parse_properties(self.record.properties_raw, self.release.property_parser)
+        stored = parse_properties(self.record.properties_raw, self.release.property_parser)
+        return {self.shown(name): self.shown(value) for name, value in stored.items()}
 
     @property
     def unique_key(self) -> str | None:
@@ -97,34 +105,11 @@ class Message:
         """Whether the CRC of the stored body is the one that the record states."""
         return has_right_body_crc(self.record)
 
-    def shown(self, text: str) -> str:
-        """Return *text*, which comes from the message, as it is printed: here as it is stored."""
-        return text
-
     @property
     def printed_sys_flag(self) -> int:
         """The flag as the release's mqadmin prints it: newer clients clear the bit when they decompress."""
         sys_flag = self.record.sys_flag
         return sys_flag if self.release.prints_compressed_flag else sys_flag & ~COMPRESSED
-
-
-class TerminalMessage(Message):
-    """A message whose texts can do nothing to the terminal that they are printed on."""
-
-    @cached_property
-    def topic(self) -> str:
-        """The stored topic, escaped."""
-        return printable(self.record.topic)
-
-    @cached_property
-    def properties(self) -> Mapping[str, str]:
-        """The properties, escaped."""
-        stored = parse_properties(self.record.properties_raw, self.release.property_parser)
-        return {printable(name): printable(value) for name, value in stored.items()}
-
-    def shown(self, text: str) -> str:
-        """Return *text* escaped."""
-        return printable(text)
 
 
 MIN_TIME = 0

@@ -16,7 +16,7 @@ from jobs.console.lines import printable
 from jobs.console.log import say
 from jobs.console.rows import Form, Rows
 from jobs.query import json_text
-from jobs.query.message import Message, TerminalMessage
+from jobs.query.message import Message
 from jobs.query.mqadmin import text
 from jobs.query.source import Answer, Reason, Source
 from rmq_formats.commitlog.record import body_crc
@@ -79,7 +79,7 @@ class Printer:
                 f"damaged: its CRC is {computed:08x}, the record states {stored:08x}; it is shown as it is stored"
             )
         is_shown_raw = self.as_json or not sys.stdout.isatty()
-        return message if is_shown_raw else TerminalMessage(message.record, message.release)
+        return message if is_shown_raw else Message(message.record, message.release, shown=printable)
 
     def note(self, sentence: str) -> None:
         """Print a remark on the answer, once."""
@@ -106,7 +106,7 @@ class Printer:
     def empty(self, reason: Reason) -> ExitCode:
         """Print why the answer is empty."""
         if self.form in {Form.JSON, Form.NDJSON}:
-            self.object("empty", json_text.reason_object(reason))
+            self.object("empty", {"reason": str(reason.kind), "text": reason.text})
         say(f"rmq-lake: {reason.text}")
         return ExitCode.NOT_FOUND
 
@@ -160,10 +160,9 @@ class Printer:
             for message in map(self.shown, answer.messages):
                 self.object("message", json_text.message_object(message, with_body=self.charset is not None))
         elif answer.messages:
-            self.out(text.key_header(has_index_key=has_index_key))
-            for message in map(self.shown, answer.messages):
-                index_key = text.index_key(message, topic, key_type, key) if has_index_key else None
-                self.out(text.key_row(message, index_key))
+            asked = f"{topic}@{key_type}@{key}" if has_index_key else None
+            for line in text.key_rows(map(self.shown, answer.messages), asked):
+                self.out(line)
 
     def _write_body(self, message: Message) -> Path | None:
         if self.bodies is None:

@@ -5,6 +5,7 @@ What only an online client can know is left out: which consumer groups have take
 written to a file unless it is asked for.
 """
 
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
@@ -97,25 +98,17 @@ def properties_text(message: Message, offsets: OffsetRange | None = None) -> str
     return map_text({**(stored or {}), **pulled}, buckets)
 
 
-def key_header(*, has_index_key: bool) -> str:
-    """Return the line above queryMsgByKey's rows."""
+def key_rows(messages: Iterable[Message], asked: str | None) -> Iterator[str]:
+    """Yield queryMsgByKey's lines; *asked*, `topic@type@key`, is for the last column of 5.4.0 and later."""
     plain = f"{pad('#Message ID', 50)} {_lead('#QID', 4)} {_lead('#Offset', 40)}"
-    return f"{plain} {pad('#IndexKey', 200)}\n" if has_index_key else f"{plain}\n"
-
-
-def key_row(message: Message, index_key: str | None) -> str:
-    """Return queryMsgByKey's row of *message*."""
-    record = message.record
-    plain = f"{pad(message.message_id, 50)} {_lead(record.queue_id, 4)} {_lead(record.queue_offset, 40)}"
-    return f"{plain}\n" if index_key is None else f"{plain} {pad(index_key, 200)}\n"
-
-
-def index_key(message: Message, topic: str, key_type: str, key: str) -> str:
-    """Return the fourth column of 5.4.0+: the key that the next query would begin after."""
-    record = message.record
-    # MixAll#dealTimeToHourStamps; Java's division goes towards zero.
-    hours = abs(record.store_timestamp) // _HOUR_MS * (1 if record.store_timestamp >= 0 else -1)
-    return f"{hours * _HOUR_MS}@{topic}@{key_type}@{key}@{message.message_id}@{record.physical_offset}"
+    yield f"{plain}\n" if asked is None else f"{plain} {pad('#IndexKey', 200)}\n"
+    for message in messages:
+        record = message.record
+        plain = f"{pad(message.message_id, 50)} {_lead(record.queue_id, 4)} {_lead(record.queue_offset, 40)}"
+        # The key that the next query would begin after. MixAll#dealTimeToHourStamps; Java's division goes to zero.
+        hours = abs(record.store_timestamp) // _HOUR_MS * (1 if record.store_timestamp >= 0 else -1)
+        index_key = f"{hours * _HOUR_MS}@{asked}@{message.message_id}@{record.physical_offset}"
+        yield f"{plain}\n" if asked is None else f"{plain} {pad(index_key, 200)}\n"
 
 
 def detail(  # noqa: PLR0913 - what of a message is printed, and how
