@@ -16,7 +16,7 @@ from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
 from jobs.store.store import log_directories, read_broker_conf
 from jobs.store.workers import InProcessWorkers, Workers
-from jobs.verify.run import Verdict
+from jobs.verify.verdict import Verdict
 
 __all__ = [
     "Summary",

@@ -19,7 +19,7 @@ from jobs.store.broker_config import broker_config
 from jobs.store.queue_files import QueueStorage, StoredQueue, features_of, queues_of_files
 from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
-from jobs.verify.run import Verdict
+from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import Cut, StartOutcome
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.commitlog.record import LostMessage, bridge, closed

@@ -67,10 +67,11 @@ from jobs.store.store import (
     list_store,
 )
 from jobs.store.workers import Workers
-from jobs.verify.index import CHECKPOINT_TIME, REPEATED
-from jobs.verify.log import CHECKPOINT_AHEAD, SHORT_CHECKPOINT, doubted_end, lost_end
+from jobs.verify.findings import CHECKPOINT_AHEAD, CHECKPOINT_TIME, REPEATED, SHORT_CHECKPOINT
+from jobs.verify.log import doubted_end, lost_end
 from jobs.verify.rocksdb_queues import is_of_rows, rows_to_come, steps_for_rows
-from jobs.verify.run import Verdict, VerifyRequest, verify
+from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 

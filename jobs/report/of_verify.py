@@ -6,10 +6,7 @@ from itertools import chain
 
 from jobs.lake.findings import Finding
 from jobs.report.model import Bars, Facts, Grid, Part, Remedy, Report
-from jobs.verify.advice import advice
-from jobs.verify.findings import Group
-from jobs.verify.run import Verdict
-from jobs.verify.text import HEAD, part_row
+from jobs.verify.verdict import HEAD, Group, Verdict, advice, part_row
 
 _COLUMNS = ("severity", "finding", "file", "offset", "field", "found", "expected", "times", "cause", "follows")
 
@@ -23,9 +20,8 @@ def report_of(verdict: Verdict, seconds: float) -> Report:
     if verdict.findings:
         classes = Counter(finding.kind for finding in verdict.findings)
         parts.append(Bars("Findings by class", "findings", dict(classes.most_common())))
-    facts = [fact for part in verdict.parts.values() for fact in part.facts]
-    if facts:
-        rows_of_facts = [(fact.kind, fact.file, fact.expected, fact.cause) for fact in facts]
+    if verdict.facts:
+        rows_of_facts = [(fact.kind, fact.file, fact.expected, fact.cause) for fact in verdict.facts]
         parts.append(Grid("For information; no action needed", ("fact", "file", "expected", "cause"), rows_of_facts))
     for name, part in verdict.parts.items():
         notes = {f"note {number}": note for number, note in enumerate(part.notes, 1)}
@@ -34,12 +30,11 @@ def report_of(verdict: Verdict, seconds: float) -> Report:
 
 
 def _remedies(verdict: Verdict) -> Iterator[Remedy]:
-    all_groups = verdict.groups
-    advised = advice(verdict.store, verdict.parts, all_groups, verdict.options)
+    advised = advice(verdict)
     for step, groups in advised:
         yield Remedy(step.words, step.commands, _table(groups) if groups else None)
-    named = set(map(id, chain.from_iterable(groups for _, groups in advised)))
-    others = [group for group in all_groups if id(group) not in named]
+    named = set(chain.from_iterable(groups for _, groups in advised))
+    others = [group for group in verdict.groups if group not in named]
     if others:
         yield Remedy("Cannot be repaired automatically:", (), _table(others))
 

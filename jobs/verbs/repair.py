@@ -32,7 +32,7 @@ from jobs.verbs.rebuild import refuse_beside_broker
 
 if TYPE_CHECKING:
     from jobs.repair.run import RepairSummary
-    from jobs.verify.run import Verdict
+    from jobs.verify.verdict import Verdict
 
 _SHOWN = 5
 _NOT_OF_INGEST = {"--consume-queue-size", "--time-zone"}
@@ -184,9 +184,9 @@ def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[st
 
 
 def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
-    from jobs.verify.advice import advice
+    from jobs.verify.verdict import advice
 
-    for step, _ in advice(found.store, found.parts, found.groups, found.options):
+    for step, _ in advice(found):
         repair = f"{program()} repair "
         commands = [one for one in step.commands if not one.startswith(repair) or ("--lake" in one and not has_lake)]
         if commands:

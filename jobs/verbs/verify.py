@@ -26,7 +26,8 @@ from jobs.console.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from jobs.lake.lake import Lake
-    from jobs.verify.run import Verdict, VerifyRequest
+    from jobs.verify.run import VerifyRequest
+    from jobs.verify.verdict import Verdict
 
 
 @click.command(epilog=examples("verify /data/rocketmq/store", "verify STORE --broker-conf broker.conf --json"))
@@ -68,7 +69,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     from jobs.report.output import write_report
     from jobs.verify.run import VerifyRequest
     from jobs.verify.run import verify as verify_store
-    from jobs.verify.text import verdict_lines
+    from jobs.verify.verdict import verdict_lines
 
     request = VerifyRequest(
         place.store, form.wanted(run.conf), scratch, commitlog=run.commitlog, care=run.care,

@@ -24,7 +24,7 @@ from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, StoredFile, list_again
 from jobs.store.units import Units, is_gone, is_written, units_of
 from jobs.store.workers import OneByOne, Workers
-from jobs.verify.findings import PartReport
+from jobs.verify.findings import FOREIGN_COPY, OTHER_COPY, OTHER_UNIT, OUT_OF_ORDER, PartReport
 from jobs.verify.log import record_findings
 from rmq_formats.arrays import slices
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_other_copies
@@ -38,10 +38,6 @@ from rmq_formats.errors import is_unreadable
 from rmq_formats.kernels.integers import Bytes, Integers
 from rmq_formats.store import FileKind
 
-OTHER_COPY = "compacted_record_differs"
-OTHER_UNIT = "compacted_unit_differs"
-OUT_OF_ORDER = "compacted_out_of_order"
-FOREIGN_COPY = "compacted_record_of_another_queue"
 KINDS = frozenset({DAMAGED_COMPACTION, OTHER_COPY, OTHER_UNIT, OUT_OF_ORDER, FOREIGN_COPY})
 _UNITS_AT_ONCE = 1 << 12
 _ATTEMPTS = 2  # while a broker is at work it may replace files

@@ -1,18 +1,51 @@
-"""The report of one part of a verification: findings, facts, numbers, and notes."""
+"""The report of one part of a verification, the kinds of findings, and the lost ranges that they follow from."""
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
 from jobs.console.result import Step
 from jobs.console.severity import Severity, worst_met, worst_of
-from jobs.lake.findings import INDEX, LOG, QUEUES, UNREADABLE_DATABASE, Finding
+from jobs.lake.findings import DAMAGED_COMPACTION, UNREADABLE_DATABASE, Finding
 from jobs.store.store import Store
 from rmq_formats.errors import FormatError
 from rmq_formats.store import name_of_offset
 
-_ORDER = (LOG, QUEUES, INDEX)
+# Of the log; more are in `jobs.lake.findings`.
+CHECKPOINT_AHEAD = "checkpoint_after_log"
+SHORT_CHECKPOINT = "checkpoint_cut_short"
+# Of queues, and of what waits.
+WRONG_FILE_NAME = "wrong_file_name"
+UNEXPECTED_FILE = "unexpected_file"
+CONSUMER_BEYOND = "consumer_offset_past_queue_end"
+DELAY_BEYOND = "delay_offset_past_queue_end"
+TAIL_NOT_ZERO = "tail_not_zero"
+OUT_OF_SEQUENCE = "record_out_of_sequence"
+DOUBLE_WRITE = "double_write_differs"
+TRANSACTION_OF_NOTHING = "transaction_row_of_no_message"
+TIMER_OF_NOTHING = "timer_row_of_no_message"
+TIMER_UNIT_OF_NOTHING = "timer_unit_of_no_message"
+# Of compacted logs.
+OTHER_COPY = "compacted_record_differs"
+OTHER_UNIT = "compacted_unit_differs"
+OUT_OF_ORDER = "compacted_out_of_order"
+FOREIGN_COPY = "compacted_record_of_another_queue"
+COMPACTED = frozenset({DAMAGED_COMPACTION, OTHER_COPY, OTHER_UNIT, OUT_OF_ORDER, FOREIGN_COPY})
+# Of index files, and of an index in RocksDB.
+LOST_MESSAGES = "entries_of_lost_messages"
+CHECKPOINT_TIME = "checkpoint_index_time"
+REPEATED = "repeated"
+MISSING_ROWS = "missing_index_rows"
+ROWS_OF_NOTHING = "index_rows_of_no_message"
+ODD_ROWS = "damaged_index_rows"
+# Of a tier.
+TIER_UNIT = "tier_unit_differs"
+TIER_ENTRY = "tier_entry_differs"
+FOREIGN_RECORD = "record_of_another_queue"
+
 _base_offset = attrgetter("base_offset")
 
 
@@ -52,20 +85,32 @@ def place_of(offset: int, store: Store) -> tuple[str, int]:
     return store.below(segment.location), offset - segment.base_offset
 
 
-class Group(NamedTuple):
-    """One cause, and the findings that follow from it."""
+class LostRange(NamedTuple):
+    """Offsets that hold no record any more."""
 
-    cause: Finding
-    consequences: tuple[Finding, ...] = ()
+    start: int
+    end: int
+    title: str  # of the finding that says so
 
 
-def grouped(findings: list[Finding]) -> list[Group]:
-    """Return findings under their causes: the log first, then queues, then index files."""
-    following: dict[str, list[Finding]] = {}
-    for finding in findings:
-        if finding.follows:
-            following.setdefault(finding.follows, []).append(finding)
-    causes = sorted(
-        (finding for finding in findings if not finding.follows), key=lambda finding: _ORDER.index(finding.part)
-    )
-    return [Group(cause, tuple(following.get(cause.title, ()))) for cause in causes]
+class LostRanges:
+    """Which offsets of the log hold no record any more, and which finding says so."""
+
+    def __init__(self, ranges: Iterable[LostRange]) -> None:
+        self._ranges = sorted(ranges)
+        self._starts = [one.start for one in self._ranges]
+        self._furthest = list(accumulate((one.end for one in self._ranges), max))  # of a range and all before it
+
+    def title_at(self, offset: int | None) -> str:
+        """Return the title of the finding that explains why *offset* is lost; "" where it is not."""
+        number = bisect_right(self._starts, offset) - 1 if offset is not None else -1
+        while offset is not None and number >= 0 and offset < self._furthest[number]:
+            if offset < self._ranges[number].end:
+                return self._ranges[number].title
+            number -= 1  # a gap within the lost end hides that end
+        return ""
+
+    def attributed(self, finding: Finding) -> Finding:
+        """Return a finding with the log's finding that it follows from, if there is one."""
+        title = self.title_at(finding.log_offset)
+        return finding.following(title) if title else finding

@@ -33,15 +33,12 @@ from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, eras_of, given_rules
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store, checkpoint_of, header_of, list_again
 from jobs.store.workers import Workers
-from jobs.verify.findings import PartReport
+from jobs.verify.findings import CHECKPOINT_TIME, LOST_MESSAGES, PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.build import Part
 from rmq_formats.release import rules_of
 
-LOST_MESSAGES = "entries_of_lost_messages"
 _KEYS_CHANGED = "undecided: keys of the record changed, which no checksum covers, or "
-CHECKPOINT_TIME = "checkpoint_index_time"
-REPEATED = Verdict.REPEATED.name.lower()
 STALE_MS = 600_000  # of store time that a running broker's index may lag behind its log
 _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
 _LOOKED_AT = 64 << 20

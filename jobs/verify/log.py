@@ -27,8 +27,7 @@ from jobs.store.log_ends import has_lost_end, lost_start, newest_known, right_na
 from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import Hole, cut_short, holes
 from jobs.store.store import Segment, Store, checkpoint_file, checkpoint_of
-from jobs.verify.causes import LostRange, LostRanges
-from jobs.verify.findings import PartReport, place_of
+from jobs.verify.findings import CHECKPOINT_AHEAD, SHORT_CHECKPOINT, LostRange, LostRanges, PartReport, place_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import IO_ERROR
@@ -36,8 +35,6 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import ignore_lost
 from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, Checkpoint, name_of_offset
 
-CHECKPOINT_AHEAD = "checkpoint_after_log"
-SHORT_CHECKPOINT = "checkpoint_cut_short"
 _FLUSHED = ("physical_timestamp", "logic_timestamp")
 UNCHECKED_FIELDS = (
     "flag, sysFlag, born time and host, store host, reconsume times, prepared transaction offset, and properties but "

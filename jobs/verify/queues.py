@@ -45,9 +45,18 @@ from jobs.store.store import DEFAULT_RANGE_SIZE, Store, checkpoint_of
 from jobs.store.topics import Fate
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
-from jobs.verify.findings import PartReport, unreadable_database
-from jobs.verify.rocksdb_queues import (
+from jobs.verify.findings import (
+    CONSUMER_BEYOND,
+    DELAY_BEYOND,
     DOUBLE_WRITE,
+    OUT_OF_SEQUENCE,
+    TAIL_NOT_ZERO,
+    UNEXPECTED_FILE,
+    WRONG_FILE_NAME,
+    PartReport,
+    unreadable_database,
+)
+from jobs.verify.rocksdb_queues import (
     DoubleWrite,
     compare_double_write,
     queue_step,
@@ -57,11 +66,6 @@ from jobs.verify.rocksdb_queues import (
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, name_of_offset
-
-WRONG_FILE_NAME = "wrong_file_name"
-UNEXPECTED_FILE = "unexpected_file"
-CONSUMER_BEYOND = "consumer_offset_past_queue_end"
-DELAY_BEYOND = "delay_offset_past_queue_end"
 
 _CAUSES = {
     DifferenceKind.DANGLING: "undecided: the unit was overwritten, or the queue or the segment that it leads to is of "
@@ -388,8 +392,6 @@ def _next_offset(topic: str, queue_id: int, queues: Mapping[QueueName, StoredQue
     return None
 
 
-TAIL_NOT_ZERO = "tail_not_zero"
-OUT_OF_SEQUENCE = "record_out_of_sequence"
 _TAILS_A_TASK = 64
 _READ_FIRST = 256  # units; after them is a hole in the file, mostly
 _READ_AT_ONCE = 1 << 15

@@ -25,14 +25,11 @@ from jobs.store.ranges import plan_ranges
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from jobs.verify.findings import PartReport, unreadable_database
+from jobs.verify.findings import MISSING_ROWS, ODD_ROWS, ROWS_OF_NOTHING, PartReport, unreadable_database
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.rocksdb.build import KEY_PLACE, key_places
 from rmq_formats.rocksdb.layout import INDEX_FAMILY, LAST_OFFSET_KEY, LAST_TIME_KEY
 
-MISSING_ROWS = "missing_index_rows"
-ROWS_OF_NOTHING = "index_rows_of_no_message"
-ODD_ROWS = "damaged_index_rows"
 KEYS_AT_ONCE = 1 << 20  # keys of a range of the log whose rows are compared together
 _MOST_RANGES = 256  # each is a scratch file that is open while rows are divided
 _PROGRESS = (LAST_OFFSET_KEY, LAST_TIME_KEY)

@@ -26,7 +26,14 @@ from jobs.store.record_places import segment_bytes
 from jobs.store.store import Segment, Store
 from jobs.store.units import units_of
 from jobs.store.waiting import rocksdb_state, timer_state, waiting_units
-from jobs.verify.findings import PartReport, unreadable_database
+from jobs.verify.findings import (
+    DOUBLE_WRITE,
+    TIMER_OF_NOTHING,
+    TIMER_UNIT_OF_NOTHING,
+    TRANSACTION_OF_NOTHING,
+    PartReport,
+    unreadable_database,
+)
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -36,8 +43,6 @@ from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.layout import HALF_TOPIC
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
-
-DOUBLE_WRITE = "double_write_differs"
 
 _AT_ONCE = 1 << 16  # units
 _ROOTS = frozenset(QueueKind)
@@ -226,11 +231,6 @@ def _set_aside(store: Store) -> Step:
     if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:  # in one folder with those of topics
         return Step(words, (f"mkdir {aside} && find {path} -maxdepth 1 -type f -exec mv -t {aside} {{}} +",))
     return Step(words, (f"mv {path} {aside}",))
-
-
-TRANSACTION_OF_NOTHING = "transaction_row_of_no_message"
-TIMER_OF_NOTHING = "timer_row_of_no_message"
-TIMER_UNIT_OF_NOTHING = "timer_unit_of_no_message"
 
 
 _Row = tuple[int, int, str]

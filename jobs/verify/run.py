@@ -2,41 +2,62 @@
 A verification: the log is read and checked, queues and index files are compared with it, findings get their causes.
 
 Nothing is written. A part that cannot be verified is named and does not keep the others from being verified.
+
+A broker that is promoted leaves no fault. The replica that returned cut its log where the new master's epoch begins,
+and stored that master's records there. Three things stay: old records after the end of the log, units of them at the
+ends of queues, and entries of them in index files, which then lack messages of the new master. Their records are proof;
+without one, queues that lead further show a lost end.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
 
-from jobs.console.amounts import counted
-from jobs.console.result import Result
-from jobs.console.severity import Judged, Severity, worst_of
-from jobs.diagnosis.broker_start import WalkedLog, keeps_half_record, start_outcome
-from jobs.diagnosis.log_check import LogCheck, walked_log
-from jobs.lake.findings import AHEAD_OF_LOG, INDEX, LOG, QUEUES, WRONG_FILE_SIZE, Finding
+from jobs.diagnosis.broker_start import keeps_half_record, start_outcome
+from jobs.diagnosis.log_check import LogCheck, RangeCheck, walked_log
+from jobs.lake.findings import (
+    AHEAD_OF_LOG,
+    DAMAGED_RANGE,
+    INDEX,
+    LOG,
+    MISSING_INDEX_ENTRIES,
+    NOT_INDEXED_HERE,
+    PROMOTION,
+    QUEUES,
+    TAKEN_BACK_ENTRIES,
+    TAKEN_BACK_UNITS,
+    WRONG_FILE_SIZE,
+    Finding,
+)
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
+from jobs.products.queues.differences import OVERWRITTEN, WITHOUT_UNIT, DifferenceKind
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.storage.scratch import Scratch
 from jobs.store.beside_broker import broker_process, check_room
 from jobs.store.chain import begun_again
-from jobs.store.epochs import promotion_of
+from jobs.store.epochs import Promotion, promotion_of
 from jobs.store.release import UndecidedError, Writers, given_rules
 from jobs.store.store import IsTierError, Store, StoreRequest
 from jobs.store.workers import Workers
-from jobs.verify.causes import attribute, set_apart
 from jobs.verify.compaction import add_compaction
-from jobs.verify.findings import Group, PartReport, grouped
+from jobs.verify.findings import LostRanges, PartReport, place_of
 from jobs.verify.index import verify_index
 from jobs.verify.log import doubted_by_broker, log_findings
 from jobs.verify.queues import QueueFindings, compare_queues
 from jobs.verify.rocksdb_queues import add_what_waits
 from jobs.verify.tier import verify_tier
+from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.consumequeue.unit import QueueKind
 from rmq_formats.release import Release
 
 _SHARE_OF_LOG = 0.35  # of the log: units of its queues, then packed keys, where records are small
+_ZEROS = "magic 00000000 "
+_NEVER_WRITTEN = "undecided: zeroed, or never written, and the data after it is of another log"
+_OF_PROMOTION = frozenset({TAKEN_BACK_UNITS, TAKEN_BACK_ENTRIES, NOT_INDEXED_HERE})
+_AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,63 +66,6 @@ class VerifyRequest(StoreRequest):
 
     wanted: Wanted = NOTHING_WANTED
     scratch: str | Scratch | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict(Judged):
-    """The reports of all parts."""
-
-    store: str
-    parts: Mapping[str, PartReport]
-    start: StartOutcome | None = None  # the outcome of a start of the broker; None while one runs, and of a tier
-    walked: WalkedLog | None = None  # the places that a start may stop at
-    options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
-
-    @property
-    def findings(self) -> list[Finding]:
-        """Everything that was found, the log first."""
-        return [finding for part in self.parts.values() for finding in part.findings]
-
-    @property
-    def groups(self) -> list[Group]:
-        """The same under its causes."""
-        return grouped(self.findings)
-
-    @property
-    def severity(self) -> Severity:
-        """The worst of it."""
-        return worst_of(part.severity for part in self.parts.values())
-
-    def result(self, seconds: float) -> Result:
-        """Return the verification's last line: severity, amounts, and time."""
-        log, queues, index = (self.parts[name].numbers if name in self.parts else {} for name in (LOG, QUEUES, INDEX))
-        records, keys = counted(log.get("records", 0), "record"), counted(index.get("keys", 0), "index key")
-        compared = f"{records}, {counted(queues.get('expected', 0), 'queue unit')} and {keys}"
-        causes = len(self.groups)
-        what = f"{counted(causes, 'cause')} found in {compared}" if causes else f"{compared} compared"
-        size = log.get("to_offset", 0) - log.get("from_offset", 0) - log.get("missing_bytes", 0)
-        unverified = [name for name, part in self.parts.items() if part.unverified]
-        verdict = f"nothing wrong seen; not verified: {', '.join(unverified)}" if unverified else ""
-        verdict = verdict if self.severity is Severity.NOT_VERIFIED else ""
-        return Result(self.severity, what, seconds, max(size, 0), verdict)
-
-    def describe(self) -> dict[str, object]:
-        """Return the form that scripts read."""
-        return {
-            "store": self.store,
-            "severity": self.severity.value,
-            "broker": None if self.start is None else self.start.describe(),
-            "findings": [finding.describe() for finding in self.findings],
-            "facts": [finding._asdict() for part in self.parts.values() for finding in part.facts],
-            "parts": {name: part.severity.value for name, part in self.parts.items()},
-            "unverified": {
-                name: "; ".join(filter(None, (part.unverified, *part.doubts)))
-                for name, part in self.parts.items()
-                if part.unverified or part.doubts
-            },
-            "numbers": {name: dict(part.numbers) for name, part in self.parts.items()},
-            "notes": {name: part.notes for name, part in self.parts.items()},
-        }  # fmt: skip
 
 
 def verify(request: VerifyRequest, workers: Workers) -> Verdict:
@@ -125,8 +89,8 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     checks = check.checks
     log, lost = log_findings(store, checks, queues.log_end, ahead, request.wanted.conf)
     if promotion is not None:
-        set_apart(promotion, log, [queues.report, index], store)
-    attribute(log, [queues.report, index], lost, checks, store)
+        _set_apart(promotion, log, [queues.report, index], store)
+    _attribute(log, [queues.report, index], lost, checks, store)
     parts: dict[str, PartReport] = {LOG: log, QUEUES: queues.report, INDEX: index}
     start = None
     walked = walked_log(checks, queues.log_end)._replace(queue_stops=queues.stops)
@@ -172,3 +136,97 @@ def _index(request: VerifyRequest, workers: Workers, check: LogCheck, store: Sto
         return verify_index(workers, store, request.wanted, request.range_size, request.scratch, check)
     except UndecidedError as error:
         return PartReport(unverified=str(error), numbers={"files": len(store.index_files)})
+
+
+def _attribute(
+    log: PartReport, others: Sequence[PartReport], lost: LostRanges, checks: Sequence[RangeCheck], store: Store
+) -> None:
+    """
+    Put findings under their causes in the log, and doubt those that a foreign segment explains.
+
+    *others* are the reports on queues and on index files; what dangles in queues shows a foreign segment.
+    """
+    segments = _suspected_segments(others[0].findings, store)
+    for part in others:
+        part.findings = [lost.attributed(_doubted(one, segments, store)) for one in part.findings]
+    followed = {one.follows for part in (log, *others) for one in part.findings}
+    log.findings = list(_doubted_zeros(log.findings, followed, checks, store))
+
+
+def _suspected_segments(findings: Iterable[Finding], store: Store) -> set[int]:
+    """Return the numbers of the segments, from 1 on, in which units lead to no record."""
+    offsets = (one.log_offset for one in findings if one.kind == DifferenceKind.DANGLING)
+    return {_segment_of(offset, store) for offset in offsets if offset is not None}
+
+
+def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
+    """Return a finding; if a foreign segment also explains it, its cause is undecided."""
+    why = _other_reason(finding)
+    offset = finding.log_offset
+    if not segments or why is None or not (offset is None or _segment_of(offset, store) in segments):
+        return finding
+    cause = f"undecided: {why}, or a segment is of another log: other units lead to no record there"
+    return finding._replace(cause=cause)
+
+
+def _other_reason(one: Finding) -> str | None:
+    """Return the reason of a finding when no segment is foreign; None where a foreign one does not explain it."""
+    if one.kind in {*WITHOUT_UNIT, MISSING_INDEX_ENTRIES}:
+        return "units, entries or files were lost"
+    if one.kind in OVERWRITTEN:
+        return "the unit was overwritten"
+    return one.cause if one.kind in _AFTER_LOG else None
+
+
+def _segment_of(offset: int, store: Store) -> int:
+    return bisect_right([segment.base_offset for segment in store.segments], offset)
+
+
+def _doubted_zeros(
+    findings: Iterable[Finding], followed: Container[str], checks: Sequence[RangeCheck], store: Store
+) -> Iterator[Finding]:
+    """Yield *findings*; zeros up to a file's end that no unit or entry leads into may never have been anything else."""
+    ends = {segment.end for segment in store.segments}
+    pieces = (piece for check in checks for piece in check.damaged)
+    tails = {piece.offset for piece in pieces if piece.reason.startswith(_ZEROS) and piece.end in ends}
+    for one in findings:
+        is_doubted = one.kind == DAMAGED_RANGE and one.log_offset in tails and one.title not in followed
+        yield one._replace(cause=_NEVER_WRITTEN) if is_doubted else one
+
+
+def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartReport], store: Store) -> None:
+    """Move what the promotion explains from the findings of *others* to their facts, and say in *log* what happened."""
+    for part in others:
+        explained = [finding for finding in part.findings if _is_explained(finding, promotion)]
+        part.findings = [finding for finding in part.findings if finding not in explained]
+        part.facts = [*part.facts, *(_fact(finding) for finding in explained)]
+    if not promotion.left_over and not any(fact.kind in _OF_PROMOTION for part in others for fact in part.facts):
+        return  # the new master itself, or a replica that had nothing to remove
+    left = promotion.left_end - promotion.log_end if promotion.left_over else 0
+    cause = (
+        f"another replica became master: what this one had stored from offset {promotion.start} on was taken back, "
+        "and the new master's records are in its place; a broker leaves queues and index files like this"
+    )
+    ends = f"the log ends at {promotion.log_end}, {left:,} bytes after that are left over"
+    place = place_of(promotion.start, store)
+    start = str(promotion.start)
+    fact = Finding(LOG, PROMOTION, *place, "offsets", start, ends, cause, log_offset=promotion.start)
+    log.facts = [fact, *log.facts]
+
+
+def _is_explained(finding: Finding, promotion: Promotion) -> bool:
+    return finding.kind in _OF_PROMOTION or (finding.kind in _AFTER_LOG and promotion.explains(finding.log_offset))
+
+
+def _fact(finding: Finding) -> Finding:
+    cause = "they are of messages that a promotion took back; "
+    if finding.kind == DifferenceKind.BEHIND_LOG:
+        units, cause = (
+            f"{finding.times:,} units after the end of the queue",
+            f"{cause}a broker drops them at its next start",
+        )
+        return finding._replace(kind=TAKEN_BACK_UNITS, expected=units, cause=cause)
+    if finding.kind == AHEAD_OF_LOG:
+        cause += "lookups skip them"
+        return finding._replace(kind=TAKEN_BACK_ENTRIES, expected=finding.found, cause=cause)
+    return finding

@@ -23,8 +23,7 @@ from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import Store, Tier, TierQueue
 from jobs.store.units import Units, units_of
 from jobs.store.workers import OneByOne, Workers
-from jobs.verify.causes import LostRanges
-from jobs.verify.findings import PartReport
+from jobs.verify.findings import FOREIGN_RECORD, TIER_UNIT, LostRanges, PartReport
 from jobs.verify.log import UNCHECKED, log_numbers, record_findings
 from jobs.verify.tier_index import NO_KEYS, IndexedQueue, QueueKeys, keys_of, verify_tier_index
 from rmq_formats.broker_conf import BrokerConf
@@ -33,8 +32,6 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
 from rmq_formats.consumequeue.unit import QueueRules
 
-TIER_UNIT = "tier_unit_differs"
-FOREIGN_RECORD = "record_of_another_queue"
 _AT_ONCE = 1 << 16
 _FIELDS = ("physical_offset", "size", "tags_code")
 _ONLY_BROKERS_WRITE = Step(

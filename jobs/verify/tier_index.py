@@ -22,9 +22,7 @@ from jobs.products.index.explanation import Verdict
 from jobs.storage import AnyStorage
 from jobs.store.store import Segment, Tier
 from jobs.store.workers import Workers
-from jobs.verify.causes import LostRange, LostRanges
-from jobs.verify.findings import PartReport
-from jobs.verify.index import LOST_MESSAGES
+from jobs.verify.findings import LOST_MESSAGES, TIER_ENTRY, LostRange, LostRanges, PartReport
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.errors import FormatError, NeedMoreData
 from rmq_formats.indexfile.build import RuleTable, pack_keys
@@ -33,7 +31,6 @@ from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release, rules_of
 from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Difference, TierIndex, read_tier_index
 
-TIER_ENTRY = "tier_entry_differs"
 _DAMAGED = Verdict.DAMAGED.name.lower()
 _KEY = np.dtype([("key_hash", "<i4"), ("size", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
 _NO_TAGS = RuleTable.of(rules_of((0, Release.of("5.3.3"))))  # no release puts tags into the index of a tier

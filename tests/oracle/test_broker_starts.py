@@ -20,7 +20,8 @@ from jobs.products.index.settings import Wanted
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
 from jobs.store.release import UndecidedError
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Verdict, VerifyRequest, verify
+from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.errors import FormatError

@@ -21,7 +21,8 @@ from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
 from jobs.store.queue_files import QueueStorage, features_of
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Verdict, VerifyRequest, verify
+from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.release import Release
 from tests.oracle.conftest import BrokerFactory

@@ -34,7 +34,8 @@ from jobs.query.source import silent
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.release import UndecidedError
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Verdict, VerifyRequest, verify
+from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.layout import BLANK

@@ -14,7 +14,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
-from jobs.verify.text import verdict_lines
+from jobs.verify.verdict import verdict_lines
 from tests.golden import StoreOf
 from tests.support.stores import segments_of, stored_records
 

@@ -16,8 +16,8 @@ from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.repair.run import RepairRequest, RepairSummary, repair
 from jobs.store.workers import OneByOne
-from jobs.verify.advice import advice
 from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import advice
 from rmq_formats.rocksdb.layout import UNIT_VALUE
 from tests.golden import StoreOf
 from tests.support.lakes import ingest_store
@@ -242,6 +242,6 @@ def test_the_steps_of_verify_make_no_queue_files_for_a_broker_that_reads_none(
     store = copied(situation, "b551-rockscq-clean", tmp_path)
     delete_rows(store / "consumequeue")
     verdict = verify(VerifyRequest(str(store), WANTED), OneByOne())
-    words = [command for step, _ in advice(str(store), verdict.parts, verdict.groups) for command in step.commands]
+    words = [command for step, _ in advice(verdict) for command in step.commands]
 
     assert [f"mv {quote(str(store / 'consumequeue'))} {quote(f'{store}-consumequeue-aside')}"] == words

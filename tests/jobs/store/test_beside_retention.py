@@ -14,7 +14,8 @@ from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.queue_ends import _look_at_all
 from jobs.store.ranges import Range
 from jobs.store.workers import OneByOne, Workers
-from jobs.verify.run import Verdict, VerifyRequest, verify
+from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf, release_of
 from tests.support.meanwhile import BetweenRanges, Meanwhile, followed

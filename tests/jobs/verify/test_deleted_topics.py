@@ -15,7 +15,8 @@ from jobs.products.index.settings import Wanted
 from jobs.query.source import silent
 from jobs.repair.run import RepairRequest, RepairSummary, repair
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Verdict, VerifyRequest, verify
+from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.consumequeue.layout import UNIT

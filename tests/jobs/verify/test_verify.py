@@ -20,8 +20,8 @@ from jobs.products.index.settings import Wanted
 from jobs.products.queues.differences import DifferenceKind
 from jobs.storage.scratch import scratch_beside, scratch_for
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Verdict, VerifyRequest, verify
-from jobs.verify.text import verdict_lines
+from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import Verdict, verdict_lines
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf, golden_stores
 from tests.support.commands import Run, copy_of, overwrite
@@ -381,7 +381,9 @@ def test_every_kind_of_finding_is_on_its_page() -> None:
     constants = {
         kind
         for module in modules
-        for kind in re.findall(r'^[A-Z]\w+ = "([a-z]+(?:_[a-z]+)*)"', module.read_text(), re.MULTILINE)
+        for kind in re.findall(
+            r'^[A-Z]\w+ = "([a-z]+(?:_[a-z]+)*)"', module.read_text().partition("\nclass ")[0], re.MULTILINE
+        )
     }
     of_files = {one.name.lower() for one in IndexVerdict if not one.is_explained or one is IndexVerdict.OVERWRITTEN}
 

@@ -9,8 +9,8 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
 from jobs.lake.findings import QUEUES
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Verdict, VerifyRequest, verify
-from jobs.verify.text import verdict_lines
+from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import Verdict, verdict_lines
 from rmq_formats.commitlog.record import decode_record, encode_record
 from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
 from rmq_formats.consumequeue.unit import decode_unit

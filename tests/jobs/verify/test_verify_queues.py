@@ -13,8 +13,8 @@ from jobs.lake.findings import Finding
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
-from jobs.verify.findings import PartReport
-from jobs.verify.queues import OUT_OF_SEQUENCE, compare_queues
+from jobs.verify.findings import OUT_OF_SEQUENCE, PartReport
+from jobs.verify.queues import compare_queues
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD

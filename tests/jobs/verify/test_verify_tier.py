@@ -9,7 +9,8 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.lake.findings import INDEX, LOG, QUEUES
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Verdict, VerifyRequest, verify
+from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import Verdict
 from rmq_formats.tier_index import ENTRY, HEADER, SLOT
 from tests.support.commands import Run, overwrite, without_spark
 from tests.support.lakes import files, ingest_store, rows_of

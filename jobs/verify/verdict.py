@@ -1,0 +1,321 @@
+"""The verdict of `verify`: its findings under their causes, as text and for scripts, and the steps that follow."""
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import NamedTuple
+
+from jobs.console.amounts import counted
+from jobs.console.program import program
+from jobs.console.result import Result, Step
+from jobs.console.severity import Judged, Severity, worst_of
+from jobs.diagnosis.broker_start import WalkedLog, start_lines
+from jobs.lake.findings import (
+    DAMAGED_CONFIGURATION,
+    DAMAGED_RECORDS,
+    INDEX,
+    LOG,
+    LOST_START,
+    MISNAMED_SEGMENT,
+    MISSING_RECORDS,
+    NOT_INDEXED,
+    QUEUES,
+    UNREADABLE_DATABASE,
+    UNREADABLE_RANGE,
+    WRONG_FILE_SIZE,
+    Finding,
+)
+from jobs.verify.findings import (
+    CHECKPOINT_AHEAD,
+    COMPACTED,
+    MISSING_ROWS,
+    ODD_ROWS,
+    REPEATED,
+    ROWS_OF_NOTHING,
+    SHORT_CHECKPOINT,
+    PartReport,
+)
+from rmq_formats.broker_start import StartOutcome
+
+PartRow = tuple[str, Severity, str, str]
+HEAD = ("part", "verdict", "not right", "compared")
+
+
+class Group(NamedTuple):
+    """One cause, and the findings that follow from it."""
+
+    cause: Finding
+    consequences: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Judged):
+    """The reports of all parts."""
+
+    store: str
+    parts: Mapping[str, PartReport]
+    start: StartOutcome | None = None  # the outcome of a start of the broker; None while one runs, and of a tier
+    walked: WalkedLog | None = None  # the places that a start may stop at
+    options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything that was found, the log first."""
+        return [finding for part in self.parts.values() for finding in part.findings]
+
+    @property
+    def facts(self) -> list[Finding]:
+        """What is worth to be known."""
+        return [fact for part in self.parts.values() for fact in part.facts]
+
+    @property
+    def groups(self) -> list[Group]:
+        """The findings under their causes: the log first, then queues, then index files."""
+        following: dict[str, list[Finding]] = {}
+        for finding in self.findings:
+            following.setdefault(finding.follows, []).append(finding)
+        causes = sorted(following.pop("", []), key=lambda finding: (LOG, QUEUES, INDEX).index(finding.part))
+        return [Group(cause, tuple(following.get(cause.title, ()))) for cause in causes]
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of it."""
+        return worst_of(part.severity for part in self.parts.values())
+
+    def result(self, seconds: float) -> Result:
+        """Return the verification's last line: severity, amounts, and time."""
+        log, queues, index = (self.parts[name].numbers if name in self.parts else {} for name in (LOG, QUEUES, INDEX))
+        records, keys = counted(log.get("records", 0), "record"), counted(index.get("keys", 0), "index key")
+        compared = f"{records}, {counted(queues.get('expected', 0), 'queue unit')} and {keys}"
+        causes = len(self.groups)
+        what = f"{counted(causes, 'cause')} found in {compared}" if causes else f"{compared} compared"
+        size = log.get("to_offset", 0) - log.get("from_offset", 0) - log.get("missing_bytes", 0)
+        unverified = [name for name, part in self.parts.items() if part.unverified]
+        verdict = f"nothing wrong seen; not verified: {', '.join(unverified)}" if unverified else ""
+        verdict = verdict if self.severity is Severity.NOT_VERIFIED else ""
+        return Result(self.severity, what, seconds, max(size, 0), verdict)
+
+    def describe(self) -> dict[str, object]:
+        """Return the form that scripts read."""
+        return {
+            "store": self.store,
+            "severity": self.severity.value,
+            "broker": None if self.start is None else self.start.describe(),
+            "findings": [finding.describe() for finding in self.findings],
+            "facts": [fact._asdict() for fact in self.facts],
+            "parts": {name: part.severity.value for name, part in self.parts.items()},
+            "unverified": {
+                name: "; ".join(filter(None, (part.unverified, *part.doubts)))
+                for name, part in self.parts.items()
+                if part.unverified or part.doubts
+            },
+            "numbers": {name: dict(part.numbers) for name, part in self.parts.items()},
+            "notes": {name: part.notes for name, part in self.parts.items()},
+        }  # fmt: skip
+
+
+def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iterator[str]:
+    """Yield the lines; at most *limit* causes are shown, a line each, and with *places* all that follows from them."""
+    groups, facts = verdict.groups, verdict.facts
+    notes = [note for part in verdict.parts.values() for note in part.notes]
+    word, more = str(verdict.severity), len(verdict.findings) - len(groups)
+    if verdict.findings:
+        word += f": {counted(len(groups), 'cause')}" + f", {counted(more, 'consequence')}" * bool(more)
+    yield f"{verdict.store}: {verdict.severity.styled(word)}"
+    yield ""
+    yield from _table([part_row(name, part) for name, part in verdict.parts.items()])
+    causes = [line for number, group in enumerate(groups[:limit], 1) for line in _group(number, group, places=places)]
+    known = [f"  {fact.kind}: {fact.file}: {fact.expected} - {fact.cause}" for fact in facts[:limit]]
+    for shown, count in ((causes, len(groups)), (known, len(facts))):
+        shown.extend([f"  … {count - limit} more (--limit, --json)"] * (count > limit))
+    known += [f"  {note}" for note in notes]
+    steps = [line for step, _ in advice(verdict) for line in (step.words, *(f"  {one}" for one in step.commands))]
+    to_do = ["WHAT TO DO", *(f"  {line}" for line in steps)] if steps else []
+    blocks: list[list[str]] = [causes, known, to_do, list(start_lines(verdict.start))]
+    for lines in filter(None, blocks):
+        yield from ["", *lines]
+
+
+def _group(number: int, group: Group, *, places: bool) -> Iterator[str]:
+    cause = group.cause
+    word = "" if cause.severity.value == cause.kind else f"{cause.severity.styled()} "
+    following = counted(sum(one.times for one in group.consequences), "place")
+    more = f" (with {following} that {'follows' if following.startswith('1 ') else 'follow'}: --places)"
+    yield f"  {number}. {word}{cause.text}{more if group.consequences and not places else ''}"
+    for finding in group.consequences if places else ():
+        place = finding.file if finding.offset is None else f"{finding.file} @{finding.offset}"
+        often = f" ({finding.times:,} times)" if finding.times > 1 else ""
+        yield f"       → {finding.kind}: {place}{often}"
+
+
+def part_row(name: str, part: PartReport) -> PartRow:
+    """Return the row of a part in the table whose head is `HEAD`."""
+    wrong = sum(not finding.follows for finding in part.findings)
+    consequences = len(part.findings) - wrong
+    texts = [counted(wrong, "finding")] * bool(wrong)
+    texts += [f"{consequences:,} that follow from the log"] * bool(consequences)
+    texts += [part.unverified] * bool(part.unverified)
+    texts += part.doubts
+    if behind := part.numbers.get("behind"):
+        texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} after the log")
+    return name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers)
+
+
+def _compared(name: str, numbers: Mapping[str, int]) -> str:
+    if name == LOG:
+        return (
+            f"{numbers['records']:,} records, {numbers['segments']:,} segments, "
+            f"offsets {numbers['from_offset']:,} to {numbers['to_offset']:,}"
+        )
+    if name == QUEUES and "expected" in numbers:
+        expected = numbers["expected"] - numbers["of_deleted_topics"]
+        return f"{numbers['matched']:,} of {expected:,} units in {numbers['queues']:,} queues"
+    if name == INDEX and "rows" in numbers:
+        return f"{numbers['keys']:,} keys in {numbers['rows']:,} rows of RocksDB"
+    if name == INDEX and "keys" in numbers:
+        return f"{counted(numbers['keys'], 'key')} in {counted(numbers['files'], 'file')}"
+    return "nothing"
+
+
+def _table(rows: Sequence[PartRow]) -> Iterator[str]:
+    """Yield the rows under their heads, as wide as they need to be; colours take no room."""
+    plain = [HEAD, *((name, severity.value, *rest) for name, severity, *rest in rows)]
+    widths = [max(len(row[column]) for row in plain) for column in range(len(HEAD))]
+    for number, row in enumerate(plain):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        if number:
+            cells[1] = rows[number - 1][1].styled(cells[1])
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+Advice = tuple[Step, tuple[Group, ...]]
+"""One thing to do, and the findings that it is for."""
+
+_IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_OF_NOTHING, ODD_ROWS, UNREADABLE_DATABASE})
+_NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED})  # of queues, by no repair
+_COPY = "from a slave, a backup or another copy, with the broker stopped, and verify again. A lake may hold"
+_REPAIR = "{program} repair {again} --out REPAIR"
+_EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --out MESSAGES.ndjson"
+# What to do about kinds of findings, by part, in the order of the steps; commands with {move} are one for each finding.
+_REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
+    (
+        LOG, {MISNAMED_SEGMENT},
+        "A segment has a wrong name. With the broker stopped, give it its own, and verify again:", ("{move}",),
+    ),
+    (
+        LOG, MISSING_RECORDS,
+        f"Part of the log is missing. Put the segment back {_COPY} its messages, for repair or export:",
+        (f"{_REPAIR} --lake LAKE", _EXPORT),
+    ),
+    (
+        LOG, {LOST_START},
+        f"The first segments are missing. Put them back {_COPY} their messages, for repair or export:",
+        (f"{_REPAIR} --lake LAKE", _EXPORT),
+    ),
+    (
+        LOG, {UNREADABLE_RANGE},
+        "The disk cannot read parts of the log: copy the store to another disk before anything else.", (),
+    ),
+    (
+        LOG, DAMAGED_RECORDS,
+        ("Records of the log are damaged. repair --lake takes them from a lake that was filled before, or that a "
+        "slave's store is ingested into now."), (),
+    ),
+    (
+        LOG, {CHECKPOINT_AHEAD},
+        "A checkpoint matters after a crash only. A broker that is started and stopped writes it again.", (),
+    ),
+    (
+        QUEUES, {UNREADABLE_DATABASE},
+        ("A database in RocksDB cannot be read. With the broker stopped, move its files aside (not the folders of "
+        "topics, if the folder has any): a broker of 5.3.3 or later rebuilds its rows from the log; "
+        "from 5.4.0 on, from the newest segments, as many as commitLogRecoverMaxNum says (10)."), (),
+    ),
+    (
+        QUEUES, {DAMAGED_CONFIGURATION},
+        "A table of the broker is damaged: restore the file in `config` from its .bak or from a slave.", (),
+    ),
+    (
+        QUEUES, COMPACTED,
+        ("A broker does not rebuild a compacted log. With the broker stopped, restore the folder `compaction` from a "
+        "slave or a backup; a lake tells the newest message of each key (docs/tables.md)."), (),
+    ),
+    (
+        INDEX, {NOT_INDEXED},
+        ("Keys were never indexed, inside a file that is otherwise right: only a full rebuild brings them back "
+        "(--lost-only keeps that file):"), ("{program} rebuild-index {again} --out NEW-INDEX-ALL",),
+    ),
+    (
+        INDEX, {REPEATED},
+        "An index file is a copy of one before it. With the broker stopped, take it out of the folder:", ("{move}",),
+    ),
+    (
+        INDEX, _IN_ROCKSDB,
+        ("The index in RocksDB is not what the log says, and only a broker makes its rows. Until then, keys are in "
+        "the log:"), ("{program} query by-key --store {store} -t TOPIC -k KEY --through-log",),
+    ),
+)  # fmt: skip
+_MADE = "Files have a wrong length, are lost, or contradict the log. See the planned repairs (reads only):"
+_OPEN = (
+    "If a finding is undecided, repair changes only files that it can prove. For the rest, compare a slave's copy, or "
+    "a lake that was filled before (repair --lake); of lengths, the broker's configuration (repair --broker-conf)."
+)
+
+
+def advice(verdict: Verdict) -> list[Advice]:
+    """Return the steps, in the order in which they are to be done, each with the findings that it is for."""
+    groups, parts, store = verdict.groups, verdict.parts, quote(verdict.store)
+    words = {"program": program(), "store": store, "again": " ".join(map(quote, (verdict.store, *verdict.options)))}
+    databases = {name: part.database for name, part in parts.items() if part.database is not None}
+    found: list[Advice] = []
+    for part in (LOG, QUEUES, INDEX):
+        remedies = () if part == INDEX and part in databases else (row[1:] for row in _REMEDIES if row[0] == part)
+        for kinds, text, commands in remedies:
+            those = _of(groups, part, kinds)
+            found.append((Step(text, _commands(commands, those, words)), those))
+        if part in databases:
+            found.append((databases[part], _of(groups, part, besides=_NOT_MADE if part == QUEUES else ())))
+    made = (
+        *_of(groups, LOG, {WRONG_FILE_SIZE, SHORT_CHECKPOINT}),
+        *(() if QUEUES in databases else _of(groups, QUEUES, besides=_NOT_MADE)),
+        *(() if INDEX in databases else _of(groups, INDEX, besides={NOT_INDEXED, REPEATED, *_IN_ROCKSDB})),
+    )
+    open_ones = tuple(one for one in made if "undecided" in one.cause.cause)
+    others = tuple(one for one in made if one not in open_ones or one.cause.kind != WRONG_FILE_SIZE)
+    found += [(Step(_MADE, (_REPAIR.format(**words),)), others), (Step(_OPEN), open_ones)]
+    advised = [one for one in found if one[1]]
+    if INDEX in parts and parts[INDEX].unverified:
+        advised.append((Step(f"The {INDEX} could not be verified: {parts[INDEX].unverified}"), ()))
+    return advised
+
+
+def _of(
+    groups: Sequence[Group], part: str, kinds: Container[str] | None = None, *, besides: Container[str] = ()
+) -> tuple[Group, ...]:
+    return tuple(
+        group
+        for group in groups
+        if group.cause.part == part and (kinds is None or group.cause.kind in kinds) and group.cause.kind not in besides
+    )
+
+
+def _commands(commands: Sequence[str], groups: Sequence[Group], words: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the commands of a remedy; those that move a file are left out where it is not on this machine."""
+    causes = [group.cause for group in groups]
+    if commands == ("{move}",):
+        return tuple(_move(words["store"], one) for one in causes if "://" not in words["store"] + one.file)
+    ends = [one.log_end for one in causes if one.log_end is not None]
+    offsets = f"< {max(ends, default=0)}"
+    if any(one.kind in MISSING_RECORDS for one in causes):
+        start = min(one.log_offset or 0 for one in causes)
+        offsets = f">= {start} AND physical_offset {offsets}" if len(ends) == len(causes) else f">= {start}"
+    return tuple(command.format(**words, offsets=offsets) for command in commands)
+
+
+def _move(store: str, one: Finding) -> str:
+    if one.kind == REPEATED:
+        return f"mv -n {store}/{one.file} {store}/{Path(one.file).name}.copy"
+    folder, _, name = one.file.rpartition("/")
+    place = quote(folder) if folder.startswith("/") else f"{store}/{quote(folder)}"  # the log may lie elsewhere
+    return f"mv -n {place}/{name} {place}/{one.expected}"
