@@ -1,21 +1,29 @@
 """The same faults in stores of other kinds: DLedger, several paths, extensions, batches, other releases."""
 
+import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from shutil import copytree
+from typing import Any, NamedTuple
 
 import pytest
 
 from jobs.console.exit_codes import ExitCode
+from jobs.diagnosis.log_check import check_range
 from jobs.lake.findings import LOG, QUEUES, UNDECIDED_TOPIC
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
+from jobs.repair.remembered import RememberingWorkers
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
+from jobs.store.chain import run_range
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from tests.golden import StoreOf, release_of
-from tests.support.fault_kinds import GEOMETRY
+from tests.support.fault_kinds import GEOMETRY, STORE, WANTED
 from tests.support.lakes import ingest_store
 from tests.support.stores import content_of, flip, log_folders
 
@@ -88,38 +96,102 @@ def is_undecided(kind: Kind, fault: str) -> bool:
     return kind.name.endswith("-types") and fault in {"queues missing", "batches missing"}
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(18)
+@pytest.mark.parametrize("with_lake", [True, False])
 @pytest.mark.parametrize("fault", _FAULTS)
-def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(healthy: Kind, kind: Kind, fault: str) -> None:
+def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(
+    healthy: Kind, kind: Kind, fault: str, *, with_lake: bool
+) -> None:
+    """Without a lake only what the lost bytes could tell is left."""
     _FAULTS[fault](kind)
     damaged = content_of(kind.store)
-    summary = kind.repaired(with_lake=True)
-
-    assert summary.left is not None
-    left = {one.kind for one in summary.left.findings}
-    if is_undecided(kind, fault):
-        assert (ExitCode.DAMAGE, {UNDECIDED_TOPIC}) == (summary.exit_code, left)
-    else:
-        assert (ExitCode.CLEAN, set()) == (summary.exit_code, left)
-    assert [path.read_bytes() for path in healthy.segments()] == [path.read_bytes() for path in kind.segments()]
-    if summary.plan:
-        undo(str(kind.store), kind.store.parent / "repair")
-    assert content_of(kind.store) == damaged
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("fault", _FAULTS)
-def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(kind: Kind, fault: str) -> None:
-    _FAULTS[fault](kind)
-    damaged = content_of(kind.store)
-    summary = kind.repaired(with_lake=False)
+    summary = kind.repaired(with_lake=with_lake)
 
     assert summary.left is not None
     left = {one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm}
-    assert left == (
-        {LOG} if fault in _OF_THE_LOG else {QUEUES} if fault == "queues missing" or is_undecided(kind, fault) else set()
-    )
-    assert summary.asks_for_sizes == (fault == "queues missing")  # nothing shows how long they were
+    if with_lake:
+        kinds = {one.kind for one in summary.left.findings}
+        undecided = (ExitCode.DAMAGE, {UNDECIDED_TOPIC})
+        assert (summary.exit_code, kinds) == (undecided if is_undecided(kind, fault) else (ExitCode.CLEAN, set()))
+        assert [path.read_bytes() for path in healthy.segments()] == [path.read_bytes() for path in kind.segments()]
+    else:
+        is_of_queues = fault == "queues missing" or is_undecided(kind, fault)
+        assert left == ({LOG} if fault in _OF_THE_LOG else {QUEUES} if is_of_queues else set())
+        assert summary.asks_for_sizes == (fault == "queues missing")  # nothing shows how long they were
     if summary.plan:
         undo(str(kind.store), kind.store.parent / "repair")
     assert content_of(kind.store) == damaged
+
+
+def _zero_a_page(store: Path) -> None:
+    with sorted((store / "commitlog").iterdir())[2].open("r+b") as file:
+        file.seek(4096)
+        file.write(bytes(4096))
+
+
+def _delete_a_queue_file(store: Path) -> None:
+    min((store / "consumequeue" / "T1").glob("*/0*0")).unlink()
+
+
+def _delete_an_index_file(store: Path) -> None:
+    min((store / "index").iterdir()).unlink()
+
+
+# The segments are tiny. In each pass a fourth of such a file is read besides, to find where the log ends, and the like.
+@pytest.mark.parametrize(
+    ("damage", "most"),
+    [
+        pytest.param([_zero_a_page], 3.3, id="page"),
+        pytest.param([_zero_a_page, _delete_a_queue_file, _delete_an_index_file], 4.4, id="page and files"),
+    ],
+)
+def test_segments_that_stay_are_read_once_for_each_purpose(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: list[Any], most: float
+) -> None:
+    store, lake = Path(copytree(golden(STORE), tmp_path / "store")), tmp_path / "lake"
+    ingest_store(store, lake, release="5.3.3")
+    for harm in damage:
+        harm(store)
+    segment = sorted((store / "commitlog").iterdir())[1]
+    read = 0
+    preadv = os.preadv
+
+    def counting(descriptor: int, *rest: Any) -> int:  # noqa: ANN401
+        nonlocal read
+        count = preadv(descriptor, *rest)
+        read += count if os.fstat(descriptor).st_ino == segment.stat().st_ino else 0
+        return count
+
+    monkeypatch.setattr(os, "preadv", counting)
+    request = RepairRequest(str(store), tmp_path / "repair", Lake(str(lake)), None, WANTED, apply=True)
+
+    summary = repair(request, OneByOne())
+
+    assert summary.exit_code is ExitCode.CLEAN
+    assert 1 < read / segment.stat().st_size <= most
+
+
+def test_a_segment_that_changed_is_read_again(golden: StoreOf, tmp_path: Path) -> None:
+    store = Path(copytree(golden(STORE), tmp_path / "store"))
+    ranges = plan_ranges(list_store(str(store)), range_size=WHOLE_SEGMENTS)[:-1]
+    read: list[int] = []
+
+    class Counting(OneByOne):
+        def map(self, items: Any, *rest: Any) -> list[Any]:  # noqa: ANN401
+            read.extend(range_.base_offset for range_ in items if isinstance(range_, Range))
+            return super().map(items, *rest)
+
+    workers = RememberingWorkers(Counting(), store)
+    task = partial(run_range, task=check_range)
+
+    first = workers.map(ranges, task)
+    second = workers.map(ranges, task)
+    assert read == [range_.base_offset for range_ in ranges]
+    assert second == first
+
+    del read[:]
+    place = Path(ranges[1].location)
+    place.with_name("copy").write_bytes(place.read_bytes())
+    place.with_name("copy").replace(place)
+    assert workers.map(ranges, task) == first
+    assert read == [ranges[1].base_offset]

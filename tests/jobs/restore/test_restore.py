@@ -27,7 +27,7 @@ from jobs.store.store import checkpoint_of, list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import GOLDEN, StoreOf, release_of
-from tests.support.commands import Run, overwrite
+from tests.support.commands import Run, overwrite, result_of
 from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
 from tests.support.stores import files_in, log_folders
 
@@ -294,3 +294,11 @@ def test_a_file_size_that_cannot_be_is_refused(lake: Path) -> None:
 def test_a_broker_that_the_lake_does_not_know_is_refused_by_name(lake: Path) -> None:
     with pytest.raises(NothingToRestoreError, match=r"no store 'b' in this lake; it has default \("):
         find_store(Lake(str(lake)), "b")
+
+
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 97])
+def test_a_restore_killed_after_any_effect_is_resumed_to_the_same_bytes(stride: int, tmp_path: Path) -> None:
+    result = result_of("tests.support.killed_verbs", "restores", tmp_path, stride)
+
+    assert result["reached"] > (100 if stride == 1 else 0)
+    assert result["bad"] == []
