@@ -23,7 +23,7 @@ from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.program import program
-from jobs.typed.installed import is_installed
+from jobs.typed import is_installed
 
 STORE = "b551-base"
 ARCHIVE = "store.tar.xz"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, files, select
-from jobs.lake.snapshots import Row, open_delta, snapshot_of
+from jobs.lake.snapshots import open_delta, snapshot_of
 from jobs.lake.table_file import STATISTICS_LENGTH, Action, TableFile
 from jobs.lake.tables import Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
@@ -52,6 +52,9 @@ CONFIGURATION = {
 }
 A_DAY = "interval 1 days"
 _MINUTES = re.compile(r"interval \d+ (minutes|seconds)")
+SnapshotRewrite: TypeAlias = Callable[
+    [DeltaTable], Rewrite
+]  # which files of a snapshot a commit replaces, and by which
 
 
 def minutes(number: int) -> str:
@@ -171,7 +174,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     actions: Iterable[Action],
     transaction: tuple[str, int],
     metadata: Mapping[str, str],
-    rewrite: Callable[[DeltaTable], Rewrite] | None = None,
+    rewrite: SnapshotRewrite | None = None,
 ) -> int:
     """
     Add files to a table under *transaction*, once; return the table's version.
@@ -203,7 +206,7 @@ def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its comm
     constants: Mapping[str, object],
     found: Iterable[Mapping[str, object]],
     transaction: tuple[str, int],
-    rewrite: Callable[[DeltaTable], Rewrite] | None = None,
+    rewrite: SnapshotRewrite | None = None,
 ) -> None:
     """Write a file of some rows and commit it; `TransactionTakenError` as in `commit`, and the file is deleted."""
     with TableFile(lake, table, name, constants) as file:
@@ -290,7 +293,7 @@ def lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> Iterator[st
             yield lake.locate(table, action.path)
 
 
-def commit_layout(lake: Lake, table: Table, rewrite: Callable[[DeltaTable], Rewrite]) -> None:
+def commit_layout(lake: Lake, table: Table, rewrite: SnapshotRewrite) -> None:
     """
     Replace files of a table by others with the same rows, if *rewrite* names any.
 
@@ -436,15 +439,17 @@ def chosen(
     return persistently(lambda: select(lake, snapshot, columns, where, deleted=deleted))
 
 
-def rows(lake: Lake, table: str, kind: type[Row], where: pc.Expression | None = None) -> list[Row]:
-    """Return the rows of a table that *where* takes, by the columns that *kind* names; few files are opened."""
-    return read_snapshot(lake, table, lambda snapshot: rows_in(lake, snapshot, kind, where)) or []
+def rows(lake: Lake, table: str, columns: Sequence[str], where: pc.Expression | None = None) -> list[tuple[Any, ...]]:
+    """Return the values of some columns in the rows of a table that *where* takes; few files are opened."""
+    return read_snapshot(lake, table, lambda snapshot: rows_in(lake, snapshot, columns, where)) or []
 
 
-def rows_in(lake: Lake, snapshot: DeltaTable, kind: type[Row], where: pc.Expression | None = None) -> list[Row]:
-    """Return the rows of a snapshot, as `rows` does."""
-    found = chosen(lake, snapshot, [*kind._fields], where).to_pylist()
-    return [kind._make(row[name] for name in kind._fields) for row in found]
+def rows_in(
+    lake: Lake, snapshot: DeltaTable, columns: Sequence[str], where: pc.Expression | None = None
+) -> list[tuple[Any, ...]]:
+    """Return the values of some columns in the rows of a snapshot, as `rows` does."""
+    found = chosen(lake, snapshot, list(columns), where)
+    return list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
 
 
 def read_snapshot(lake: Lake, table: str, read: Callable[[DeltaTable], T]) -> T | None:

@@ -189,18 +189,11 @@ def _as_read(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table
     return kept.sort_by("physical_offset")
 
 
-class _Damage(NamedTuple):
-    physical_offset: int
-    length: int
-
-
 def _not_in_quarantine(lake: Lake, known: KnownStore, offsets: list[int]) -> Iterator[int]:
     """Yield those *offsets* that are in no damaged range that the lake knows."""
     of_store = ds.field("store_id") == known.store_id
-    damage = rows(lake, QUARANTINE.name, _Damage, of_store)
-    for offset in offsets:
-        if not any(0 <= offset - one.physical_offset < one.length for one in damage):
-            yield offset
+    damage = rows(lake, QUARANTINE.name, ("physical_offset", "length"), of_store)
+    yield from (at for at in offsets if not any(start <= at < start + length for start, length in damage))
 
 
 def _boundary(found: int, group: _Group) -> int:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, cast
 import pyarrow.dataset as ds
 
 from jobs.console.exit_codes import RequestError
-from jobs.lake.commit import chosen, read_snapshot
+from jobs.lake.commit import rows
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, known_logs, known_stores, register
@@ -174,10 +174,9 @@ def _newest_of_label_first(stores: Sequence[KnownStore], broker: str) -> list[Kn
 def _owners(lake: Lake, firsts: Sequence[_FirstRecord]) -> set[str]:
     """Return the ids of the stores that have a row for one of the records."""
     where = ds.field("physical_offset").isin([record.physical_offset for _, record in firsts])
-    columns = ["store_id", *_IDENTITY]
-    found = read_snapshot(lake, MESSAGES.name, lambda snapshot: chosen(lake, snapshot, columns, where).to_pylist())
+    found = rows(lake, MESSAGES.name, ("store_id", *_IDENTITY), where)
     wanted = {tuple(getattr(record, name) for name in _IDENTITY) for _, record in firsts}
-    return {row["store_id"] for row in found or () if tuple(row[name] for name in _IDENTITY) in wanted}
+    return {store_id for store_id, *message in found if tuple(message) in wanted}
 
 
 def _first_records(store: Store) -> Iterator[_FirstRecord]:

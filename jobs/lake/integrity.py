@@ -184,17 +184,9 @@ class _Store(NamedTuple):
     """The newest runs of one store, as rows of `runs` have them."""
 
     store_id: str
-    prepared: int
-    done: int
-    manifest: str
-
-
-class _RunRow(NamedTuple):
-    store_id: str
-    run: int
-    state: str
-    manifest: str
-    detail: str
+    prepared: int = 0
+    done: int = 0
+    manifest: str = ""
 
 
 def lost_transactions(lake: Lake) -> list[Lost]:
@@ -225,15 +217,17 @@ def _stores(lake: Lake) -> tuple[list[_Store], int]:
     """Return the stores that rows of `runs` know, and how many were registered."""
     found: dict[str, _Store] = {}
     registered = 0
-    for row in rows(lake, RUNS.name, _RunRow):
-        store = found.get(row.store_id, _Store(row.store_id, 0, 0, ""))
-        if row.state == PREPARED and row.run > store.prepared:
-            store = store._replace(prepared=row.run, manifest=row.manifest)
-        if row.state == DONE:
-            store = store._replace(done=max(store.done, row.run))
-        if row.state == REGISTERED:
-            registered = max(registered + 1, json.loads(row.detail).get("registration", 0))
-        found[row.store_id] = store
+    for store_id, run, state, manifest, detail in rows(
+        lake, RUNS.name, ("store_id", "run", "state", "manifest", "detail")
+    ):
+        store = found.get(store_id, _Store(store_id))
+        if state == PREPARED and run > store.prepared:
+            store = store._replace(prepared=run, manifest=manifest)
+        if state == DONE:
+            store = store._replace(done=max(store.done, run))
+        if state == REGISTERED:
+            registered = max(registered + 1, json.loads(detail).get("registration", 0))
+        found[store_id] = store
     return list(found.values()), registered
 
 

@@ -10,12 +10,12 @@ number, one loses there. The newest prepared manifest says where the next run be
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
 import pyarrow.dataset as ds
@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 
 from jobs.console.exit_codes import HeldError
 from jobs.lake.commit import (
+    SnapshotRewrite,
     TransactionTakenError,
     commit,
     commit_rows,
@@ -41,7 +42,6 @@ from jobs.lake.lake import Lake
 from jobs.lake.superseded import Obsolete, Superseded, move_rows, rewritten, tables_rewritten
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
-from jobs.lake.writers import Rewrite
 from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE
 from jobs.store.selection import CHOSEN, TopicChoices
@@ -58,6 +58,7 @@ _NEWEST_KEPT = 32
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what JSON of others leads to
 REGISTRY = "stores"  # the transaction that serialises registrations
+T = TypeVar("T")
 
 
 class HeldByOtherError(HeldError):
@@ -143,19 +144,6 @@ class KnownStore:
         return self.newest.run + 1 if self.newest else 1
 
 
-class _RegistrationRow(NamedTuple):
-    store_id: str
-    broker: str
-    state: str
-    time: datetime
-    detail: str
-
-
-class _RunState(NamedTuple):
-    run: int
-    state: str
-
-
 def known_stores(lake: Lake) -> list[KnownStore]:
     """
     Return every store of the lake, in the order of their registration, each with its newest run.
@@ -169,8 +157,12 @@ def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     stores = _registered_in(lake, snapshot)
     numbers = {store.store_id: snapshot.transaction_version(store.store_id) or 0 for store in stores}
     wanted = sorted({number for number in numbers.values() if number})
-    prepared = rows_in(lake, snapshot, PreparedRow, ds.field("run").isin(wanted)) if wanted else []
-    manifests = {(row.store_id, row.run): row.manifest for row in prepared if row.state == PREPARED}
+    prepared = (
+        rows_in(lake, snapshot, ("store_id", "run", "state", "manifest"), ds.field("run").isin(wanted))
+        if wanted
+        else []
+    )
+    manifests = {(store_id, run): path for store_id, run, state, path in prepared if state == PREPARED}
     found = []
     for store in stores:
         run = numbers[store.store_id]
@@ -187,19 +179,20 @@ def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
 
 def _registered_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     found = []
-    for row in rows_in(lake, snapshot, _RegistrationRow, ds.field("run") == 0):
-        if row.state != REGISTERED:  # a row of another engine
+    columns = ("store_id", "broker", "state", "time", "detail")
+    for store_id, broker, state, when, text in rows_in(lake, snapshot, columns, ds.field("run") == 0):
+        if state != REGISTERED:  # a row of another engine
             continue
-        if "/" in row.store_id:  # files are named after it
-            raise OSError(f"{lake.locate(RUNS.name)}: {row.store_id!r} is no id of a store")
+        if "/" in store_id:  # files are named after it
+            raise OSError(f"{lake.locate(RUNS.name)}: {store_id!r} is no id of a store")
         try:
-            detail = json.loads(row.detail)
+            detail = json.loads(text)
             registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
             # A clock may be set back; a lake of an older version has nothing but the time.
-            order = detail.get("registration", 0), row.time
+            order = detail.get("registration", 0), when
         except _NOT_OURS as error:
-            raise OSError(f"{lake.locate(RUNS.name)}: no registration of store {row.store_id}: {error}") from error
-        found.append((order, KnownStore(row.store_id, row.broker, registered, tier=detail.get("tier"))))
+            raise OSError(f"{lake.locate(RUNS.name)}: no registration of store {store_id}: {error}") from error
+        found.append((order, KnownStore(store_id, broker, registered, tier=detail.get("tier"))))
     return [store for _, store in sorted(found, key=lambda item: item[0])]
 
 
@@ -215,8 +208,8 @@ def refreshed(lake: Lake, store: KnownStore) -> KnownStore:
 
 def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
     """Raise `OSError` when rows know runs of a store and Delta's log knows none: every message would come twice."""
-    found = rows(lake, RUNS.name, _RunState, ds.field("store_id") == store.store_id)
-    numbers = [row.run for row in found if row.state == PREPARED]
+    found = rows(lake, RUNS.name, ("run", "state"), ds.field("store_id") == store.store_id)
+    numbers = [run for run, state in found if state == PREPARED]
     if numbers and not committed_transaction(lake, RUNS.name, store.store_id):
         raise OSError(
             f"{lake.locate(RUNS.name)}: has the rows of run {max(numbers)} of store {store.store_id}, and Delta's log "
@@ -229,21 +222,24 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
 
 def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
     """Return the manifest that a prepared run names; None for run 0."""
-    if not run:
-        return None
-    return manifest_at(lake, prepared_row(lake, store_id, run).manifest, run)
+    return manifest_at(lake, prepared_row(lake, store_id, run).manifest, run) if run else None
 
 
 def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
     """Read the manifest of a run at a path below the lake."""
+    missing = f"this manifest of run {run} is missing; without it this store cannot continue"
+    return read_stored(lake, path, Manifest.from_json, "run", missing)
+
+
+def read_stored(lake: Lake, path: str, parse: Callable[[bytes], T], of: str, missing: str) -> T:
+    """Read the manifest of a run or a typing; `OSError` says that it is *missing*, or is another file."""
     location = lake.locate(path)
     try:
-        return Manifest.from_json(lake.read(path))
+        return parse(lake.read(path))
     except FileNotFoundError as error:
-        reason = f"{location}: this manifest of run {run} is missing; without it this store cannot continue"
-        raise OSError(reason) from error
+        raise OSError(f"{location}: {missing}") from error
     except _NOT_OURS as error:
-        raise OSError(f"{location}: no manifest of a run: {error}") from error
+        raise OSError(f"{location}: no manifest of a {of}: {error}") from error
 
 
 class PreparedRow(NamedTuple):
@@ -251,11 +247,8 @@ class PreparedRow(NamedTuple):
 
     time: datetime
     host: str
-    run: int
     to_offset: int
     manifest: str
-    store_id: str
-    state: str
 
 
 def prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow:
@@ -271,8 +264,8 @@ def _missing_row(lake: Lake, store_id: str, run: int) -> OSError:
 
 
 def _prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow | None:
-    found = rows(lake, RUNS.name, PreparedRow, ds.field("run") == run)
-    return next((row for row in found if row.store_id == store_id and row.state == PREPARED), None)
+    found = rows(lake, RUNS.name, ("store_id", "state", *PreparedRow._fields), ds.field("run") == run)
+    return next((PreparedRow(*row) for whose, state, *row in found if (whose, state) == (store_id, PREPARED)), None)
 
 
 def known_logs(lake: Lake) -> list[KnownStore]:
@@ -303,11 +296,12 @@ def register(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
 
     `HeldByOtherError` when another registration came between: the store may be known now.
     """
-    named = store if store.store_id else replace(store, store_id=str(uuid4()))
+    named = replace(store, store_id=store.store_id or str(uuid4()))
     detail = {"fingerprints": named.registered, "registration": registrations + 1}
     detail |= {} if named.tier is None else {"tier": named.tier}
+    naming = FileNaming(named.store_id, 0)
     try:
-        _append_row(lake, named, 0, REGISTERED, _Once((REGISTRY, registrations + 1)), detail=json.dumps(detail))
+        _append_row(lake, naming, named.broker, REGISTERED, (REGISTRY, registrations + 1), detail=json.dumps(detail))
     except TransactionTakenError as error:
         raise HeldByOtherError("another store was registered at the same moment") from error
     return named
@@ -322,7 +316,7 @@ def refuse_taken(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
 def prepare(lake: Lake, manifest: Manifest) -> None:
     """Decide that *manifest* will be committed; `HeldByOtherError` when another run of this number was faster."""
     if committed_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
-        discard(lake, manifest)
+        discard(lake, manifest.tables)
         raise HeldByOtherError(_who_prepared(lake, manifest.store_id, manifest.run))
     for table, actions in manifest.tables.items():
         refuse_lost_files(lake, table, actions)
@@ -330,9 +324,9 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
     writers = {name: "spark" for name, one in snapshots.items() if one is not None and needs_spark(one)}
     noted = replace(manifest, state={**manifest.state, WRITERS: writers}) if writers else manifest
     try:
-        _append_prepared(lake, noted, _Once((manifest.store_id, manifest.run)))
+        _append_prepared(lake, noted, (manifest.store_id, manifest.run))
     except TransactionTakenError as error:
-        discard(lake, manifest)
+        discard(lake, manifest.tables)
         raise HeldByOtherError(_who_prepared(lake, manifest.store_id, manifest.run)) from error
 
 
@@ -349,22 +343,14 @@ def prepare_instead(lake: Lake, manifest: Manifest, of: Manifest) -> None:
     prepared = Obsolete({"store_id": of.store_id, "run": of.run, "state": PREPARED})
     change = rewritten(lake, RUNS, [prepared], (of.store_id, of.run))
     try:
-        _append_prepared(lake, manifest, _Once((app, number + 1), change))
+        _append_prepared(lake, manifest, (app, number + 1), change)
     except TransactionTakenError as error:
         raise HeldByOtherError(_who_prepared(lake, of.store_id, of.run)) from error
 
 
-class _Once(NamedTuple):
-    """The transaction that a row is committed by, and the files that go in the same commit."""
-
-    transaction: tuple[str, int]
-    rewrite: Callable[[DeltaTable], Rewrite] | None = None
-
-
-def _append_prepared(lake: Lake, manifest: Manifest, once: _Once) -> None:
-    """Store a manifest, and append the row that names it; neither is left where the transaction is taken."""
-    name = f"{MANIFESTS}/{manifest.store_id}-{manifest.run}-{uuid4()}.json"
-    lake.create(name, manifest.to_json())
+def _append_prepared(
+    lake: Lake, manifest: Manifest, transaction: tuple[str, int], rewrite: SnapshotRewrite | None = None
+) -> None:
     rules = cast("dict[str, Any]", manifest.state.get("index", {})).get("rules")
     detail = {
         "counts": dict(manifest.counts),
@@ -373,27 +359,32 @@ def _append_prepared(lake: Lake, manifest: Manifest, once: _Once) -> None:
         CHOSEN: TopicChoices.of(manifest.state, manifest.selection).state,
         **({RELEASE: rules[-1][1]} if rules else {}),
     }
+    values = {
+        "from_offset": manifest.from_offset,
+        "to_offset": manifest.to_offset,
+        "messages": manifest.counts.get("messages", 0),
+        "detail": json.dumps(detail),
+    }
+    naming = FileNaming(manifest.store_id, manifest.run)
+    with stored_manifest(lake, naming, manifest.to_json()) as path:
+        _append_row(lake, naming, manifest.broker, PREPARED, transaction, rewrite, manifest=path, **values)
+
+
+@contextmanager
+def stored_manifest(lake: Lake, naming: FileNaming, data: bytes) -> Iterator[str]:
+    """Store a manifest for the row that names it; it is not left where the row's transaction is taken."""
+    path = f"{MANIFESTS}/{naming.prefix}{uuid4()}.json"
+    lake.create(path, data)
     try:
-        _append_row(
-            lake,
-            KnownStore(manifest.store_id, manifest.broker, ()),
-            manifest.run,
-            PREPARED,
-            once,
-            from_offset=manifest.from_offset,
-            to_offset=manifest.to_offset,
-            messages=manifest.counts.get("messages", 0),
-            manifest=name,
-            detail=json.dumps(detail),
-        )
+        yield path
     except TransactionTakenError:
-        lake.delete(name)
+        lake.delete(path)
         raise
 
 
-def discard(lake: Lake, manifest: Manifest) -> None:
-    """Delete the files of a run that lost, or that will not be prepared."""
-    for table, actions in manifest.tables.items():
+def discard(lake: Lake, written: Mapping[str, Iterable[Action]]) -> None:
+    """Delete files, by table, of a run or a typing that lost, or that will not be prepared."""
+    for table, actions in written.items():
         for action in actions:
             lake.delete(f"{table}/{action.path}")
 
@@ -422,10 +413,9 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
             continue
         with suppress(TransactionTakenError):  # another process committed it
             versions[table.name] = commit(lake, table, actions, transaction, note, change)
-    store = KnownStore(manifest.store_id, manifest.broker, ())
+    naming, done = FileNaming(*transaction), (done_app(manifest.store_id), manifest.run)
     with suppress(TransactionTakenError):  # another process finished it
-        done = _Once((done_app(manifest.store_id), manifest.run))
-        _append_row(lake, store, manifest.run, DONE, done, detail=json.dumps({"versions": versions}))
+        _append_row(lake, naming, manifest.broker, DONE, done, detail=json.dumps({"versions": versions}))
     return versions
 
 
@@ -443,20 +433,24 @@ def sweep(lake: Lake, manifest: Manifest) -> None:
     """
     naming = FileNaming(manifest.store_id, manifest.run)
     for table in WRITTEN_BY_RUNS:
-        names = [name for name in _file_names(lake, table.name) if name.startswith(naming.prefix)]
-        if any(name.startswith(naming.merged) for name in names):
+        if any(name.startswith(naming.merged) for name in _file_names(lake, table.name)):
             refuse_layouts(lake, table)  # or a process that is slow, not dead, may still commit it
-        kept = {action.path for action in manifest.tables.get(table.name, ())}
-        snapshot = open_table(lake, table.name)
-        if snapshot is not None:
-            kept |= paths(snapshot)
         _delete_halves(lake, table.name)
-        _delete_files(lake, table.name, set(names) - kept)
+        sweep_table(lake, table.name, naming, {action.path for action in manifest.tables.get(table.name, ())})
     row = _prepared_row(lake, manifest.store_id, manifest.run)
-    kept = {row.manifest.removeprefix(f"{MANIFESTS}/")} if row else set()
-    # A file that is being created has a dot before its name.
-    names = [name for name in _file_names(lake, MANIFESTS) if name.removeprefix(".").startswith(naming.prefix)]
-    _delete_files(lake, MANIFESTS, set(names) - kept)
+    kept = row.manifest.removeprefix(f"{MANIFESTS}/") if row else ""
+    for name in _file_names(lake, MANIFESTS):
+        # A file that is being created has a dot before its name.
+        if name != kept and name.removeprefix(".").startswith(naming.prefix):
+            lake.delete(f"{MANIFESTS}/{name}")
+
+
+def sweep_table(lake: Lake, table: str, naming: FileNaming, kept: Collection[str] = ()) -> None:
+    """Delete the files of a run or a typing that no version of a table has; those that are *kept* will be committed."""
+    names = {name for name in _file_names(lake, table) if name.startswith(naming.prefix)}
+    snapshot = open_table(lake, table)
+    for name in sorted(names.difference(kept, paths(snapshot) if snapshot is not None else ())):
+        lake.delete(f"{table}/{name}")
 
 
 def has_litter(lake: Lake, store: KnownStore) -> bool:
@@ -479,13 +473,9 @@ def _delete_halves(lake: Lake, folder: str) -> None:
     """Delete unfinished commits: `deltalake` gives them a name with '#' first, we one with `.attempt-`."""
     log = f"{folder}/_delta_log"
     before = time.time() * 1000 - _DEAD_AFTER_MS
-    files = [info for info in lake.list_files(log) if "#" in info.name or ".json.attempt-" in info.name]
-    _delete_files(lake, log, (info.name for info in files if info.modified_ms < before))
-
-
-def _delete_files(lake: Lake, folder: str, names: Iterable[str]) -> None:
-    for name in sorted(names):
-        lake.delete(f"{folder}/{name}")
+    for info in lake.list_files(log):
+        if ("#" in info.name or ".json.attempt-" in info.name) and info.modified_ms < before:
+            lake.delete(f"{log}/{info.name}")
 
 
 def _file_names(lake: Lake, folder: str) -> Sequence[str]:
@@ -515,8 +505,15 @@ def done_app(store_id: str) -> str:
     return f"{store_id}/done"
 
 
-def _append_row(lake: Lake, store: KnownStore, run: int, state: str, once: _Once, **values: object) -> None:
-    constants = {"broker": store.broker, "store_id": store.store_id}
-    name = FileNaming(store.store_id, run).name(state)
-    row = {"run": run, "state": state, "time": datetime.now(UTC), "host": socket.gethostname(), **values}
-    commit_rows(lake, RUNS, name, constants, [row], once.transaction, once.rewrite)
+def _append_row(  # noqa: PLR0913, PLR0917 - the parts of a row and of its commit
+    lake: Lake,
+    naming: FileNaming,
+    broker: str,
+    state: str,
+    transaction: tuple[str, int],
+    rewrite: SnapshotRewrite | None = None,
+    **values: object,
+) -> None:
+    constants = {"broker": broker, "store_id": naming.store_id}
+    row = {"run": naming.run, "state": state, "time": datetime.now(UTC), "host": socket.gethostname(), **values}
+    commit_rows(lake, RUNS, naming.name(state), constants, [row], transaction, rewrite)

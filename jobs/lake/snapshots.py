@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -138,9 +138,6 @@ def _mark(table: Path, version: int) -> _Mark | None:
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns
-
-
-Row = TypeVar("Row", bound=NamedTuple)
 
 
 def plain_rows(stream: object) -> list[dict[str, Any]]:

@@ -1,1 +1,19 @@
 """Bodies of topics as typed tables, and dead letters for those that do not fit."""
+
+from importlib.util import find_spec
+
+from rmq_formats.errors import UnsupportedFormat
+
+_LIBRARIES = ("fastavro", "google", "google.protobuf")  # of the extra `types`; the package before what is in it
+
+
+def is_installed() -> bool:
+    """Return whether the libraries that read bodies are there."""
+    return all(map(find_spec, _LIBRARIES))
+
+
+def check_installed(location: str) -> None:
+    """Raise `UnsupportedFormat` where a library that reads bodies is missing."""
+    if not is_installed():
+        reason = "types of bodies; to read them: pip install 'rocketmq-lake[types]'"
+        raise UnsupportedFormat(reason, None, location)

@@ -17,7 +17,7 @@ from fastavro.schema import parse_schema
 
 from jobs.typed import wire
 from jobs.typed.ddl import MOST_DIGITS, SchemaError, is_wider, type_text
-from jobs.typed.rows import BodyFormat, Reader
+from jobs.typed.formats import BodyFormat, Reader
 from jobs.typed.values import RefusedBodyError, Times, exactly, member
 from jobs.typed.wire import Read, at_byte, reader_of, sized, texts, then
 
@@ -49,29 +49,27 @@ class Avro(BodyFormat):
     def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
         """Return a reader of such bodies."""
         records = {number: _Record(schema, times) for number, schema in self.schemas.items()}
-        return reader_of(partial(_values, records), columns)
+
+        def values_of(body: bytes) -> Mapping[str, object]:
+            if not body:
+                raise at_byte("an empty body", 0)
+            number, at = (None, 0) if None in records else _registered(body)
+            if number not in records:
+                raise RefusedBodyError("a schema that the folder does not have", f"schema {number}")
+            values, at = records[number].read(body, at)
+            if at != len(body):
+                raise at_byte("more after the record", at)
+            return values
+
+        return reader_of(values_of, columns)
 
 
-def _values(records: "Mapping[int | None, _Record]", body: bytes) -> Mapping[str, object]:
-    if not body:
-        raise at_byte("an empty body", 0)
-    record, at = records.get(None), 0
-    if record is None:
-        record, at = _registered(records, body)
-    values, at = record.read(body, at)
-    if at != len(body):
-        raise at_byte("more after the record", at)
-    return values
-
-
-def _registered(records: "Mapping[int | None, _Record]", body: bytes) -> "tuple[_Record, int]":
+def _registered(body: bytes) -> tuple[int, int]:
+    """Return the number of a body's schema, and the byte after the header that has it."""
     size = _HEADERS.get(body[0])
     if size is None:
         raise at_byte("no header of a schema registry", 0)
-    number = int.from_bytes(wire.piece(body, 1, size)[0], "big")
-    if number not in records:
-        raise RefusedBodyError("a schema that the folder does not have", f"schema {number}")
-    return records[number], 1 + size
+    return int.from_bytes(wire.piece(body, 1, size)[0], "big"), 1 + size
 
 
 _Schema = Mapping[str, Any]  # of one type, as JSON has it
@@ -105,7 +103,7 @@ class _Record:
         if isinstance(schema, str):
             schema = self._named.get(schema, {"type": schema})
         make = {
-            "record": self._record, "error": self._record, "array": self._array, "map": self._map, "enum": _enum,
+            "record": self._record, "error": self._record, "array": self._items, "map": self._items, "enum": _enum,
             "fixed": _fixed, "bytes": _bytes_or_decimal, "int": _int_or_date, "long": self._long_or_instant,
         }.get(schema["type"])  # fmt: skip
         return make(schema) if make is not None else _PRIMITIVES[schema["type"]]
@@ -139,47 +137,29 @@ class _Record:
         types, read = self._fields(schema)
         return _Reading(pa.struct(list(types.items())), read)
 
-    def _array(self, schema: _Schema) -> _Reading:
-        item = self._reading(schema["items"])
+    def _items(self, schema: _Schema) -> _Reading:
+        """Return the reading of an array or a map: blocks of items, which a map has after their keys."""
+        is_map = schema["type"] == "map"
+        item = self._reading(schema["values" if is_map else "items"])
         if item.type is None:
-            raise SchemaError("an array of null")
+            raise SchemaError(f"{'a map' if is_map else 'an array'} of null")
 
-        def read(body: bytes, at: int) -> tuple[list[object], int]:
-            found: list[object] = []
+        def read_item(found: dict[object, object], body: bytes, at: int) -> int:
+            key, after = _string(body, at) if is_map else (len(found), at)
+            if key in found:
+                raise at_byte(wire.TWICE, at)
+            try:
+                found[key], after = item.read(body, after)
+            except RefusedBodyError as error:
+                raise error.within(member("", key) if isinstance(key, str) else f"[{key}]") from None
+            return after
 
-            def take(at: int) -> int:
-                try:
-                    value, at = item.read(body, at)
-                except RefusedBodyError as error:
-                    raise error.within(f"[{len(found)}]") from None
-                found.append(value)
-                return at
+        def read(body: bytes, at: int) -> tuple[object, int]:
+            found: dict[object, object] = {}
+            at = _blocks(body, at, partial(read_item, found, body))
+            return found if is_map else list(found.values()), at
 
-            return found, _blocks(body, at, take)
-
-        return _Reading(pa.list_(item.type), read)
-
-    def _map(self, schema: _Schema) -> _Reading:
-        item = self._reading(schema["values"])
-        if item.type is None:
-            raise SchemaError("a map of null")
-
-        def read(body: bytes, at: int) -> tuple[dict[str, object], int]:
-            found: dict[str, object] = {}
-
-            def take(at: int) -> int:
-                key, after = _string(body, at)
-                if key in found:
-                    raise at_byte(wire.TWICE, at)
-                try:
-                    found[key], at = item.read(body, after)
-                except RefusedBodyError as error:
-                    raise error.within(member("", key)) from None
-                return at
-
-            return found, _blocks(body, at, take)
-
-        return _Reading(pa.map_(pa.string(), item.type), read)
+        return _Reading(pa.map_(pa.string(), item.type) if is_map else pa.list_(item.type), read)
 
     def _union(self, branches: Sequence[_Reading]) -> _Reading:
         """Return the reading of a union: of null and one type, of numbers, or a struct with a field for each type."""
@@ -189,10 +169,12 @@ class _Record:
             if type_ in {pa.int64(), pa.float64()} and all(is_wider(type_, one) for one in types):
                 types = [type_]
         if len(types) > 1:
-            # As spark-avro does: `at` counts all branches, the number in a member's name only those that have values.
+            # As spark-avro does: the numbers in the names of members count the branches that have values.
             numbers = iter(range(len(types)))
-            names = {at: f"member{next(numbers)}" for at, branch in enumerate(branches) if branch.type is not None}
-            reads = [then(read, _named(names[at])) if at in names else read for at, read in enumerate(reads)]
+            reads = [
+                branch.read if branch.type is None else then(branch.read, _named(f"member{next(numbers)}"))
+                for branch in branches
+            ]
             types = [pa.struct([(f"member{number}", type_) for number, type_ in enumerate(types)])]
 
         def read(body: bytes, at: int) -> tuple[object, int]:
@@ -259,8 +241,8 @@ def _decimal(type_: pa.DataType) -> Callable[[bytes], Decimal]:
     return convert
 
 
-def _blocks(body: bytes, at: int, take: Callable[[int], int]) -> int:
-    """Read blocks of items, each by *take*, and return the byte after the last one."""
+def _blocks(body: bytes, at: int, read_item: Callable[[int], int]) -> int:
+    """Read blocks of items, and return the byte after the last one."""
     while True:
         begin = at
         count, at = _long(body, at)
@@ -273,7 +255,7 @@ def _blocks(body: bytes, at: int, take: Callable[[int], int]) -> int:
             raise at_byte("a block of more items than the body has bytes", begin)
         first = at
         for _ in range(abs(count)):
-            at = take(at)
+            at = read_item(at)
         if size is not None and size != at - first:
             raise at_byte("a block of another size than it says", begin)
 

@@ -1,7 +1,8 @@
 """
 The columns of a typed table as Spark writes them: `id bigint NOT NULL, who struct<name: string>, tags array<string>`.
 
-In memory they are Arrow's fields; a field that must have a value is one that is not nullable.
+In memory they are Arrow's fields; a field that must have a value is one that is not nullable. A typed table has them
+after the columns that say where a row is from. There is one for each type of a topic.
 """
 
 import re
@@ -9,10 +10,19 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
+from jobs.lake.tables import PROVENANCE, Table
+from rmq_formats.arrow import column
+
+FOLDER = "typed"
+TYPING = "typing"  # the transaction, and in the place of a store's id in the names of files
+LONGEST_FOLDER = 200  # bytes: file systems take 255
+RESERVED = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE)})
+MOST_DIGITS = 38
+_UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([A-Za-z_]\w*)|(\d+)|([<>(),:])|('(?:[^'\\]|\\.)*'))", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=.`]")
 _DEEPEST = 16
-MOST_DIGITS = 38
 _SIMPLE = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
@@ -26,6 +36,7 @@ _SIMPLE = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
+_NESTED = ("array", "map", "struct", "decimal")
 _ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
 _NAMES = {type_: name for name, type_ in _SIMPLE.items()}
 # Each of these holds every value of those before it in its row.
@@ -42,13 +53,12 @@ class SchemaError(ValueError):
 
 def parse_columns(text: str) -> tuple[pa.Field, ...]:
     """Return the columns that *text* declares; `SchemaError` says at which character it does not."""
-    parser = _Parser(text)
-    columns = parser.fields(end="", separator="")
-    refuse_names(columns)
+    columns = _Parser(text).fields("", "")
+    _refuse_names(columns)
     return columns
 
 
-def refuse_names(columns: Iterable[pa.Field]) -> None:
+def _refuse_names(columns: Iterable[pa.Field]) -> None:
     """Raise `SchemaError` for names of columns that no table of Delta can have, or two columns of one name."""
     seen: set[str] = set()
     for field in columns:
@@ -57,7 +67,7 @@ def refuse_names(columns: Iterable[pa.Field]) -> None:
         if field.name.lower() in seen:
             raise SchemaError(f"{field.name!r}: two columns of one name")
         seen.add(field.name.lower())
-        refuse_names(_fields(field.type))
+        _refuse_names(_fields(field.type))
 
 
 def _fields(type_: pa.DataType) -> list[pa.Field]:
@@ -73,7 +83,7 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def fields(self, end: str, separator: str) -> tuple[pa.Field, ...]:
+    def fields(self, separator: str, end: str) -> tuple[pa.Field, ...]:
         """Return the fields up to *end*; between name and type is a *separator*, or none."""
         found = [self._field(separator)]
         while self._takes(","):
@@ -105,35 +115,31 @@ class _Parser:
         begin = self._at
         name = self._word("a type").lower()
         name = _ALIASES.get(name, name)
-        nested = {"array": self._array, "map": self._map, "struct": self._struct, "decimal": self._decimal}
-        if name in nested:
-            type_ = nested[name]()
+        if name in _NESTED:
+            type_ = self._nested(name)
         elif name in _SIMPLE:
             type_ = _SIMPLE[name]
         else:
             self._at = begin
-            raise self._error(f"a type, which {name!r} is not ({', '.join((*_SIMPLE, *nested))})")
+            raise self._error(f"a type, which {name!r} is not ({', '.join((*_SIMPLE, *_NESTED))})")
         self._depth -= 1
         return type_
 
-    def _array(self) -> pa.DataType:
+    def _nested(self, name: str) -> pa.DataType:
+        if name == "decimal":
+            return self._decimal()
         self._demand("<")
-        type_ = pa.list_(self._type())
+        if name == "struct":
+            return pa.struct(self.fields(":", ">"))
+        if name == "array":
+            type_ = pa.list_(self._type())
+        else:
+            if self._type() != pa.string():
+                raise self._error("string: the keys of a map are texts")
+            self._demand(",")
+            type_ = pa.map_(pa.string(), self._type())
         self._demand(">")
         return type_
-
-    def _map(self) -> pa.DataType:
-        self._demand("<")
-        if self._type() != pa.string():
-            raise self._error("string: the keys of a map are texts")
-        self._demand(",")
-        type_ = pa.map_(pa.string(), self._type())
-        self._demand(">")
-        return type_
-
-    def _struct(self) -> pa.DataType:
-        self._demand("<")
-        return pa.struct(self.fields(end=">", separator=":"))
 
     def _decimal(self) -> pa.DataType:
         precision, scale = 10, 0
@@ -156,7 +162,7 @@ class _Parser:
         text = self._next(wanted)
         if text.startswith("`"):
             return text[1:].replace("``", "`")
-        if not re.fullmatch(r"[A-Za-z_]\w*", text):
+        if not _NAME.fullmatch(text):
             self._at = begin
             raise self._error(wanted)
         return text
@@ -187,15 +193,13 @@ class _Parser:
         return SchemaError(f"character {at}: expected {wanted}, found {rest[:20]!r}")
 
 
-def columns_text(columns: Iterable[pa.Field]) -> str:
+def columns_text(columns: Iterable[pa.Field], separator: str = " ") -> str:
     """Return the text that declares *columns*."""
-    return ", ".join(_field_text(field, " ") for field in columns)
-
-
-def _field_text(field: pa.Field, separator: str) -> str:
-    is_plain = re.fullmatch(r"[A-Za-z_]\w*", field.name, re.ASCII)
-    name = field.name if is_plain else f"`{field.name.replace('`', '``')}`"
-    return f"{name}{separator}{type_text(field.type)}{'' if field.nullable else ' NOT NULL'}"
+    return ", ".join(
+        (field.name if _NAME.fullmatch(field.name) else f"`{field.name.replace('`', '``')}`")
+        + f"{separator}{type_text(field.type)}{'' if field.nullable else ' NOT NULL'}"
+        for field in columns
+    )
 
 
 def type_text(type_: pa.DataType) -> str:
@@ -205,7 +209,7 @@ def type_text(type_: pa.DataType) -> str:
     if pa.types.is_map(type_):
         return f"map<string,{type_text(type_.item_type)}>"
     if pa.types.is_struct(type_):
-        return f"struct<{', '.join(_field_text(field, ': ') for field in type_)}>"
+        return f"struct<{columns_text(type_, ': ')}>"
     if pa.types.is_decimal(type_):
         return f"decimal({type_.precision},{type_.scale})"
     return _NAMES[type_]
@@ -233,7 +237,7 @@ def is_wider(new: pa.DataType, old: pa.DataType) -> bool:
     return any(old in row and new in row[row.index(old) :] for row in _WIDER)
 
 
-def narrowed(new: Sequence[pa.Field], old: Sequence[pa.Field]) -> list[str]:
+def narrowed(new: Iterable[pa.Field], old: Iterable[pa.Field]) -> list[str]:
     """Return the old columns whose values the new columns would not hold."""
     types = {field.name: field.type for field in new}
     return [
@@ -241,3 +245,29 @@ def narrowed(new: Sequence[pa.Field], old: Sequence[pa.Field]) -> list[str]:
         for field in old
         if field.name not in types or not is_wider(types[field.name], field.type)
     ]
+
+
+def table_name(topic: str, type_: str | None) -> str:
+    """Return the name of the table of a topic, or of one of its types: its folder leads nowhere else, for any name."""
+    names = [topic] if type_ is None else [topic, type_]
+    safe = (_UNSAFE.sub(lambda match: b"~%02X" % match[0][0], name.encode()).decode() for name in names)
+    return f"{FOLDER}/{'.'.join(safe)}"
+
+
+def typed_table(name: str, columns: Sequence[pa.Field]) -> Table:
+    """Return a typed table: where each row is from, and the columns of its body."""
+    refuse_reserved(columns)
+    of_body = (column(field.name, without_demands(field.type), "of the body") for field in columns)
+    return Table(
+        name, "the body of one message", (*PROVENANCE, *of_body), statistics=("physical_offset", "store_timestamp")
+    )
+
+
+def refuse_reserved(columns: Sequence[pa.Field]) -> None:
+    """Raise `SchemaError` for the name of a column that every typed table has."""
+    taken = sorted(field.name for field in columns if field.name.lower() in RESERVED)
+    if taken:
+        raise SchemaError(
+            f"{taken[0]!r}: a column that every typed table has for the message itself; give the body's another name, "
+            f'and say from which field it is: from = {{ body_{taken[0]} = "{taken[0]}" }}'
+        )

@@ -1,20 +1,28 @@
-"""`types.toml`: which topics are typed, and how."""
+"""`types.toml`: which topics are typed, and how; and what a changed declaration does to its table."""
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from jobs.console.exit_codes import RequestError
-from jobs.typed.ddl import SchemaError, columns_text, parse_columns
-from jobs.typed.rows import BodyFormat, Reader
-from jobs.typed.tables import FOLDER, LONGEST_FOLDER, refuse_reserved, table_name
-from jobs.typed.values import Times
+from jobs.typed.ddl import (
+    FOLDER,
+    LONGEST_FOLDER,
+    SchemaError,
+    columns_text,
+    narrowed,
+    parse_columns,
+    refuse_reserved,
+    table_name,
+)
+from jobs.typed.formats import BodyFormat, Json, Reader, Text
+from jobs.typed.values import UNITS, Times
 
 _TEXT = (str,), 'a text, like "…"'
 _KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -36,24 +44,16 @@ _EXAMPLES = {
     "pattern": "; write a regular expression, as in pattern = '(?P<level>[A-Z]+) (?P<message>.*)'",
 }
 _SOURCES = ("tag", "property", "field")
-_EPOCHS = ("s", "ms", "us")
+_BY_COLUMN = ("columns", "from", "properties")
+_MORE = ("epoch", "time_zone")  # given later, they make no row another one: without them such a body is a dead letter
 
 
 class DeclarationError(RequestError):
     """A file of types says something that is not understood; the message has the file and the line or the key."""
 
 
-@dataclass(frozen=True)
-class Json(BodyFormat):
-    """Bodies of JSON, which say all that there is to know."""
-
-    name: ClassVar = "json"
-
-    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
-        """Return a reader of such bodies."""
-        from jobs.typed.fast_json import FastJson
-
-        return FastJson(columns, times)
+class LosingError(Exception):
+    """The table of an earlier declaration has values that the new one has no place for; the message says which."""
 
 
 class Discriminator(NamedTuple):
@@ -95,14 +95,9 @@ class TopicType:
         """The columns of the body, then those of the message's properties."""
         return (*self.columns, *(pa.field(name, pa.string()) for name in self.properties))
 
-    @property
-    def body_columns(self) -> tuple[pa.Field, ...]:
-        """The columns of the body by the names that the body has for them."""
-        return tuple(one.with_name(self.sources.get(one.name, one.name)) for one in self.columns)
-
     def reader(self) -> Reader:
-        """Return a reader of such bodies."""
-        return self.format.reader(self.body_columns, self.times)
+        """Return a reader of such bodies, which have names of their own for the columns."""
+        return self.format.reader(_renamed(self.columns, self.sources), self.times)
 
     def described(self) -> dict[str, object]:
         """Return all that decides which rows a body gives: a change of it is a new type."""
@@ -118,6 +113,10 @@ class TopicType:
             "epoch": self.times.unit,
             "time_zone": zone,
         }
+
+
+def _renamed(columns: Sequence[pa.Field], names: Mapping[str, str]) -> tuple[pa.Field, ...]:
+    return tuple(one.with_name(names.get(one.name, one.name)) for one in columns)
 
 
 def read_types(path: Path) -> tuple[TopicType, ...]:
@@ -140,8 +139,7 @@ class _Declared:
 
     def __init__(self, path: Path, topic: str, values: object, name: str | None = None) -> None:
         self._place = f'{path}: [topic."{topic}"' + ("]" if name is None else f'.types."{name}"]')
-        self._path_of_types, self._name = path, name
-        self._topic = topic
+        self._path_of_types, self._topic, self._name = path, topic, name
         if not isinstance(values, dict):
             raise DeclarationError(f"{self._place}: must be a table, with its keys in the lines after it")
         self._values = values
@@ -150,28 +148,31 @@ class _Declared:
         """Return the type; `DeclarationError` names the first key that is wrong."""
         if "by" in self._values or "types" in self._values:
             return self._several()
-        format_ = self._values.get("format")
-        if not isinstance(format_, str) or format_ not in _OF_FORMAT:
+        kind = self._values.get("format")
+        if not isinstance(kind, str) or kind not in _OF_FORMAT:
             inner = next((key for key, value in self._values.items() if isinstance(value, dict)), None)
             dotted = f'; is the topic "{self._topic}.{inner}"? A name with a dot needs quotes' if inner else ""
-            given = f", not {format_!r}" if "format" in self._values else ""
+            given = f", not {kind!r}" if "format" in self._values else ""
             raise self._error("format", f"must be one of {', '.join(_OF_FORMAT)}{given}{dotted}")
-        known = (*_OF_ALL, *_OF_FORMAT[format_])
+        known = (*_OF_ALL, *_OF_FORMAT[kind])
         for key, value in self._values.items():
             if key not in known:
                 close = "".join(f"; did you mean {one}?" for one in get_close_matches(key, known, 1))
-                raise self._error(key, f"no such key of {format_} ({', '.join(known)}){close}")
+                raise self._error(key, f"no such key of {kind} ({', '.join(known)}){close}")
             types, wanted = _KEYS.get(key, _TEXT)
             if not isinstance(value, types):
                 raise self._error(key, f"must be {wanted}")
         folder = table_name(self._topic, self._name).removeprefix(f"{FOLDER}/")
         if not self._topic or self._name == "" or len(folder) > LONGEST_FOLDER:
             raise DeclarationError(f"{self._place}: a topic has 1 to {LONGEST_FOLDER} characters, with its type")
-        of_format = {"json": self._json, "avro": self._avro, "protobuf": self._protobuf, "text": self._text_format}
-        format_, columns = of_format[format_]()
-        found = TopicType(
-            self._topic, format_, columns, self._sources(columns), self._properties(), self._times(), self._name
-        )
+        format_, columns = {"avro": self._avro, "protobuf": self._protobuf}.get(kind, self._by_schema)()
+        sources = self._sources(columns)
+        if isinstance(format_, Text):
+            try:
+                format_.check(_renamed(columns, sources))
+            except SchemaError as error:
+                raise self._error("pattern", str(error)) from error
+        found = TopicType(self._topic, format_, columns, sources, self._properties(), self._times(), self._name)
         self._columns("properties", lambda: columns_text(found.all_columns))
         return found
 
@@ -190,8 +191,9 @@ class _Declared:
             raise self._error("types", 'no type has types; and by = "field …" needs format = "json" in each of them')
         return TopicType(self._topic, Json(), (), by=Discriminator(source, name), types=read)
 
-    def _json(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
-        return Json(), self._columns("schema", lambda: self._text("schema"))
+    def _by_schema(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
+        format_ = Json() if self._values["format"] == "json" else Text(self._text("pattern"))
+        return format_, self._columns("schema", lambda: self._text("schema"))
 
     def _avro(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
         from jobs.typed.avro import Avro
@@ -220,21 +222,10 @@ class _Declared:
         format_ = Protobuf(self._file(key, self._path(key)), self._text("message"))
         return format_, self._columns(key, lambda: self._declared(format_.columns()))
 
-    def _text_format(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
-        from jobs.typed.text import Text
-
-        format_, columns = Text(self._text("pattern")), self._columns("schema", lambda: self._text("schema"))
-        sources = self._sources(columns)
-        try:
-            format_.check([one.with_name(sources.get(one.name, one.name)) for one in columns])
-        except SchemaError as error:
-            raise self._error("pattern", str(error)) from error
-        return format_, columns
-
     def _declared(self, columns: Sequence[pa.Field]) -> str:
         """Return the text that declares columns of bodies, under the names that `from` gives them."""
         names = {source: name for name, source in self._values.get("from", {}).items() if isinstance(source, str)}
-        return columns_text([one.with_name(names.get(one.name, one.name)) for one in columns])
+        return columns_text(_renamed(columns, names))
 
     def _columns(self, key: str, declared: Callable[[], str]) -> tuple[pa.Field, ...]:
         try:
@@ -260,16 +251,14 @@ class _Declared:
 
     def _sources(self, columns: Sequence[pa.Field]) -> dict[str, str]:
         names = {column.name for column in columns}
-        found: dict[str, str] = {}
-        for name, source in self._values.get("from", {}).items():
+        found: dict[str, str] = self._values.get("from", {})
+        for name, source in found.items():
             if name not in names or not isinstance(source, str):
                 raise self._error(
                     "from",
                     f"{name!r}: must be a column of the schema ({', '.join(names)}), its value a field of the body",
                 )
-            found[name] = source
-        of_body = [found.get(name, name) for name in names]
-        if len(set(of_body)) < len(of_body):
+        if len({found.get(name, name) for name in names}) < len(names):
             raise self._error("from", "two columns are of one field")
         return found
 
@@ -282,8 +271,8 @@ class _Declared:
 
     def _times(self) -> Times:
         unit, zone = self._values.get("epoch"), self._values.get("time_zone")
-        if unit is not None and unit not in _EPOCHS:
-            raise self._error("epoch", f"must be one of {', '.join(_EPOCHS)}, not {unit!r}")
+        if unit is not None and unit not in UNITS:
+            raise self._error("epoch", f"must be one of {', '.join(UNITS)}, not {unit!r}")
         try:
             return Times(unit, None if zone is None else ZoneInfo(zone))
         except (ValueError, OSError, KeyError) as error:  # zoneinfo's own error is a KeyError
@@ -291,3 +280,51 @@ class _Declared:
 
     def _error(self, key: str, reason: str) -> DeclarationError:
         return DeclarationError(f"{self._place}: {key}: {reason}")
+
+
+def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
+    """
+    Return whether a table *declared* before has to be made again; `LosingError` where values would be lost.
+
+    Without a word of the user a table keeps its rows where the new declaration reads each of them as the old one did,
+    and may read more; it gets columns; it is rebuilt where a type is wider.
+    """
+    now = type_.described()
+    if now == declared:
+        return False
+    if "by" in now or "by" in declared:
+        types = declared.get("types")
+        if now.get("by") != declared.get("by") or not isinstance(types, Mapping):
+            raise LosingError("with another by")
+        if types.keys() - type_.types.keys():
+            raise LosingError(f"without these types: {', '.join(sorted(types.keys() - type_.types.keys()))}")
+        # A type that is added has dead letters that are its rows.
+        rebuilt = [name not in types or needs_rebuild(one, types[name]) for name, one in type_.types.items()]
+        return any(rebuilt)
+    old = {column.name: column for column in parse_columns(str(declared["columns"]))}
+    new = {column.name: column for column in type_.all_columns}
+    if lost := narrowed(new.values(), old.values()):
+        raise LosingError(f"without, or with another type of: {', '.join(lost)}")
+    changed = {name for name in ("from", "properties") if _about(old, now[name]) != _about(old, declared[name])}
+    changed |= {
+        key
+        for key in now.keys() | declared.keys()
+        if key not in _BY_COLUMN
+        and now.get(key) != declared.get(key)
+        and not (key in _MORE and declared.get(key) is None)
+    }
+    if changed:
+        raise LosingError(f"with another {', '.join(sorted(changed))}")
+    demanded = [
+        one.name for one in new.values() if not one.nullable and (one.name not in old or old[one.name].nullable)
+    ]
+    if demanded:
+        raise LosingError(f"where this may be NULL: {', '.join(demanded)}")
+    return any(new[name].type != column.type for name, column in old.items())
+
+
+def _about(columns: Mapping[str, object], named: object) -> object:
+    """Return the part of a declaration that names these columns."""
+    if isinstance(named, Mapping):
+        return {name: source for name, source in named.items() if name in columns}
+    return {one for one in named if one.partition("=")[0] in columns} if isinstance(named, list) else named

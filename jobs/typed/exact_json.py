@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from jobs.typed.rows import Row, Typed, UnknownField, merge_unknown, typed
+from jobs.typed.formats import Row, Typed, UnknownField, merge_unknown, typed
 from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, member, struct_of
 
 _LONGEST_EXAMPLE = 60  # characters
@@ -22,14 +22,6 @@ _HALF = re.compile(r"\\u[dD]")
 _LONE = re.compile("[\ud800-\udfff]")
 
 
-def read(body: bytes, columns: Sequence[pa.Field], times: Times) -> Row | Refusal:
-    """Return the values of *columns* in a body, or why it has none."""
-    try:
-        return _row(parsed(body), columns, times)
-    except RefusedBodyError as error:
-        return error.refusal
-
-
 def read_all(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times) -> Typed:
     """Return the rows, or the refusals, of bodies, and the fields that no column takes."""
     results: list[Row | Refusal] = []
@@ -37,45 +29,31 @@ def read_all(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times)
     for number, body in enumerate(bodies):
         try:
             value = parsed(body)
-            results.append(_row(value, columns, times))
+            results.append(tuple(struct_of(value, columns, times, "$").values()))
         except RefusedBodyError as error:
             results.append(error.refusal)
             continue
         fields: dict[str, UnknownField] = {}
-        for path, one in _unknown_fields(value, columns, "$"):
+        for path, one in _unknown(value, pa.struct(columns), "$"):
             fields.setdefault(path, UnknownField(1, number, shortened(one)))
         merge_unknown(unknown, fields)
     return typed(results, [column.type for column in columns])._replace(unknown=unknown)
 
 
-def _row(value: Value, columns: Sequence[pa.Field], times: Times) -> Row:
-    try:
-        return tuple(struct_of(value, columns, times, "$").values())
-    except RefusedBodyError as error:
-        reason, place = error.refusal
-        raise RefusedBodyError(reason, "$" if place is None else place) from None
-
-
-def _unknown_fields(value: Value, fields: Sequence[pa.Field], path: str) -> Iterator[tuple[str, Value]]:
-    """Yield the path and the value of each member of an object that no field takes."""
-    if not isinstance(value, dict):
-        return
-    types = {field.name: field.type for field in fields}
-    for name, one in value.items():
-        inner = member(path, name)
-        if name not in types:
-            yield inner, one
-        else:
-            yield from _unknown_within(one, types[name], inner)
-
-
-def _unknown_within(value: Value, type_: pa.DataType, path: str) -> Iterator[tuple[str, Value]]:
-    if pa.types.is_struct(type_):
-        yield from _unknown_fields(value, list(type_), path)
+def _unknown(value: Value, type_: pa.DataType, path: str) -> Iterator[tuple[str, Value]]:
+    """Yield the path and the value of each member of an object that no field of its type takes."""
+    if pa.types.is_struct(type_) and isinstance(value, dict):
+        types = {field.name: field.type for field in type_}
+        for name, one in value.items():
+            inner = member(path, name)
+            if name in types:
+                yield from _unknown(one, types[name], inner)
+            else:
+                yield inner, one
     elif isinstance(value, list | dict) and (pa.types.is_list(type_) or pa.types.is_map(type_)):
         item_type = type_.value_type if pa.types.is_list(type_) else type_.item_type
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _unknown_within(item, item_type, f"{path}[]")
+            yield from _unknown(item, item_type, f"{path}[]")
 
 
 def shortened(value: Value) -> str:

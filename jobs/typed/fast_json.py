@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from jobs.typed.ddl import without_demands
 from jobs.typed.exact_json import parsed, read_all, shortened
-from jobs.typed.rows import Typed, UnknownField, array_of, merge_unknown
+from jobs.typed.formats import Typed, UnknownField, array_of, merge_unknown
 from jobs.typed.values import UNITS, Number, RefusedBodyError, Times, converted, member
 from rmq_formats.json import columns as cells
 from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, members, named
@@ -31,40 +31,31 @@ _HEADS = np.zeros(256, np.bool_)  # of numbers
 _HEADS[list(b"-0123456789")] = True
 
 
-@dataclass(frozen=True)
-class FastJson:
-    """Reads the bodies of one type."""
-
-    columns: Sequence[pa.Field]
-    times: Times
-
-    def __call__(self, bodies: pa.Array) -> Typed:
-        """Return the rows, or the refusals, of bodies, none of which is NULL."""
-        ends = np.frombuffer(bodies.buffers()[1], np.int32, len(bodies) + 1, bodies.offset * 4)
-        stored = bodies.buffers()[2]
-        used = stored.slice(int(ends[0]), int(ends[-1] - ends[0])) if stored is not None else b""
-        data = as_bytes(used) if len(used) else np.zeros(1, np.uint8)
-        ends = ends - ends[0]
-        batch = _Batch(data, np.zeros(len(bodies), np.bool_), self.times)
-        arrays, is_null = batch.struct(
-            _Places(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), self.columns, "$"
-        )
-        is_judged = batch.is_odd | is_null
-        again = np.flatnonzero(is_judged)
-        unknown = batch.unknown_fields(is_judged)
-        if not again.size:
-            return Typed(arrays, {}, unknown)
-        exact = read_all((bodies[number].as_py() for number in again.tolist()), self.columns, self.times)
-        merge_unknown(unknown, {path: one._replace(at=int(again[one.at])) for path, one in exact.unknown.items()})
-        refusals = {int(again[number]): refusal for number, refusal in exact.refusals.items()}
-        plain = pa.array(~is_judged)
-        rows = [array.filter(plain) for array in arrays]
-        judged = np.delete(again, list(exact.refusals))
-        if judged.size:  # rows of both readers, in the order of their bodies
-            order = pa.array(np.argsort(np.concatenate([np.flatnonzero(plain), judged]), kind="stable"))
-            rows = [pa.concat_arrays(two).take(order) for two in zip(rows, exact.columns, strict=True)]
-        assert all(len(row) + len(refusals) == len(bodies) for row in rows)
-        return Typed(rows, refusals, unknown)
+def read_bodies(columns: Sequence[pa.Field], times: Times, bodies: pa.Array) -> Typed:
+    """Return the rows, or the refusals, of bodies of one type, none of which is NULL."""
+    ends = np.frombuffer(bodies.buffers()[1], np.int32, len(bodies) + 1, bodies.offset * 4)
+    stored = bodies.buffers()[2]
+    used = stored.slice(int(ends[0]), int(ends[-1] - ends[0])) if stored is not None else b""
+    data = as_bytes(used) if len(used) else np.zeros(1, np.uint8)
+    ends = ends - ends[0]
+    batch = _Batch(data, np.zeros(len(bodies), np.bool_), times)
+    arrays, is_null = batch.struct(_Places(ends[:-1].copy(), ends[1:].copy(), np.arange(len(bodies))), columns, "$")
+    is_judged = batch.is_odd | is_null
+    again = np.flatnonzero(is_judged)
+    unknown = batch.unknown_fields(is_judged)
+    if not again.size:
+        return Typed(arrays, {}, unknown)
+    exact = read_all((bodies[number].as_py() for number in again.tolist()), columns, times)
+    merge_unknown(unknown, {path: one._replace(at=int(again[one.at])) for path, one in exact.unknown.items()})
+    refusals = {int(again[number]): refusal for number, refusal in exact.refusals.items()}
+    plain = pa.array(~is_judged)
+    rows = [array.filter(plain) for array in arrays]
+    judged = np.delete(again, list(exact.refusals))
+    if judged.size:  # rows of both readers, in the order of their bodies
+        order = pa.array(np.argsort(np.concatenate([np.flatnonzero(plain), judged]), kind="stable"))
+        rows = [pa.concat_arrays(two).take(order) for two in zip(rows, exact.columns, strict=True)]
+    assert all(len(row) + len(refusals) == len(bodies) for row in rows)
+    return Typed(rows, refusals, unknown)
 
 
 class _Places(NamedTuple):
@@ -75,20 +66,13 @@ class _Places(NamedTuple):
     bodies: Integers  # of which body each is
 
 
-class _UnknownMembers(NamedTuple):
-    """Members of the objects at one path that no field takes."""
-
-    path: str
-    names: pa.Array
-    values: _Places
-
-
 @dataclass
 class _Batch:
     data: Bytes
     is_odd: NDArray[np.bool_]  # bodies that the scalar reader has to judge
     times: Times
-    unknown: list[_UnknownMembers] = field(default_factory=list)
+    # Members of objects that no field takes: the path of the objects, the names of the members and their values.
+    unknown: list[tuple[str, pa.Array, _Places]] = field(default_factory=list)
 
     def unknown_fields(self, is_judged: NDArray[np.bool_]) -> dict[str, UnknownField]:
         """Return the fields that no column takes, of all bodies but those that the scalar reader reads."""
@@ -118,7 +102,7 @@ class _Batch:
         unknown = ~is_taken[found.places[:, 2]]
         key_starts, key_ends, starts, ends = np.ascontiguousarray(found.places[unknown].T)
         names = self._texts(_Places(key_starts, key_ends, bodies[unknown]))
-        self.unknown.append(_UnknownMembers(path, names, _Places(starts, ends, bodies[unknown])))
+        self.unknown.append((path, names, _Places(starts, ends, bodies[unknown])))
 
     def struct(
         self, places: _Places, fields: Sequence[pa.Field], path: str

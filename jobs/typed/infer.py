@@ -21,11 +21,10 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
 from jobs.store.workers import Workers
-from jobs.typed.ddl import MOST_DIGITS, SchemaError, columns_text, parse_columns
-from jobs.typed.declaration import Json, TopicType
+from jobs.typed.ddl import MOST_DIGITS, RESERVED, SchemaError, columns_text, parse_columns
+from jobs.typed.declaration import TopicType
 from jobs.typed.exact_json import parsed
-from jobs.typed.rows import Row, typed
-from jobs.typed.tables import RESERVED
+from jobs.typed.formats import Json, Row, typed
 from jobs.typed.task import read_topic
 from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, day, instant
 

@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from jobs.typed import wire
 from jobs.typed.ddl import SchemaError
-from jobs.typed.rows import BodyFormat, Reader
+from jobs.typed.formats import BodyFormat, Reader
 from jobs.typed.values import RefusedBodyError, Times, member
 from jobs.typed.wire import Read, at_byte, reader_of, sized, texts, then, varint
 

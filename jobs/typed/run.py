@@ -1,6 +1,6 @@
 """`type`: the order of events."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -10,7 +10,6 @@ from shlex import join
 from types import MappingProxyType
 from typing import NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
@@ -23,27 +22,25 @@ from jobs.lake.commit import chosen, open_table
 from jobs.lake.integrity import refuse_unsupported
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
+from jobs.lake.runs import discard
 from jobs.lake.snapshot_files import StoredFile, files, plain_batches
 from jobs.lake.snapshots import kept_snapshots
-from jobs.lake.table_file import Action
+from jobs.lake.superseded import Obsolete
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
 from jobs.lake.upkeep import NotALake
 from jobs.store.workers import Workers
-from jobs.typed.ddl import parse_columns
-from jobs.typed.declaration import DeclarationError, TopicType
-from jobs.typed.evolution import Change, LosingError, change_of
-from jobs.typed.rows import UnknownField, merge_unknown
-from jobs.typed.tables import TYPING
+from jobs.typed.ddl import TYPING, parse_columns
+from jobs.typed.declaration import DeclarationError, LosingError, TopicType, needs_rebuild
+from jobs.typed.formats import UnknownField
 from jobs.typed.task import FromOffset, TypedFile, TypingTask
 from jobs.typed.typings import (
+    EVERY_ROW,
     NEVER_TYPED,
-    RemovedRows,
     StoreState,
     TableChange,
     TopicState,
     Typing,
     commit_typing,
-    discard,
     left_of,
     lost_file,
     newest_typing,
@@ -102,13 +99,14 @@ class Summary:
 class _Topic(NamedTuple):
     type: TopicType
     state: TopicState
-    removed: tuple[RemovedRows, ...]  # from its own table, and of the topic from `dead_letters`
+    removed: tuple[Obsolete, ...]  # from its own table, and of the topic from `dead_letters`
     replaces: bool
     replaced: Mapping[str, int] = MappingProxyType({})  # by store: rows of messages before this offset are replaced
 
     @property
-    def wanted(self) -> FromOffset:
-        return FromOffset(self.type, {store: one.to_offset for store, one in self.state.stores.items()})
+    def offsets(self) -> dict[str, int]:
+        """Where the messages begin that are still to be typed, by store."""
+        return {store: one.to_offset for store, one in self.state.stores.items()}
 
 
 @kept_snapshots()
@@ -165,7 +163,7 @@ def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReques
     commit_typing(
         request.lake, replace(left, changes=tuple(one for one in left.changes if one.replaces and not one.added))
     )
-    discard(request.lake, left)
+    discard(request.lake, {one.table: one.added for one in left.changes})
     return replace(request, retype=tuple(left.topics), retries=False, accepts_dead_letters=True)
 
 
@@ -192,33 +190,25 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreState], int]:
 
 
 def _topic(request: TypeRequest, type_: TopicType, before: Typing, cut_of: Callable[[str, StoreState], int]) -> _Topic:
-    tables = type_.tables
+    state = TopicState(type_.described(), {}, type_.tables)
     old = before.topics.get(type_.topic)
     if old is None:
-        return _Topic(type_, TopicState(type_.described(), {}, tables), (), replaces=False)
+        return _Topic(type_, state, (), replaces=False)
+    cuts = {store: cut_of(store, one) for store, one in old.stores.items()}
     if _is_made_again(request, type_, old):
-        replaced = {store: cut_of(store, state) for store, state in old.stores.items()} if old.tables else {}
-        return _Topic(
-            type_, TopicState(type_.described(), {}, tables), (RemovedRows(),), replaces=True, replaced=replaced
-        )
-    stores, removed = {}, []
-    for store, state in old.stores.items():
-        cut = cut_of(store, state)
-        stores[store] = state
-        if cut < state.to_offset:  # from there on all is typed again, as the log has it now
-            stores[store] = replace(state, to_offset=cut)
-            removed.append(RemovedRows(store_id=store, from_offset=cut))
-    return _Topic(type_, TopicState(type_.described(), stores, tables), tuple(removed), replaces=False)
+        return _Topic(type_, state, (EVERY_ROW,), replaces=True, replaced=cuts if old.tables else {})
+    stores = {store: replace(one, to_offset=cuts[store]) for store, one in old.stores.items()}
+    # From a cut on all is typed again, as the log has it now.
+    removed = (Obsolete({"store_id": store}, cut) for store, cut in cuts.items() if cut < old.stores[store].to_offset)
+    return _Topic(type_, replace(state, stores=stores), tuple(removed), replaces=False)
 
 
 def _is_made_again(request: TypeRequest, type_: TopicType, old: TopicState) -> bool:
     """Return whether all of a topic is typed again; `DeclarationError` where values would be lost unasked."""
     if type_.topic in request.retype:
         return True
-    if not old.tables:
-        return False
     try:
-        return change_of(type_, old.declared) is Change.WIDER
+        return bool(old.tables) and needs_rebuild(type_, old.declared)
     except LosingError as error:
         words = [program(), "type", request.lake.location, "--types", request.source, "--retype", type_.topic]
         raise DeclarationError(
@@ -234,8 +224,8 @@ def _typed(
     lake = request.lake
     number = before.number + 1
     work = [file for file in files(lake, snapshot) if _may_have_new(file, topics)]
-    task = TypingTask(lake, number, tuple(topic.wanted for topic in topics))
-    done = workers.map(work, task, "typing bodies")
+    task = TypingTask(lake, number, tuple(FromOffset(topic.type, topic.offsets) for topic in topics))
+    done = TypedFile.of(workers.map(work, task, "typing bodies"))
     if not request.accepts_dead_letters:
         _refuse_lost_rows(request, topics, done)
     retried = _retried(request, replace(task, retries=True), workers)
@@ -245,13 +235,13 @@ def _typed(
         for found in summary.topics
         if not before.topics.get(found.topic, NEVER_TYPED).tables and not found.rows + found.dead_letters
     ]
-    summary.absent = absent_topics(lake, snapshot, absent) if absent else {}
+    summary.absent = _absent_topics(lake, snapshot, absent) if absent else {}
     # A topic has no table before its first message: its name may be misspelled.
     topics = [
         one._replace(state=replace(one.state, tables={})) if one.type.topic in summary.absent else one for one in topics
     ]
     states = {**before.topics, **{one.type.topic: _after(one, done, snapshot) for one in topics}}
-    changes = tuple(_changes(topics, [*done, *retried], before, replaces_dead=bool(retried)))
+    changes = tuple(_changes(topics, TypedFile.of((done, retried)), before, replaces_dead=bool(retried.rows)))
     if not changes and before.number and states == before.topics:
         return replace(summary, number=None)
     detail = {
@@ -265,51 +255,39 @@ def _typed(
     return summary
 
 
-def _retried(request: TypeRequest, task: TypingTask, workers: Workers) -> Sequence[TypedFile]:
+def _retried(request: TypeRequest, task: TypingTask, workers: Workers) -> TypedFile:
     """Type dead letters again; return the files that take the place of all of them, none where none fits now."""
     dead = open_table(request.lake, DEAD_LETTERS.name) if request.retries else None
     if dead is None:
-        return ()
-    found = workers.map(files(request.lake, dead), task, "typing dead letters again")
-    if any(file.rows for file in found):
+        return TypedFile()
+    found = TypedFile.of(workers.map(files(request.lake, dead), task, "typing dead letters again"))
+    if found.rows:
         return found
-    _delete(request.lake, found)
-    return ()
+    discard(request.lake, found.actions)
+    return TypedFile()
 
 
-def _delete(lake: Lake, written: Iterable[TypedFile]) -> None:
-    for file in written:
-        for table, action in file.actions.items():
-            lake.delete(f"{table}/{action.path}")
-
-
-def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: Sequence[TypedFile]) -> None:
+def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: TypedFile) -> None:
     """Raise `DeclarationError` where messages that are typed rows would become dead letters, and delete the files."""
-    replaced = {one.type.topic: one.replaced for one in topics if one.replaced}
-    reasons: dict[str, Counter[str]] = {topic: Counter() for topic in replaced}
+    lost: dict[str, Counter[str]] = defaultdict(Counter)
+    replaced = [(one.type.topic, store, end) for one in topics for store, end in one.replaced.items()]
     known = open_table(request.lake, DEAD_LETTERS.name)
-    for action in _added(done, DEAD_LETTERS.name) if replaced else ():
+    offset = pc.field("physical_offset")
+    for action in done.actions.get(DEAD_LETTERS.name, ()) if replaced else ():
         written = BytesIO(request.lake.read(f"{DEAD_LETTERS.name}/{action.path}"))
         letters = parquet.read_table(written, columns=["topic", "store_id", "physical_offset", "reason"])
-        for topic, store, end in ((topic, *one) for topic, ends in replaced.items() for one in ends.items()):
+        for topic, store, end in replaced:
             is_of_store = (pc.field("topic") == topic) & (pc.field("store_id") == store)
-            dead = letters.filter(is_of_store & (pc.field("physical_offset") < end))
-            if dead.num_rows:
-                offsets = dead.column("physical_offset")
-                limits = pc.min_max(offsets).as_py()
-                between = (pc.field("physical_offset") >= limits["min"]) & (
-                    pc.field("physical_offset") <= limits["max"]
-                )
-                were_dead = (
-                    pa.array([], pa.int64())
-                    if known is None
-                    else chosen(request.lake, known, ["physical_offset"], is_of_store & between).column(0)
-                )
-                lost = dead.filter(pc.invert(pc.is_in(offsets, were_dead)))
-                reasons[topic].update(lost.column("reason").to_pylist())
-    refused = [_lost_rows_text(topic, found) for topic, found in reasons.items() if found]
+            dead = letters.filter(is_of_store & (offset < end))
+            if dead.num_rows and known is not None:
+                limits = pc.min_max(dead.column("physical_offset")).as_py()
+                is_near = is_of_store & (offset >= limits["min"]) & (offset <= limits["max"])
+                were_dead = chosen(request.lake, known, ["physical_offset"], is_near).column(0)
+                dead = dead.filter(pc.invert(pc.is_in(dead.column("physical_offset"), were_dead)))
+            lost[topic].update(dead.column("reason").to_pylist())
+    refused = [_lost_rows_text(topic, reasons) for topic, reasons in lost.items() if reasons]
     if refused:
-        _delete(request.lake, done)
+        discard(request.lake, done.actions)
         raise DeclarationError(
             f"{request.source}: {'; '.join(refused)}. Nothing was written. Correct the declaration, or add "
             "--accept-dead-letters to retype all the same"
@@ -326,59 +304,49 @@ def _may_have_new(file: StoredFile, topics: Iterable[_Topic]) -> bool:
     store, end = file.low("store_id", ""), file.high("physical_offset", -1)
     if not store or end < 0 or store != file.high("store_id", ""):
         return True
-    return any(end >= topic.wanted.offsets.get(store, 0) for topic in topics)
+    return any(end >= topic.offsets.get(store, 0) for topic in topics)
 
 
-def _after(topic: _Topic, done: Iterable[TypedFile], snapshot: DeltaTable) -> TopicState:
-    ends = {store: state.to_offset for store, state in topic.state.stores.items()}
-    for file in done:
-        for store, end in file.ends.items():
-            ends[store] = max(ends.get(store, 0), end)
-    stores = {store: StoreState(snapshot.transaction_version(store) or 0, end) for store, end in sorted(ends.items())}
+def _after(topic: _Topic, done: TypedFile, snapshot: DeltaTable) -> TopicState:
+    before = topic.offsets
+    ends = {store: max(before.get(store, 0), done.ends.get(store, 0)) for store in sorted({*before, *done.ends})}
+    stores = {store: StoreState(snapshot.transaction_version(store) or 0, end) for store, end in ends.items()}
     return replace(topic.state, stores=stores)
 
 
 def _changes(
-    topics: Sequence[_Topic], done: Sequence[TypedFile], before: Typing, *, replaces_dead: bool
+    topics: Sequence[_Topic], done: TypedFile, before: Typing, *, replaces_dead: bool
 ) -> Iterable[TableChange]:
     """Yield the commits, the typed tables first: a message that is typed again is never in neither table."""
-    dead_removed: list[RemovedRows] = []
+    dead_removed: list[Obsolete] = []
     for topic in topics:
-        of_topic = (RemovedRows(),) if replaces_dead else topic.removed
-        dead_removed += [replace(one, topic=topic.type.topic) for one in of_topic]
+        of_topic = (EVERY_ROW,) if replaces_dead else topic.removed
+        dead_removed += [one._replace(values={**one.values, "topic": topic.type.topic}) for one in of_topic]
         known = before.topics.get(topic.type.topic, NEVER_TYPED).tables
         for table, columns in topic.state.tables.items():
-            added = _added(done, table)
+            added = tuple(done.actions.get(table, ()))
             if added or topic.removed or known.get(table) != columns:
                 yield TableChange(table, columns, added, () if topic.replaces else topic.removed, topic.replaces)
         for table in known.keys() - topic.state.tables.keys():  # of a type that is none any more: no row is left
             yield TableChange(table, known[table], replaces=True)
-    dead = _added(done, DEAD_LETTERS.name)
+    dead = tuple(done.actions.get(DEAD_LETTERS.name, ()))
     if dead or dead_removed or not before.number:
         yield TableChange(DEAD_LETTERS.name, None, dead, tuple(dead_removed))
 
 
-def _added(done: Iterable[TypedFile], table: str) -> tuple[Action, ...]:
-    return tuple(file.actions[table] for file in done if table in file.actions)
-
-
-def _summary(topic: _Topic, done: Iterable[TypedFile], retried: Iterable[TypedFile], before: Typing) -> TopicSummary:
+def _summary(topic: _Topic, done: TypedFile, retried: TypedFile, before: Typing) -> TopicSummary:
     name = topic.type.topic
-    reasons: Counter[str] = Counter()
-    unknown: dict[str, UnknownField] = {}
-    for file in done:
-        reasons.update(file.reasons.get(name, {}))
-    for file in (*done, *retried):
-        merge_unknown(unknown, file.unknown.get(name, {}))
+    reasons = done.reasons[name]
+    unknown = TypedFile.of((done, retried)).unknown[name]
     return TopicSummary(
         name,
         ", ".join(topic.state.tables),
-        sum(file.rows.get(name, 0) for file in done),
+        done.rows[name],
         reasons.total(),
         dict(reasons.most_common()),
         bool(topic.removed),
         topic.replaces,
-        sum(file.rows.get(name, 0) for file in retried),
+        retried.rows[name],
         dict(sorted(unknown.items(), key=lambda one: -one[1].messages)),
         () if topic.replaces else tuple(_new_columns(topic, before)),
     )
@@ -393,7 +361,7 @@ def _new_columns(topic: _Topic, before: Typing) -> Iterator[str]:
             yield from (column.name for column in parse_columns(columns) if column.name not in old)
 
 
-def absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:
+def _absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:
     """Return what the lake knows of topics that it has no message of."""
     config = open_table(lake, BROKER_CONFIG.name)
     names: set[str] = set()

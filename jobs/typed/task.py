@@ -4,10 +4,11 @@ One file of `messages`, typed: its bodies become rows of typed tables or dead le
 Rows go from Parquet to Parquet; each message of a topic becomes exactly one row here.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +20,12 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
-from jobs.typed.declaration import Discriminator, Json, TopicType
-from jobs.typed.rows import Reader, Typed, UnknownField, merge_unknown
-from jobs.typed.tables import TYPING, typed_table
+from jobs.typed.ddl import TYPING, typed_table
+from jobs.typed.declaration import Discriminator, TopicType
+from jobs.typed.formats import Json, Reader, Typed, UnknownField, merge_unknown
 from jobs.typed.values import Refusal, Times
 
-_WHOSE = ("broker", "store_id")
-_KEPT = (*_WHOSE, *(one.name for one in PROVENANCE))
+_KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE))
 _READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
 _OF_DEAD = (*_KEPT, "topic", "properties", "body", "reason")
 _LONGEST_NAME = 60  # of a type, in a place
@@ -40,7 +40,7 @@ class FromOffset(NamedTuple):
     type: TopicType
     offsets: Mapping[str, int]  # by store: from here on; from 0 on where it is not named
 
-    def wanted(self, rows: pa.RecordBatch, *, before: bool = False) -> pa.Array:
+    def wanted(self, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
         """Return which rows these are, or those *before* them; another engine's without store or offset is neither."""
         stores, at = rows.column("store_id"), rows.column("physical_offset")
         is_old: pa.Array = pc.less(at, 0)
@@ -48,6 +48,34 @@ class FromOffset(NamedTuple):
             is_old = pc.or_(is_old, pc.and_(pc.equal(stores, store), pc.less(at, offset)))
         found = pc.and_(pc.equal(rows.column("topic"), self.type.topic), is_old if before else pc.invert(is_old))
         return pc.fill_null(pc.and_(found, stores.is_valid()), fill_value=False)
+
+
+@dataclass
+class TypedFile:
+    """The new files of one file of messages, or of several, by table, and their contents."""
+
+    actions: dict[str, list[Action]] = field(default_factory=partial(defaultdict, list))
+    rows: Counter[str] = field(default_factory=Counter)  # by topic
+    reasons: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))  # of dead letters, by topic
+    # Fields of typed bodies that no column takes, by topic.
+    unknown: dict[str, dict[str, UnknownField]] = field(default_factory=partial(defaultdict, dict))
+    ends: dict[str, int] = field(default_factory=dict)  # by store: where its messages in the file end
+
+    @classmethod
+    def of(cls, files: Iterable["TypedFile"]) -> "TypedFile":
+        """Return the contents of several files together."""
+        found = cls()
+        for file in files:
+            found.rows.update(file.rows)
+            for table, actions in file.actions.items():
+                found.actions[table] += actions
+            for topic, reasons in file.reasons.items():
+                found.reasons[topic].update(reasons)
+            for topic, unknown in file.unknown.items():
+                merge_unknown(found.unknown[topic], unknown)
+            for store, end in file.ends.items():
+                found.ends[store] = max(found.ends.get(store, 0), end)
+        return found
 
 
 @dataclass(frozen=True)
@@ -59,65 +87,51 @@ class TypingTask:
     topics: tuple[FromOffset, ...]
     retries: bool = False
 
-    def __call__(self, file: StoredFile) -> "TypedFile":
+    def __call__(self, file: StoredFile) -> TypedFile:
         """Write the rows of a file into new files, and return these."""
+        table, columns = (DEAD_LETTERS, _OF_DEAD) if self.retries else (MESSAGES, _READ)
+        needed: set[str] = set()
+        done = TypedFile()
+        for batch in plain_batches(self.lake, table, file, ("topic", "store_id", "physical_offset")):
+            needed |= {one.type.topic for one in self.topics if one.wanted(batch, before=self.retries).true_count}
+            if not self.retries:  # one that is superseded may lie after the messages that are typed
+                _note_ends(done, batch)
+        topics = [one for one in self.topics if one.type.topic in needed]
         with ExitStack() as stack:
-            work = _Work(self, stack)
-            table, columns = (DEAD_LETTERS, _OF_DEAD) if self.retries else (MESSAGES, _READ)
-            for batch in plain_batches(self.lake, table, file, ("topic", "store_id", "physical_offset")):
-                work.note_offsets(batch)
-            if work.topics_needed:
-                for batch in plain_batches(self.lake, table, file, columns):
-                    work.type_batch(batch)
-            return work.closed()
+            work = _Work(self, stack, done)
+            for batch in plain_batches(self.lake, table, file, columns) if topics else ():
+                for topic in topics:
+                    wanted = topic.wanted(batch, before=self.retries)
+                    chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
+                    for some in _slices((_as_read(chosen),) if self.retries else with_inflated(chosen)):
+                        work.type_rows(topic.type, some)
+            for name, file_ in work.files.items():
+                if (action := file_.close()) is not None:
+                    done.actions[name].append(action)
+        return done
 
 
-class TypedFile(NamedTuple):
-    """The new files of one file of messages, by table, and their contents."""
+def _note_ends(done: TypedFile, rows: pa.RecordBatch) -> None:
+    ends = pa.table([rows.column("store_id"), rows.column("physical_offset")], ["store", "offset"])
+    for one in ends.group_by("store").aggregate([("offset", "max")]).to_pylist():
+        if one["store"] is not None and one["offset_max"] is not None:
+            done.ends[one["store"]] = max(done.ends.get(one["store"], 0), one["offset_max"] + 1)
 
-    actions: Mapping[str, Action]
-    rows: Mapping[str, int]  # by topic
-    reasons: Mapping[str, Mapping[str, int]]  # of dead letters, by topic
-    unknown: Mapping[str, Mapping[str, UnknownField]]  # fields of typed bodies that no column takes, by topic
-    ends: Mapping[str, int]  # by store: where its messages in the file end
+
+def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from (batch.slice(start, _SLICE) for start in range(0, batch.num_rows, _SLICE))
 
 
 @dataclass
 class _Work:
     task: TypingTask
     stack: ExitStack
+    done: TypedFile
     files: dict[str, TableFile] = field(default_factory=dict)
-    rows: Counter[str] = field(default_factory=Counter)
-    reasons: dict[str, Counter[str]] = field(default_factory=dict)
-    unknown: dict[str, dict[str, UnknownField]] = field(default_factory=dict)
-    ends: dict[str, int] = field(default_factory=dict)
-    topics_needed: set[str] = field(default_factory=set)
     readers: dict[str, Reader] = field(default_factory=dict)
 
-    def note_offsets(self, rows: pa.RecordBatch) -> None:
-        """Note the end of each store's messages, and which topics have messages to type."""
-        self.topics_needed |= {topic.type.topic for topic in self.task.topics if self._wanted(topic, rows).true_count}
-        if self.task.retries:  # one that is superseded may lie after the messages that are typed
-            return
-        ends = pa.table([rows.column("store_id"), rows.column("physical_offset")], ["store", "offset"])
-        for one in ends.group_by("store").aggregate([("offset", "max")]).to_pylist():
-            if one["store"] is not None and one["offset_max"] is not None:
-                self.ends[one["store"]] = max(self.ends.get(one["store"], 0), one["offset_max"] + 1)
-
-    def _wanted(self, topic: FromOffset, rows: pa.RecordBatch) -> pa.Array:
-        return topic.wanted(rows, before=self.task.retries)
-
-    def type_batch(self, batch: pa.RecordBatch) -> None:
-        for topic in self.task.topics:
-            if topic.type.topic not in self.topics_needed:
-                continue
-            wanted = self._wanted(topic, batch)
-            chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
-            for some in (_as_read(chosen),) if self.task.retries else with_inflated(chosen):
-                for start in range(0, some.num_rows, _SLICE):
-                    self._type_rows(topic.type, some.slice(start, _SLICE))
-
-    def _type_rows(self, type_: TopicType, rows: pa.RecordBatch) -> None:
+    def type_rows(self, type_: TopicType, rows: pa.RecordBatch) -> None:
         """Write each row into the table of its type, or into `dead_letters`."""
         if type_.by is None:
             reader = self.readers.setdefault(type_.table, type_.reader())
@@ -127,35 +141,45 @@ class _Work:
         for name, one in type_.types.items():
             chosen = rows.filter(pc.equal(names, name))
             if chosen.num_rows:
-                self._type_rows(one, chosen)
+                self.type_rows(one, chosen)
         for number, name in enumerate(names.to_pylist()):
             if name not in type_.types:
-                refusals.setdefault(number, _unknown(type_.by, name))
-        self._dead(type_, rows, refusals)
+                place = f"{type_.by}: {'none' if name is None else name[:_LONGEST_NAME]!r}"
+                refusals.setdefault(number, Refusal("its type is not declared", place))
+        self._write_dead(type_, rows, refusals)
 
     def _write(self, type_: TopicType, rows: pa.RecordBatch, results: Typed) -> None:
-        self._dead(type_, rows, results.refusals)
+        self._write_dead(type_, rows, results.refusals)
         typed = rows.select([*_KEPT, "properties"])
         typed = typed.take(_fitting_rows(rows, results.refusals)) if results.refusals else typed
         if not typed.num_rows:
             return
-        columns = _kept(typed)
+        columns = {name: typed.column(name) for name in _KEPT}
         columns |= {column.name: values for column, values in zip(type_.columns, results.columns, strict=True)}
         for name, source in type_.properties.items():
             columns[name] = pc.map_lookup(typed.column("properties"), source, "first")
         self._file(typed_table(type_.table, type_.all_columns)).write(pa.RecordBatch.from_pydict(columns))
-        self.rows[type_.topic] += typed.num_rows
+        self.done.rows[type_.topic] += typed.num_rows
         if results.unknown:
             offsets, prefix = rows.column("physical_offset"), "" if type_.name is None else f"{type_.name}: "
             found = {prefix + path: one._replace(at=offsets[one.at].as_py()) for path, one in results.unknown.items()}
-            merge_unknown(self.unknown.setdefault(type_.topic, {}), found)
+            merge_unknown(self.done.unknown[type_.topic], found)
 
-    def _dead(self, type_: TopicType, rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> None:
-        if refusals:
-            numbers = sorted(refusals)
-            dead = [refusals[number] for number in numbers]
-            self._file(DEAD_LETTERS).write(_dead_rows(type_, rows.take(pa.array(numbers)), dead))
-            self.reasons.setdefault(type_.topic, Counter()).update(refusal.reason for refusal in dead)
+    def _write_dead(self, type_: TopicType, rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> None:
+        if not refusals:
+            return
+        numbers = sorted(refusals)
+        dead, refused = rows.take(pa.array(numbers)), [refusals[number] for number in numbers]
+        columns = {name: dead.column(name) for name in _KEPT} | {
+            "topic": dead.column("topic"),
+            "type": pa.array([type_.name] * dead.num_rows, pa.string()),
+            "reason": pa.array([one.reason for one in refused], pa.string()),
+            "place": pa.array([one.place for one in refused], pa.string()),
+            "properties": dead.column("properties"),
+            "body": _bodies(dead),
+        }
+        self._file(DEAD_LETTERS).write(pa.RecordBatch.from_pydict(columns))
+        self.done.reasons[type_.topic].update(one.reason for one in refused)
 
     def _file(self, table: Table) -> TableFile:
         if table.name not in self.files:
@@ -163,21 +187,14 @@ class _Work:
             self.files[table.name] = self.stack.enter_context(TableFile(self.task.lake, table, name, {}))
         return self.files[table.name]
 
-    def closed(self) -> TypedFile:
-        closed = {name: file.close() for name, file in self.files.items()}
-        actions = {name: action for name, action in closed.items() if action is not None}
-        return TypedFile(actions, self.rows, self.reasons, self.unknown, self.ends)
-
 
 def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iterator[Refusal | None]:
     """Yield the refusal of each message of a topic in a file; None for one that *reader* reads."""
     for batch in plain_batches(lake, MESSAGES, file, _READ):
         of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), fill_value=False))
-        for some in with_inflated(of_topic):
-            for start in range(0, some.num_rows, _SLICE):
-                some_rows = some.slice(start, _SLICE)
-                refusals = _results(reader, some_rows).refusals
-                yield from (refusals.get(number) for number in range(some_rows.num_rows))
+        for rows in _slices(with_inflated(of_topic)):
+            refusals = _results(reader, rows).refusals
+            yield from map(refusals.get, range(rows.num_rows))
 
 
 def _names(by: Discriminator, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, Refusal]]:
@@ -191,10 +208,6 @@ def _names(by: Discriminator, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int,
     is_read[list(results.refusals)] = False
     whole = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.string()), pa.array(is_read), results.columns[0])
     return whole, dict(results.refusals)
-
-
-def _unknown(by: Discriminator, name: str | None) -> Refusal:
-    return Refusal("its type is not declared", f"{by}: {'none' if name is None else name[:_LONGEST_NAME]!r}")
 
 
 def _fitting_rows(rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> pa.Array:
@@ -230,19 +243,3 @@ def _bodies(rows: pa.RecordBatch) -> pa.Array:
     """Return the bodies as they were sent; as they are stored where they cannot be decompressed."""
     inflated = rows.column(BODY_INFLATED)
     return pc.coalesce(inflated, rows.column("body")) if inflated.null_count < len(inflated) else rows.column("body")
-
-
-def _dead_rows(type_: TopicType, rows: pa.RecordBatch, refusals: Sequence[Refusal]) -> pa.RecordBatch:
-    columns = _kept(rows) | {
-        "topic": rows.column("topic"),
-        "type": pa.array([type_.name] * rows.num_rows, pa.string()),
-        "reason": pa.array([refusal.reason for refusal in refusals], pa.string()),
-        "place": pa.array([refusal.place for refusal in refusals], pa.string()),
-        "properties": rows.column("properties"),
-        "body": _bodies(rows),
-    }
-    return pa.RecordBatch.from_pydict(columns)
-
-
-def _kept(rows: pa.RecordBatch) -> dict[str, pa.Array]:
-    return {name: rows.column(name) for name in _KEPT}

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import NamedTuple
-from uuid import uuid4
 
 import pyarrow.dataset as ds
 
@@ -24,22 +22,19 @@ from jobs.lake.commit import (
     commit_rows,
     committed_transaction,
     lost_files,
-    open_table,
-    paths,
     refuse_lost_files,
     rows,
 )
 from jobs.lake.lake import Lake
-from jobs.lake.runs import MANIFESTS, HeldByOtherError, forget
+from jobs.lake.runs import HeldByOtherError, discard, forget, read_stored, stored_manifest, sweep_table
 from jobs.lake.superseded import Obsolete, rewritten
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
-from jobs.typed.ddl import parse_columns
-from jobs.typed.tables import TYPING, typed_table
+from jobs.typed.ddl import TYPING, parse_columns, typed_table
 
 _VERSION = 1
 _KEPT = 8  # manifests
-_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+EVERY_ROW = Obsolete({}, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,34 +58,14 @@ NEVER_TYPED = TopicState({}, {}, {})
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedRows:
-    """Rows that a typing takes out of a table: those of a topic, of one store or of all, from an offset on."""
-
-    topic: str | None = None  # None: as the table has it
-    store_id: str | None = None
-    from_offset: int = 0
-
-    @property
-    def rows(self) -> Obsolete:
-        """The rows themselves."""
-        named = {"topic": self.topic, "store_id": self.store_id}
-        return Obsolete({name: value for name, value in named.items() if value is not None}, self.from_offset)
-
-
-@dataclass(frozen=True, slots=True)
 class TableChange:
     """One commit of a typing."""
 
     table: str
     columns: str | None  # of the bodies, in SQL; None of `dead_letters`
     added: tuple[Action, ...] = ()
-    removed: tuple[RemovedRows, ...] = ()
+    removed: tuple[Obsolete, ...] = ()
     replaces: bool = False  # all rows that the table has
-
-    @property
-    def declared(self) -> Table:
-        """The table as it is written."""
-        return DEAD_LETTERS if self.columns is None else typed_table(self.table, parse_columns(self.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +78,17 @@ class Typing:
     detail: Mapping[str, object] = field(default_factory=dict)
     version: int = _VERSION
 
+    @property
+    def naming(self) -> FileNaming:
+        """How the files of the typing are called."""
+        return FileNaming(TYPING, self.number)
+
     def to_json(self) -> bytes:
         """Return the stored form."""
-        return json.dumps(asdict(self)).encode()
+        values = asdict(self)
+        for change in values["changes"]:
+            change["removed"] = [{**one.values, "from_offset": one.from_offset} for one in change["removed"]]
+        return json.dumps(values).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> "Typing":
@@ -115,7 +98,7 @@ class Typing:
             raise OSError(f"manifest version {values['version']}: this lake was written by a newer program")
         for one in values["changes"]:
             one["added"] = tuple(Action(*action) for action in one["added"])
-            one["removed"] = tuple(RemovedRows(**removed) for removed in one["removed"])
+            one["removed"] = tuple(map(_obsolete, one["removed"]))
         for state in values["topics"].values():
             state["stores"] = {store: StoreState(**reached) for store, reached in state["stores"].items()}
         values["changes"] = tuple(TableChange(**one) for one in values["changes"])
@@ -123,8 +106,9 @@ class Typing:
         return cls(**values)
 
 
-class _PreparedRow(NamedTuple):
-    manifest: str
+def _obsolete(removed: dict[str, str | int | None]) -> Obsolete:
+    from_offset = removed.pop("from_offset")
+    return Obsolete({name: value for name, value in removed.items() if value is not None}, int(from_offset or 0))
 
 
 def newest_typing(lake: Lake) -> Typing:
@@ -132,16 +116,11 @@ def newest_typing(lake: Lake) -> Typing:
     number = committed_transaction(lake, TYPINGS.name, TYPING)
     if not number:
         return Typing(0, {}, ())
-    row = next(iter(rows(lake, TYPINGS.name, _PreparedRow, ds.field("typing") == number)), None)
-    if row is None:
+    found = rows(lake, TYPINGS.name, ("manifest",), ds.field("typing") == number)
+    if not found:
         raise OSError(f"{lake.locate(TYPINGS.name)}: typing {number} is prepared, but its row is missing")
-    location = lake.locate(row.manifest)
-    try:
-        return Typing.from_json(lake.read(row.manifest))
-    except FileNotFoundError as error:
-        raise OSError(f"{location}: this manifest is missing; without it no topic can be typed any further") from error
-    except _NOT_OURS as error:
-        raise OSError(f"{location}: no manifest of a typing: {error}") from error
+    missing = "this manifest is missing; without it no topic can be typed any further"
+    return read_stored(lake, found[0][0], Typing.from_json, "typing", missing)
 
 
 def typed_tables(lake: Lake) -> list[Table]:
@@ -154,30 +133,19 @@ def prepare(lake: Lake, typing: Typing) -> None:
     """Decide that *typing* will be committed; `HeldByOtherError` when another one of its number was faster."""
     for change in typing.changes:
         refuse_lost_files(lake, change.table, change.added)
-    naming = FileNaming(TYPING, typing.number)
-    manifest = f"{MANIFESTS}/{naming.prefix}{uuid4()}.json"
-    lake.create(manifest, typing.to_json())
     row = {
         "typing": typing.number,
         "time": datetime.now(UTC),
         "host": socket.gethostname(),
-        "manifest": manifest,
         "detail": json.dumps(typing.detail),
     }
-    whose = {"broker": "", "store_id": ""}
+    whose, name = {"broker": "", "store_id": ""}, typing.naming.name("prepared")
     try:
-        commit_rows(lake, TYPINGS, naming.name("prepared"), whose, [row], (TYPING, typing.number))
+        with stored_manifest(lake, typing.naming, typing.to_json()) as path:
+            commit_rows(lake, TYPINGS, name, whose, [{**row, "manifest": path}], (TYPING, typing.number))
     except TransactionTakenError as error:
-        discard(lake, typing)
-        lake.delete(manifest)
+        discard(lake, {change.table: change.added for change in typing.changes})
         raise HeldByOtherError(f"typing {typing.number} of this lake was prepared by another process") from error
-
-
-def discard(lake: Lake, typing: Typing) -> None:
-    """Delete the files of a typing that lost."""
-    for change in typing.changes:
-        for action in change.added:
-            lake.delete(f"{change.table}/{action.path}")
 
 
 def commit_typing(lake: Lake, typing: Typing) -> None:
@@ -185,13 +153,12 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
     transaction = (TYPING, typing.number)
     note = {"typing": str(typing.number)}
     for change in typing.changes:
-        table = change.declared
+        table = DEAD_LETTERS if change.columns is None else typed_table(change.table, parse_columns(change.columns))
         with suppress(TransactionTakenError):  # another process committed it
             if change.replaces:
                 commit_replacing(lake, table, change.added, transaction, note)
                 continue
-            removed = [one.rows for one in change.removed]
-            rewrite = rewritten(lake, table, removed, transaction) if removed else None
+            rewrite = rewritten(lake, table, change.removed, transaction) if change.removed else None
             commit(lake, table, change.added, transaction, note, rewrite)
 
 
@@ -208,12 +175,7 @@ def lost_file(lake: Lake, typing: Typing) -> str | None:
 
 def sweep(lake: Lake, typing: Typing) -> None:
     """Delete what attempts of a committed typing left, and the manifests of long ago."""
-    prefix = FileNaming(TYPING, typing.number).prefix
     tables = {table for state in typing.topics.values() for table in state.tables}
     for table in {*(change.table for change in typing.changes), DEAD_LETTERS.name, TYPINGS.name, *tables}:
-        snapshot = open_table(lake, table)
-        kept = paths(snapshot) if snapshot is not None else set()
-        names = [info.name for info in lake.list_files(table) if info.name.startswith(prefix)]
-        for name in set(names) - kept:
-            lake.delete(f"{table}/{name}")
+        sweep_table(lake, table, typing.naming)
     forget(lake, TYPING, typing.number - _KEPT)

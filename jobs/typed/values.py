@@ -112,7 +112,7 @@ def _is_text(value: Value) -> TypeGuard[str]:
 def struct_of(value: Value, fields: Sequence[pa.Field], times: Times, path: str) -> dict[str, object]:
     """Return an object as a struct; a key that no field has is left out."""
     if not isinstance(value, Mapping):
-        raise RefusedBodyError("no object")
+        raise RefusedBodyError("no object", path)
     found = {}
     for field in fields:
         cell = converted(value.get(field.name), field.type, times, member(path, field.name))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.typed.rows import Reader, Row, typed
+from jobs.typed.formats import Reader, Row, typed
 from jobs.typed.values import EPOCH, Refusal, RefusedBodyError, Times, in_zone
 
 Read = Callable[[bytes, int], tuple[object, int]]  # of a body from a byte on: the value, and the byte after it

@@ -122,7 +122,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic of
     FILE, and its brokers do not know the topic.
     """
-    from jobs.typed.installed import check_installed
+    from jobs.typed import check_installed
 
     check_installed(lake)
     if infer:

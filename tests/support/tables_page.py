@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs.lake.catalog import comment_of, sql_type
 from jobs.lake.lake import views
 from jobs.lake.tables import MESSAGES, TABLES, Table
-from jobs.typed.tables import typed_table
+from jobs.typed.ddl import typed_table
 
 _START = "## Columns\n"
 _HEAD = f"""\

@@ -16,11 +16,10 @@ from jobs.lake.lake import Lake
 from jobs.store.workers import OneByOne
 from jobs.typed.avro import Avro
 from jobs.typed.ddl import parse_columns
-from jobs.typed.declaration import Json, TopicType
+from jobs.typed.declaration import TopicType
+from jobs.typed.formats import BodyFormat, Json, Text
 from jobs.typed.protobuf import Protobuf
-from jobs.typed.rows import BodyFormat
 from jobs.typed.run import TypeRequest, type_lake
-from jobs.typed.text import Text
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.lakes import ingest_store, rows_of, table_of

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from jobs.typed import exact_json
 from jobs.typed.ddl import parse_columns
-from jobs.typed.fast_json import FastJson
-from jobs.typed.rows import Typed, UnknownField, array_of
+from jobs.typed.fast_json import read_bodies
+from jobs.typed.formats import Typed, UnknownField
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.cells import BODIES, CELLS, Cell
 
@@ -23,14 +23,6 @@ WIDE = parse_columns(
     "i struct<a: int NOT NULL, b: date>, j date, k binary, l float, m tinyint, n bigint NOT NULL, `o-p` string, "
     "q array<struct<a: int NOT NULL>>"
 )
-_Row = tuple[object, ...] | Refusal
-
-
-def cells_of(row: _Row, columns: Sequence[pa.Field]) -> list[object] | Refusal:
-    """Return a row as a table gives it back."""
-    if isinstance(row, Refusal):
-        return row
-    return [array_of([value], field.type)[0].as_py() for value, field in zip(row, columns, strict=True)]
 
 
 def results_of(found: Typed, bodies: int) -> list[list[object] | Refusal]:
@@ -41,12 +33,12 @@ def results_of(found: Typed, bodies: int) -> list[list[object] | Refusal]:
 
 def both(bodies: Sequence[bytes], columns: Sequence[pa.Field], times: Times = Times()) -> list[list[object] | Refusal]:  # noqa: B008 - frozen
     """Return the rows of the fast reader, once they are those of the scalar one."""
-    found = FastJson(columns, times)(pa.array(bodies, pa.binary()))
-    fast = results_of(found, len(bodies))
-    exact = [cells_of(exact_json.read(body, columns, times), columns) for body in bodies]
-    assert exact == fast
-    assert exact_json.read_all(bodies, columns, times).unknown == found.unknown
-    return exact
+    fast = read_bodies(columns, times, pa.array(bodies, pa.binary()))
+    exact = exact_json.read_all(bodies, columns, times)
+    rows = results_of(exact, len(bodies))
+    assert rows == results_of(fast, len(bodies))
+    assert exact.unknown == fast.unknown
+    return rows
 
 
 def test_fields_that_no_column_takes_are_counted_with_an_example() -> None:
@@ -58,7 +50,7 @@ def test_fields_that_no_column_takes_are_counted_with_an_example() -> None:
         b'{"items": [{"id": 1, "n": "x"}, {"n": "y"}], "z": {"b": [1]}}',
         b'{"z": [], "\\u0061": 1, "long": "%b"}' % (b"l" * 100),
     ]
-    found = FastJson(columns, Times())(pa.array(bodies, pa.binary()))
+    found = read_bodies(columns, Times(), pa.array(bodies, pa.binary()))
 
     assert exact_json.read_all(bodies, columns, Times()).unknown == found.unknown
     assert found.unknown == {
@@ -108,7 +100,7 @@ def test_an_object_an_array_or_a_part_of_one_that_is_another_than_declared_is_re
 def test_a_long_body_that_is_refused_takes_little_memory(body: bytes) -> None:
     tracemalloc.start()
     try:
-        assert isinstance(exact_json.read(body, WIDE, Times()), Refusal)
+        assert exact_json.read_all([body], WIDE, Times()).refusals
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.typed.ddl import SchemaError, parse_columns
-from jobs.typed.text import Text
+from jobs.typed.formats import Text
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.test_json import results_of
 

@@ -13,9 +13,9 @@ from jobs.console.exit_codes import ExitCode
 from jobs.lake.lake import Lake
 from jobs.store.workers import OneByOne
 from jobs.typed import run, typings
+from jobs.typed.ddl import table_name
 from jobs.typed.declaration import DeclarationError, read_types
 from jobs.typed.run import AbsentTopic, Summary, TypeRequest, type_lake
-from jobs.typed.tables import folder_of
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.commands import Run, result_of
@@ -229,7 +229,7 @@ def test_a_topic_leads_nowhere_else(topic: str, tmp_path: Path) -> None:
 
     after = {path.name for path in tmp_path.iterdir()} | {path.name for path in (tmp_path / "lake").iterdir()}
     assert {"typed", "dead_letters", "typings", "types.toml", "_locks"} >= after - before
-    assert ["dead_letters", summary.topics[0].table] == ["dead_letters", f"typed/{folder_of(topic)}"]
+    assert summary.topics[0].table == table_name(topic, None)
     typed_and_dead(tmp_path / "lake", summary.topics[0].table, topic)
 
 
