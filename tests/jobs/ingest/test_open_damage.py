@@ -1,11 +1,19 @@
-"""Damage and gaps that a lake has met are said by every run until they are acknowledged."""
+"""Damage that may still heal, and the pieces of a log that are no messages."""
 
+import errno
+import gc
 import os
 import signal
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+from deltalake import DeltaTable
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
@@ -14,13 +22,18 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.compaction import MANY
 from jobs.lake.findings import OpenDamage
+from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest
 from jobs.report.metrics import write_metrics
+from jobs.restore.run import RestoreRequest, restore
+from jobs.store.ranges import Range, plan_ranges
 from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.layout import BLANK
+from rmq_formats.commitlog.record import encode_record
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import Run
-from tests.support.lakes import ingest_beside, rows_of
+from tests.support.lakes import ingest_beside, leftovers, rows_of
 from tests.support.stores import flip
 
 
@@ -177,3 +190,170 @@ def test_a_run_that_follows_says_what_a_step_finds_at_that_step_and_its_figures_
     assert [(1, 1, 3)] * 2 == [(one["quarantined"], one["open_quarantined"], one["exit_code"]) for one in seen[:2]]
     assert seen[0]["messages"] + 2 == seen[1]["messages"]
     assert min(one["newest_message_time_seconds"] for one in seen) > 0
+
+
+BLOCK = 4096
+STALE = b"an earlier message, which the broker left after the end of its file"
+
+
+def _store_with_stale_bytes(folder: Path) -> tuple[Broker, int]:
+    """Write a full segment whose end has stale bytes up to the end of the file; return where the end begins."""
+    broker = Broker(folder / "store")
+    broker.append(some_records(12))
+    end = broker.offset
+    assert end < BLOCK
+    broker.seal()
+    with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(end + BLANK.size)
+        file.write((STALE * SEGMENT_SIZE)[: SEGMENT_SIZE - end - BLANK.size])
+    broker.append(some_records(5, seed=2))
+    return broker, end
+
+
+@contextmanager
+def _reads_fail(error: int, when: Callable[[int, int], bool]) -> Iterator[None]:
+    """Let reads of the first segment fail that *when* says, by their position and length."""
+    original = os.preadv
+
+    def preadv(descriptor: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.match(f"commitlog/{0:020}") and when(offset, buffers[0].nbytes):
+            raise OSError(error, os.strerror(error), str(path))
+        return original(descriptor, buffers, offset, flags)
+
+    with patch("os.preadv", preadv):
+        yield
+
+
+def _touches(block: int) -> Callable[[int, int], bool]:
+    return lambda offset, length: offset < (block + 1) * BLOCK and offset + length > block * BLOCK
+
+
+def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept(tmp_path: Path) -> None:
+    """A row without bytes stands for zeros: `restore` would invent them."""
+    broker, end = _store_with_stale_bytes(tmp_path)
+
+    with _reads_fail(errno.EIO, _touches(2)):
+        summary = ingest_beside(broker.root, "b")
+
+    rows = rows_of(tmp_path / "lake", "log_pieces")
+    places = [(row["kind"], row["physical_offset"], row["length"]) for row in rows if row["bytes"] is None]
+    kept = {row["physical_offset"]: row["bytes"] for row in rows if row["bytes"] is not None}
+    stored = (broker.root / "commitlog" / f"{0:020}").read_bytes()
+    after = 3 * BLOCK
+    assert ("unknown", 2 * BLOCK, BLOCK) in places
+    assert {("end", end, 2 * BLOCK - end), ("end", after, SEGMENT_SIZE - after)} <= set(places)
+    assert all(stored[at : at + len(data)] == data for at, data in kept.items())
+    assert stored[end : 2 * BLOCK] + stored[after:] == b"".join(kept[at] for at in sorted(kept))
+    assert [("io_error", 2 * BLOCK, BLOCK)] == [
+        (row["reason"], row["physical_offset"], row["length"]) for row in rows_of(tmp_path / "lake", "quarantine")
+    ]
+    assert summary.severity is Severity.DAMAGE
+
+
+def test_what_was_never_read_is_missing_from_a_restored_log(tmp_path: Path) -> None:
+    broker, _ = _store_with_stale_bytes(tmp_path)
+    with _reads_fail(errno.EIO, _touches(2)):
+        ingest_beside(broker.root, "b")
+
+    request = RestoreRequest(Lake(str(tmp_path / "lake")), tmp_path / "restored", with_queues=False, with_index=False)
+    summary = restore(request, OneByOne())
+
+    assert [(2 * BLOCK, 3 * BLOCK)] == [tuple(part) for part in summary.missing]
+    assert "no run could read these bytes" in summary.causes[0]
+
+
+def test_a_row_without_bytes_of_an_earlier_version_is_no_proof_of_zeros(tmp_path: Path) -> None:
+    """It was written before the bytes were read, and stayed when the disk returned an error."""
+    broker, _ = _store_with_stale_bytes(tmp_path)
+    with _reads_fail(errno.EIO, _touches(2)):
+        ingest_beside(broker.root, "b")
+    DeltaTable(tmp_path / "lake" / "log_pieces").update({"kind": "'end'"}, predicate="kind = 'unknown'")
+
+    request = RestoreRequest(Lake(str(tmp_path / "lake")), tmp_path / "restored", with_queues=False, with_index=False)
+    summary = restore(request, OneByOne())
+
+    assert [(2 * BLOCK, 3 * BLOCK)] == [tuple(part) for part in summary.missing]
+
+
+def test_a_read_that_fails_for_another_reason_ends_the_run_before_anything_is_committed(tmp_path: Path) -> None:
+    """A timeout says nothing about the bytes: the next run must read them."""
+    broker, end = _store_with_stale_bytes(tmp_path)
+
+    # The end of the file is read by nothing else, the first time.
+    with _reads_fail(errno.ETIMEDOUT, lambda offset, _: offset == end), pytest.raises(TimeoutError):
+        ingest_beside(broker.root, "b")
+    assert [] == rows_of(tmp_path / "lake")
+    ingest_beside(broker.root, "b")
+
+    rows = rows_of(tmp_path / "lake", "log_pieces")
+    assert [STALE] == [row["bytes"][BLANK.size :][: len(STALE)] for row in rows if row["bytes"] is not None]
+    assert leftovers(tmp_path / "lake") == []
+
+
+def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_gap(tmp_path: Path) -> None:
+    """The records are in the lake by then; the bytes between them never will be."""
+    broker, end = _store_with_stale_bytes(tmp_path)
+    whole = Broker(tmp_path / "whole")
+    placed = whole.append(some_records(12))
+
+    def deleted(offset: int, _: int) -> bool:
+        if offset == end:
+            broker.expire()
+        return offset == end
+
+    with _reads_fail(errno.ENOENT, deleted):
+        summary = ingest_beside(broker.root, "b")
+
+    places = [(row["kind"], row["physical_offset"], row["length"]) for row in rows_of(tmp_path / "lake", "log_pieces")]
+    assert ("unknown", end, SEGMENT_SIZE - end) in places
+    assert "end" not in {kind for kind, _, _ in places}
+    assert len(placed) + 5 == summary.messages
+    assert [(0, SEGMENT_SIZE)] == [(gap["from"], gap["to"]) for gap in summary.gaps]
+
+
+def test_a_file_that_disappears_at_the_end_of_its_range_and_comes_back_ends_the_run(tmp_path: Path) -> None:
+    """Retention brings no file back: this was an unmounted disk."""
+    broker, end = _store_with_stale_bytes(tmp_path)
+
+    with _reads_fail(errno.ENOENT, lambda offset, _: offset == end), pytest.raises(FileNotFoundError):
+        ingest_beside(broker.root, "b")
+
+    assert [] == rows_of(tmp_path / "lake")
+
+
+def test_memory_does_not_follow_the_records_whose_bodies_are_wrong(tmp_path: Path) -> None:
+    """A file that was rewritten by an encrypting filter has nothing else."""
+    _peak_of_wrong_bodies(tmp_path / "first", 100)  # what is compiled and imported is not counted
+    few, many = (_peak_of_wrong_bodies(tmp_path / str(count), count) for count in (8_000, 24_000))
+
+    assert many < 1.5 * few
+
+
+def _peak_of_wrong_bodies(folder: Path, count: int) -> int:
+    """Return the most memory of Python that a run takes whose records all have wrong bodies."""
+    record = a_record(b"body", properties={})
+    log = folder / "store" / "commitlog"
+    log.mkdir(parents=True)
+    with (log / f"{0:020}").open("wb") as file:
+        for number in range(count):
+            placed = record._replace(
+                physical_offset=number * record.total_size, body_crc=record.body_crc ^ (number > 0)
+            )
+            file.write(encode_record(placed))
+        file.write(bytes(BLOCK))
+    tracemalloc.start()
+    try:
+        with patch("jobs.ingest.run.plan_ranges", _narrow_ranges):
+            summary = ingest_beside(folder / "store", "b", tables=frozenset())
+        assert summary.quarantined == count - 2  # the first one proves itself, the last one may be unfinished
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def _narrow_ranges(*asked: Any) -> list[Range]:  # noqa: ANN401 - as they come
+    """Plan ranges whose windows hold far fewer records than the log; what came before the pass is not counted."""
+    gc.collect()
+    tracemalloc.reset_peak()
+    return [replace(range_, window=1 << 17) for range_ in plan_ranges(*asked)]

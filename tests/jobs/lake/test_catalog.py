@@ -1,23 +1,32 @@
-"""Statements that name a lake's tables in a catalog: Spark runs its own, and a day's query opens a day's files."""
+"""Statements that name a lake's tables elsewhere, views over them, recipes of the documentation, and optimize."""
 
 import re
+import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from jobs.command.cli import main
+from jobs.console.amounts import size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.lake.catalog import CatalogKind, NoSuchPlaceError, statements
 from jobs.lake.lake import Lake, views
 from jobs.lake.tables import MESSAGES, TABLES
+from tests.golden import SITUATIONS, StoreOf, release_of
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import ingest_store
+from tests.support.commands import Run, state_of
+from tests.support.lakes import ingest_store, raw_rows
+from tests.support.recipes import RECIPES, TEXT, Recipe, make_recipe_data, show_tables
+from tests.support.scenes import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,3 +125,215 @@ def test_a_bucket_is_named_as_the_cloud_names_it(
 
     assert [None, "messages"] == [one.table for one in made if " VIEW " not in one.text]
     assert expected == made[1].text
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VIEWS = {view.name: view for view in views()}
+
+
+def rows_of_duckdb(lake: Path, name: str) -> set[tuple[object, ...]]:
+    with duckdb.connect() as engine:
+        for table in VIEWS[name].tables:
+            engine.register(table, DeltaTable(lake / table).to_pyarrow_dataset())
+        return set(engine.execute(f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown").fetchall())
+
+
+def rows_of_spark(spark: "SparkSession", lake: Path, name: str) -> set[tuple[object, ...]]:
+    for table in VIEWS[name].tables:
+        spark.read.format("delta").load(str(lake / table)).createOrReplaceTempView(table)
+    return {tuple(row) for row in spark.sql(f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown").collect()}
+
+
+_COLUMNS = {
+    "dead_letters": "consumer_group, origin_topic, origin_message_id, reason",
+    "not_consumed": "consumer_group, topic, queue_id, queue_offset",
+    "timers_pending": "topic, physical_offset",
+    "transactions": "physical_offset, state",
+}
+_GIVEN_UP = ("7F000001000051AF0000000000000000", "7F000001000051AF00000000000002BB", "7F000001000051AF0000000000000576")
+# By the drivers' own notes: a consumer that gives three messages up, a timer of an hour, a commit, a rollback, a check.
+EXPECTED: list[tuple[str, str, set[tuple[object, ...]]]] = [
+    ("b470-retry", "dead_letters", {("cg", "T1", told, "not consumed after 2 tries") for told in _GIVEN_UP}),
+    ("b551-retry", "not_consumed", set()),
+    ("b551-timer", "timers_pending", {("T1", 1968)}),
+    (
+        "b551-base",
+        "transactions",
+        {(54171, "committed"), (54846, "rolled back"), (55207, "checked again"), (56675, "committed")},
+    ),
+    ("b420-base", "transactions", {(48644, "committed"), (49152, "rolled back"), (49551, "open")}),
+]
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("case", EXPECTED, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_a_view_has_what_the_driver_wrote_down_in_both_engines(
+    golden: StoreOf, tmp_path: Path, own_session: "SparkSession", case: tuple[str, str, set[tuple[object, ...]]]
+) -> None:
+    store, name, expected = case
+    ingest_store(golden(store), tmp_path / "lake", release=release_of(store))
+    assert expected == rows_of_duckdb(tmp_path / "lake", name)
+    assert expected == rows_of_spark(own_session, tmp_path / "lake", name)
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+TABLE_OF = {"store": "messages", "tiered": "tiered"}
+
+
+def show(session: "SparkSession", lake: Path, table: str = "messages") -> None:
+    session.read.format("delta").load(str(lake / table)).createOrReplaceTempView(table)
+
+
+def recipe_with(text: str) -> Recipe:
+    (recipe,) = (one for one in RECIPES if text in one.text)
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_recipe_data(tmp_path_factory.mktemp("recipes"))
+
+
+@pytest.mark.sample(3)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("number", range(len(RECIPES)))
+def test_a_recipe_runs_and_finds_something(number: int, data: Path, own_session: "SparkSession") -> None:
+    show_tables(own_session, data)
+
+    assert RECIPES[number].rows(own_session, data) > 0
+
+
+BY_CUSTOMER = [number for number, recipe in enumerate(RECIPES) if "'c3'" in recipe.text or '"c3"' in recipe.text]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("number", BY_CUSTOMER)
+def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path, own_session: "SparkSession") -> None:
+    show_tables(own_session, data)
+
+    assert sorted(RECIPES[number].answer(own_session, data)) == [("Orders", 0, 7, "6"), ("Orders", 0, 8, "7")]
+
+
+def test_every_engine_has_its_recipe_for_the_text_of_a_body() -> None:
+    assert len(BY_CUSTOMER) == 3
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["b551-timerwheel", "b551-timerrocks"])
+def test_what_becomes_of_timer_messages_is_what_the_broker_said(
+    situation: StoreOf, name: str, tmp_path: Path, own_session: "SparkSession"
+) -> None:
+    """The one counted 21 that wait, the other has 21 rows for them in RocksDB; ten of them are rolled."""
+    ingest_store(situation(name) / "store", tmp_path / "lake", "b")
+    show(own_session, tmp_path / "lake")
+    states = Counter(row[-1] for row in recipe_with("'taken back'").answer(own_session, tmp_path))
+
+    assert states == {"waiting": 21, "delivered": 6, "taken back": 1}
+
+
+def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
+    situation: StoreOf, tmp_path: Path, own_session: "SparkSession"
+) -> None:
+    """The broker has compacted up to 161, in its own time; the log goes on to 169."""
+    ingest_store(situation("b551-compaction") / "store", tmp_path / "lake", "b")
+    messages = own_session.read.format("delta").load(str(tmp_path / "lake/messages")).where("topic = 'Comp'")
+    messages = messages.replace("Comp", "Orders", ["topic"])
+    newest = []
+    for end in (162, 170):
+        messages.where(f"queue_offset < {end}").createOrReplaceTempView("messages")
+        newest.append(sorted(row[3] for row in recipe_with("compacted topic").answer(own_session, tmp_path)))
+
+    assert newest == [[*range(155, 162)], [*range(163, 170)]]
+
+
+@pytest.mark.sample(0, always=["1"])
+@pytest.mark.parametrize("expired", [0, 1])
+def test_the_log_of_a_broker_and_its_tier_are_its_full_history_once(
+    situation: StoreOf, expired: int, tmp_path: Path, own_session: "SparkSession"
+) -> None:
+    place = Path(shutil.copytree(situation("b550-tiered"), tmp_path / "place"))
+    ingest_store(place / "store", tmp_path / "history", "b")
+    for segment in sorted((place / "store/commitlog").iterdir())[:expired]:
+        segment.unlink()
+    for name in ("store", "tiered"):
+        ingest_store(place / name, tmp_path / "lake", "b")
+        show(own_session, tmp_path / "lake", TABLE_OF[name])
+    own_session.sql(recipe_with("VIEW one_log").text)
+    columns = ("topic", "queue_id", "queue_offset", "store_timestamp", "uniq_key", "body")
+    one_log = sorted(map(tuple, own_session.table("one_log").select(*columns).collect()))
+    history = own_session.read.format("delta").load(str(tmp_path / "history/messages")).select(*columns)
+    origins = {row.origin for row in own_session.table("one_log").select("origin").distinct().collect()}
+
+    assert sorted(map(tuple, history.collect())) == one_log
+    assert ({"broker", "tier"} if expired else {"broker"}) == origins
+
+
+def test_no_recipe_reads_files_that_the_table_may_no_longer_have() -> None:
+    """After a merge a folder holds the small files and the large one: a reader of `*.parquet` counts rows twice."""
+    assert "*.parquet" not in TEXT
+    assert "read_parquet" not in TEXT
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["b551-types", "b514-types"])
+def test_no_queue_offset_of_a_healthy_store_is_missing(
+    golden: StoreOf, name: str, tmp_path: Path, own_session: "SparkSession"
+) -> None:
+    """A batch in one record has several of them."""
+    ingest_store(golden(name), tmp_path / "lake")
+    show(own_session, tmp_path / "lake")
+
+    assert recipe_with("AS missing").answer(own_session, tmp_path) == []
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["b551-transrocks", "b551-base"])
+def test_transactions_that_were_never_committed_are_those_of_the_view(
+    situation: StoreOf, golden: StoreOf, name: str, tmp_path: Path, own_session: "SparkSession"
+) -> None:
+    ingest_store(situation(name) / "store" if name in SITUATIONS else golden(name), tmp_path / "lake")
+    show(own_session, tmp_path / "lake")
+    view = (ROOT / "jobs/lake/views/transactions.sql").read_text(encoding="utf-8")
+    states = own_session.sql(view).where("state IN ('open', 'rolled back')")
+
+    found = {row.uniq_key for row in own_session.sql(recipe_with("never committed").text).collect()}
+    assert found
+    assert found == {row.uniq_key for row in states.collect()}
+
+
+def _planned(tables: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
+    return [(table["table"], table["merged"], table["written"], table["bytes_before"]) for table in tables]
+
+
+def test_optimize_says_what_it_saved(spark: SparkSession, broker: Broker, tmp_path: Path, run: Run) -> None:
+    del spark
+    for number in range(3):
+        broker.append(some_records(5, seed=number))
+        ingest_store(broker.root, tmp_path / "lake", "b")
+    rows = raw_rows(tmp_path / "lake")
+    files = state_of(tmp_path / "lake")
+
+    estimated = run("optimize", tmp_path / "lake", "--dry-run", "--json", "--engine", "here").document
+    said = run("optimize", tmp_path / "lake", "--dry-run", "--engine", "here").out.splitlines()
+    assert files == state_of(tmp_path / "lake")
+    assert {table["bytes_after"] for table in estimated} == {None}
+    (line,) = (line for line in said if line.startswith("  messages: "))
+    size = size_text(sum(path.stat().st_size for path in (tmp_path / "lake" / "messages").glob("*.parquet")))
+    assert line == (
+        f"  messages: 3 files of {size} would become 1, size not known yet; 0 obsolete files would be deleted"
+    )
+    assert said[-1].startswith("optimize: dry run: ")
+
+    outcome = run("optimize", tmp_path / "lake", "--json")
+    assert _planned(estimated) == _planned(outcome.document)
+
+    saved = {table["table"]: table for table in outcome.document}
+    assert outcome.code is ExitCode.CLEAN
+    assert (saved["messages"]["merged"], saved["messages"]["written"]) == (3, 1)
+    assert 0 < saved["messages"]["bytes_after"] < saved["messages"]["bytes_before"]
+    assert rows == raw_rows(tmp_path / "lake")

@@ -1,4 +1,4 @@
-"""A lake of which something is missing, or older than the rest: it is named, and nothing is read or written over it."""
+"""Lakes that have lost something, have forgotten their runs, or are from an earlier release."""
 
 import json
 import os
@@ -8,20 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from jobs.console.exit_codes import ExitCode
+from jobs.demo import extract
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.lake.integrity import newest_runs
+from jobs.lake.compaction import compact
+from jobs.lake.history import history_conflict
+from jobs.lake.integrity import lost_transactions, newest_runs, put_back
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError, known_stores
+from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.lake.upkeep import optimize
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
-from tests.support.commands import Run
-from tests.support.lakes import ingest_beside, ingest_store, raw_rows, state_without_locks
-from tests.support.stores import tree_state
+from tests.support.commands import Run, state_of
+from tests.support.lakes import ingest_beside, ingest_store, raw_rows, rows_of, state_without_locks, table_of
+from tests.support.stores import files_in, tree_state
 
 TABLES = ("messages", "consume_queue", "index_entries", "index_files")
 
@@ -55,7 +60,7 @@ def commits(lake: Path, table: str) -> list[Path]:
     return sorted((lake / table / "_delta_log").glob("*.json"))
 
 
-def put_back(lake: Path, table: str, count: int) -> None:
+def set_back(lake: Path, table: str, count: int) -> None:
     """Take away the newest commits of a table, as a restored copy or a broken disk would."""
     for path in commits(lake, table)[-count:]:
         path.unlink()
@@ -78,7 +83,7 @@ def test_a_table_that_is_missing_is_named(table: str, broker: Broker) -> None:
 
 
 def test_what_is_prepared_is_not_committed_to_a_new_table_in_the_place_of_one_that_is_gone(broker: Broker) -> None:
-    put_back(lake_of(broker), "runs", 1)
+    set_back(lake_of(broker), "runs", 1)
     shutil.rmtree(lake_of(broker) / "messages")
 
     refused(broker, "messages: .* is missing")
@@ -115,7 +120,7 @@ def test_a_table_that_has_a_newer_run_because_another_process_is_faster_is_no_ha
 )
 def test_a_table_that_is_older_than_its_runs_or_they_than_it_is_named(table: str, said: str, broker: Broker) -> None:
     """Put back from a copy, or without its newest commits: rows are lost, or the next run's number is taken."""
-    put_back(lake_of(broker), table, 2)
+    set_back(lake_of(broker), table, 2)
 
     refused(broker, said)
 
@@ -252,3 +257,143 @@ def test_an_empty_folder_and_one_of_a_killed_first_run_become_a_lake(there: Sequ
     (tmp_path / "lake" / "notes.txt").touch()  # in a lake, files of others are nobody's business
     broker.append(some_records(2, seed=2))
     assert 2 == ingest_beside(broker.root).messages
+
+
+class Forgotten:
+    """A lake of three runs, and a copy of it, table by table, as another engine would make it: rows, and no more."""
+
+    def __init__(self, root: Path) -> None:
+        self.broker, self.lake, self.copy = Broker(root / "store"), root / "lake", root / "copy"
+        for seed in range(3):
+            self.broker.append(some_records(10, seed=seed))
+            self.run(self.lake)
+
+    def run(self, lake: Path) -> int:
+        return ingest_store(self.broker.root, lake, "b").messages
+
+    def copied(self, *, as_of: dict[str, int] | None = None) -> Lake:
+        shutil.copytree(self.lake / "_manifests", self.copy / "_manifests")
+        for table in self.lake.iterdir():
+            if (table / "_delta_log").is_dir():
+                version = (as_of or {}).get(table.name)
+                rows = DeltaTable(table, version=version).to_pyarrow_table() if version else table_of(table)
+                write_deltalake(self.copy / table.name, rows)
+        return Lake(str(self.copy))
+
+    def offsets(self, lake: Path) -> list[int]:
+        return sorted(table_of(lake / "messages").column("physical_offset").to_pylist())
+
+
+@pytest.fixture
+def forgotten(tmp_path: Path) -> Forgotten:
+    return Forgotten(tmp_path)
+
+
+def test_a_copy_of_rows_gets_the_transactions_of_its_lake(forgotten: Forgotten) -> None:
+    """Each transaction is the one that the lake itself has; then the next run brings what is new, once."""
+    lake = forgotten.copied()
+    with pytest.raises(OSError, match=r"every message would come twice(.|\n)*rmq-lake optimize --heal --dry-run"):
+        forgotten.run(forgotten.copy)
+    files = state_of(forgotten.copy)
+
+    lost = lost_transactions(lake)
+
+    assert files == state_of(forgotten.copy)
+    known = {(one.table, one.app): DeltaTable(forgotten.lake / one.table).transaction_version(one.app) for one in lost}
+    assert {(one.table, one.app): one.number for one in lost} == known
+    assert {"messages", "consume_queue", "index_entries", "log_pieces", "runs"} <= {one.table for one in lost}
+    put_back(lake, lost)
+    assert lost_transactions(lake) == []
+    forgotten.broker.append(some_records(5, seed=9))
+    assert (forgotten.run(forgotten.copy), forgotten.run(forgotten.lake)) == (5, 5)
+    assert forgotten.offsets(forgotten.copy) == forgotten.offsets(forgotten.lake)
+
+
+def test_a_sound_lake_has_nothing_to_heal(forgotten: Forgotten) -> None:
+    assert lost_transactions(Lake(str(forgotten.lake))) == []
+
+
+def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(forgotten: Forgotten) -> None:
+    """Its rows lack what that run brought: with the transaction they would never come."""
+    before = DeltaTable(forgotten.lake / "messages").version() - 1
+    lake = forgotten.copied(as_of={"messages": before})
+    files = state_of(forgotten.copy)
+
+    lost = lost_transactions(lake)
+
+    assert [one.table for one in lost if one.doubt] == ["messages"]
+    with pytest.raises(OSError, match=r"messages: has 0 of at least 10 rows where run 3"):
+        put_back(lake, lost)
+    assert files == state_of(forgotten.copy)
+
+
+def test_without_its_manifest_a_lake_is_not_healed(forgotten: Forgotten) -> None:
+    lake = forgotten.copied()
+    shutil.rmtree(forgotten.copy / "_manifests")
+
+    with pytest.raises(OSError, match="this manifest of run 3 is missing"):
+        lost_transactions(lake)
+
+
+def test_a_run_that_was_not_finished_leaves_it_undecided(forgotten: Forgotten) -> None:
+    """Nothing says which tables have its rows."""
+    lake = forgotten.copied()
+    rows = table_of(forgotten.copy / "runs")
+    done = [row["state"] != "done" or row["run"] != 3 for row in rows.to_pylist()]
+    write_deltalake(forgotten.copy / "runs", rows.filter(done), mode="overwrite")
+
+    with pytest.raises(OSError, match=r"run 3 of store .* was not finished"):
+        put_back(lake, lost_transactions(lake))
+
+
+LAKES = Path(__file__).parents[2] / "lakes"
+LATER = ("record_crc", "body_error", "body_inflated")  # columns that the archives' versions did not have
+
+
+def played(root: Path) -> Broker:
+    broker = Broker(root, dispatches=True)
+    broker.append(some_records(60))
+    placed = broker.append(some_records(30, seed=2))
+    broker.truncate(placed[20].physical_offset)
+    broker.append(some_records(40, seed=3))
+    broker.append(some_records(60, seed=4))
+    return broker
+
+
+def of_log(lake: Path, table: str, end: int = 1 << 62) -> list[str]:
+    rows = [row for row in rows_of(lake, table) if row["physical_offset"] < end]
+    return sorted(repr({name: value for name, value in row.items() if name not in LATER}) for row in rows)
+
+
+def ingested(store: Path, lake: Path) -> Summary:
+    return ingest_store(store, lake, "b")
+
+
+@pytest.mark.parametrize("commit", sorted(path.name.removesuffix(".tar.xz") for path in LAKES.glob("*.tar.xz")))
+def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -> None:
+    extract(LAKES / f"{commit}.tar.xz", tmp_path)
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    broker = played(tmp_path / "again")
+    assert files_in(store) == files_in(broker.root)
+    before = {name: of_log(lake, name) for name in ("messages", "consume_queue", "index_entries")}
+
+    unchanged = ingested(broker.root, lake)
+    placed = broker.append(some_records(50, seed=5))
+    continued = ingested(broker.root, lake)
+    fresh = ingested(broker.root, tmp_path / "fresh")
+
+    assert (unchanged.run, unchanged.messages) == (None, 0)
+    assert (continued.run, continued.messages, continued.units["matched"]) == (4, 50, 50)
+    assert continued.index_entries == 3 * len(placed)
+    assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
+    assert fresh.messages == 60 + 20 + 40 + 60 + 50
+    for name, rows in before.items():
+        assert of_log(lake, name, placed[0].physical_offset) == rows
+
+    of_lake = Lake(str(lake))
+    for table in WRITTEN_BY_RUNS:
+        compact(of_lake, table)
+    known = known_stores(of_lake)[0]
+    assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
+    assert history_conflict(of_lake, known, list_store(str(broker.root))) is None
+    assert newest_runs(of_lake, known, is_done=True, spared=frozenset())["messages"] == 4

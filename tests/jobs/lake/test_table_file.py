@@ -1,19 +1,33 @@
-"""The Parquet files of a lake: how they are made, and what is left when they are not finished."""
+"""Files of tables: how they are written and clustered, what Delta's log says of them, and who else reads them."""
 
 import json
 import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, cast
+from unittest.mock import patch
 
+import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
+from jobs.lake import compaction
+from jobs.lake.commit import STATISTICS, ensure_table
+from jobs.lake.compaction import CROWDED, Group, cluster, merge_group
+from jobs.lake.delta_log import descriptors
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches
+from jobs.lake.snapshot_files import StoredFile, batches, files
 from jobs.lake.table_file import SMALL_GROUP, Action, TableFile
-from jobs.lake.tables import QUARANTINE, Table
+from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, Table
 from rmq_formats.arrow import column, required
+from tests.golden import StoreOf
+from tests.support.lakes import dataset_of, ingest_store, rows_of
 
 _RANDOM = random.Random(4711)
 _WHOSE = {"broker": "b", "store_id": "s"}
@@ -142,3 +156,158 @@ def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
     metadata = pq.read_metadata(tmp_path / QUARANTINE.name / "f.parquet")
     assert metadata.num_row_groups == 3
     assert pq.read_table(tmp_path / QUARANTINE.name / "f.parquet")["physical_offset"].to_pylist() == list(range(100))
+
+
+VECTOR = {
+    "storageType": "u",
+    "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^",
+    "offset": 4,
+    "sizeInBytes": 40,
+    "cardinality": 6,
+}
+OTHER = {**VECTOR, "offset": 50, "cardinality": 2}
+
+
+class _Snapshot:
+    """What is asked of a table: where it is, and in which version."""
+
+    def __init__(self, table: Path) -> None:
+        self.table_uri = str(table)
+
+    @staticmethod
+    def version() -> int:
+        return 3
+
+
+def _parquet(path: Path, actions: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kinds = sorted({kind for action in actions for kind in action})
+    pq.write_table(pa.Table.from_pylist([{kind: action.get(kind) for kind in kinds} for action in actions]), path)
+
+
+@pytest.mark.parametrize("form", ["one file", "v2 as Parquet", "v2 as JSON"])
+def test_a_vector_is_found_in_each_form_of_a_checkpoint_and_in_the_commits_after_it(tmp_path: Path, form: str) -> None:
+    log = tmp_path / "messages" / "_delta_log"
+    adds = [
+        {"add": {"path": "a.parquet", "size": 9, "deletionVector": VECTOR}},
+        {"add": {"path": "b.parquet", "size": 9}},
+    ]
+    if form == "one file":
+        _parquet(log / f"{2:020}.checkpoint.parquet", adds)
+    else:
+        _parquet(log / "_sidecars" / "0190a0c5.parquet", adds)
+        sidecars: list[dict[str, Any]] = [
+            {"checkpointMetadata": {"version": 2}},
+            {"sidecar": {"path": "0190a0c5.parquet", "sizeInBytes": 9}},
+        ]
+        top = log / f"{2:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet"
+        if form == "v2 as JSON":
+            top.with_suffix(".json").write_text("\n".join(map(json.dumps, sidecars)))
+        else:
+            _parquet(top, sidecars)
+    (log / f"{3:020}.json").write_text(json.dumps({"add": {"path": "c.parquet", "deletionVector": OTHER}}))
+
+    found = descriptors(Lake(str(tmp_path)), cast("DeltaTable", _Snapshot(tmp_path / "messages")))
+
+    assert {path: dict(vector) for path, vector in found.items()} == {"a.parquet": VECTOR, "c.parquet": OTHER}
+
+
+_LARGEST = (1 << 31) - 1
+_SEEDS = (1, 2, 3, 4)
+
+
+def _merge(groups: Sequence[Group]) -> list[Action | None]:
+    return [merge_group(group) for group in groups]
+
+
+def _add_file(table: Path, random: Random, store: str, run: int) -> None:
+    """Add a file as a run does, of hashes that are spread, or in one place, or all the same."""
+    width = random.choice([_LARGEST, 1000, 1])
+    low = random.randrange(_LARGEST - width + 1)
+    count = random.randrange(1, 400)
+    columns: dict[str, object] = {}
+    for field in INDEX_ENTRIES.plain_schema:
+        value = store if pa.types.is_string(field.type) else run
+        columns[field.name] = [value if not pa.types.is_timestamp(field.type) else 0] * count
+    columns["key_hash"] = sorted(low + random.randrange(width) for _ in range(count))
+    columns["entry"] = list(range(count))
+    write_deltalake(table, pa.table(columns, schema=INDEX_ENTRIES.plain_schema), mode="append")
+
+
+def _rows(table: Path) -> Counter[tuple[object, ...]]:
+    found = DeltaTable(table).to_pyarrow_table().select(["store_id", "slot", "key_hash", "entry"])
+    return Counter(zip(*(found.column(name).to_pylist() for name in found.column_names), strict=True))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_the_same_rows_are_in_files_of_which_a_hash_is_in_few(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    lake, table = Lake(str(tmp_path)), tmp_path / INDEX_ENTRIES.name
+    for run in range(60):
+        _add_file(table, random, random.choice(["a", "b"]), run)
+        if run in {20, 40}:
+            with patch.object(compaction, "_MOST_ROWS", 500):
+                cluster(lake, INDEX_ENTRIES, _merge)
+    before = _rows(table)
+    with patch.object(compaction, "_MOST_ROWS", 500):
+        cluster(lake, INDEX_ENTRIES, _merge)
+        there = files(lake, DeltaTable(table), INDEX_ENTRIES)
+        assert cluster(lake, INDEX_ENTRIES, _merge).merged == 0
+
+    assert _rows(table) == before
+    for store, first in product(("a", "b"), there):  # most files overlap where one of them begins
+        key_hash = first.low("key_hash", 0)
+        opened = [file for file in there if file.may_have("store_id", store) and file.may_have("key_hash", key_hash)]
+        assert len(opened) < CROWDED * 5  # steps that 30 files a store go down
+
+
+def test_a_round_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> None:
+    lake, table = Lake(str(tmp_path)), tmp_path / INDEX_ENTRIES.name
+    for run in range(CROWDED):
+        _add_file(table, Random(run), "a", run)
+    before, version = _rows(table), DeltaTable(table).version()
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        cluster(lake, INDEX_ENTRIES, _gone)
+
+    assert (_rows(table), DeltaTable(table).version()) == (before, version)
+
+
+def _gone(groups: Sequence[Group]) -> list[Action | None]:
+    raise OSError(f"the disk is gone before {len(groups)} files")
+
+
+RELEASE = "5.3.3"
+
+
+@pytest.fixture
+def lake(golden: StoreOf, tmp_path: Path) -> Path:
+    ingest_store(golden("b533-base"), tmp_path / "lake", release=RELEASE)
+    return tmp_path / "lake"
+
+
+def test_a_column_without_limits_in_the_log_is_not_taken_for_empty(lake: Path) -> None:
+    """`deltalake` compared with NULL where Delta's log has no limits: DuckDB and Arrow found no message by its tag."""
+    rows = [row for row in rows_of(lake) if row["tags"] == "TagA"]
+    messages = dataset_of(lake / "messages")
+
+    assert rows
+    assert len(rows) == messages.to_table(filter=pc.field("tags") == "TagA").num_rows
+    assert [(len(rows),)] == duckdb.sql("SELECT count(*) FROM messages WHERE tags = 'TagA'").fetchall()
+
+
+def test_a_table_of_an_earlier_version_gets_the_names_of_its_limits(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    DeltaTable.create(
+        str(tmp_path / "messages"), MESSAGES.delta_schema, configuration={"delta.checkpointInterval": "50"}
+    )
+
+    table = ensure_table(lake, MESSAGES)
+
+    configuration = table.metadata().configuration
+    assert ("50", "broker,store_id,segment") == (
+        configuration["delta.checkpointInterval"],
+        configuration[STATISTICS][:23],
+    )
+    assert table.version() == ensure_table(lake, MESSAGES).version()

@@ -1,8 +1,30 @@
-"""The tables' documentation is their declaration."""
+"""Tables are as they are declared; findings and inflated bodies among them."""
 
+import zlib
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+from tests.jobs.lake.test_integrity import LATER
+
+from jobs.export.items import NEEDED
+from jobs.ingest.request import Summary
+from jobs.lake.bodies import DEFAULT_LIMIT, with_inflated
+from jobs.lake.findings import Finding
+from jobs.lake.identity import identify
+from jobs.lake.integrity import record_findings
+from jobs.lake.lake import Lake
 from jobs.lake.tables import TABLES
+from jobs.restore.run import RestoreRequest, restore
+from jobs.store.selection import Selection
+from jobs.store.store import list_store
+from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.layout import COMPRESSED
+from rmq_formats.commitlog.record import MessageRecord
+from tests.golden import StoreOf
+from tests.rmq_formats.builders import a_record
+from tests.support.broker import Broker, some_records
+from tests.support.lakes import ingest_store, rows_of, table_of
 from tests.support.tables_page import page
 
 DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
@@ -26,3 +48,125 @@ def test_bodies_come_last() -> None:
 
     assert messages.schema.names[-2:] == ["body", "body_inflated"]
     assert messages.schema.names[:2] == ["broker", "store_id"]
+
+
+FINDING = Finding(
+    "queues", "dangling", "consumequeue/T1/0/00000000000000000000", 40, "physical_offset", "1", "2", "why", 3
+)
+
+
+def test_each_verification_is_kept_under_its_own_number(golden: StoreOf, tmp_path: Path) -> None:
+    root = golden("b551-base")
+    summary = ingest_store(root, tmp_path, "b0")
+    lake = Lake(str(tmp_path))
+    known = identify(lake, list_store(str(root)), None, register_new=False)
+
+    assert [record_findings(lake, known, None, found) for found in ([FINDING], [], [FINDING, FINDING])] == [1, 2, 3]
+
+    rows = table_of(tmp_path / "findings").to_pylist()
+    assert sorted(row["verification"] for row in rows) == [1, 3, 3]
+    assert {(row["broker"], row["store_id"]) for row in rows} == {("b0", summary.store_id)}
+    kept = {key: rows[0][key] for key in Finding._fields if key in rows[0]}
+    assert kept.items() <= FINDING._asdict().items()
+    assert len(kept) == 9
+
+
+TEXT = b'{"order": 7, "note": "' + b"again " * 40 + b'"}'
+BOMB = zlib.compress(bytes(DEFAULT_LIMIT + 1))
+
+
+def compressed(body: bytes = TEXT) -> MessageRecord:
+    return a_record(body, sys_flag=COMPRESSED)
+
+
+def a_store(root: Path) -> Broker:
+    """Write messages whose bodies are plain, compressed, no stream, and far larger than anybody should inflate."""
+    broker = Broker(root, segment_size=1 << 20)
+    sent = [compressed(zlib.compress(TEXT)), compressed(b"no stream"), compressed(BOMB), compressed(b"")]
+    broker.append([*some_records(5), *sent, *some_records(5, seed=2)])
+    return broker
+
+
+def taken(broker: Broker, lake: Path, *, inflated: bool = True) -> Summary:
+    selection = Selection(with_inflated=inflated)
+    return ingest_store(broker.root, lake, "b", selection=selection)
+
+
+def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in {"store_id", *names}}
+
+
+def added(lake: Path, table: str = "messages") -> list[tuple[bytes | None, str | None]]:
+    rows = rows_of(lake, table)
+    assert [(None, None)] * (len(rows) - sum(row["is_compressed"] for row in rows)) == [
+        (row["body_inflated"], row["body_error"]) for row in rows if not row["is_compressed"]
+    ]
+    return [(row["body_inflated"], row["body_error"]) for row in rows if row["is_compressed"]]
+
+
+EXPECTED = [
+    (TEXT, None),
+    (None, "body is no zlib stream: Error -3 while decompressing data: incorrect header check"),
+    (None, f"body is larger than {DEFAULT_LIMIT} bytes when decompressed"),
+    (b"", None),
+]
+
+
+def test_a_compressed_body_lies_inflated_beside_the_stored_one(tmp_path: Path) -> None:
+    broker = a_store(tmp_path / "store")
+    taken(broker, tmp_path / "with")
+    taken(broker, tmp_path / "without", inflated=False)
+
+    assert added(tmp_path / "with") == EXPECTED
+    assert added(tmp_path / "without") == [(None, None)] * 4
+    stored, plain = ([without(row, *LATER) for row in rows_of(tmp_path / name)] for name in ("with", "without"))
+    assert stored == plain
+
+
+def test_bombs_are_inflated_a_few_at_once() -> None:
+    """A window of the log may hold a thousand of them, each within the limit."""
+    limit = 1 << 16
+    bomb = zlib.compress(bytes(limit))
+    rows = {
+        "broker": ["b"] * 100,
+        "physical_offset": list(range(100)),
+        "sys_flag": [COMPRESSED] * 100,
+        "body_length": [len(bomb)] * 100,
+        "body": [bomb] * 100,
+        "is_compressed": [True] * 100,
+    }
+    assert set(NEEDED) < set(rows)
+
+    parts = list(with_inflated(pa.RecordBatch.from_pydict(rows), limit=limit, budget=4 * limit))
+
+    assert [part.num_rows for part in parts] == [4] * 25
+    assert [offset for part in parts for offset in part.column("physical_offset").to_pylist()] == list(range(100))
+    assert {len(body) for part in parts for body in part.column("body_inflated").to_pylist()} == {limit}
+
+
+def test_superseded_messages_keep_theirs(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store", segment_size=1 << 20)
+    broker.append(some_records(5))
+    placed = broker.append([compressed(zlib.compress(TEXT)), *some_records(3, seed=2)])
+    for name in ("with", "without"):
+        taken(broker, tmp_path / name, inflated=name == "with")
+    broker.truncate(placed[0].physical_offset)
+    broker.append(some_records(30, seed=9))
+    for name in ("with", "without"):
+        taken(broker, tmp_path / name, inflated=name == "with")
+
+    assert added(tmp_path / "with", "superseded_messages") == [(TEXT, None)]
+    assert added(tmp_path / "without", "superseded_messages") == [(None, None)]
+
+
+def test_a_log_is_restored_from_what_was_stored(tmp_path: Path) -> None:
+    broker = a_store(tmp_path / "store")
+    taken(broker, tmp_path / "lake")
+
+    restore(
+        RestoreRequest(Lake(str(tmp_path / "lake")), tmp_path / "out", with_queues=False, with_index=False), OneByOne()
+    )
+
+    (segment,) = (tmp_path / "out" / "commitlog").iterdir()
+    original = (broker.root / "commitlog" / segment.name).read_bytes()
+    assert segment.read_bytes() == original
