@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from tests.jobs.lake.test_integrity import LATER
 
 from jobs.export.items import NEEDED
 from jobs.ingest.request import Summary
@@ -22,6 +21,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import MessageRecord
 from tests.golden import StoreOf
+from tests.jobs.lake.test_integrity import LATER
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, rows_of, table_of
