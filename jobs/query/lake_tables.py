@@ -7,10 +7,9 @@ filters what remains.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from arro3.core import RecordBatchReader
@@ -40,6 +39,7 @@ _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error o
 
 # This rule of DataFusion names values that it reads from maps twice, and then refuses views that join such tables.
 _SETTINGS = {"datafusion.optimizer.enable_leaf_expression_pushdown": "false"}
+_Value = TypeVar("_Value")
 _ALWAYS = 1 << 63  # a file without statistics may hold messages of any time
 
 
@@ -76,16 +76,14 @@ class LakeTables:
             raise NotAStore(f"no lake: it has no table {MESSAGES}", None, self._lake)
 
     def _table(self, name: str) -> DeltaTable | None:
-        if name not in self._opened:
-            self._opened[name] = self._registered(name)
-        return self._opened[name]
-
-    def _registered(self, name: str) -> DeltaTable | None:
-        """Make a table known to queries; `OSError` where another engine has given it features that they do not read."""
+        """Make a table known to SQL; `OSError` where another engine has given it features that are not read here."""
+        if name in self._opened:
+            return self._opened[name]
         location = join(self._lake, name)
         try:
             table = open_delta(location, self._options)
         except TableNotFoundError:
+            self._opened[name] = None
             return None
         if name == MESSAGES:
             _refuse_other_types(table)
@@ -95,6 +93,7 @@ class LakeTables:
             reason = str(error).rpartition(": ")[2]
             advice = "Spark SQL reads it, and so do restore, diff and export"
             raise OSError(f"{location}: queries cannot read this table: {reason}; {advice}") from error
+        self._opened[name] = table
         return table
 
     def _actions(self, name: str) -> list[dict[str, Any]]:
@@ -164,22 +163,17 @@ class LakeTables:
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows; `OSError` where a file that Delta's log names is missing or damaged."""
-        with self._naming_files():
-            # The engine's own reader would hold Python's lock until it is done, and with it every other thread.
-            return plain_rows(self._builder.execute(sql))
+        # The engine's own reader would hold Python's lock until it is done, and with it every other thread.
+        return self._read(sql, plain_rows)
 
     def numbers(self, sql: str) -> list[int]:
         """Run a query of one column of whole numbers and return its values."""
-        with self._naming_files():
-            found: list[int] = pa.RecordBatchReader.from_stream(self._builder.execute(sql)).read_all()[0].to_pylist()
-            return found
+        return self._read(sql, lambda found: pa.RecordBatchReader.from_stream(found).read_all()[0].to_pylist())
 
-    @contextmanager
-    def _naming_files(self) -> Iterator[None]:
-        """Turn the engine's error about a file into an `OSError` that names it."""
+    def _read(self, sql: str, take: Callable[[RecordBatchReader], list[_Value]]) -> list[_Value]:
         try:
-            yield
-        except Exception as error:
+            return take(self._builder.execute(sql))
+        except Exception as error:  # the engine's own, about a file that it does not name by itself
             found = _FILE.search(str(error))
             if found is None:
                 raise

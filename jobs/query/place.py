@@ -69,9 +69,9 @@ class Place:
 
 
 @contextmanager
-def open_place(place: Place, progress: Progress = silent) -> Iterator[Source]:
+def open_place(place: Place) -> Iterator[Source]:
     """Open a store, or the only store of a lake that can be meant; `SeveralStoresError` where there are more."""
-    with open_stores(place, progress) as sources:
+    with open_stores(place) as sources:
         yield only_one(sources)
 
 

@@ -28,7 +28,7 @@ from rmq_formats.properties import index_key_hash
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import BROKER, STORED
 from tests.rmq_formats.strategies import mutations
-from tests.support.commands import overwrite, packages_loaded_by
+from tests.support.commands import overwrite
 from tests.support.lakes import ingest_store
 from tests.support.query_lakes import open_lake, write_entries, write_messages
 from tests.support.query_stores import GEOMETRY, RELEASE, Sent, offsets, opened, stored, write_store
@@ -286,16 +286,6 @@ def test_a_lake_without_bodies_still_shows_its_messages(tmp_path: Path) -> None:
 
     assert [b""] == [message.record.body for message in answer.messages]
     assert "this lake was made without bodies" in source.notes
-
-
-def test_a_query_of_a_lake_imports_neither_spark_nor_the_compiled_scan_nor_pandas(tmp_path: Path) -> None:
-    records = stored([Sent("Orders", ("k1",))])
-    store = write_store(tmp_path / "store", records)
-    write_messages(tmp_path / "lake", store, RELEASE)
-    write_entries(tmp_path / "lake", records, RELEASE)
-    loaded = packages_loaded_by("query", "by-key", "-t", "Orders", "-k", "k1", "--quiet", "--lake", tmp_path / "lake")
-
-    assert not loaded & {"pyspark", "numba", "pandas", "py4j"}
 
 
 def test_a_message_that_the_lake_has_in_quarantine_is_not_called_deleted(tmp_path: Path) -> None:

@@ -107,16 +107,13 @@ def test_widths_count_utf_16_units() -> None:
 )
 def test_gbk_is_decoded_as_java_decodes_it(raw: bytes, text: str) -> None:
     assert decode_as_java(raw, "GBK") == text
+    assert decode_as_java(text.encode("utf-16-be"), "UTF-16") == text  # without a mark the high byte comes first
 
 
 @pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", "base64", "no-such"])
 def test_what_is_no_charset_of_texts_is_refused(charset: str) -> None:
     with pytest.raises(ValueError, match="not a charset"):
         check_charset(charset)
-
-
-def test_utf_16_without_a_mark_begins_with_the_high_byte() -> None:
-    assert decode_as_java("\u6b63".encode("utf-16-be"), "UTF-16") == "\u6b63"
 
 
 _TAGS = ("AaAa", "BBBB", None, "TagA", "TagA", "TagA")  # the first two have one hash
