@@ -95,14 +95,9 @@ def open_stores(place: Place, progress: Progress = silent) -> Iterator[Sequence[
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
         writers = None if place.release else seeming_writers(reader)
-        source = StoreSource(
-            reader,
-            writers.value.newest if writers else place.release or NEWEST,
-            through_log=place.through_log,
-            progress=progress,
-            broker=place.broker or conf.broker_name or _own_name(reader.topic_config),
-            possible=writers.value.possible if writers else (),
-        )
+        releases = writers.value.possible if writers else (place.release or NEWEST,)
+        broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
+        source = StoreSource(reader, *releases, through_log=place.through_log, progress=progress, broker=broker)
         source.delay_levels = conf.delay_level or source.delay_levels
         if writers:
             source.say_if_assumed(writers)

@@ -71,24 +71,22 @@ class StoreSource(Source):
 
     name = "the store"
 
-    def __init__(  # noqa: PLR0913 - how a store is asked
+    def __init__(
         self,
         reader: StoreReader,
-        release: Release,
-        *,
+        *releases: Release,
         through_log: bool = False,
         progress: Progress = silent,
         broker: str | None = None,
-        possible: Sequence[Release] = (),
     ) -> None:
         """
-        Answer from *reader*'s files as *release*, which is the newest of the *possible* ones where several may be.
+        Answer from *reader*'s files as the last one of the *releases* that may have written them.
 
         *through_log*: as if index and queue files were lost.
         """
         super().__init__()
         self.reader = reader
-        self.possible_releases = tuple(possible) or (release,)
+        self.possible_releases = releases
         self.through_log = through_log
         self.broker = broker
         self.delay_levels = DEFAULT_DELAY_LEVELS

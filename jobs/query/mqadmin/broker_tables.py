@@ -25,23 +25,11 @@ _MAP_BUCKETS = 16
 _GROUP_WIDTHS = (64, 6, 24, 5, 14, 7)  # of ConsumerProgressSubCommand of 4.9.8, which later ones have kept
 
 # SubscriptionGroupConfig's fields in their order, and since when they are there.
-_FIELDS = {
-    "groupName": "",
-    "consumeEnable": "",
-    "consumeFromMinEnable": "",
-    "consumeBroadcastEnable": "",
-    "consumeMessageOrderly": "5.0.0",
-    "retryQueueNums": "",
-    "retryMaxTimes": "",
-    "groupRetryPolicy": "5.0.0",
-    "brokerId": "",
-    "whichBrokerWhenConsumeSlowly": "",
-    "notifyConsumerIdsChangedEnable": "",
-    "groupSysFlag": "5.0.0",
-    "consumeTimeoutMinute": "5.0.0",
-    "subscriptionDataSet": "5.1.1",
-    "attributes": "5.1.4",
-}
+_FIELDS = (
+    "groupName consumeEnable consumeFromMinEnable consumeBroadcastEnable consumeMessageOrderly@5.0.0 retryQueueNums "
+    "retryMaxTimes groupRetryPolicy@5.0.0 brokerId whichBrokerWhenConsumeSlowly notifyConsumerIdsChangedEnable "
+    "groupSysFlag@5.0.0 consumeTimeoutMinute@5.0.0 subscriptionDataSet@5.1.1 attributes@5.1.4"
+)
 _POLICIES = ("exponentialRetryPolicy", "customizedRetryPolicy")
 
 MAPPING_FILE = "topicQueueMapping.json"
@@ -206,7 +194,7 @@ def consumer_config(line: Line, context: Context) -> ExitCode:
     names = (topic.removesuffix(_REPLY_TOPIC) for topic in config.topics if topic.endswith(_REPLY_TOPIC))
     cluster = next((name for name in names if name in config.topics), "cluster")
     printer.out(f"{'=' * 29}{cluster}:{context.broker_name}{'=' * 29}\n")
-    for name, since in _FIELDS.items():
+    for name, _, since in (field.partition("@") for field in _FIELDS.split()):
         if not since or source.release.version >= Version.parse(since):
             printer.out(f"{pad(name, 40)}=  {_java_text(name, settings.get(name))}\n")
     return context.finish()
