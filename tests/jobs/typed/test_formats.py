@@ -1,19 +1,32 @@
-"""What becomes of a value is the same in every format that has it: by hand, as docs/typed.md has it."""
+"""Values in every format, bodies of text, and docs/typed.md, which has both by hand."""
 
+import re
+import resource
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from jobs.typed.ddl import parse_columns
-from jobs.typed.values import Refusal
-from tests.jobs.typed import test_avro, test_protobuf, test_text
-from tests.jobs.typed.cells import SPELLED, Dead, Spelled
-from tests.jobs.typed.test_json import both
+from jobs.console.exit_codes import ExitCode
+from jobs.typed.ddl import SchemaError, parse_columns
+from jobs.typed.formats import Text
+from jobs.typed.values import Refusal, Times
+from tests.jobs.typed import test_avro, test_protobuf
+from tests.jobs.typed.cells import SPELLED, Dead, Spelled, formats_table, table
+from tests.jobs.typed.test_json import both, results_of
+from tests.jobs.typed.test_typing import ingested
+from tests.support.commands import Run
+from tests.support.lakes import DELTA_EXTENSION
 
 
 def _read(one: Spelled, format_: str) -> object:
     if format_ == "json":
         (row,) = both([b'{"v": %b}' % (one.json or b"")], parse_columns(f"v {one.column}"))
     elif format_ == "text":
-        row = test_text.read(one.text or b"", "(?P<v>.*)", f"v {one.column}")
+        row = read(one.text or b"", "(?P<v>.*)", f"v {one.column}")
     elif one.avro is not None and format_ == "avro":
         row = test_avro.read(bytes.fromhex(one.avro[1]), v=one.avro[0])
     else:
@@ -34,3 +47,103 @@ def test_a_value_is_the_same_in_every_format(one: Spelled, format_: str) -> None
 
     assert isinstance(expected, Dead) == isinstance(found, Dead)
     assert expected == found or (expected in {"nan", "inf"} and expected == str(found))
+
+
+_PATTERN = r"(?P<level>[A-Z]+) (?P<took>[^ ]*)(?: (?P<message>.*))?"
+_COLUMNS = parse_columns("message string, level string, took double NOT NULL")
+
+
+def read(body: bytes, pattern: str = _PATTERN, columns: str | None = None) -> list[object] | Refusal:
+    declared = _COLUMNS if columns is None else parse_columns(columns)
+    Text(pattern).check(declared)
+    return results_of(Text(pattern).reader(declared, Times())(pa.array([body])), 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"INFO 1.5 up and running", ["up and running", "INFO", 1.5]),
+        ("INFO 2 ü".encode(), ["ü", "INFO", 2.0]),
+        (b"INFO 2", ["", "INFO", 2.0]),
+        (b"INFO " + b"0" * 5000 + b"7", ["", "INFO", 7.0]),
+        (b"INFO NaN", ("no double", "$.took")),
+        (b"INFO 9007199254740993", ("an integer that double does not hold exactly", "$.took")),
+        (b"INFO ", ("a value that must be there is missing", "$.took")),
+        (b"info 1", ("does not match the pattern", "$")),
+        (b"INFO 1 a\n", ("does not match the pattern", "$")),
+        (b"", ("does not match the pattern", "$")),
+        (b"INFO 1 \xff", ("invalid UTF-8", "byte 7")),
+    ],
+)
+def test_a_body_is_a_row_by_its_groups_or_refused(body: bytes, expected: object) -> None:
+    assert (Refusal(*expected) if isinstance(expected, tuple) else expected) == read(body)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "columns", "says"),
+    [
+        ("(?P<a>", "a int", "missing"),
+        ("(?P<a>.)(.)", "a int", "unnamed groups"),
+        (r"(?P<a>.)\1", "a int", "invalid escape"),
+        ("(?P<a>(?:b{1000}){1000})", "a int", "repetition"),
+        ("(?P<a>\ud800)", "a int", "surrogates"),
+        ("(?P<a>.)", "b int", "b int: of no group"),
+        ("(?P<a>.)", "a array<int>", "a array<int>: of no group, or no type of a single value"),
+    ],
+)
+def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, columns: str, says: str) -> None:
+    with pytest.raises(SchemaError, match=re.escape(says)):
+        read(b"", pattern, columns)
+
+
+def test_no_body_makes_a_pattern_slow() -> None:
+    """A pattern that takes Python's `re` longer than the universe has been there."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    assert isinstance(read(b"a" * 4_000_000 + b"!", "(?P<a>(?:a+)+)", "a string"), Refusal)
+
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
+
+
+@given(st.text("AZ 1.\n", max_size=12))
+def test_a_body_matches_as_in_python(text: str) -> None:
+    expected = re.fullmatch(_PATTERN, text)
+    found = read(text.encode(), columns="level string, took string, message string")
+
+    if expected is None:
+        assert isinstance(found, Refusal)
+    else:
+        assert [group or "" for group in expected.groups()] == found
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "typed.md").read_text(encoding="utf-8")
+
+
+_BLOCK = re.compile(r"^```(json|toml|console|sql)\n(.*?)^```\n(?:\n((?:\|[^\n]*\n)+))?", re.DOTALL | re.MULTILINE)
+
+
+def test_the_tables_of_values_are_the_tested_ones() -> None:
+    assert f"\n\n{formats_table()}\n\n" in PAGE
+    assert PAGE.endswith(f"\n\n{table()}\n")
+
+
+def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.chdir(tmp_path)
+    connection = duckdb.connect()
+    connection.execute(f"LOAD '{DELTA_EXTENSION}'")
+    shown = []
+    for language, text, answer in _BLOCK.findall(PAGE):
+        shown.append(language)
+        if language == "json":
+            ingested(tmp_path, *text.encode().splitlines())
+        elif language == "toml":
+            (tmp_path / "types.toml").write_text(text)
+        elif language == "console":
+            command, *lines = text.splitlines()
+            outcome = run(*command.split()[2:], "--engine", "here")
+            assert ExitCode.CLEAN is outcome.code
+            assert lines == outcome.out.splitlines()[: len(lines)]
+        else:
+            found = connection.sql(text).fetchall()
+            assert [f"| {' | '.join(map(str, row))} |" for row in found] == answer.splitlines()[2:]
+    assert ["json", "toml", "console", "sql", "sql", "toml", "console", "sql"] == shown

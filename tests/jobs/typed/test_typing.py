@@ -7,7 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
+import polars as pl
 import pytest
+from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
 from jobs.lake.lake import Lake
@@ -19,7 +22,7 @@ from jobs.typed.run import AbsentTopic, Summary, TypeRequest, type_lake
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.commands import Run, result_of
-from tests.support.lakes import ingest_store, rows_of
+from tests.support.lakes import DELTA_EXTENSION, ingest_store, rows_of, table_of
 
 ORDERS = '[topic."Orders"]\nformat = "json"\nschema = "id bigint, name string"\n'
 
@@ -543,3 +546,100 @@ def test_a_catalog_names_the_typed_tables(tmp_path: Path, run: Run) -> None:
     for name, folder in (("typed_Orders", "typed/Orders"), ("typed_dead_letters", "dead_letters")):
         assert f"`rocketmq`.`{name}` USING delta LOCATION 'file://{tmp_path}/lake/{folder}'" in statements
     assert "CREATE OR REPLACE VIEW `rocketmq`.dead_letters" in statements
+
+
+_BODIES = (
+    b'{"id": 1, "price": 1.5, "day": "2026-11-23", "at": "2026-11-23T10:00:00Z", "note": null, "tags": ["a"]}',
+    b'{"id": 2, "price": 2, "day": "2026-11-24", "at": "2026-11-23T10:00:00.5+08:00", "who": {"n": 1, "ok": true}}',
+    b'{"id": 3, "price": 3e10, "day": "2026-11-24", "a b": "x", "big": 12345678901234567890}',
+    b'{"id": "four", "tags": [null, "b"], "what \\"is\\" it": 1}',
+    b"not JSON",
+    b"",
+)
+_SCHEMA = (
+    'schema = "id bigint, price double, day date, at timestamp, body_tags array<string>, '
+    'who struct<n: bigint, ok: boolean>, body_a_b string, big decimal(38,0), body_what__is__it bigint"'
+)
+
+
+def test_a_proposal_types_what_it_says(tmp_path: Path, run: Run) -> None:
+    ingested(tmp_path, *_BODIES)
+
+    outcome = run("type", tmp_path / "lake", "--infer", "-t", "Orders", "--engine", "here")
+
+    assert ExitCode.CLEAN is outcome.code
+    assert outcome.out.splitlines() == [
+        "# Orders: 3 of 6 bodies fit",
+        "#   1 time at $.id: no bigint",
+        "#   1 time at byte 0: invalid JSON",
+        "#   1 time at byte 0: an empty body",
+        "#   no column: note (always null)",
+        '[topic."Orders"]',
+        'format = "json"',
+        _SCHEMA,
+        'from = { body_tags = "tags", body_a_b = "a b", body_what__is__it = "what \\"is\\" it" }',
+    ]
+    typed(tmp_path, outcome.out)
+    assert (3, 3) == typed_and_dead(tmp_path / "lake")
+
+
+@pytest.mark.parametrize(
+    "bodies", [[], [b"x"], [b"[1]"], [b"{}"], [b'{"a": null}'], [b'{"": ' + b"[" * 99 + b"]" * 99 + b"}"]]
+)
+def test_a_topic_without_objects_has_no_proposal(bodies: list[bytes], broker: Broker, tmp_path: Path, run: Run) -> None:
+    write(broker, b"other", topic="Payments")
+    write(broker, *bodies)
+    ingested(tmp_path)
+
+    outcome = run("type", tmp_path / "lake", "--infer", "-t", "Orders", "--engine", "here")
+
+    assert ExitCode.NOT_FOUND is outcome.code
+    assert "nothing to propose" in outcome.out
+
+
+def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "types.toml").write_text(
+        '[topic.Orders]\nformat = "json"\nschema = "id int, d decimal(5,2), at timestamp, who struct<n: array<int>>"'
+    )
+    found = []
+    for engine in ("here", "spark"):
+        folder = tmp_path / engine
+        broker = Broker(folder / "store")
+        for body in (
+            b'{"id": 1, "d": 1.5, "at": "2026-11-23T10:00:00Z", "who": {"n": [1, null]}}',
+            b'{"id": 1.5}',
+            b"",
+        ):
+            write(broker, *[body] * 20)
+            ingested(folder)
+            command = (
+                "type",
+                folder / "lake",
+                "--types",
+                tmp_path / "types.toml",
+                "--engine",
+                engine,
+                "--max-dead-letters",
+                "100%",
+            )
+            assert ExitCode.CLEAN is run(*command).code
+        assert (20, 40) == typed_and_dead(folder / "lake")
+        rows = [rows_of(folder / "lake", table) for table in ("typed/Orders", "dead_letters")]
+        found.append([[{**row, "store_id": ""} for row in some] for some in rows])
+    assert found[0] == found[1]
+
+    path = str(tmp_path / "spark" / "lake" / "typed" / "Orders")
+    columns = ["physical_offset", "id", "d", "at", "who"]
+    ours = table_of(Path(path), columns).sort_by("physical_offset").to_pylist()
+    of_polars = pl.read_delta(path).select(columns).sort("physical_offset").to_dicts()
+    of_spark = spark.sql(
+        f"SELECT physical_offset, id, d, unix_micros(at) AS at, to_json(who) AS who FROM delta.`{path}`"
+    )
+    connection = duckdb.connect()
+    connection.execute(f"LOAD '{DELTA_EXTENSION}'")
+    names = ", ".join(f'"{name}"' for name in columns)
+    of_duckdb = connection.sql(f"SELECT {names} FROM delta_scan('{path}') ORDER BY physical_offset")
+    assert ours == of_polars == of_duckdb.to_arrow_table().to_pylist()
+    assert {(1, "1.50", 1795428000000000, '{"n":[1,null]}')} == {
+        (row.id, str(row.d), row.at, row.who) for row in of_spark.collect()
+    }
