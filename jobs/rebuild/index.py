@@ -23,6 +23,7 @@ from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import (
     BuiltFile,
+    Kind,
     RealFile,
     ToBuild,
     build_file,
@@ -31,8 +32,7 @@ from jobs.products.index.file_builder import (
 )
 from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
-from jobs.products.index.placement import LOST, Kind, Planned
-from jobs.products.index.plan import IndexPlan
+from jobs.products.index.plan import LOST, IndexPlan, Planned
 from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, has_keys_of, real_files
 from jobs.storage import storage_of

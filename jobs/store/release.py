@@ -3,7 +3,7 @@ Which release wrote a store, as its user says or as its own bytes show: the one 
 
 It looks at the names of files, at checkpoint and abort, and at the first records of some segments, uncompiled, so
 that commands that answer in a fraction of a second can use it. A verb that has read more adds its marks (`Marks`).
-Marks that only index files show need a comparison with the log (`jobs.products.index.eras`).
+Marks that only index files show need a comparison with the log (`jobs.products.index.settings`).
 
 Few stores show one release: they show a range, and that is reported. Where releases of the range differ in
 something that matters, the newest one is assumed, and called an assumption.

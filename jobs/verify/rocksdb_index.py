@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.lake.findings import INDEX, Finding
-from jobs.products.index.key_row import KeyRow, collect_keys
+from jobs.products.index.key_row import KeyRow, collect_keys, key_blocks
 from jobs.products.queues.settings import known_releases
 from jobs.storage.locations import join
 from jobs.storage.scratch import Scratch, scratch_for
@@ -127,10 +127,10 @@ class _Comparison:
         places = np.empty(end - start, KEY_PLACE)
         at = 0
         for part in self._row.parts(start, end):
-            for block in self._row.source.blocks(part):
+            for keys, _ in key_blocks(self._row.scratch, part):
                 for name in KEY_PLACE.names or ():
-                    places[name][at : at + len(block.keys)] = block.keys[name]
-                at += len(block.keys)
+                    places[name][at : at + len(keys)] = keys[name]
+                at += len(keys)
         return np.unique(places[:at])
 
     def _add_extra(self, offsets: NDArray[np.int64]) -> None:

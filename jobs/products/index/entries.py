@@ -1,20 +1,19 @@
 """
-Entries of index files as rows of `index_entries`: which files a run continues or begins, and the writing of each.
+The rows of `index_entries`: the new entries of one index file, written in one task.
 
-The first run of a store takes its boundaries from the broker's own files, where there are any: where the log happens to
-begin says nothing about where a file does. Every later run continues the file that the last one left open. The keys
-come from scratch files, to which the pass over the log has written them with their texts.
+The keys come from scratch files, to which the pass over the log has written them with their texts. New entries are
+chained to those before them in their slots, so a file that is continued begins with the slots of its entries so far.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,22 +26,16 @@ from jobs.lake.log_rows import committed_records
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
-from jobs.products.index.eras import piece_start
-from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, RealFile, fill, hash_file
-from jobs.products.index.key_row import KeyBlock, KeyRow
-from jobs.products.index.placement import Kind
-from jobs.products.index.plan import IndexPlan
-from jobs.products.index.survivors import Placing, Relation, Survivor
+from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, fill, hash_file
+from jobs.products.index.key_row import KeyBlock
 from jobs.products.product import Output
 from jobs.storage.local import write_all
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
-from jobs.store.store import Store
+from jobs.store.ranges import Range
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
-from rmq_formats.indexfile.layout import Geometry, IndexHeader
-from rmq_formats.release import Rules
+from rmq_formats.indexfile.layout import IndexHeader
 
 ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
 ROWS_A_FILE = 1 << 21
@@ -59,28 +52,14 @@ def kept_slots() -> Iterator[None]:
     """
     Keep the slots of the index files that this thread leaves open, until the block ends.
 
-    New entries are chained to those before them in their slots. Without them, each step of a process that follows a
-    store reads all entries of the file from the lake, and takes longer with every message until the file is full.
+    Without them, each step of a process that follows a store reads all entries of the file from the lake, and takes
+    longer with every message until the file is full.
     """
     before = _kept.set({})
     try:
         yield
     finally:
         _kept.reset(before)
-
-
-class Opening(NamedTuple):
-    """The point from which a run continues the index files."""
-
-    geometry: Geometry
-    rules: Rules
-    from_offset: int  # keys of messages before it are in the lake already
-    asked: tuple[int, ...]  # messages whose places in the row must be known
-    files: tuple[RealFile, ...]  # the broker's own, in the first run
-    ordinal: int  # of the open file
-    header: IndexHeader | None  # the open file's, as the last run left it
-    left_out: int = 0  # of its entries, those without a row: their messages are not in the lake
-    known_until: int = 0  # messages before it were read by earlier runs, which may have left some out
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +74,6 @@ class EntryWork:
     left_out: int = 0  # of its entries, those without a row: their messages are not in the lake
     known_until: int = 0  # messages before it get rows only if the lake has them
 
-    @property
-    def entries(self) -> int:
-        """How many entries the file has then."""
-        return self.recipe.entries + (self.opened.entry_count if self.opened else 0)
-
 
 class EntryRows(NamedTuple):
     """One index file after a run."""
@@ -113,77 +87,6 @@ class EntryRows(NamedTuple):
     left_out: int = 0  # entries without a row
 
 
-def plan(
-    opening: Opening, store: Store, row: KeyRow, opened_in: Callable[[int], Sequence[StoredFile]]
-) -> list[EntryWork]:
-    """Return the plan of each file to write; *opened_in* gives the Parquet files that hold entries of an index file."""
-    files = IndexPlan(store.storage, row, opening.geometry, opening.rules)
-    if not opening.files:
-        return list(_continued(opening, store, files, opened_in))
-    recipes = _following(files, _anchors(opening, store, row))
-    return [EntryWork(ordinal, recipe, known_until=opening.known_until) for ordinal, recipe in enumerate(recipes)]
-
-
-def _anchors(opening: Opening, store: Store, row: KeyRow) -> list[Survivor]:
-    """Return the broker's files that hold what the log says, as far as their ends show."""
-    found = Placing(row, opening.geometry, store).place_all(opening.files)
-    return [survivor for survivor in found if _ends_right(survivor, row)]
-
-
-def _ends_right(survivor: Survivor, row: KeyRow) -> bool:
-    if survivor.relation is Relation.BEFORE_LOG:
-        return True  # nothing contradicts it; its entries come without their keys
-    count = survivor.real.header.entry_count
-    last = row.keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
-    return bool(count > survivor.head and not survivor.tail and last) and (
-        last[0].physical_offset == survivor.real.header.end_physical_offset
-    )
-
-
-def _continued(
-    opening: Opening, store: Store, files: IndexPlan, opened_in: Callable[[int], Sequence[StoredFile]]
-) -> Iterator[EntryWork]:
-    """Continue the open file, then begin new ones."""
-    opened, ordinal, keys = opening.header, opening.ordinal, len(files.row)
-    end = min(files.geometry.capacity - opened.entry_count, keys) if opened else 0
-    if opened and end:
-        yield EntryWork(
-            ordinal, files.recipe(0, end), opened, tuple(opened_in(ordinal)), _ranges_of(opened, store),
-            opening.left_out, opening.known_until,
-        )  # fmt: skip
-    ordinal += opened is not None
-    for number, start in enumerate(range(end, keys, files.geometry.capacity)):
-        recipe = files.recipe(start, min(start + files.geometry.capacity, keys), opened)
-        yield EntryWork(ordinal + number, recipe, known_until=opening.known_until)
-
-
-def _ranges_of(opened: IndexHeader, store: Store) -> tuple[Range, ...]:
-    """Return the ranges of the log that an index file's entries are of; none if a part of it is deleted."""
-    begin, end = opened.begin_physical_offset, opened.end_physical_offset
-    if begin < store.start_offset:
-        return ()
-    try:
-        start = piece_start(store, begin)
-    except FileNotFoundError:  # retention has deleted it since it was listed
-        return ()
-    ranges = plan_ranges(store, start, range_size=WHOLE_SEGMENTS)
-    return tuple(range_ for range_ in ranges if range_.start_offset <= end)
-
-
-def _following(files: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRecipe]:
-    """Return the broker's own files and those that are missing, in order; the newest one goes on to the log's end."""
-    # Each survivor (0) before the planned ones that come after it (1).
-    made = [
-        (one.after, 1, one.start, files.recipe(one.start, one.end))
-        for one in files.missing(survivors, completes=bool(survivors))
-        if one.kind is not Kind.OPEN or one.end > one.start
-    ]
-    for number, survivor in enumerate(survivors):
-        end = files.completed_end(survivor) if survivor is survivors[-1] else survivor.end
-        made.append((number, 0, survivor.start, files.recipe_of(survivor, end)))
-    return [recipe for *_, recipe in sorted(made, key=lambda one: one[:3])]
-
-
 def write(work: EntryWork, *, output: Output) -> EntryRows:
     """Write the new rows of one index file."""
     return _FileWriter(work, output).run()
@@ -193,8 +96,8 @@ class _FileWriter:
     """Writes the new entries of one index file as rows, and the whole file too where its hash is wanted."""
 
     def __init__(self, work: EntryWork, output: Output) -> None:
-        self._work = work
-        self._output = output
+        self._work, self._output = work, output
+        self._store = output.lake.location, output.naming.store_id
         self._pending: list[pa.RecordBatch] = []
         self._files = ExitStack()
         # Sorting and writing rows takes as long as making them: one thread does it while the next ones are made.
@@ -210,27 +113,28 @@ class _FileWriter:
         self._found: NDArray[np.bool_] | None = None  # while lost rows are rebuilt: those that are there
 
     def run(self) -> EntryRows:
+        work, recipe, geometry = self._work, self._work.recipe, self._work.recipe.geometry
         # Only a full file is hashed, and a full one is too large to be kept in memory for that.
-        is_hashed = self._work.entries >= self._work.recipe.geometry.capacity
+        is_hashed = recipe.entries + (work.opened.entry_count if work.opened else 0) >= geometry.capacity
         with TemporaryFile() if is_hashed else nullcontext() as file, self._files, self._thread:
-            return self._run(file)
-
-    def _run(self, file: IO[bytes] | None) -> EntryRows:
-        work, recipe = self._work, self._work.recipe
-        write = partial(write_all, file.fileno()) if file is not None else None
-        builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
-        if work.opened is not None:
-            self._continue(builder, work.opened, is_hashed=file is not None)
-        fill(builder, recipe, self._note)
-        self._flush()
-        self._await_written()
-        self._close_rows()
-        header = builder.finish()
-        is_complete = header.index_count >= recipe.geometry.index_num
-        is_hashed = is_complete and self._is_whole
-        digest = _digest(file, recipe.geometry.file_size) if is_hashed and file is not None else None
-        if not is_complete:
-            self._keep_slots(header, builder.slots)
+            write = partial(write_all, file.fileno()) if file is not None else None
+            builder = FileBuilder(geometry, RuleTable.of(recipe.rules), write, recipe.previous)
+            if work.opened is not None and work.opened.entry_count:
+                self._continue(builder, work.opened, is_hashed=is_hashed)
+            fill(builder, recipe, self._note)
+            self._flush()
+            self._await_written()
+            self._close_rows()
+            header = builder.finish()
+            is_complete = header.index_count >= geometry.index_num
+            digest: str | None = None
+            if is_complete and self._is_whole and file is not None:
+                descriptor = file.fileno()
+                os.ftruncate(descriptor, geometry.file_size)
+                digest = hash_file(lambda position, length: os.pread(descriptor, length, position), HASHED_NEAR)
+        kept = _kept.get()
+        if not is_complete and kept is not None:
+            kept[self._store] = work.ordinal, header, builder.slots
         name = recipe.real.name if recipe.real else None
         return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), self._left_out)
 
@@ -243,14 +147,12 @@ class _FileWriter:
         """
         work, output = self._work, self._output
         self._left_out = work.left_out
-        if not opened.entry_count:
+        ordinal, header, kept = ((_kept.get() or {}) if not is_hashed else {}).pop(self._store, (None, None, None))
+        if kept is not None and (ordinal, header) == (work.ordinal, opened):
+            builder.resume(kept, opened)
             return
-        slots = None if is_hashed else self._take_slots(opened)
-        if slots is not None:
-            builder.resume(slots, opened)
-            return
-        so_far = EntriesSoFar(output.lake, work.opened_in, work.ordinal, opened.entry_count, output.naming.store_id)
-        entries, found = so_far.read(STORED_ENTRY.names or () if is_hashed else ("key_hash",))
+        names = STORED_ENTRY.names or () if is_hashed else ("key_hash",)
+        entries, found = read_entries(output, work.opened_in, work.ordinal, opened.entry_count, names)
         lost = opened.entry_count - int(np.count_nonzero(found))
         if lost > work.left_out and self._make_again(builder, opened, found):
             return
@@ -290,7 +192,7 @@ class _FileWriter:
                 entries, number = block.keys[first:last].copy(), builder.header.index_count
                 builder.add(entries)
                 texts = texts_of(block.places[first:last], records.buffer)
-                self._note(number, entries, KeyBlock(block.keys[first:last], texts))
+                self._note(number, entries, (block.keys[first:last], texts))
         self._found, self._known_until = None, known_until
         builder.resume(builder.slots, opened)
         return True
@@ -303,26 +205,15 @@ class _FileWriter:
         pieces = (item for range_ in ranges for item in RangeReader(range_, was_read=True).pieces())
         return (item for item in pieces if isinstance(item, Records) and item.base_offset < end)
 
-    def _keep_slots(self, header: IndexHeader, slots: NDArray[np.int32]) -> None:
-        """Keep the slots of the open file in place of the store's last one."""
-        kept = _kept.get()
-        if kept is not None:
-            kept[self._output.lake.location, self._output.naming.store_id] = self._work.ordinal, header, slots
-
-    def _take_slots(self, opened: IndexHeader) -> NDArray[np.int32] | None:
-        """Return the kept slots of a file that has not changed since."""
-        store = self._output.lake.location, self._output.naming.store_id
-        ordinal, header, slots = (_kept.get() or {}).pop(store, (None, None, None))
-        return slots if (ordinal, header) == (self._work.ordinal, opened) else None
-
     def _note(self, first: int, entries: NDArray[np.void], block: KeyBlock | None) -> None:
         """Take entries as rows; those of messages that the log does not hold come without their keys."""
         stored, geometry = entries.view(STORED_ENTRY), self._work.recipe.geometry
         if block is None:
             batch = entry_batch(self._work.ordinal, first, geometry, stored)
         else:
-            times = block.keys["store_timestamp"].astype(np.int64)
-            batch = entry_batch(self._work.ordinal, first, geometry, stored, times, block.texts)
+            keys, texts = block
+            times = keys["store_timestamp"].astype(np.int64)
+            batch = entry_batch(self._work.ordinal, first, geometry, stored, times, texts)
         offsets = stored["physical_offset"].astype(np.int64)
         wanted = offsets >= self._known_until
         if not wanted.all():
@@ -331,10 +222,7 @@ class _FileWriter:
         if self._found is not None:
             wanted &= ~self._found[first - 1 : first - 1 + len(stored)]
         if wanted.any():
-            self._add(batch if wanted.all() else batch.filter(pa.array(wanted)))
-
-    def _add(self, batch: pa.RecordBatch) -> None:
-        self._pending.append(batch)
+            self._pending.append(batch if wanted.all() else batch.filter(pa.array(wanted)))
         if sum(pending.num_rows for pending in self._pending) >= ROWS_A_GROUP:
             self._flush()
 
@@ -357,7 +245,10 @@ class _FileWriter:
             first = group["entry"][0].as_py()
             opened = self._output.file(INDEX_ENTRIES, f"index-{self._work.ordinal:08d}-{first:010d}")
             self._rows = self._files.enter_context(opened)
-        self._rows.write(group.take(_order_by_hash(group["key_hash"].to_numpy())))
+        # Numbers are sorted faster than their places; those of equal hashes keep their order.
+        order = group["key_hash"].to_numpy().astype(np.int64) << 32 | np.arange(group.num_rows)
+        order.sort()
+        self._rows.write(group.take(order & 0xFFFFFFFF))
         self._rows_written += group.num_rows
         if self._rows_written >= ROWS_A_FILE:
             self._close_rows()
@@ -369,50 +260,29 @@ class _FileWriter:
             self._rows, self._rows_written = None, 0
 
 
-def _order_by_hash(hashes: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the stable argsort of hashes."""
-    order = hashes.astype(np.int64) << 32 | np.arange(len(hashes))  # numbers are sorted faster than their places
-    order.sort()
-    return order & 0xFFFFFFFF
+def read_entries(
+    output: Output, stored_in: Sequence[StoredFile], ordinal: int, count: int, names: Sequence[str]
+) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
+    """
+    Return columns of the entries that the lake has of an index file, as they are in that file, and which are there.
 
-
-def _digest(file: IO[bytes], size: int) -> str:
-    descriptor = file.fileno()
-    os.ftruncate(descriptor, size)
-    return hash_file(lambda position, length: os.pread(descriptor, length, position), HASHED_NEAR)
-
-
-@dataclass(frozen=True, slots=True)
-class EntriesSoFar:
-    """The entries of a store's index file that the lake has."""
-
-    lake: Lake
-    stored_in: Sequence[StoredFile]  # files of `index_entries`
-    ordinal: int
-    count: int
-    store_id: str
-
-    def read(self, names: Sequence[str]) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
-        """
-        Return columns of them as they are in the index file, and which of them are there; the others are zeros.
-
-        The lake's files may hold rows of several stores. Entries that another engine has deleted through a vector are
-        taken as well: those that come after them are chained to them, and only those are written.
-        """
-        wanted = (pc.field("index_file") == self.ordinal) & (pc.field("store_id") == self.store_id)
-        entries = np.zeros(self.count, [(name, STORED_ENTRY[name]) for name in names])
-        found = np.zeros(self.count, np.bool_)
-        limits = {"index_file": (self.ordinal, self.ordinal)}
-        for file in self.stored_in:
-            columns = ("index_file", "entry", "store_id", *names)
-            for batch in plain_batches(self.lake, INDEX_ENTRIES, file.with_deleted_rows(), columns, limits):
-                own = batch.filter(wanted)
-                at = own["entry"].to_numpy().astype(np.int64) - 1
-                inside = at < self.count
-                found[at[inside]] = True
-                for name in names:
-                    entries[name][at[inside]] = own[name].to_numpy()[inside]
-        return entries, found
+    The others are zeros. The lake's files may hold rows of several stores. Entries that another engine has deleted
+    through a vector are taken as well: those that come after them are chained to them, and only those are written.
+    """
+    wanted = (pc.field("index_file") == ordinal) & (pc.field("store_id") == output.naming.store_id)
+    entries = np.zeros(count, [(name, STORED_ENTRY[name]) for name in names])
+    found = np.zeros(count, np.bool_)
+    columns = ("index_file", "entry", "store_id", *names)
+    for file in stored_in:
+        whole, limits = file.with_deleted_rows(), {"index_file": (ordinal, ordinal)}
+        for batch in plain_batches(output.lake, INDEX_ENTRIES, whole, columns, limits):
+            own = batch.filter(wanted)
+            at = own["entry"].to_numpy().astype(np.int64) - 1
+            inside = at < count
+            found[at[inside]] = True
+            for name in names:
+                entries[name][at[inside]] = own[name].to_numpy()[inside]
+    return entries, found
 
 
 class LakeMessages:

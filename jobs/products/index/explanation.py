@@ -6,24 +6,23 @@ that way demands, and equality is the proof. Only a file without such a name is 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from enum import Enum, StrEnum, auto, unique
+from enum import StrEnum, unique
 from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file, is_blank
 from jobs.products.index.file_names import detect_zone, name_of_time
 from jobs.products.index.key_row import KeyRow, collect_keys
-from jobs.products.index.placement import is_covered
-from jobs.products.index.plan import IndexPlan
+from jobs.products.index.plan import IndexPlan, is_covered
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal, taken_back
 from jobs.storage.model import is_there
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import C, ListedLog, LogCollector
 from jobs.store.epochs import takeovers
-from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import Part
 from rmq_formats.indexfile.file import IndexFile
@@ -37,39 +36,23 @@ _LARGEST_OVERWRITTEN = 1 << 24  # of a file that fills within a millisecond
 _DEEPEST = 4  # files over each other
 
 
-class Nature(Enum):
-    """The kinds of verdicts."""
-
-    EXPLAINED = auto()  # the file is what some broker wrote, proven by recomputing it
-    DAMAGE = auto()  # it was right once, or is cut short: then it counts as lost
-    WRONG = auto()
-
-
 @unique
 class Verdict(StrEnum):
     """The verdict on a file."""
 
-    nature: Nature
-
-    def __new__(cls, value: str, nature: Nature = Nature.WRONG) -> Self:
-        """Return the verdict that is *value* in words."""
-        verdict = str.__new__(cls, value)
-        verdict._value_, verdict.nature = value, nature
-        return verdict
-
-    EQUAL = "equal", Nature.EXPLAINED
-    RESTARTED = "indexed again after a start", Nature.EXPLAINED
-    HISTORY = "history before the first segment", Nature.EXPLAINED
-    AHEAD = "copied while live: ahead of the log", Nature.EXPLAINED
-    GROWING = "written to while it was read", Nature.EXPLAINED
-    SKIPPED = "keys left out", Nature.EXPLAINED
-    LOST_IN_LOG = "messages that the log has lost", Nature.EXPLAINED
-    TAKEN_BACK = "messages that a promotion took back", Nature.EXPLAINED
-    OVERWRITTEN = "two rolls in one millisecond: one file over another", Nature.EXPLAINED
+    EQUAL = "equal"
+    RESTARTED = "indexed again after a start"
+    HISTORY = "history before the first segment"
+    AHEAD = "copied while live: ahead of the log"
+    GROWING = "written to while it was read"
+    SKIPPED = "keys left out"
+    LOST_IN_LOG = "messages that the log has lost"
+    TAKEN_BACK = "messages that a promotion took back"
+    OVERWRITTEN = "two rolls in one millisecond: one file over another"
     OTHER_RULE = "other release's rule"
     WRONG_GEOMETRY = "wrong geometry"
-    DAMAGED = "damaged", Nature.DAMAGE
-    MISNAMED = "under the name of another file", Nature.DAMAGE
+    DAMAGED = "damaged"
+    MISNAMED = "under the name of another file"
     OUT_OF_ORDER = "in another order than their messages"
     REPEATED = "a copy of a file before it"
     FOREIGN = "foreign file"
@@ -77,13 +60,21 @@ class Verdict(StrEnum):
 
     @property
     def is_explained(self) -> bool:
-        """Whether the file is what some broker wrote."""
-        return self.nature is Nature.EXPLAINED
+        """Whether the file is what some broker wrote, proven by recomputing it."""
+        return self in _EXPLAINED
 
     @property
     def is_damage(self) -> bool:
-        """Whether the file counts as lost."""
-        return self.nature is Nature.DAMAGE
+        """Whether the file was right once, or is cut short: then it counts as lost."""
+        return self in {Verdict.DAMAGED, Verdict.MISNAMED}
+
+
+_EXPLAINED = frozenset(
+    {
+        Verdict.EQUAL, Verdict.RESTARTED, Verdict.HISTORY, Verdict.AHEAD, Verdict.GROWING, Verdict.SKIPPED,
+        Verdict.LOST_IN_LOG, Verdict.TAKEN_BACK, Verdict.OVERWRITTEN,
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +150,11 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
             verdict, detail = Verdict.OUT_OF_ORDER, ""
         judged[name] = replace(judged[name], verdict=verdict, detail=detail)
     explained = tuple(judged.get(file.name) or refused_for(file, geometry, refused[file.name] or "") for file in files)
-    is_new = bool(files) and not store.is_closed and files[-1].size == geometry.file_size
-    if is_new and refused[files[-1].name] and _is_blank(files[-1], store):
-        explained = (*explained[:-1], Explained(files[-1], Verdict.GROWING, detail="it has no entry yet"))
+    if files and not store.is_closed and files[-1].size == geometry.file_size and refused[files[-1].name]:
+        # A broker makes a file before it puts the first entry and writes the header.
+        with store.storage.open(files[-1].location) as file:
+            if is_blank(file, files[-1].size):
+                explained = (*explained[:-1], Explained(files[-1], Verdict.GROWING, detail="it has no entry yet"))
     return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
 
 
@@ -184,7 +177,8 @@ def _misnamed(explained: Sequence[Explained]) -> Iterator[tuple[str, str | None]
             continue
         block = [one for _, one in in_order[first : number + 1]]
         before = [one for _, one in in_order[max(first - 1, 0) : first]]
-        if len(block) > 1 and not _overlap((*before, *block)):
+        placed = [one.survivor for one in (*before, *block) if one.survivor is not None]
+        if len(block) > 1 and not any(after.start < last.end for last, after in pairwise(placed)):
             pairs = list(zip(block, explained[first : number + 1], strict=True))
             are_exchanged = zone is not None and _are_exchanged(pairs, zone)
             for one, place in pairs:
@@ -204,18 +198,6 @@ def _are_exchanged(pairs: Sequence[tuple[Explained, Explained]], zone: tzinfo) -
     ]
     fits_now = all(begin <= now for begin, now, _ in moves)
     return not fits_now and all(begin <= then and not begin <= now < then for begin, now, then in moves)
-
-
-def _overlap(files: Sequence[Explained]) -> bool:
-    """Return whether a key is in two files that follow one another."""
-    placed = [one.survivor for one in files if one.survivor is not None]
-    return any(after.start < before.end for before, after in pairwise(placed))
-
-
-def _is_blank(real: RealFile, store: Store) -> bool:
-    """Return whether a file is as a broker makes it, before it puts the first entry and writes the header."""
-    with store.storage.open(real.location) as file:
-        return is_blank(file, real.size)
 
 
 def _gaps(files: Sequence[Explained]) -> Iterator[KeyGap]:
@@ -257,7 +239,9 @@ def _judge(
         return Verdict.GROWING, f"its first {header.entry_count} entries are equal"
     if before is not None and _is_overwritten(survivor, before, recipe, row):
         return Verdict.OVERWRITTEN, ""
-    slots = _other_slots(survivor.real, recipe)
+    slots: int | None = None
+    with suppress(FileNotFoundError), recipe.storage.open(survivor.real.location) as file:  # deleted by retention
+        slots = other_slots(Content(survivor.real.size, file.read), recipe.geometry)
     if slots is not None:
         where = f"in {slots} slots, not in {recipe.geometry.hash_slots}"
         return Verdict.WRONG_GEOMETRY, f"its entries hang {where}: maxHashSlotNum was changed"
@@ -288,14 +272,6 @@ def _is_overwritten(survivor: Survivor, before: Survivor, recipe: IndexRecipe, r
         previous, data = made.header, bytearray(made.encode())
         start += geometry.capacity
     return bytes(data) == actual
-
-
-def _other_slots(real: RealFile, recipe: IndexRecipe) -> int | None:
-    try:
-        with recipe.storage.open(real.location) as file:
-            return other_slots(Content(real.size, file.read), recipe.geometry)
-    except FileNotFoundError:
-        return None  # retention has deleted it meanwhile
 
 
 def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict

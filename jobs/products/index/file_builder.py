@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum, unique
 from hashlib import sha256
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -20,8 +21,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeyBlock, RowPart, ScratchKeys
-from jobs.products.index.placement import Kind
+from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeyBlock, RowPart, key_blocks
 from jobs.storage import AnyStorage, storage_of
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join, local_path
@@ -39,6 +39,15 @@ HASHED_AT_ONCE = 8 << 20
 HASHED_NEAR = 1 << 18  # of a file in memory: larger blocks are copied farther than the processor's cache
 
 
+@unique
+class Kind(StrEnum):
+    """The kind of a file to be built."""
+
+    FULL = "full"
+    OPEN = "open"  # the newest file: a broker goes on in it
+    SUPPLEMENT = "supplement"  # keys that no uninterrupted broker would have in a file of their own
+
+
 class RealFile(NamedTuple):
     """An index file that lies somewhere."""
 
@@ -54,7 +63,7 @@ class IndexRecipe:
 
     geometry: Geometry
     rules: Rules
-    source: ScratchKeys
+    scratch: Scratch
     parts: tuple[RowPart, ...]
     previous: IndexHeader | None = None
     empty_index_count: int = 1
@@ -78,27 +87,26 @@ def make(recipe: IndexRecipe, write: Write) -> IndexHeader:
 
 def fill(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) -> None:
     """Put the file's entries into *builder*, and tell *note* of them."""
-    _adopt(builder, recipe, 1, recipe.head, note)
-    for part in recipe.parts:
+    parts = [RowPart(OWN, 1, recipe.head), *recipe.parts, RowPart(OWN, recipe.entries - recipe.tail + 1, recipe.tail)]
+    for part in parts:
         if part.file == OWN:
-            _adopt(builder, recipe, part.first, part.keys, note)
+            _adopt(builder, recipe, part, note)
             continue
-        for block in recipe.source.blocks(part, with_texts=note is not None):
-            entries = block.keys if note is None else block.keys.copy()
+        for keys, texts in key_blocks(recipe.scratch, part, with_texts=note is not None):
+            entries = keys if note is None else keys.copy()
             number = builder.header.index_count
             builder.add(entries)
             if note is not None:
-                note(number, entries, block)
-    _adopt(builder, recipe, recipe.entries - recipe.tail + 1, recipe.tail, note)
+                note(number, entries, (keys, texts))
 
 
-def _adopt(builder: FileBuilder, recipe: IndexRecipe, number: int, count: int, note: Note | None) -> None:
-    if recipe.real is None or not count:
+def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: RowPart, note: Note | None) -> None:
+    """Put entries of the real file into *builder*."""
+    if recipe.real is None or not part.keys:
         return
     with recipe.storage.open(recipe.real.location) as file:
-        while count:
-            some = min(count, KEYS_AT_ONCE)
-            data = bytearray(some * ENTRY.size)
+        for number in range(part.first, part.first + part.keys, KEYS_AT_ONCE):
+            data = bytearray(min(part.first + part.keys - number, KEYS_AT_ONCE) * ENTRY.size)
             found = file.read(recipe.geometry.entry_position(number), len(data))
             data[: len(found)] = found
             entries = np.frombuffer(data, np.uint8)
@@ -106,7 +114,6 @@ def _adopt(builder: FileBuilder, recipe: IndexRecipe, number: int, count: int, n
             builder.adopt(entries, recipe.real.header)
             if note is not None:
                 note(first, entries.view(PACKED_KEY), None)
-            number, count = number + some, count - some
 
 
 class BuiltFile(NamedTuple):
@@ -236,7 +243,10 @@ def compare_file(recipe: IndexRecipe) -> Compared:
             comparison.bits,
             comparison.zeroed,
             slots_in_use(file, recipe.geometry),
-            _not_zero(file, recipe.geometry.entry_position(recipe.entries + 1), recipe.geometry.file_size),
+            sum(
+                int(np.count_nonzero(data))
+                for data in _blocks(file, recipe.geometry.entry_position(recipe.entries + 1), recipe.geometry.file_size)
+            ),
             bytes(file.read(0, HEADER.size)) != HEADER.pack(*real.header),
         )
 
@@ -245,10 +255,6 @@ def slots_in_use(file: Reader, geometry: Geometry) -> int:
     """Count the slots of an index file that have entries."""
     blocks = _blocks(file, geometry.slot_position(0), geometry.entries_position)
     return sum(int(np.count_nonzero(data[: data.size // 4 * 4].view(">i4"))) for data in blocks)
-
-
-def _not_zero(file: Reader, position: int, end: int) -> int:
-    return sum(int(np.count_nonzero(data)) for data in _blocks(file, position, end))
 
 
 def is_blank(file: Reader, size: int) -> bool:

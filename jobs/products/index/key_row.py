@@ -67,9 +67,9 @@ class RangeKeys(NamedTuple):
     damaged: tuple[tuple[int, int], ...]  # from and to of bytes that do not form a record
 
     @property
-    def damage(self) -> int:
-        """How many bytes do not form a record."""
-        return sum(end - start for start, end in self.damaged)
+    def scratch_files(self) -> tuple[str, ...]:
+        """Its files, where rows are made of the keys."""
+        return (self.file, f"{self.file}{_TEXTS}") if self.file else ()
 
 
 OWN = ""  # in place of a run's file: entries that the log does not hold, taken from the index file itself
@@ -83,62 +83,44 @@ class RowPart(NamedTuple):
     keys: int
 
 
-class KeyBlock(NamedTuple):
-    """Consecutive keys, which may be changed; with their texts (`TEXTS`), where these are wanted."""
-
-    keys: NDArray[np.void]
-    texts: pa.RecordBatch | None = None
+KeyBlock = tuple[NDArray[np.void], pa.RecordBatch | None]  # consecutive keys, and their `TEXTS` where these are wanted
 
 
-@dataclass(frozen=True, slots=True)
-class ScratchKeys:
-    """Keys in scratch files, one a range; and their texts in another, where rows are made of them."""
-
-    scratch: Scratch
-    page: int = PAGE  # how many keys are read where few are asked for
-
-    def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
-        """Yield the keys of a part of one file."""
-        counts = self._texts(part) if with_texts else ((count, None) for count in _counts(part.keys))
-        first = part.first
-        with self.scratch.open(part.file) as file:
-            for count, texts in counts:
-                keys = np.empty(count, PACKED_KEY)
-                found = file.read_into(first * PACKED_KEY.itemsize, keys.view(np.uint8).data)
-                yield KeyBlock(keys[: found // PACKED_KEY.itemsize], texts)
-                first += count
-
-    def _texts(self, part: RowPart) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the texts of a part of one file, as many at a time as were written together."""
-        before, left, position = part.first, part.keys, 0
-        with self.scratch.open(f"{part.file}{_TEXTS}") as file:
-            while left:
-                rows, size = _FRAME.unpack(file.read(position, _FRAME.size))
-                position += _FRAME.size
-                if before < rows:
-                    data = np.empty(size, np.uint8)
-                    file.read_into(position, data.data)
-                    some = pa.ipc.read_record_batch(pa.py_buffer(data), TEXTS).slice(before, left)
-                    yield some.num_rows, some
-                    left -= some.num_rows
-                before, position = max(before - rows, 0), position + size
-
-    @staticmethod
-    def names(file: str) -> tuple[str, ...]:
-        """Return the scratch files of a range, in which there are keys."""
-        return (file, f"{file}{_TEXTS}") if file else ()
+def key_blocks(scratch: Scratch, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
+    """Yield the keys of a part of one file."""
+    first = part.first
+    blocks: Iterator[tuple[int, pa.RecordBatch | None]] = (
+        (min(part.keys - at, KEYS_AT_ONCE), None) for at in range(0, part.keys, KEYS_AT_ONCE)
+    )
+    with scratch.open(part.file) as file:
+        for count, texts in _texts_of(scratch, part) if with_texts else blocks:
+            keys = np.empty(count, PACKED_KEY)
+            found = file.read_into(first * PACKED_KEY.itemsize, keys.view(np.uint8).data)
+            yield keys[: found // PACKED_KEY.itemsize], texts
+            first += count
 
 
-def _counts(keys: int) -> Iterator[int]:
-    for first in range(0, keys, KEYS_AT_ONCE):
-        yield min(keys - first, KEYS_AT_ONCE)
+def _texts_of(scratch: Scratch, part: RowPart) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the texts of a part of one file, as many at a time as were written together."""
+    before, left, position = part.first, part.keys, 0
+    with scratch.open(f"{part.file}{_TEXTS}") as file:
+        while left:
+            rows, size = _FRAME.unpack(file.read(position, _FRAME.size))
+            position += _FRAME.size
+            if before < rows:
+                data = np.empty(size, np.uint8)
+                file.read_into(position, data.data)
+                some = pa.ipc.read_record_batch(pa.py_buffer(data), TEXTS).slice(before, left)
+                yield some.num_rows, some
+                left -= some.num_rows
+            before, position = max(before - rows, 0), position + size
 
 
 @dataclass(frozen=True)
 class KeyRow:
     """The keys of a log, run after run."""
 
-    source: ScratchKeys
+    scratch: Scratch
     spans: tuple[RangeKeys, ...]
     start_offset: int  # of the log
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
@@ -150,7 +132,7 @@ class KeyRow:
     def __post_init__(self) -> None:
         """Sum up the counts; keep the pages that are read last."""
         object.__setattr__(self, "_ends", tuple(accumulate(span.keys for span in self.spans)))
-        object.__setattr__(self, "_page", lru_cache(_PAGES)(partial(_keys_of, self.source)))
+        object.__setattr__(self, "_page", lru_cache(_PAGES)(partial(_keys_of, self.scratch)))
 
     def __len__(self) -> int:
         """How many keys the log has."""
@@ -164,7 +146,7 @@ class KeyRow:
     @property
     def damage(self) -> int:
         """How many bytes of the log are damaged."""
-        return sum(span.damage for span in self.spans)
+        return sum(end - start for span in self.spans for start, end in span.damaged)
 
     @cached_property
     def lost(self) -> list[tuple[int, int]]:
@@ -204,10 +186,9 @@ class KeyRow:
     def keys(self, start: int, end: int) -> list[Key]:
         """Return a few keys."""
         found: list[Key] = []
-        size = self.source.page
         for file, first, count in self.parts(max(start, 0), min(end, len(self))):
-            for before in range(first // size * size, first + count, size):
-                found += self._page(RowPart(file, before, size))[max(first - before, 0) : first + count - before]
+            for before in range(first // PAGE * PAGE, first + count, PAGE):
+                found += self._page(RowPart(file, before, PAGE))[max(first - before, 0) : first + count - before]
         return found
 
     def find(self, physical_offset: int) -> int:
@@ -225,9 +206,9 @@ class KeyRow:
         return None
 
 
-def _keys_of(source: ScratchKeys, page: RowPart) -> list[Key]:
+def _keys_of(scratch: Scratch, page: RowPart) -> list[Key]:
     """Return the keys of a page; fewer at the end of a run."""
-    return [Key(*key) for block in source.blocks(page) for key in block.keys.tolist()]
+    return [Key(*key) for keys, _ in key_blocks(scratch, page) for key in keys.tolist()]
 
 
 def collect_keys(  # noqa: PLR0913, PLR0917 - the log, its rules, and the extras of the pass
@@ -244,7 +225,7 @@ def collect_keys(  # noqa: PLR0913, PLR0917 - the log, its rules, and the extras
     outcomes = read_what_stays(workers, log, task, partial(_discard, scratch), collector)
     start = read_from(log, outcomes)
     gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
-    return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start, gaps)
+    return KeyRow(scratch, tuple(outcome.payload for outcome in outcomes), start, gaps)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,15 +1,110 @@
-"""Which keys each index file of a store holds, and how it is made of them: for rows, for files, and for comparisons."""
+"""
+Which keys each index file of a store holds, and how it is made of them: for rows, for files, and for comparisons.
 
-from collections.abc import Sequence
+An uninterrupted broker cuts the row of keys into files of the same number of keys. Where some of its files survive,
+each gap is cut from the end of the file before it, and must come out at the beginning of the file after it; if it does
+not, a restart lies in between, and the keys left over become a partial file.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
-from jobs.products.index.file_builder import IndexRecipe
-from jobs.products.index.key_row import KeyRow
-from jobs.products.index.placement import Anchor, Planned, RowShape, plan_files
+from jobs.products.index.file_builder import IndexRecipe, Kind
+from jobs.products.index.key_row import KeyPlace, KeyRow
 from jobs.products.index.survivors import Survivor, header_before
 from jobs.storage.model import Storage
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
+
+RESTART = "a restart may have cut the file elsewhere"
+LOST = "the log has lost messages of this file"
+HISTORY = "the log begins inside this file's history"
+NOT_KNOWN_BEFORE = "the end of the file before it is not known, so its first entry's seconds are assumed"
+
+
+class Planned(NamedTuple):
+    """One file to be built, from keys number *start* to *end*."""
+
+    start: int
+    end: int
+    kind: Kind
+    after: int = -1  # number of the survivor that it follows; -1: it comes before all
+    doubt: str = ""  # why its bytes are not proven to be those of the lost file
+
+
+class Anchor(NamedTuple):
+    """A survivor's place in the row; `start` is below 0 where the log begins inside of it."""
+
+    start: int
+    end: int
+    is_full: bool
+    begins: KeyPlace | None = None  # the keys of the message that it begins with
+
+
+def is_covered(start: int, end: int, files: Iterable[tuple[int, int]]) -> bool:
+    """Return whether each key from number *start* to *end* is in a file; *files* are from and to of each."""
+    for first, last in sorted(files):
+        start = max(start, last) if first <= start else start
+    return start >= end
+
+
+def plan_files(
+    keys: int,
+    capacity: int,
+    survivors: Sequence[Anchor] = (),
+    *,
+    ends_without_keys: bool = False,
+    is_whole: bool = True,
+) -> list[Planned]:
+    """
+    Return the files that are missing between, before and after *survivors*, in order; without any, all files.
+
+    A log *ends without keys* if its newest message has none, and *is whole* if it begins where the broker began.
+    """
+    planned: list[Planned] = []
+    if survivors and survivors[0].start > 0:
+        planned += _between(0, survivors[0], capacity, -1, "") if is_whole else _before(survivors[0].start, capacity)
+    for number, (left, right) in enumerate(pairwise(survivors)):
+        planned += _between(left.end, right, capacity, number, "" if left.is_full else RESTART)
+    if not survivors or survivors[-1].is_full:
+        after, start = len(survivors) - 1, survivors[-1].end if survivors else 0
+        while keys - start >= capacity:
+            planned.append(Planned(start, start + capacity, Kind.FULL, after))
+            start += capacity
+        # A message asks for a file before anyone looks at its keys; it matters only where the last file is full.
+        if start < keys or (start == keys and ends_without_keys):
+            planned.append(Planned(start, keys, Kind.OPEN, after))
+    if not survivors:
+        return planned
+    held = [(one.start, one.end) for one in survivors]
+    # With another store's log, or after lost messages, a survivor may begin after the last key of the row.
+    return [one for one in planned if one.end <= keys and not is_covered(one.start, one.end, held)]
+
+
+def _before(end: int, capacity: int) -> Iterator[Planned]:
+    """Yield the files before the first survivor of a log that has lost its beginning."""
+    start = end % capacity
+    if start:
+        yield Planned(0, start, Kind.SUPPLEMENT, -1, HISTORY)
+    for begin in range(start, end, capacity):
+        yield Planned(begin, begin + capacity, Kind.FULL, -1, "" if begin else NOT_KNOWN_BEFORE)
+
+
+def _between(start: int, right: Anchor, capacity: int, after: int, doubt: str) -> Iterator[Planned]:
+    end = right.start
+    left_over = (end - start) % capacity
+    if left_over and not doubt and right.begins and right.begins.first == end:
+        # After a crash the broker indexes its last message once more: the lost file holds the first keys of that one.
+        repeated = capacity - left_over
+        if repeated <= right.begins.keys and start < end:
+            end, left_over, doubt = end + repeated, 0, RESTART
+    while end - start >= capacity:
+        yield Planned(start, start + capacity, Kind.FULL, after, doubt)
+        start += capacity
+    if start < end:
+        yield Planned(start, end, Kind.SUPPLEMENT, after, RESTART)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +119,14 @@ class IndexPlan:
 
     def missing(self, kept: Sequence[Survivor] = (), *, completes: bool = False) -> list[Planned]:
         """Return the files that are missing next to those *kept*; *completes* if the last of them gets later keys."""
-        row = self.row
-        anchors = [self._anchor(survivor, survivor.end) for survivor in kept]
-        if completes:
-            anchors[-1] = self._anchor(kept[-1], self.completed_end(kept[-1]))
-        shape = RowShape(len(row), row.ends_without_keys, row.start_offset == 0)
-        return plan_files(shape, self.geometry.capacity, anchors)
+        row, capacity = self.row, self.geometry.capacity
+        anchors = []
+        for survivor in kept:
+            end = self.completed_end(survivor) if completes and survivor is kept[-1] else survivor.end
+            entries = survivor.real.header.entry_count + end - survivor.end
+            anchors.append(Anchor(survivor.start, end, entries >= capacity, survivor.begins))
+        whole = {"ends_without_keys": row.ends_without_keys, "is_whole": row.start_offset == 0}
+        return plan_files(len(row), capacity, anchors, **whole)
 
     def completed_end(self, survivor: Survivor) -> int:
         """Return the end of the newest file in the row once it has all keys that it has room for."""
@@ -39,8 +136,8 @@ class IndexPlan:
     def recipe(self, start: int, end: int, previous: IndexHeader | None = None) -> IndexRecipe:
         """Return the recipe of a new file with keys number *start* to *end*; *previous* if no key comes before it."""
         parts, before = tuple(self.row.parts(start, end)), header_before(self.row, start) or previous
-        count, source = self.empty_index_count, self.row.source
-        return IndexRecipe(self.geometry, self.rules, source, parts, before, count, storage=self.storage)
+        count, scratch = self.empty_index_count, self.row.scratch
+        return IndexRecipe(self.geometry, self.rules, scratch, parts, before, count, storage=self.storage)
 
     def recipe_of(self, survivor: Survivor, end: int | None = None) -> IndexRecipe:
         """Return the recipe of a file as it should be, or, with later keys, up to number *end* of the row."""
@@ -50,10 +147,6 @@ class IndexPlan:
         else:
             parts += self.row.parts(survivor.end, end)
         return IndexRecipe(
-            self.geometry, self.rules, self.row.source, tuple(parts), survivor.previous, count, survivor.real,
+            self.geometry, self.rules, self.row.scratch, tuple(parts), survivor.previous, count, survivor.real,
             survivor.head, tail, self.storage,
         )  # fmt: skip
-
-    def _anchor(self, survivor: Survivor, end: int) -> Anchor:
-        entries = survivor.real.header.entry_count + end - survivor.end
-        return Anchor(survivor.start, end, entries >= self.geometry.capacity, survivor.begins)

@@ -1,59 +1,70 @@
 """
 The index in a run of `ingest`: rows of `index_entries` and `index_files`, continued from the last run's boundary.
 
-The ranges' tasks write the keys to scratch files; then one task a file makes the new entries. Entries never change, and
-neither does a file that is complete; only the open one gets a newer row in `index_files`.
+The first run of a store takes its boundaries from the broker's own files, where there are any: where the log happens to
+begin says nothing about where a file does. Every later run continues the file that the last one left open. The ranges'
+tasks write the keys to scratch files; then one task a file makes the new entries. Entries never change, and neither
+does a file that is complete; only the open one gets a newer row in `index_files`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from jobs.lake.commit import open_table
-from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, files
-from jobs.lake.table_file import Action
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
-from jobs.products.index.entries import EntryRows, Opening, plan, write
-from jobs.products.index.eras import is_alike, rules_of_files
-from jobs.products.index.key_row import KeyCollector, KeyRow, RangeKeys, ScratchKeys
-from jobs.products.index.settings import settle_geometry
-from jobs.products.index.survivors import asked_offsets, real_files, refusal
+from jobs.products.index.entries import EntryRows, EntryWork, write
+from jobs.products.index.file_builder import IndexRecipe, Kind, RealFile
+from jobs.products.index.key_row import KeyCollector, KeyRow, RangeKeys
+from jobs.products.index.plan import IndexPlan
+from jobs.products.index.settings import is_alike, piece_start, rules_of_files, settle_geometry
+from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, real_files, refusal
 from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
 from jobs.storage.locations import is_local, local_path
 from jobs.store.chain import Outcome
-from jobs.store.ranges import Range
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
+from jobs.store.store import Store
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
 from rmq_formats.release import Release, Rule, rules_of
 
 
+class Opening(NamedTuple):
+    """The point from which a run continues the index files."""
+
+    geometry: Known[Geometry]
+    writers: Writers
+    from_offset: int  # keys of messages before it are in the lake already
+    files: tuple[RealFile, ...] = ()  # the broker's own, in the first run
+    ordinal: int = 0  # of the open file
+    header: IndexHeader | None = None  # the open file's, as the last run left it
+    left_out: int = 0  # of its entries, those without a row: their messages are not in the lake
+
+
 def start(run: Run, state: State | None) -> Started[RangeKeys]:
-    """
-    Start a run's index entries: continue the index file that the last run left open.
+    """Start a run's index entries: continue the index file that the last run left open, or begin with the broker's."""
+    opening = _first(run) if state is None else _continuation(run, state)
 
-    The first run of a store takes its boundaries from the broker's own files. Where the broker has cut off its log,
-    keys of the new records follow the entries of the old ones, as in its own files.
-    """
-    if state is None:
-        return _first(run)
-    taken_to = state["to_offset"] if run.back_to is None else min(state["to_offset"], run.back_to)
-    start = max(taken_to, run.store.start_offset)  # before the run's, where runs before it left the index out
-    geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
-    rules = rules_of(*((since, Release.of(name)) for since, name in state["rules"]))
-    known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
-    header = IndexHeader(*state["header"]) if state["header"] else None
-    writers = _continued(known, _writers_now(run, known, geometry.value, start), start)
-    left_out = state.get("left_out", 0)
-    known_until = run.from_offset if start < run.from_offset else 0
-    opening = Opening(geometry.value, writers.rules, start, (), (), state["file"], header, left_out, known_until)
-    return _started(run, geometry, writers, opening)
+    def finish(outcomes: Sequence[Outcome[Made[RangeKeys]]], to_offset: int) -> Finished:
+        output = run.output
+        spans = tuple(outcome.payload.value for outcome in outcomes)
+        works = plan(opening, run, KeyRow(output.scratch, spans, opening.from_offset))
+        written = run.workers.map(works, partial(write, output=output), "making index entries")
+        finished = Finished(state=_state(opening, written, to_offset))
+        finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
+        with output.file(INDEX_FILES, "headers") as file:
+            file.write_rows(_header_row(opening, rows, output) for rows in written)
+            finished.add(INDEX_FILES, file.close())
+        return finished
+
+    asked = tuple(asked_offsets(opening.files))
+    return Started(opening.from_offset, partial(_collector, run.output, opening, asked), finish)
 
 
-def _first(run: Run) -> Started[RangeKeys]:
+def _first(run: Run) -> Opening:
     store = run.store
     real = real_files(store)
     try:
@@ -62,17 +73,24 @@ def _first(run: Run) -> Started[RangeKeys]:
         geometry = Known(DEFAULT_GEOMETRY, ASSUMED, str(error))
     real = [file for file in real if refusal(file, geometry.value) is None]
     shown = None if run.wanted.release else rules_of_files(store, real, geometry.value)
-    writers = shown.value if shown else run.writers
-    asked = tuple(asked_offsets(real))
-    start = store.start_offset
-    known_until = run.from_offset if start < run.from_offset else 0
-    opening = Opening(geometry.value, writers.rules, start, asked, tuple(real), 0, None, 0, known_until)
-    return _started(run, geometry, writers, opening)
+    return Opening(geometry, shown.value if shown else run.writers, store.start_offset, tuple(real))
 
 
-def _started(run: Run, geometry: Known[Geometry], writers: Writers, opening: Opening) -> Started[RangeKeys]:
-    collector = partial(_collector, run.output, opening)
-    return Started(opening.from_offset, collector, StartedIndex(run, geometry, writers, opening).finish)
+def _continuation(run: Run, state: State) -> Opening:
+    # Where the broker has cut off its log, keys of the new records follow the entries of the old ones, as in its own
+    # files.
+    taken_to = state["to_offset"] if run.back_to is None else min(state["to_offset"], run.back_to)
+    start = max(taken_to, run.store.start_offset)  # before the run's, where runs before it left the index out
+    geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
+    rules = rules_of(*((since, Release.of(name)) for since, name in state["rules"]))
+    known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
+    now, last = _writers_now(run, known, geometry.value, start), rules[-1]
+    # The lake's rules are followed by the store's newest ones where those differ in an index file's bytes.
+    if start > last.since and not any(is_alike(last.release, release) for release in (now.newest, *now.possible)):
+        since = max(start, now.rules[-1].since)
+        known = Writers((*rules, Rule(since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
+    header = IndexHeader(*state["header"]) if state["header"] else None
+    return Opening(geometry, known, start, (), state["file"], header, state.get("left_out", 0))
 
 
 def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Writers:
@@ -85,94 +103,123 @@ def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Wr
     return run.writers
 
 
-def _continued(known: Writers, now: Writers, from_offset: int) -> Writers:
-    """Return the lake's rules, followed by the store's newest ones where those differ in an index file's bytes."""
-    last = known.rules[-1]
-    if any(is_alike(last.release, release) for release in (now.newest, *now.possible)) or from_offset <= last.since:
-        return known
-    since = max(from_offset, now.rules[-1].since)
-    return Writers((*known.rules, Rule(since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
-
-
-@dataclass(frozen=True, slots=True)
-class StartedIndex:
-    """The index in a run, before the log is read."""
-
-    run: Run
-    geometry: Known[Geometry]
-    writers: Writers
-    opening: Opening
-
-    def finish(self, outcomes: Sequence[Outcome[Made[RangeKeys]]], to_offset: int) -> Finished:
-        """Make the index entries of the new messages."""
-        run, output = self.run, self.run.output
-        spans = tuple(outcome.payload.value for outcome in outcomes)
-        row = KeyRow(ScratchKeys(output.scratch), spans, self.opening.from_offset)
-        works = plan(self.opening, run.store, row, partial(_files_with, output.lake, output.naming.store_id))
-        written = run.workers.map(works, partial(write, output=output), "making index entries")
-        finished = Finished(state=self._state(written, to_offset))
-        finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
-        finished.add(INDEX_FILES, self._headers(written))
-        return finished
-
-    def _headers(self, written: Sequence[EntryRows]) -> Action | None:
-        """Write a row of `index_files` for each file of this run."""
-        output, geometry = self.run.output, self.geometry
-        rows = [
-            {
-                "index_file": rows.ordinal,
-                "name": rows.name,
-                **rows.header._asdict(),
-                "is_complete": rows.is_complete,
-                "sha256": rows.sha256,
-                "hash_slots": geometry.value.hash_slots,
-                "index_num": geometry.value.index_num,
-                "geometry_origin": geometry.origin,
-                "release": str(self.writers),
-                "run": output.naming.run,
-            }
-            for rows in written
-        ]
-        with output.file(INDEX_FILES, "headers") as file:
-            file.write_rows(rows)
-            return file.close()
-
-    def _state(self, written: Sequence[EntryRows], to_offset: int) -> dict[str, Any]:
-        """Return the state that the next run needs."""
-        last = max(written, key=lambda rows: rows.ordinal, default=None)
-        header = last.header if last else self.opening.header
-        return {
-            "to_offset": max(to_offset, self.opening.from_offset),
-            "file": last.ordinal if last else self.opening.ordinal,
-            "header": list(header) if header else None,
-            "left_out": last.left_out if last else self.opening.left_out,
-            "geometry": list(self.geometry.value),
-            "geometry_origin": self.geometry.origin,
-            "rules": [[since, str(release)] for since, release in self.writers.rules],
-            "releases": self.writers.text,
-        }
-
-
-def _collector(output: Output, opening: Opening, range_: Range, files: ExitStack) -> Collector[RangeKeys]:
+def _collector(
+    output: Output, opening: Opening, asked: Sequence[int], range_: Range, files: ExitStack
+) -> Collector[RangeKeys]:
     """Return the collector of the keys of one range, which are handed on in scratch files."""
     scratch = output.scratch
     if is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
     name = output.naming.name(f"{range_.start_offset:020d}", ".keys")
-    keys = KeyCollector(opening.rules, scratch, name, files, opening.asked, opening.from_offset, with_texts=True)
+    keys = KeyCollector(opening.writers.rules, scratch, name, files, asked, opening.from_offset, with_texts=True)
 
     def finish() -> Made[RangeKeys]:
         span = keys.finish()
-        return Made(span, {}, ScratchKeys.names(span.file))
+        return Made(span, {}, span.scratch_files)
 
     return Collector(keys.add, finish)
 
 
-def _files_with(lake: Lake, store_id: str, ordinal: int) -> list[StoredFile]:
-    """Return the files of `index_entries` that may hold entries of an index file."""
-    snapshot = open_table(lake, INDEX_ENTRIES.name)
-    return [
-        file
-        for file in (files(lake, snapshot) if snapshot is not None else ())
-        if file.may_have("store_id", store_id) and file.may_have("index_file", ordinal)
+def plan(opening: Opening, run: Run, row: KeyRow) -> list[EntryWork]:
+    """Return the plan of each file to write."""
+    index = IndexPlan(run.store.storage, row, opening.geometry.value, opening.writers.rules)
+    # Earlier runs read messages before its own, and may have left some out.
+    known_until = run.from_offset if opening.from_offset < run.from_offset else 0
+    if not opening.files:
+        return list(_continued(opening, run, index, known_until))
+    found = Placing(row, index.geometry, run.store).place_all(opening.files)
+    # The broker's files that hold what the log says, as far as their ends show.
+    recipes = _following(index, [survivor for survivor in found if _ends_right(survivor, row)])
+    return [EntryWork(ordinal, recipe, known_until=known_until) for ordinal, recipe in enumerate(recipes)]
+
+
+def _ends_right(survivor: Survivor, row: KeyRow) -> bool:
+    if survivor.relation is Relation.BEFORE_LOG:
+        return True  # nothing contradicts it; its entries come without their keys
+    count = survivor.real.header.entry_count
+    last = row.keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
+    return bool(count > survivor.head and not survivor.tail and last) and (
+        last[0].physical_offset == survivor.real.header.end_physical_offset
+    )
+
+
+def _continued(opening: Opening, run: Run, index: IndexPlan, known_until: int) -> Iterator[EntryWork]:
+    """Continue the open file, then begin new ones."""
+    opened, ordinal, keys, capacity = opening.header, opening.ordinal, len(index.row), index.geometry.capacity
+    end = min(capacity - opened.entry_count, keys) if opened else 0
+    if opened and end:
+        opened_in, ranges = tuple(_files_with(run.output, ordinal)), _ranges_of(opened, run.store)
+        recipe = index.recipe(0, end)
+        yield EntryWork(ordinal, recipe, opened, opened_in, ranges, opening.left_out, known_until)
+    ordinal += opened is not None
+    for number, start in enumerate(range(end, keys, capacity)):
+        recipe = index.recipe(start, min(start + capacity, keys), opened)
+        yield EntryWork(ordinal + number, recipe, known_until=known_until)
+
+
+def _files_with(output: Output, ordinal: int) -> Iterator[StoredFile]:
+    """Yield the files of `index_entries` that may hold entries of an index file."""
+    snapshot = open_table(output.lake, INDEX_ENTRIES.name)
+    for file in files(output.lake, snapshot) if snapshot is not None else ():
+        if file.may_have("store_id", output.naming.store_id) and file.may_have("index_file", ordinal):
+            yield file
+
+
+def _ranges_of(opened: IndexHeader, store: Store) -> tuple[Range, ...]:
+    """Return the ranges of the log that an index file's entries are of; none if a part of it is deleted."""
+    begin, end = opened.begin_physical_offset, opened.end_physical_offset
+    if begin < store.start_offset:
+        return ()
+    try:
+        start = piece_start(store, begin)
+    except FileNotFoundError:  # retention has deleted it since it was listed
+        return ()
+    ranges = plan_ranges(store, start, range_size=WHOLE_SEGMENTS)
+    return tuple(range_ for range_ in ranges if range_.start_offset <= end)
+
+
+def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRecipe]:
+    """Return the broker's own files and those that are missing, in order; the newest one goes on to the log's end."""
+    # Each survivor (0) before the planned ones that come after it (1).
+    made = [
+        (one.after, 1, one.start, index.recipe(one.start, one.end))
+        for one in index.missing(survivors, completes=bool(survivors))
+        if one.kind is not Kind.OPEN or one.end > one.start
     ]
+    for number, survivor in enumerate(survivors):
+        end = index.completed_end(survivor) if survivor is survivors[-1] else survivor.end
+        made.append((number, 0, survivor.start, index.recipe_of(survivor, end)))
+    return [recipe for *_, recipe in sorted(made, key=lambda one: one[:3])]
+
+
+def _header_row(opening: Opening, rows: EntryRows, output: Output) -> dict[str, object]:
+    """Return the row of `index_files` for a file of this run."""
+    geometry = opening.geometry
+    return {
+        "index_file": rows.ordinal,
+        "name": rows.name,
+        **rows.header._asdict(),
+        "is_complete": rows.is_complete,
+        "sha256": rows.sha256,
+        "hash_slots": geometry.value.hash_slots,
+        "index_num": geometry.value.index_num,
+        "geometry_origin": geometry.origin,
+        "release": str(opening.writers),
+        "run": output.naming.run,
+    }
+
+
+def _state(opening: Opening, written: Sequence[EntryRows], to_offset: int) -> dict[str, object]:
+    """Return the state that the next run needs."""
+    last = max(written, key=lambda rows: rows.ordinal, default=None)
+    header = last.header if last else opening.header
+    return {
+        "to_offset": max(to_offset, opening.from_offset),
+        "file": last.ordinal if last else opening.ordinal,
+        "header": list(header) if header else None,
+        "left_out": last.left_out if last else opening.left_out,
+        "geometry": list(opening.geometry.value),
+        "geometry_origin": opening.geometry.origin,
+        "rules": [[since, str(release)] for since, release in opening.writers.rules],
+        "releases": opening.writers.text,
+    }

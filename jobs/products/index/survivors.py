@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from enum import StrEnum, unique
+from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.file_names import detect_zone, name_of_time
 from jobs.products.index.key_row import OWN, KeyPlace, KeyRow, RowPart
-from jobs.store.store import Store, StoredFile
+from jobs.store.store import Store
 from rmq_formats.indexfile.file import time_diff_s
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
@@ -54,14 +55,6 @@ class Seam(NamedTuple):
     keys: int = 0
 
 
-class Skip(NamedTuple):
-    """Keys of the log that a file should have and has not: *keys* from number *start* on, before entry *entry*."""
-
-    entry: int
-    start: int
-    keys: int
-
-
 @dataclass(frozen=True, slots=True)
 class Survivor:
     """A file and its place in the row."""
@@ -94,13 +87,13 @@ class Survivor:
         return sum(end - seam.entry for seam, end in self._runs if seam.is_lost)
 
     @property
-    def skips(self) -> list[Skip]:
-        """Keys that the broker did not put into the file, between two that it did."""
+    def skips(self) -> list[Seam]:
+        """Keys that the broker did not put into the file, between two that it did: so many, before an entry."""
         found = []
         for (before, end), (seam, _) in pairwise(self._runs):
             reached = before.start + (before.keys if before.is_lost else end - before.entry)
             if seam.start > reached:
-                found.append(Skip(seam.entry, reached, seam.start - reached))
+                found.append(Seam(seam.entry, reached, keys=seam.start - reached))
         return found
 
     @property
@@ -125,12 +118,11 @@ class Survivor:
 
 def real_files(store: Store) -> list[RealFile]:
     """Return the index files of a store with their headers; one too short for a header has an empty one."""
-    return [_real_file(file, store) for file in store.index_files]
-
-
-def _real_file(file: StoredFile, store: Store) -> RealFile:
-    header = decode_header(store.read(file, 0, HEADER.size).ljust(HEADER.size, b"\0"))
-    return RealFile(file.about.path.rpartition("/")[2], file.location, file.size, header)
+    found = []
+    for file in store.index_files:
+        header = decode_header(store.read(file, 0, HEADER.size).ljust(HEADER.size, b"\0"))
+        found.append(RealFile(file.about.path.rpartition("/")[2], file.location, file.size, header))
+    return found
 
 
 def refusal(real: RealFile, geometry: Geometry) -> str | None:
@@ -226,13 +218,6 @@ class _Lost(NamedTuple):
     keys: int
 
 
-class _Run(NamedTuple):
-    """Files up to number *end* that have keys of earlier ones."""
-
-    end: int
-    is_explained: bool = False  # by a start that found the newest file empty; else they are copies
-
-
 class Placing:
     """Finds the place of one file after the other."""
 
@@ -246,12 +231,13 @@ class Placing:
         zone = detect_zone((file.name, file.header.begin_timestamp) for file in files)
         placed: list[Survivor] = []
         before: Survivor | None = None
-        run = _Run(0)
+        run_end, is_explained = 0, False
         for number, file in enumerate(files):
             found = self._place(file, before)
             if before is not None and self._is_repeated(found, before, placed):
-                run = run if number < run.end else self._run_from(number, files, found, before, zone)
-                if not run.is_explained:
+                if number >= run_end:
+                    run_end, is_explained = self._run_from(number, files, found, before, zone)
+                if not is_explained:  # by a start that found the newest file empty; else they are copies
                     found = replace(found, relation=Relation.REPEATED)
             if found.relation is not Relation.REPEATED:
                 before = found
@@ -273,9 +259,9 @@ class Placing:
 
     def _run_from(
         self, number: int, files: Sequence[RealFile], found: Survivor, before: Survivor, zone: tzinfo | None
-    ) -> "_Run":
+    ) -> tuple[int, bool]:
         """
-        Return the files from *number* on that follow one from another, and whether a start explains them.
+        Return the end of the files from *number* on that follow one from another, and whether a start explains them.
 
         A broker that is killed before the first entry of a new file leaves zeros. These name no message that the index
         ends with, so that the start skips none: it fills that file, and the next ones, with all messages that it walks
@@ -284,22 +270,22 @@ class Placing:
         """
         ended = before.real.header
         if not self._begins_log_file(found) or ended.index_count < self._geometry.index_num:
-            return _Run(number + 1)
+            return number + 1, False
         if zone is not None and found.real.name < name_of_time(ended.end_timestamp, zone):
-            return _Run(number + 1)
+            return number + 1, False
         last = found
         for end, file in enumerate(files[number + 1 :], number + 1):
             if last.end > before.end:
-                return _Run(end, is_explained=True)
+                return end, True
             following = self._place(file, last)
             # Two files of one start share a message at most, all keys of which may be put again; after one more kill
             # the next file begins where a log file does. No start makes a file that goes on elsewhere.
             again = self._row.find(last.real.header.end_physical_offset)
             if not again <= following.start <= last.end and not self._begins_log_file(following):
-                return _Run(end)  # no file between is the first of a run that goes farther
+                return end, False  # no file between is the first of a run that goes farther
             last = following
         was_killed_again = last.real.header.index_count < self._geometry.index_num
-        return _Run(len(files), is_explained=last.end > before.end or was_killed_again)
+        return len(files), last.end > before.end or was_killed_again
 
     def _begins_log_file(self, survivor: Survivor) -> bool:
         segment = self._store.segment_at(survivor.real.header.begin_physical_offset)
@@ -323,7 +309,8 @@ class Placing:
             found = replace(found, seams=self._seams(reader, found, lost))
         if not head and not (found.seams and found.seams[0].entry == 1):
             found = self._with_previous(found, entries, before)
-        return self._with_tail(found)
+        missing = 0 if found.seams and found.seams[-1].is_lost else found.end - len(self._row)
+        return replace(found, tail=min(max(missing, 0), count - head))
 
     def _lost(self, reader: IndexReader, head: int, count: int) -> list["_Lost"]:
         """Return the entries of messages that the log has lost."""
@@ -395,11 +382,11 @@ class Placing:
         seams: list[Seam] = []
         while len(seams) < MOST_SEAMS:
             last = min(end, number - 1 + len(self._row) - start)
-            if last < number or self._is_same(reader, last, start + last - number):
+            if last < number or not self._is_other(reader, start - number, last):
                 return seams
             # Up to the first jump every entry is its key, and after it none is (entries ascend as the log does):
             # halving finds the first wrong one. `last` is known to be wrong.
-            wrong = self._first_wrong(reader, number, start, last)
+            wrong = bisect_left(range(last), 1, number, key=partial(self._is_other, reader, start - number))
             again = self._find_again(reader, wrong, end) if wrong > number else None
             if again is None:
                 return None
@@ -407,13 +394,10 @@ class Placing:
             number, start = wrong, again
         return None
 
-    def _first_wrong(self, reader: IndexReader, number: int, start: int, last: int) -> int:
-        entries = range(last)
-        return bisect_left(entries, 1, number, key=lambda at: not self._is_same(reader, at, start + at - number))
-
-    def _is_same(self, reader: IndexReader, number: int, key: int) -> bool:
-        keys = self._row.keys(key, key + 1)
-        return bool(keys) and reader.entry(number)[:2] == keys[0][:2]
+    def _is_other(self, reader: IndexReader, shift: int, number: int) -> bool:
+        """Return whether entry *number* is another key than that with its number and *shift* added."""
+        keys = self._row.keys(number + shift, number + shift + 1)
+        return not keys or reader.entry(number)[:2] != keys[0][:2]
 
     def _find_again(self, reader: IndexReader, number: int, count: int) -> int | None:
         """Return the number of the key that entry *number* is, wherever in the row."""
@@ -438,16 +422,12 @@ class Placing:
         for header in candidates:
             if time_diff_s(max(header.end_timestamp, 0) if header else 0, time) == entries[0].time_diff_s:
                 return replace(found, previous=header)
-        if self._has_lost_before(found.start) and found.start < len(self._row):
+        # The log has lost something between the first key and the one before it.
+        reached = self._row.keys(found.start - 1, found.start)[0].physical_offset if found.start > 0 else -1
+        if any(reached < lost < keys[0].physical_offset for lost, _ in self._row.lost):
             begins = [Seam(1, found.start, is_lost=True), Seam(2, found.start + 1)]
             return replace(found, seams=(*begins, *found.seams))
         return replace(found, previous=candidates[0])
-
-    def _has_lost_before(self, start: int) -> bool:
-        """Return whether the log has lost something between key number *start* and the one before it."""
-        first = self._row.keys(start - 1, start)[0].physical_offset if start > 0 else -1
-        (key,) = self._row.keys(start, start + 1)
-        return any(first < lost < key.physical_offset for lost, _ in self._row.lost)
 
     def _may_be_before(self, found: Survivor, before: Survivor | None) -> Iterator[IndexHeader | None]:
         key_before = header_before(self._row, found.start)
@@ -458,10 +438,6 @@ class Placing:
         if before is not None:
             yield before.real.header
         yield None
-
-    def _with_tail(self, found: Survivor) -> Survivor:
-        missing = 0 if found.seams and found.seams[-1].is_lost else found.end - len(self._row)
-        return replace(found, tail=min(max(missing, 0), found.real.header.entry_count - found.head))
 
 
 def header_before(row: KeyRow, start: int) -> IndexHeader | None:

@@ -31,7 +31,8 @@ from jobs.lake import upkeep
 from jobs.lake.commit import FILES_KEPT, LOG_KEPT
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError
-from jobs.products.index.entries import EntriesSoFar
+from jobs.products.index import entries
+from jobs.products.product import Output
 from jobs.store.chain import read_chained
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
@@ -117,13 +118,13 @@ def test_a_table_that_comes_later_keeps_as_little_as_those_of_the_first_step(bro
 def test_index_entries_are_chained_as_separate_runs_chain_them(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, real = Counter[str](), EntriesSoFar.read
+    reads, real = Counter[str](), entries.read_entries
 
-    def read(so_far: EntriesSoFar, names: Sequence[str]) -> object:
-        reads[so_far.lake.location] += 1
-        return real(so_far, names)
+    def read(output: Output, *args: Any) -> object:  # noqa: ANN401 - passed on
+        reads[output.lake.location] += 1
+        return real(output, *args)
 
-    monkeypatch.setattr(EntriesSoFar, "read", read)
+    monkeypatch.setattr(entries, "read_entries", read)
     broker.append(some_records(20))
     asked = replace(request(broker), hash_slots=7, index_num=100)
     separate = replace(asked, lake=str(tmp_path / "separate"))

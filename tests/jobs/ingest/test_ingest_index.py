@@ -11,7 +11,7 @@ import pytest
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.products.index.product import StartedIndex
+from jobs.products.index import product as index_product
 from jobs.products.registry import NAMES
 from jobs.store.range_reader import RangeReader
 from jobs.store.selection import Selection
@@ -97,7 +97,7 @@ def test_entries_of_segments_that_are_deleted_after_they_were_read_are_made(
         for path in deleted:
             path.unlink()
 
-    with patch.object(StartedIndex, "finish", preceded(StartedIndex.finish, retention)):
+    with patch.object(index_product, "plan", preceded(index_product.plan, retention)):
         summary = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert deleted
@@ -136,7 +136,7 @@ def test_keys_of_a_deleted_record_with_a_wrong_body_are_kept(golden: StoreOf, tm
     record = next(record for record, _ in records_of([first]) if record.body and record.topic == "T1")
     flip(first, first.read_bytes().index(record.body, record.physical_offset), 0xFF)
 
-    with patch.object(StartedIndex, "finish", preceded(StartedIndex.finish, first.unlink)):
+    with patch.object(index_product, "plan", preceded(index_product.plan, first.unlink)):
         summary = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert (summary.quarantined, summary.gaps) == (1, [])

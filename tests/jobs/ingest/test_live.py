@@ -14,7 +14,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.lake import history, identity
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_stores
-from jobs.products.index.product import StartedIndex
+from jobs.products.index import product as index_product
 from jobs.store import store as store_files
 from jobs.store.ranges import Range
 from jobs.store.store import Store
@@ -105,7 +105,7 @@ def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_
             broker.truncate(placed[30].physical_offset)
             broker.append(some_records(20, seed=2, stored=STORED + 10_000))
 
-    with patch.object(StartedIndex, "finish", preceded(StartedIndex.finish, crash)):
+    with patch.object(index_product, "plan", preceded(index_product.plan, crash)):
         during = ingest_beside(broker.root)
     history = list(stored_records(tmp_path / "history"))
     entries = rows_of(tmp_path / "lake", "index_entries")

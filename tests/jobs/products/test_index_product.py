@@ -17,7 +17,9 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile
-from jobs.products.index.entries import EntriesSoFar
+from jobs.lake.table_file import FileNaming
+from jobs.products.index.entries import read_entries
+from jobs.products.product import Output
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
@@ -227,8 +229,8 @@ def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path
     pq.write_table(pa.Table.from_pylist(rows), path)
     lake = Lake(str(tmp_path))
     found = [
-        EntriesSoFar(lake, [StoredFile.not_committed(path.name)], 0, 1, store).read(("key_hash",))[0]["key_hash"][0]
-        for store in ("a", "b")
+        read_entries(output, [StoredFile.not_committed(path.name)], 0, 1, ("key_hash",))[0]["key_hash"][0]
+        for output in (Output(lake, FileNaming(store, 1), "broker") for store in ("a", "b"))
     ]
 
     assert found == [1, 2]

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.products.index.file_builder import BuiltFile, RealFile, ToBuild, check_built, make
+from jobs.products.index.file_builder import BuiltFile, Kind, RealFile, ToBuild, check_built, make
 from jobs.products.index.file_names import name_of_time
 from jobs.products.index.key_row import KeyPlace, KeyRow, collect_keys
-from jobs.products.index.placement import HISTORY, RESTART, Anchor, Kind, Planned, RowShape, plan_files
+from jobs.products.index.plan import HISTORY, RESTART, Anchor, Planned, plan_files
 from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted
 from jobs.products.index.survivors import Placing, asked_offsets, real_files
 from jobs.rebuild.index import RebuildIndexRequest, Result, lost_files, rebuild
@@ -369,10 +369,6 @@ FEW = 10  # from which on not every subset is tried
 RANDOM = 24
 
 
-def a_log(keys: int, *, without_keys: bool = False, is_whole: bool = True) -> RowShape:
-    return RowShape(keys, without_keys, is_whole)
-
-
 def settings_of(name: str) -> Settings:
     rules = RULES.get(name, release_of(name))
     return Settings(
@@ -455,18 +451,18 @@ def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_p
 
 
 def test_a_message_without_keys_opens_a_file_behind_a_full_one() -> None:
-    assert plan_files(a_log(0), 5) == []
-    assert plan_files(a_log(0, without_keys=True), 5) == [Planned(0, 0, Kind.OPEN)]
-    assert plan_files(a_log(10), 5) == [Planned(0, 5, Kind.FULL), Planned(5, 10, Kind.FULL)]
-    assert plan_files(a_log(10, without_keys=True), 5)[2:] == [Planned(10, 10, Kind.OPEN)]
-    assert plan_files(a_log(7, without_keys=True), 5) == [Planned(0, 5, Kind.FULL), Planned(5, 7, Kind.OPEN)]
+    assert plan_files(0, 5) == []
+    assert plan_files(0, 5, ends_without_keys=True) == [Planned(0, 0, Kind.OPEN)]
+    assert plan_files(10, 5) == [Planned(0, 5, Kind.FULL), Planned(5, 10, Kind.FULL)]
+    assert plan_files(10, 5, ends_without_keys=True)[2:] == [Planned(10, 10, Kind.OPEN)]
+    assert plan_files(7, 5, ends_without_keys=True) == [Planned(0, 5, Kind.FULL), Planned(5, 7, Kind.OPEN)]
 
 
 def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
     """Between two survivors stand keys for one and a half files: half a file is added and said to be one."""
     survivors = [Anchor(0, 10, is_full=True), Anchor(25, 30, is_full=False)]
 
-    assert plan_files(a_log(30), 10, survivors) == [
+    assert plan_files(30, 10, survivors) == [
         Planned(10, 20, Kind.FULL, 0),
         Planned(20, 25, Kind.SUPPLEMENT, 0, RESTART),
     ]
@@ -476,12 +472,12 @@ def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_w
     """The survivor after it begins with the whole message, so the lost file is full with a part of it."""
     survivors = [Anchor(0, 10, is_full=True), Anchor(18, 28, is_full=True, begins=KeyPlace(18, 3))]
 
-    assert plan_files(a_log(28), 10, survivors) == [Planned(10, 20, Kind.FULL, 0, RESTART)]
+    assert plan_files(28, 10, survivors) == [Planned(10, 20, Kind.FULL, 0, RESTART)]
 
 
 def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards() -> None:
     """What is left at the log's beginning is the end of a file whose beginning is deleted."""
-    planned = plan_files(a_log(40, is_whole=False), 10, [Anchor(23, 33, is_full=True)])
+    planned = plan_files(40, 10, [Anchor(23, 33, is_full=True)], is_whole=False)
 
     assert planned == [
         Planned(0, 3, Kind.SUPPLEMENT, -1, HISTORY),
@@ -492,6 +488,5 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
 
 
 def test_nothing_is_missing_behind_an_open_file() -> None:
-    assert (
-        plan_files(a_log(17, without_keys=True), 10, [Anchor(0, 10, is_full=True), Anchor(10, 17, is_full=False)]) == []
-    )
+    survivors = [Anchor(0, 10, is_full=True), Anchor(10, 17, is_full=False)]
+    assert plan_files(17, 10, survivors, ends_without_keys=True) == []

@@ -10,7 +10,7 @@ import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
-from jobs.products.index.key_row import KeyRow, RangeKeys, ScratchKeys
+from jobs.products.index.key_row import KeyRow, RangeKeys
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
 from jobs.rebuild.queues import ROCKSDB
@@ -204,7 +204,7 @@ def _peak_of_comparison(count: int, folder: Path) -> int:
     span = RangeKeys("all.keys", count, count, (count - 1) * 100, (count - 1) * 100, {}, ())
     del keys
     tracemalloc.start()
-    comparison = rocksdb_index._Comparison(KeyRow(ScratchKeys(scratch), (span,), 0), scratch)  # noqa: SLF001
+    comparison = rocksdb_index._Comparison(KeyRow(scratch, (span,), 0), scratch)  # noqa: SLF001
     comparison.run(_Rows(count))  # type: ignore[arg-type]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
