@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from numba import njit
 from numpy.typing import NDArray
 
-from rmq_formats.commitlog import columns, window
+from rmq_formats.commitlog import columns
+from rmq_formats.commitlog import scan as scanning
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records, scan
@@ -223,14 +224,22 @@ def _decode(raw: bytes, framing: Framing, size: int) -> int:
     return rows
 
 
+def _page_guarded(count: int, type_: Any) -> NDArray[Any]:  # noqa: ANN401 - a type of numpy's
+    return _page_guarded_room(type_, count) if type_ is np.uint8 else np.empty(count, type_)
+
+
+def _guarded_bytes(count: int, type_: Any) -> NDArray[Any]:  # noqa: ANN401 - a type of numpy's
+    return guarded(np.empty(count, type_)) if type_ is np.uint8 else np.empty(count, type_)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect by its Linux name")
 @given(segment=hostile_segments(), size=st.sampled_from([100, 300, 1 << 16]))
 @ANY_NUMBER_OF_TIMES
 def test_every_buffer_may_end_at_a_page_without_access(
     monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
 ) -> None:
-    shim = SimpleNamespace(**{**vars(np), "empty": lambda count, type_: _page_guarded_room(type_, count)})
-    monkeypatch.setattr(window, "np", shim)
+    shim = SimpleNamespace(**{**vars(np), "empty": _page_guarded})
+    monkeypatch.setattr(scanning, "np", shim)
     monkeypatch.setattr(columns, "_room", _page_guarded_room)
     raw, framing = segment
     assert _decode(raw, framing, size) >= 0
@@ -260,9 +269,9 @@ def test_records_may_stand_at_the_very_end_of_their_buffer(
 def test_no_index_is_negative_or_too_large(
     monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
 ) -> None:
-    shim = SimpleNamespace(**{**vars(np), "empty": lambda count, type_: guarded(np.empty(count, type_))})
+    shim = SimpleNamespace(**{**vars(np), "empty": _guarded_bytes})
     room = columns._room  # noqa: SLF001 - what the product allocates, with a guard around it
-    monkeypatch.setattr(window, "np", shim)
+    monkeypatch.setattr(scanning, "np", shim)
     monkeypatch.setattr(columns, "_room", lambda type_, count: guarded(room(type_, count)))
     raw, framing = segment
     assert _decode(raw, framing, size) >= 0
