@@ -25,7 +25,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, files, select
+from jobs.lake.snapshot_files import files, select
 from jobs.lake.snapshots import open_delta, snapshot_of
 from jobs.lake.table_file import STATISTICS_LENGTH, Action, TableFile
 from jobs.lake.tables import Table
@@ -175,25 +175,30 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     transaction: tuple[str, int],
     metadata: Mapping[str, str],
     rewrite: SnapshotRewrite | None = None,
+    *,
+    replaces: bool = False,
 ) -> int:
     """
     Add files to a table under *transaction*, once; return the table's version.
 
     *rewrite* says which files of the snapshot go in the same commit, and what takes their place; it is asked again
-    for each snapshot. `TransactionTakenError` when the table has this transaction, or a later one of the same
+    for each snapshot. Where the commit *replaces* the table, its files and columns take the place of all that there
+    are. `TransactionTakenError` when the table has this transaction, or a later one of the same
     application, already.
     """
     added = tuple(actions)
 
+    known = replace(table, columns=()) if replaces else table  # whose own columns are replaced
+
     def attempt() -> int:
-        snapshot = ensure_table(lake, table)
-        if _is_committed(snapshot, table, transaction, added):
+        snapshot = (own_table(lake, table.name) if replaces else None) or ensure_table(lake, table)
+        if _is_committed(snapshot, table, transaction, added, replacing=replaces):
             return snapshot.version()
-        refuse_features(lake, snapshot, table)
+        refuse_features(lake, snapshot, known)
         refuse_lost_files(lake, table.name, added)
         change = rewrite(snapshot) if rewrite else Rewrite()
         new = Commit(table, (transaction,), metadata, data_change=True, brought=added, change=change)
-        return _write(lake, snapshot, new)
+        return _replacement(lake, snapshot, new, known) if replaces else _write(lake, snapshot, new)
 
     with room_for(lake.locate(table.name)):
         return _retried(attempt)
@@ -219,37 +224,18 @@ def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its comm
         raise
 
 
-def commit_replacing(
-    lake: Lake, table: Table, actions: Iterable[Action], transaction: tuple[str, int], metadata: Mapping[str, str]
-) -> int:
-    """
-    Put files in the place of all that a table has, and its columns in the place of the table's, once, in one commit.
-
-    `TransactionTakenError` as in `commit`.
-    """
-    added = tuple(actions)
-    plain = replace(table, columns=())  # the columns that the table has are replaced
-
-    def attempt() -> int:
-        snapshot = own_table(lake, table.name) or ensure_table(lake, table)
-        if _is_committed(snapshot, table, transaction, added, replacing=True):
-            return snapshot.version()
-        refuse_features(lake, snapshot, plain)
-        refuse_lost_files(lake, table.name, added)
-        location = lake.locate(table.name)
-        if needs_spark(snapshot):
-            raise UnsupportedTableError(
-                f"{location}: another engine has given this table features with which rmq-lake does not replace it; "
-                "nothing was written. Delete it: it is made again from the messages"
-            )
-        if any(file.vector for file in files(lake, snapshot, plain)):
-            raise OSError(f"{location}: {NO_VECTORS}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)")
-        new = Commit(table, (transaction,), metadata, data_change=True, brought=added, mode="overwrite")
-        _flush(snapshot.table_uri)
-        return _write_once(lake, snapshot, new, attempts=0)
-
-    with room_for(lake.locate(table.name)):
-        return _retried(attempt)
+def _replacement(lake: Lake, snapshot: DeltaTable, new: Commit, known: Table) -> int:
+    """Commit files in the place of all that a table has."""
+    location = lake.locate(new.table.name)
+    if needs_spark(snapshot):
+        raise UnsupportedTableError(
+            f"{location}: another engine has given this table features with which rmq-lake does not replace it; "
+            "nothing was written. Delete it: it is made again from the messages"
+        )
+    if any(file.vector for file in files(lake, snapshot, known)):
+        raise OSError(f"{location}: {NO_VECTORS}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)")
+    _flush(snapshot.table_uri)
+    return _write_once(lake, snapshot, new._replace(mode="overwrite"), attempts=0)
 
 
 def _is_committed(
@@ -361,13 +347,8 @@ def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
     refuse_features(lake, snapshot, new.table)
     if any((snapshot.transaction_version(app) or 0) >= number for app, number in new.transactions):
         return False
-    now = {file.path: _vector_of(file) for file in files(lake, snapshot, new.table)}
-    return all(now.get(file.path) == _vector_of(file) for file in new.change.removed)
-
-
-def _vector_of(file: StoredFile) -> str:
-    """Return the identity of a file's vector; empty without a vector."""
-    return file.vector.identity if file.vector is not None else ""
+    now = {file.path: file.vector_identity for file in files(lake, snapshot, new.table)}
+    return all(now.get(file.path) == file.vector_identity for file in new.change.removed)
 
 
 def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> int:

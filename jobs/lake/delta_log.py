@@ -145,11 +145,6 @@ class Vector(NamedTuple):
     kept: npt.NDArray[np.bool_]  # by the row's place in the file
     descriptor: Descriptor  # as Delta's log has it
 
-    @property
-    def identity(self) -> str:
-        """Return the identity of this vector among those of the same file."""
-        return identity_of(self.descriptor)
-
     def of_batch(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
         """Return the rows of *batch* that are not deleted; its first one has the place *start* in the file."""
         return batch.filter(pa.array(self.padded(start + batch.num_rows)[start:]))

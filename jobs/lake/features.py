@@ -11,7 +11,7 @@ files (`jobs.lake.writers`): on local file systems, as on S3 its log knows only 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TypeAlias
 
 from deltalake import DeltaTable, Schema
 
@@ -56,16 +56,11 @@ _EXPRESSIONS = {
 }
 _DEFAULT = "CURRENT_DEFAULT"
 
+_Refusal: TypeAlias = tuple[str, tuple[str, ...]]  # a feature that we do not write, and the statements that drop it
+
 
 class UnsupportedTableError(OSError):
     """Another engine uses a feature that we do not write."""
-
-
-class Refusal(NamedTuple):
-    """A feature of a table that we do not write, and the statements that drop it."""
-
-    what: str
-    statements: tuple[str, ...] = ()
 
 
 def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
@@ -77,8 +72,8 @@ def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
         found.append(_taken_back(lake, snapshot, table, _features(snapshot) & BY_SPARK))
     if not found:
         return
-    statements = dict.fromkeys(line.format(table=f"delta.`{location}`") for one in found for line in one.statements)
-    what = ", ".join(one.what for one in found)
+    statements = dict.fromkeys(line.format(table=f"delta.`{location}`") for _, drop in found for line in drop)
+    what = ", ".join(what for what, _ in found)
     raise UnsupportedTableError(
         f"{location}: another engine has given this table what rmq-lake does not write"
         f"{' here' if lacking else ''}: {what}; nothing was written. "
@@ -119,28 +114,28 @@ def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], ta
         )
 
 
-def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusal]:
+def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[_Refusal]:
     used = _features(snapshot)
     configuration = snapshot.metadata().configuration
     for name, value in sorted(configuration.items()):
         if name.startswith(_CONSTRAINT):
             constraint = name.removeprefix(_CONSTRAINT)
             drop = f"ALTER TABLE {{table}} DROP CONSTRAINT `{constraint}`"
-            yield Refusal(f"the constraint {constraint} CHECK ({value})", (drop,))
+            yield (f"the constraint {constraint} CHECK ({value})", (drop,))
     if (configuration.get("delta.appendOnly") or "").lower() == "true":
-        yield Refusal("delta.appendOnly", ("ALTER TABLE {table} SET TBLPROPERTIES ('delta.appendOnly' = 'false')",))
+        yield ("delta.appendOnly", ("ALTER TABLE {table} SET TBLPROPERTIES ('delta.appendOnly' = 'false')",))
     if _FORGOTTEN_RUNS in configuration:
-        yield Refusal(_FORGOTTEN_RUNS, (f"ALTER TABLE {{table}} UNSET TBLPROPERTIES ('{_FORGOTTEN_RUNS}')",))
+        yield (_FORGOTTEN_RUNS, (f"ALTER TABLE {{table}} UNSET TBLPROPERTIES ('{_FORGOTTEN_RUNS}')",))
     if _is_mapped(configuration):
         used.add("columnMapping")  # a protocol of version 5 names no features
     schema = snapshot.schema()
     for field in schema.fields:
         if not field.nullable:
             drop = f"ALTER TABLE {{table}} ALTER COLUMN `{field.name}` DROP NOT NULL"
-            yield Refusal(f"NOT NULL for the column {field.name}", (drop,))
+            yield (f"NOT NULL for the column {field.name}", (drop,))
         if _DEFAULT in field.metadata:
             drop = f"ALTER TABLE {{table}} ALTER COLUMN `{field.name}` DROP DEFAULT"
-            yield Refusal(f"a column default: {field.name}", (drop,))
+            yield (f"a column default: {field.name}", (drop,))
     refused = used - _written(lake)
     columns = list(_columns(schema, snapshot.metadata().partition_columns, table))
     if refused or columns:
@@ -149,14 +144,14 @@ def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusa
 
 def _taken_back(
     lake: Lake, snapshot: DeltaTable, table: Table, features: set[str], columns: Sequence[str] = ()
-) -> Refusal:
+) -> _Refusal:
     """Return features and columns that are refused, with the statements that drop them."""
     if not columns and features <= {*_DROPPED}:
         dropped = [one for one in _DROPPED if one in features]
         what = ", ".join(f"the feature {one}" for one in dropped)
-        return Refusal(what, tuple(f"ALTER TABLE {{table}} DROP FEATURE {one}" for one in dropped))
+        return (what, tuple(f"ALTER TABLE {{table}} DROP FEATURE {one}" for one in dropped))
     what = ", ".join([*(f"the feature {feature}" for feature in sorted(features)), *columns])
-    return Refusal(what, _restore(lake, snapshot, table))
+    return (what, _restore(lake, snapshot, table))
 
 
 def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:

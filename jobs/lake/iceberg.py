@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -91,20 +91,16 @@ class RegistrationError(OSError):
     """The catalog does not show all of the lake."""
 
 
-class _Shown(NamedTuple):
-    """Which version of which Delta table a snapshot shows; one of another engine shows none."""
+_Shown: TypeAlias = tuple[str | None, int]  # a Delta table, and its version; of another engine's snapshot None and -1
 
-    table_id: str | None = None
-    version: int = -1
 
-    @classmethod
-    def by(cls, snapshot: "Snapshot | None") -> "_Shown":
-        noted = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary is not None else {}
-        return cls(noted[_TABLE_ID], int(noted[_VERSION])) if _TABLE_ID in noted else cls()
+def _shown_by(snapshot: "Snapshot | None") -> _Shown:
+    noted = snapshot.summary.additional_properties if snapshot is not None and snapshot.summary is not None else {}
+    return (noted[_TABLE_ID], int(noted[_VERSION])) if _TABLE_ID in noted else (None, -1)
 
-    @classmethod
-    def of(cls, snapshot: DeltaTable) -> "_Shown":
-        return cls(str(snapshot.metadata().id), snapshot.version())
+
+def _shown_of(snapshot: DeltaTable) -> _Shown:
+    return str(snapshot.metadata().id), snapshot.version()
 
 
 class Registrar:
@@ -163,20 +159,20 @@ class Registrar:
             snapshot = open_table(lake, table.name)
             if snapshot is None:
                 return None
-            newest = _Shown.of(snapshot)
+            newest = _shown_of(snapshot)
             if self._shown.get(table.name) == newest:
-                return Registration(table.name, newest.version)
+                return Registration(table.name, newest[1])
             registered = self._table(catalog, lake, table, snapshot)
-            shown = _Shown.by(registered.current_snapshot())
-            if shown.table_id == newest.table_id and shown.version > newest.version:
+            shown = _shown_by(registered.current_snapshot())
+            if shown[0] == newest[0] and shown[1] > newest[1]:
                 snapshot = open_table(lake, table.name) or snapshot  # opened after the catalog's, so at least as new
-                newest = _Shown.of(snapshot)
+                newest = _shown_of(snapshot)
             try:
                 change = _brought_up(registered, lake, table, snapshot) if shown != newest else (0, 0)
             except CommitFailedException:  # another process registers this table
                 continue
             self._shown[table.name] = newest
-            return Registration(table.name, newest.version, *change)
+            return Registration(table.name, newest[1], *change)
         raise OSError(f"{table.name}: {_ATTEMPTS} commits of others came first")
 
     def _table(self, catalog: "Catalog", lake: Lake, table: Table, snapshot: DeltaTable) -> "IcebergTable":
@@ -215,8 +211,8 @@ def _brought_up(registered: "IcebergTable", lake: Lake, table: Table, snapshot: 
         if transaction.table_metadata.name_mapping() is None:  # our files have no field ids
             mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
             transaction.set_properties({"schema.name-mapping.default": mapping})
-        shown = _Shown.of(snapshot)
-        noted = {_TABLE_ID: str(shown.table_id), _VERSION: str(shown.version)}
+        table_id, version = _shown_of(snapshot)
+        noted = {_TABLE_ID: str(table_id), _VERSION: str(version)}
         update = transaction.update_snapshot(snapshot_properties=noted)
         with update.overwrite() if gone else update.merge_append() as producer:
             for path in gone:

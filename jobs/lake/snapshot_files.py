@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from jobs.lake.delta_log import Vector, vectors
+from jobs.lake.delta_log import Vector, identity_of, vectors
 from jobs.lake.features import refuse_unreadable
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import plain_rows
@@ -53,6 +53,11 @@ class StoredFile(NamedTuple):
     def not_committed(cls, path: str) -> Self:
         """Return a file that the run at work has written: no commit names it, so no row of it is deleted."""
         return cls(path, 0, 0, {}, {})
+
+    @property
+    def vector_identity(self) -> str:
+        """The identity of the file's vector among those of the same file; empty without a vector."""
+        return identity_of(self.vector.descriptor if self.vector is not None else None)
 
     def with_deleted_rows(self) -> Self:
         """Return the file with the rows that are deleted: for comparing, not for writing them to the table."""

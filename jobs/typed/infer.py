@@ -7,11 +7,10 @@ read them: so what does not fit, and how often, is counted and not estimated.
 
 import json
 import re
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -164,7 +163,8 @@ def _shape_of(lake: Lake, topic: str, file: StoredFile) -> Shape:
             shape.add(value)
         return ()
 
-    deque(read_topic(lake, file, topic, lambda bodies: typed(map(take, bodies.to_pylist()), ())), maxlen=0)
+    for _ in read_topic(lake, file, topic, lambda bodies: typed(map(take, bodies.to_pylist()), ())):
+        pass
     return shape
 
 
@@ -175,34 +175,23 @@ def _refusals(lake: Lake, type_: TopicType, file: StoredFile) -> Counter[Refusal
     )
 
 
-class Proposal(NamedTuple):
-    """The types of a topic, and the bodies that do not fit."""
-
-    type: TopicType | None  # None: no body is an object
-    fitting: int
-    refused: Mapping[Refusal, int]
-    left_out: tuple[str, ...]  # fields that do not become columns
-
-    def text(self, topic: str) -> str:
-        """Return the proposal as types.toml has it."""
-        total = self.fitting + sum(self.refused.values())
-        lines = [f"# {topic}: {self.fitting:,} of {total:,} bodies fit"]
-        shown = list(self.refused.items())[:_SHOWN]
-        lines += [f"#   {counted(count, 'time')} at {_comment(one.place or '-')}: {one.reason}" for one, count in shown]
-        if len(self.refused) > _SHOWN:
-            lines.append(f"#   {len(self.refused) - _SHOWN} more reasons and places")
-        lines += [f"#   no column: {_comment(name)}" for name in self.left_out[:_SHOWN]]
-        if self.type is None:
-            return "\n".join([*lines, "#   no body is an object of JSON with a value in it: nothing to propose", ""])
-        lines += [
-            f"[topic.{_quoted(topic)}]",
-            'format = "json"',
-            f"schema = {_quoted(columns_text(self.type.columns))}",
-        ]
-        if self.type.sources:
-            pairs = (f"{name} = {_quoted(source)}" for name, source in self.type.sources.items())
-            lines.append(f"from = {{ {', '.join(pairs)} }}")
-        return "\n".join([*lines, ""])
+def _text(
+    topic: str, type_: TopicType | None, fitting: int, refused: Mapping[Refusal, int], left_out: Sequence[str]
+) -> str:
+    """Return a proposal as types.toml has it, with the fields that do not become columns."""
+    lines = [f"# {topic}: {fitting:,} of {fitting + sum(refused.values()):,} bodies fit"]
+    shown = list(refused.items())[:_SHOWN]
+    lines += [f"#   {counted(count, 'time')} at {_comment(one.place or '-')}: {one.reason}" for one, count in shown]
+    if len(refused) > _SHOWN:
+        lines.append(f"#   {len(refused) - _SHOWN} more reasons and places")
+    lines += [f"#   no column: {_comment(name)}" for name in left_out[:_SHOWN]]
+    if type_ is None:
+        return "\n".join([*lines, "#   no body is an object of JSON with a value in it: nothing to propose", ""])
+    lines += [f"[topic.{_quoted(topic)}]", 'format = "json"', f"schema = {_quoted(columns_text(type_.columns))}"]
+    if type_.sources:
+        pairs = (f"{name} = {_quoted(source)}" for name, source in type_.sources.items())
+        lines.append(f"from = {{ {', '.join(pairs)} }}")
+    return "\n".join([*lines, ""])
 
 
 def _quoted(text: str) -> str:
@@ -214,8 +203,8 @@ def _comment(text: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
-def infer(lake: Lake, topic: str, workers: Workers) -> Proposal:
-    """Return the types that the bodies of a topic have."""
+def infer(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
+    """Return the types that the bodies of a topic have, in the form of types.toml, and whether it has any."""
     snapshot = open_table(lake, MESSAGES.name)
     work = [file for file in files(lake, snapshot) if file.may_have("topic", topic)] if snapshot is not None else []
     shape = Shape()
@@ -228,7 +217,7 @@ def infer(lake: Lake, topic: str, workers: Workers) -> Proposal:
     for part in workers.map(work, partial(_refusals, lake, tried), "reading bodies by the proposed types"):
         found.update(part)
     refused = {refusal: count for refusal, count in found.most_common() if refusal is not None}
-    return Proposal(type_, found[None], refused, left_out)
+    return _text(topic, type_, found[None], refused, left_out), type_ is not None
 
 
 def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ...]]:

@@ -18,7 +18,6 @@ import pyarrow.dataset as ds
 from jobs.lake.commit import (
     TransactionTakenError,
     commit,
-    commit_replacing,
     commit_rows,
     committed_transaction,
     lost_files,
@@ -155,11 +154,8 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
     for change in typing.changes:
         table = DEAD_LETTERS if change.columns is None else typed_table(change.table, parse_columns(change.columns))
         with suppress(TransactionTakenError):  # another process committed it
-            if change.replaces:
-                commit_replacing(lake, table, change.added, transaction, note)
-                continue
             rewrite = rewritten(lake, table, change.removed, transaction) if change.removed else None
-            commit(lake, table, change.added, transaction, note, rewrite)
+            commit(lake, table, change.added, transaction, note, rewrite, replaces=change.replaces)
 
 
 def left_of(lake: Lake, typing: Typing) -> Typing:

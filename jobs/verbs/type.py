@@ -197,13 +197,13 @@ def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: Answer) -> E
     from jobs.typed.infer import infer
 
     workers = ready()
-    found = {topic: infer(Lake(normalise(lake), workers.options), topic, workers) for topic in topics}
-    text = "\n".join(proposal.text(topic) for topic, proposal in found.items())
+    found = [infer(Lake(normalise(lake), workers.options), topic, workers) for topic in dict.fromkeys(topics)]
+    text = "\n".join(proposal for proposal, _ in found)
     if answer.as_json:
         answer.give({"proposal": text}, ())
     else:  # as it is, however wide the terminal: it is a file
         click.echo(text, nl=False)
-    return ExitCode.CLEAN if all(proposal.type for proposal in found.values()) else ExitCode.NOT_FOUND
+    return ExitCode.CLEAN if all(is_proposed for _, is_proposed in found) else ExitCode.NOT_FOUND
 
 
 def _what(summary: "Summary", *, retry: bool) -> str:
