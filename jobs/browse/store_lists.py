@@ -8,8 +8,8 @@ from itertools import islice, pairwise
 from jobs.browse.lists import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, rate
 from jobs.query.lookups import Deadline, read_page
 from jobs.query.message import MIN_TIME, Message, Wanted
+from jobs.query.reasons import open_halves
 from jobs.query.store_source import StoreSource
-from jobs.query.transactions import open_halves
 from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
 from jobs.store.waiting import timer_state

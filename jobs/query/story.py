@@ -17,9 +17,8 @@ from jobs.query import lookups
 from jobs.query.json_text import iso_time
 from jobs.query.message import KeyWanted, Message
 from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_text, time_text
-from jobs.query.reasons import TIMER_TOPIC
+from jobs.query.reasons import TIMER_TOPIC, half_end
 from jobs.query.source import Answer, Check, KeyFact, Origin, QueueFact, Sentence, Source, whole_number
-from jobs.query.transactions import half_end
 from jobs.store.broker_config import ReaderKind
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC

@@ -12,12 +12,12 @@ import pytest
 
 from jobs.query import story as timeline
 from jobs.query.mqadmin.text import HALF_TOPIC
+from jobs.query.reasons import OP_TOPIC
 from jobs.query.source import Check, Source
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.query.story import Consumed as ConsumedFact
 from jobs.query.story import Role, Story
-from jobs.query.transactions import OP_TOPIC
 from jobs.store.store import list_store
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.properties import KEYS, parse_properties
