@@ -1,53 +1,21 @@
 """Which settings and offsets of a broker have changed since a run: what its next run must know of them, as JSON."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from sys import intern
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from jobs.store.broker_config import BrokerConfig, broker_config, unpacked
 from jobs.store.store import Store
 
 TO_OFFSET = "to_offset"
 _KINDS = ("topic", "group")
-
-
-class SettingChange(NamedTuple):
-    """A topic or a group that is new, has other settings, or was deleted."""
-
-    kind: str
-    name: str
-    settings: str | None
-
-
-class OffsetChange(NamedTuple):
-    """A reader of a queue that is new, is elsewhere, or was deleted."""
-
-    kind: str
-    consumer_group: str | None
-    topic: str
-    queue_id: int
-    next_offset: int | None
-
-
-class ReaderKey(NamedTuple):
-    """Whose offsets in the queues of which topic."""
-
-    kind: str
-    consumer_group: str | None
-    topic: str
-
-
 Settings = Mapping[tuple[str, str], str]  # (kind, name) → JSON
+ReaderKey = tuple[str, str | None, str]  # whose offsets in the queues of which topic: kind, consumer group, topic
 Offsets = Mapping[ReaderKey, Mapping[str, int]]  # of each queue the next one, as JSON has it: there may be a million
-
-
-class KeptState(TypedDict):
-    """The form that a manifest keeps a broker's state in."""
-
-    settings: Sequence[Sequence[str]]  # kind, name, digest
-    offsets: Sequence[Sequence[Any]]  # kind, group, topic, and of each queue the next offset
+# In a manifest: `settings` of kind, name, digest; `offsets` of kind, group, topic, and of each queue the next offset.
+KeptState = Mapping[str, Any]
 
 
 class BrokerState(NamedTuple):
@@ -70,7 +38,7 @@ def kept_state(state: KeptState | None) -> BrokerState:
     offsets: dict[ReaderKey, Mapping[str, int]] = {}
     for kind, group, topic, *queues in kept["offsets"]:
         # Runs of earlier versions kept each queue by itself.
-        _add(offsets, ReaderKey(kind, group, topic), queues[0] if len(queues) == 1 else {str(queues[0]): queues[1]})
+        _add(offsets, (kind, group, topic), queues[0] if len(queues) == 1 else {str(queues[0]): queues[1]})
     return BrokerState({(kind, name): digest for kind, name, digest in kept["settings"]}, offsets)
 
 
@@ -82,24 +50,33 @@ def has_changed(store: Store, state: KeptState) -> bool:
 
 def new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
     """Return the state that a run has found; unchanged parts are the same objects as in *known*."""
-    return BrokerState({key: _digest(text) for key, text in settings_of(config).items()}, _offsets_of(config, known))
+    digests = {key: _digest(text) for key, text in settings_of(config).items()}
+    offsets: dict[ReaderKey, Mapping[str, int]] = {}
+    for kind, group, topic, queues, _ in config.readers:
+        if queues:
+            key = (str(kind), group, topic)
+            _add(offsets, key, {intern(str(queue)): offset for queue, offset in unpacked(queues)})
+            before = known.offsets.get(key)
+            offsets[key] = before if before == offsets[key] else offsets[key]
+    return BrokerState(digests, offsets)
 
 
-def setting_changes(there: Settings, known: BrokerState) -> Iterator[SettingChange]:
-    """Yield new, changed and deleted settings, by kind and name."""
+def setting_changes(there: Settings, known: BrokerState) -> Iterator[dict[str, object]]:
+    """Yield rows of new, changed and deleted settings of topics and groups, by kind and name."""
     for key in sorted(there.keys() | known.digests.keys()):
         settings = there.get(key)
         if settings is None or known.digests.get(key) != _digest(settings):
-            yield SettingChange(*key, settings)
+            yield {"kind": key[0], "name": key[1], "settings": settings}
 
 
-def offset_changes(there: BrokerState, known: BrokerState) -> Iterator[OffsetChange]:
-    """Yield new, moved and deleted consumers."""
+def offset_changes(there: BrokerState, known: BrokerState) -> Iterator[dict[str, object]]:
+    """Yield rows of new, moved and deleted consumers."""
     for key in sorted(there.offsets.keys() | known.offsets.keys(), key=str):
         now, before = there.offsets.get(key, {}), known.offsets.get(key, {})
+        reader = dict(zip(("kind", "consumer_group", "topic"), key, strict=True))
         for queue in sorted(now.keys() | before.keys()):
             if now.get(queue) != before.get(queue):
-                yield OffsetChange(*key, int(queue), now.get(queue))
+                yield {**reader, "queue_id": int(queue), "next_offset": now.get(queue)}
 
 
 def settings_of(config: BrokerConfig) -> Settings:
@@ -109,17 +86,6 @@ def settings_of(config: BrokerConfig) -> Settings:
         for kind, table in zip(_KINDS, (config.topics, config.groups), strict=True)
         for name, settings in table.items()
     }
-
-
-def _offsets_of(config: BrokerConfig, known: BrokerState) -> Offsets:
-    offsets: dict[ReaderKey, Mapping[str, int]] = {}
-    for kind, group, topic, queues, _ in config.readers:
-        if queues:
-            key = ReaderKey(str(kind), group, topic)
-            _add(offsets, key, {intern(str(queue)): offset for queue, offset in unpacked(queues)})
-            before = known.offsets.get(key)
-            offsets[key] = before if before == offsets[key] else offsets[key]
-    return offsets
 
 
 def _add(offsets: dict[ReaderKey, Mapping[str, int]], key: ReaderKey, queues: Mapping[str, int]) -> None:

@@ -58,28 +58,21 @@ class Damage(NamedTuple):
         return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes())
 
 
-class _RangeRead(NamedTuple):
-    """The facts of a range that its files do not show."""
-
-    was_deleted: bool  # before the bytes between its messages were read
-    matched: frozenset[str]  # of the patterns that no known topic matches
+# Whether a range was deleted before the bytes between its messages were read, and which patterns that no known topic
+# matches are matched in it.
+_RangeRead = tuple[bool, frozenset[str]]
 
 
 def start(run: Run, state: State | None) -> Started[_RangeRead]:
     """Begin where the log's new part begins."""
     del state
-    shared = _Shared(run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_topics)
+    shared = run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_topics
     return Started(run.from_offset, partial(_collector, shared), partial(_finish, run))
 
 
-class _Shared(NamedTuple):
-    """The facts that the collectors of all ranges of a run share."""
-
-    output: Output
-    rules: Rules
-    selection: Selection
-    from_offset: int  # records before it are read for other products
-    unmatched: tuple[str, ...]  # patterns of topics that no known topic matches
+# Of all ranges of a run: output, rules, selection, the offset before which records are read for other products, and
+# patterns of topics that no known topic matches.
+_Shared = tuple[Output, Rules, Selection, int, tuple[str, ...]]
 
 
 def _collector(shared: _Shared, range_: Range, files: ExitStack) -> Collector[_RangeRead]:
@@ -93,14 +86,14 @@ def _finish(run: Run, outcomes: Sequence[Outcome[Made[_RangeRead]]], _to_offset:
 
     `TopicsError` if a pattern of topics matches nothing.
     """
-    matched = frozenset[str]().union(*(outcome.payload.value.matched for outcome in outcomes))
+    matched = frozenset[str]().union(*(outcome.payload.value[1] for outcome in outcomes))
     unmatched = [pattern for pattern in run.unmatched_topics if pattern not in matched]
     if unmatched:
         raise TopicsError(
             f"{', '.join(unmatched)}: no topic of this log matches; nothing was committed. Names are compared as the "
             "broker writes them, upper and lower case apart"
         )
-    deleted = [outcome.range for outcome in outcomes if outcome.payload.value.was_deleted]
+    deleted = [outcome.range for outcome in outcomes if outcome.payload.value[0]]
     confirm_gone(run.store, deleted)
     why = "deleted before the bytes between its messages were read: the messages are here"
     return Finished(gaps=[Gap(range_.start_offset, range_.end_offset, why) for range_ in deleted])
@@ -191,7 +184,7 @@ class _RangeMessages:
             TRACES.name: self._traces.close(),
         }
         found = {table: action for table, action in files.items() if action is not None}
-        return Made(_RangeRead(self._pieces.was_deleted, frozenset(self._matched)), found)
+        return Made((self._pieces.was_deleted, frozenset(self._matched)), found)
 
 
 def with_record_crc(batch: pa.RecordBatch, group: Records, *, wanted: bool) -> pa.RecordBatch:

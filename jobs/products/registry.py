@@ -41,9 +41,10 @@ class Product:
     """Something that runs produce."""
 
     name: str  # in `--tables`
-    module: str  # has `start`
+    module: str
     step: str  # what finishing it is called
     tables: tuple[str, ...]
+    starts: str = "start"  # its function in the module
     key: str | None = None  # of its state in manifests; None: it has none
     reached: str = ""  # the field of its state that says up to which offset it has taken the log
     is_always_made: bool = False
@@ -53,7 +54,7 @@ class Product:
 
     def start(self, run: "Run", state: "State | None") -> "Started[Any]":
         """Look at the store before the log is read; *state* is what the last run left."""
-        started: Started[Any] = import_module(self.module).start(run, state)
+        started: Started[Any] = getattr(import_module(self.module), self.starts)(run, state)
         return started
 
 
@@ -85,9 +86,10 @@ PRODUCTS = (
     ),
     Product(
         "config_files",
-        "jobs.products.config_files",
+        "jobs.products.broker_config",
         "keeping configuration",
         ("config_files",),
+        starts="start_files",
         key="config_files",
         reached="to_offset",
         is_of_last_step=True,

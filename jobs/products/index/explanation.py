@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 from enum import StrEnum, unique
 from itertools import pairwise
-from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file, is_blank
@@ -88,13 +87,9 @@ class Explained:
     detail: str = ""
 
 
-class KeyGap(NamedTuple):
-    """Keys of the log that a file should follow, and that are in none before it."""
-
-    file: str
-    keys: int
-    start: int
-    is_in_later_files: bool
+# Keys of the log that a file should follow, and that are in none before it: the file's name, how many keys, the number
+# of the first, and whether all are in later files.
+KeyGap = tuple[str, int, int, bool]
 
 
 @dataclass(frozen=True)
@@ -214,7 +209,7 @@ def _gaps(files: Sequence[Explained]) -> Iterator[KeyGap]:
             continue
         if survivor.start > end and known:
             is_elsewhere = is_covered(end, survivor.start, placed)
-            yield KeyGap(explained.real.name, survivor.start - end, end, is_elsewhere)
+            yield explained.real.name, survivor.start - end, end, is_elsewhere
         end, known = max(survivor.end, 0), True
 
 
