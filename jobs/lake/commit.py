@@ -72,23 +72,19 @@ class TransactionTakenError(Exception):
     """Another process has committed this transaction."""
 
 
-def open_table(lake: Lake, name: str) -> DeltaTable | None:
+def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None:
     """Return the newest snapshot of a table, to be read; None when the lake has no such table."""
-    return _if_there(lake, name, own=False)
-
-
-def own_table(lake: Lake, name: str) -> DeltaTable | None:
-    """Return the newest snapshot of a table for a caller that changes it; None when the lake has no such table."""
-    return _if_there(lake, name, own=True)
-
-
-def _if_there(lake: Lake, name: str, *, own: bool) -> DeltaTable | None:
     location = lake.locate(name)
     try:
         with _failing_as_files_do(lake, location, "read"):
             return snapshot_of(location, lambda: _opened(lake, name), own=own)
     except TableNotFoundError:
         return None
+
+
+def own_table(lake: Lake, name: str) -> DeltaTable | None:
+    """Return the newest snapshot of a table for a caller that changes it; None when the lake has no such table."""
+    return open_table(lake, name, own=True)
 
 
 def _opened(lake: Lake, name: str) -> DeltaTable:

@@ -69,34 +69,30 @@ class Snapshots:
     """Cached snapshots by table: those that many read, and others for changes."""
 
     def __init__(self) -> None:
-        self._read: dict[Path, _Kept] = {}
-        self._own: dict[Path, _Kept] = {}
+        self._kept: dict[tuple[Path, bool], _Kept] = {}  # by table, and whether its caller may change it
 
-    def newest(self, table: Path, opened: Callable[[], DeltaTable]) -> DeltaTable:
-        """Return a snapshot that stays as it is until `renew`; it is shared, so callers must not change it."""
-        found = self._read.get(table)
-        if found is None or not found.is_newest():
-            found = self._read[table] = _Kept.of(table, opened())
-        return found.snapshot
+    def newest(self, table: Path, opened: Callable[[], DeltaTable], *, own: bool) -> DeltaTable:
+        """
+        Return the newest snapshot of a table, which is *opened* where none is kept.
 
-    def own(self, table: Path, opened: Callable[[], DeltaTable]) -> DeltaTable:
-        """Return a snapshot that its caller, alone, may change until the next one asks."""
-        found = self._own.get(table)
-        if found is None or not found.is_of_table():
+        It is shared and stays as it is until `renew`; its caller's *own* may be changed until the next one asks.
+        """
+        found = self._kept.get((table, own))
+        if found is None or not (found.is_of_table() if own else found.is_newest()):
             found = _Kept.of(table, opened())
-        elif not (found := _Kept.of(table, found.snapshot)).is_newest():
+        elif own and not (found := _Kept.of(table, found.snapshot)).is_newest():
             found = found.updated()
-        self._own[table] = found
+        self._kept[table, own] = found
         return found.snapshot
 
     def renew(self) -> None:
         """Update the snapshots that are only read, at a moment when no caller holds one."""
-        for table, kept in list(self._read.items()):
-            if not kept.is_newest():
-                del self._read[table]
+        for (table, own), kept in list(self._kept.items()):
+            if not own and not kept.is_newest():
+                del self._kept[table, own]
                 with suppress(DeltaError, OSError):  # the next caller that opens it gets the error
                     if kept.is_of_table():
-                        self._read[table] = kept.updated()
+                        self._kept[table, own] = kept.updated()
 
 
 _kept: ContextVar[Snapshots | None] = ContextVar("kept", default=None)  # of this thread
@@ -121,14 +117,10 @@ def snapshot_of(location: str, opened: Callable[[], DeltaTable], *, own: bool) -
     kept = _kept.get()
     if kept is None or not is_local(location):
         return opened()
-    return (kept.own if own else kept.newest)(_there(location), opened)
-
-
-def _there(location: str) -> Path:
     table = Path(local_path(location))
     if not (table / _LOG).is_dir():
         raise TableNotFoundError(location)
-    return table
+    return kept.newest(table, opened, own=own)
 
 
 def _mark(table: Path, version: int) -> _Mark | None:

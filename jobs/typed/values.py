@@ -79,17 +79,19 @@ def converted(value: Value, type_: pa.DataType, times: Times, path: str) -> obje
     """Return a value of JSON as a column of a type has it; `RefusedBodyError` where it would be bent."""
     if value is None:
         return None
+    if pa.types.is_struct(type_):
+        return struct_of(value, list(type_), times, path)
+    if pa.types.is_list(type_):
+        if not isinstance(value, list):
+            raise RefusedBodyError("no array", path)
+        return [converted(one, type_.value_type, times, f"{path}[{number}]") for number, one in enumerate(value)]
+    if pa.types.is_map(type_):
+        if not isinstance(value, Mapping):
+            raise RefusedBodyError("no object", path)
+        return {name: converted(one, type_.item_type, times, member(path, name)) for name, one in value.items()}
     try:
-        if pa.types.is_struct(type_):
-            return struct_of(value, list(type_), times, path)
-        if pa.types.is_list(type_):
-            return _list_of(value, type_.value_type, times, path)
-        if pa.types.is_map(type_):
-            return _map_of(value, type_.item_type, times, path)
         return _scalar(value, type_, times)
     except RefusedBodyError as error:
-        if error.refusal.place is not None:
-            raise
         raise RefusedBodyError(error.refusal.reason, path) from None
 
 
@@ -99,8 +101,7 @@ def _scalar(value: Value, type_: pa.DataType, times: Times) -> object:
     for is_type, convert in _OF_TYPE:
         if is_type(type_):
             return convert(value, type_)
-    is_right = isinstance(value, bool) if pa.types.is_boolean(type_) else _is_text(value)
-    if not is_right:
+    if not (isinstance(value, bool) if pa.types.is_boolean(type_) else _is_text(value)):
         raise RefusedBodyError(f"no {type_text(type_)}")
     return value
 
@@ -120,18 +121,6 @@ def struct_of(value: Value, fields: Sequence[pa.Field], times: Times, path: str)
             raise RefusedBodyError("a value that must be there is missing", member(path, field.name))
         found[field.name] = cell
     return found
-
-
-def _list_of(value: Value, type_: pa.DataType, times: Times, path: str) -> list[object]:
-    if not isinstance(value, list):
-        raise RefusedBodyError("no array")
-    return [converted(one, type_, times, f"{path}[{number}]") for number, one in enumerate(value)]
-
-
-def _map_of(value: Value, type_: pa.DataType, times: Times, path: str) -> dict[str, object]:
-    if not isinstance(value, Mapping):
-        raise RefusedBodyError("no object")
-    return {name: converted(one, type_, times, member(path, name)) for name, one in value.items()}
 
 
 def member(path: str, name: str) -> str:
