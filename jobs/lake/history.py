@@ -8,12 +8,14 @@ history, and only a record that proves itself, or the end of a file, proves it.
 Fingerprints may also all be there and be leftovers: recovery moves the write position back and leaves the old bytes
 after it. So the end of what the lake knows must still be reached from some way before it, record by record. And what
 ended a file may have made way for a record that fits in its place.
+
+What retention deleted between two looks is read once more from the rows that the lake has of it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +28,7 @@ from jobs.lake.identity import compare
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.superseded import Superseded
-from jobs.lake.tables import MESSAGES, QUARANTINE
+from jobs.lake.tables import MESSAGES, QUARANTINE, STORED_MESSAGES
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import Fingerprint
@@ -34,6 +36,7 @@ from jobs.store.store import Store
 from rmq_formats.arrow import SCHEMA
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.record import encode_record, record_of_row
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
@@ -45,6 +48,11 @@ _COMPARED = (
     "physical_offset", "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "sys_flag",
     "born_timestamp", "store_timestamp", "reconsume_times", "body_length", "topic_length", "properties_length",
 )  # fmt: skip
+
+_AT_ONCE = 4096  # rows
+_WINDOW = 1 << 17  # rows without bodies
+_GROUP_SIZE = 16 << 20  # bytes of the log: rows may be far from each other
+_BUT_BODIES = [field.name for field in STORED_MESSAGES.schema if field.name != "body"]
 
 
 class _Group(NamedTuple):
@@ -209,3 +217,48 @@ def _values(table: pa.Table | pa.RecordBatch, name: str) -> Integers:
     column = table.column(name)
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return np.asarray(whole.to_numpy(zero_copy_only=False), np.int64)
+
+
+def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterator[Records]:
+    """
+    Yield the records of a store's log that begin in [start, end), as far as `messages` has them, in the log's order.
+
+    Bodies are replaced by zeros of the same length: callers use only properties and places of these records.
+    Files overlap, and their rows are in any order, when another engine has written them.
+    """
+    snapshot = open_table(lake, STORED_MESSAGES.name)
+    if snapshot is None:
+        return
+    known = chosen(lake, snapshot, ["physical_offset"], _between(store_id, start, end))
+    offsets = np.sort(known.column("physical_offset").to_numpy())
+    for part in np.split(offsets, range(_WINDOW, offsets.size, _WINDOW)):
+        if part.size:
+            here = _between(store_id, int(part[0]), int(part[-1]) + 1)
+            yield from _near_each_other(chosen(lake, snapshot, _BUT_BODIES, here).sort_by("physical_offset"))
+
+
+def _between(store_id: str, start: int, end: int) -> pc.Expression:
+    offset = pc.field("physical_offset")
+    return (pc.field("store_id") == store_id) & (offset >= start) & (offset < end)
+
+
+def _near_each_other(ordered: pa.Table | pa.RecordBatch) -> Iterator[Records]:
+    """Yield rows that lie near each other as records in one buffer."""
+    for start in range(0, ordered.num_rows, _AT_ONCE):
+        rows, first = ordered.slice(start, _AT_ONCE).to_pylist(), 0
+        for at in range(1, len(rows) + 1):
+            begins = rows[first]["physical_offset"]
+            if at == len(rows) or rows[at]["physical_offset"] + rows[at]["total_size"] - begins > _GROUP_SIZE:
+                yield _as_records(rows[first:at])
+                first = at
+
+
+def _as_records(rows: Sequence[Mapping[str, Any]]) -> Records:
+    encoded = [encode_record(record_of_row({**row, "body": bytes(row["body_length"])})) for row in rows]
+    base = rows[0]["physical_offset"]
+    positions = np.array([row["physical_offset"] - base for row in rows], np.int64)
+    sizes = np.array([len(data) for data in encoded], np.int32)
+    buffer = np.zeros(int(positions[-1]) + len(encoded[-1]), np.uint8)
+    for position, data in zip(positions.tolist(), encoded, strict=True):
+        buffer[position : position + len(data)] = np.frombuffer(data, np.uint8)
+    return Records(buffer, base, positions, sizes)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -56,16 +55,6 @@ class LosingError(Exception):
     """The table of an earlier declaration has values that the new one has no place for; the message says which."""
 
 
-class Discriminator(NamedTuple):
-    """The tag, property or field that names the type of a message, in a topic of several."""
-
-    source: str  # tag, property or field
-    name: str  # of the property or field
-
-    def __str__(self) -> str:
-        return f"{self.source} {self.name}".strip()
-
-
 @dataclass(frozen=True)
 class TopicType:
     """How the bodies of a topic, or those of one of its types, are read."""
@@ -77,7 +66,7 @@ class TopicType:
     properties: Mapping[str, str] = field(default_factory=dict)  # of the message, by the names of their columns
     times: Times = field(default_factory=Times)
     name: str | None = None  # of the type, in a topic of several
-    by: Discriminator | None = None  # in a topic of several types, which has its columns by these
+    by: str | None = None  # in a topic of several: what names the type of a message: tag, property NAME, field NAME
     types: Mapping[str, "TopicType"] = field(default_factory=dict)
 
     @property
@@ -102,7 +91,7 @@ class TopicType:
     def described(self) -> dict[str, object]:
         """Return all that decides which rows a body gives: a change of it is a new type."""
         if self.by is not None:
-            return {"by": str(self.by), "types": {name: one.described() for name, one in sorted(self.types.items())}}
+            return {"by": self.by, "types": {name: one.described() for name, one in sorted(self.types.items())}}
         zone = None if self.times.zone is None else str(self.times.zone)
         return {
             "format": self.format.name,
@@ -178,7 +167,8 @@ class _Declared:
 
     def _several(self) -> TopicType:
         """Return a topic of several types."""
-        source, _, name = str(self._values.get("by", "")).partition(" ")
+        by = str(self._values.get("by", ""))
+        source, _, name = by.partition(" ")
         types = self._values.get("types")
         if source not in _SOURCES or bool(name) == (source == "tag"):
             raise self._error("by", 'must be "tag", "property NAME", or of JSON "field NAME"')
@@ -189,7 +179,7 @@ class _Declared:
         read = {one: _Declared(self._path_of_types, self._topic, values, one).type() for one, values in types.items()}
         if any(one.by is not None or (source == "field" and one.format.name != "json") for one in read.values()):
             raise self._error("types", 'no type has types; and by = "field …" needs format = "json" in each of them')
-        return TopicType(self._topic, Json(), (), by=Discriminator(source, name), types=read)
+        return TopicType(self._topic, Json(), (), by=by.strip(), types=read)
 
     def _by_schema(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
         format_ = Json() if self._values["format"] == "json" else Text(self._text("pattern"))

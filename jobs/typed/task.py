@@ -21,7 +21,7 @@ from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
 from jobs.typed.ddl import TYPING, typed_table
-from jobs.typed.declaration import Discriminator, TopicType
+from jobs.typed.declaration import TopicType
 from jobs.typed.formats import Json, Reader, Typed, UnknownField, merge_unknown
 from jobs.typed.values import Refusal, Times
 
@@ -197,13 +197,14 @@ def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iter
             yield from map(refusals.get, range(rows.num_rows))
 
 
-def _names(by: Discriminator, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, Refusal]]:
+def _names(by: str, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, Refusal]]:
     """Return the name of each message's type, and the refusals of bodies that are no JSON that could have a field."""
-    if by.source == "tag":
+    source, _, name = by.partition(" ")
+    if source == "tag":
         return rows.column("tags"), {}
-    if by.source == "property":
-        return pc.map_lookup(rows.column("properties"), by.name, "first"), {}
-    results = _results(Json().reader((pa.field(by.name, pa.string()),), Times()), rows)
+    if source == "property":
+        return pc.map_lookup(rows.column("properties"), name, "first"), {}
+    results = _results(Json().reader((pa.field(name, pa.string()),), Times()), rows)
     is_read = np.ones(rows.num_rows, np.bool_)
     is_read[list(results.refusals)] = False
     whole = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.string()), pa.array(is_read), results.columns[0])

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.lake.commit import chosen, open_table
+from jobs.lake.history import committed_records
 from jobs.lake.lake import Lake
-from jobs.lake.log_rows import committed_records
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
