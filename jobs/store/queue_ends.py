@@ -40,10 +40,9 @@ class _Seen(NamedTuple):
     end: int
     last: Unit | BatchUnit | None = None  # its last unit, if there is one
 
-    @property
-    def newest(self) -> int:
-        """The offset that its last unit leads to; -1 without one."""
-        return -1 if self.last is None else self.last.physical_offset
+
+_Wish = tuple[StoredQueue, int | None, int]
+"""A queue to look at; the position after its known units; the offset before which their records are."""
 
 
 def look(
@@ -61,7 +60,7 @@ def look(
     """
     known = watermarks or {}
     every = stored_queues(store)
-    looks = _look_at_all(workers, [_Wish(queue, known.get(queue.name), from_offset) for queue in every])
+    looks = _look_at_all(workers, [(queue, known.get(queue.name), from_offset) for queue in every])
     dispatched = _dispatched(looks, store)
     closed = store.is_final
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
@@ -71,21 +70,30 @@ def look(
     if closed:
         seen = [first[queue.name] for queue in queues]
     else:
-        wishes = [_second_look(queue, first.get(queue.name), known.get(queue.name), from_offset) for queue in queues]
-        seen = _look_at_all(workers, wishes)
+        # From the end that was seen first on; queues that are new are looked at as a whole.
+        seen = _look_at_all(
+            workers,
+            [
+                (queue, first[queue.name].end, EVERYTHING)
+                if queue.name in first
+                else (queue, known.get(queue.name), from_offset)
+                for queue in queues
+            ],
+        )
     return Look(
         tuple(queues),
         tuple(max(first.get(queue.name, at).watermark, queue.start) for queue, at in zip(queues, seen, strict=True)),
         tuple(at.end for at in seen),
         EVERYTHING if closed else dispatched,
-        max((at.newest for at in seen), default=-1),
+        max((at.last.physical_offset for at in seen if at.last is not None), default=-1),
         EVERYTHING if closed else _light_dispatched(every, store),
     )
 
 
 def _dispatched(looks: Sequence[_Seen], store: Store) -> int:
     """Return the end of the newest record that the last unit of a queue leads to: a foreign one leads to no record."""
-    last = {(one.last.physical_offset + one.last.size, one.newest) for one in looks if one.last is not None}
+    units = (one.last for one in looks if one.last is not None)
+    last = {(unit.physical_offset + unit.size, unit.physical_offset) for unit in units}
     # A unit that points after all files says nothing about the log; nor does a blank.
     ends = sorted((one for one in last if one[0] <= store.end_offset), reverse=True)
     for end, offset in ends[:_MOST_FOREIGN]:
@@ -111,19 +119,6 @@ def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
     if stored.dispatched_end is not None:
         return stored.dispatched_end
     return max((bound.physical_offset + 1 for bound in stored.bounds.values()), default=0)
-
-
-class _Wish(NamedTuple):
-    """A queue to look at, and the end known from the last run."""
-
-    queue: StoredQueue
-    known: int | None  # position after the units that were taken, or seen
-    from_offset: int  # those are of records before it
-
-
-def _second_look(queue: StoredQueue, seen: _Seen | None, known: int | None, from_offset: int) -> _Wish:
-    """Second look: continue from the end seen first; scan new queues in full."""
-    return _Wish(queue, known, from_offset) if seen is None else _Wish(queue, seen.end, EVERYTHING)
 
 
 def _look_at_all(workers: Workers, wishes: Sequence[_Wish]) -> list[_Seen]:
@@ -159,18 +154,15 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
 
 def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
     """Return the end of any queue."""
-    is_valid = known is not None and _was_taken(queue, known, from_offset)
-    end = queue.written_end(known if is_valid else None)
-    watermark = queue.start
-    if known is not None:
-        # A broker that recovers cuts its queues where it cuts its log; a topic that was deleted starts again.
-        watermark = max(known, queue.start) if is_valid else queue.first_from(from_offset, end)
+    if known is None:
+        end, watermark = queue.written_end(), queue.start
+    else:
+        # A broker that recovers cuts its queues where it cuts its log; a topic that was deleted starts again: then the
+        # unit before the watermark is not that which an earlier run took.
+        unit = queue.unit(known - 1) if known > queue.start else None
+        if known <= queue.start or (unit is not None and unit.physical_offset < from_offset):
+            end, watermark = queue.written_end(known), max(known, queue.start)
+        else:
+            end = queue.written_end()
+            watermark = queue.first_from(from_offset, end)
     return _Seen(watermark, end, queue.unit(end - 1) if end > queue.start else None)
-
-
-def _was_taken(queue: StoredQueue, known: int, from_offset: int) -> bool:
-    """Return whether the unit before a watermark is still what an earlier run took."""
-    if known <= queue.start:
-        return True
-    unit = queue.unit(known - 1)
-    return unit is not None and unit.physical_offset < from_offset

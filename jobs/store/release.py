@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
+from operator import attrgetter
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -36,10 +37,9 @@ from rmq_formats.detection import (
     tag_entry_mark,
 )
 from rmq_formats.errors import FormatError, ignore_lost
-from rmq_formats.indexfile.file import tag_text
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import in_blocks
-from rmq_formats.properties import MAX_LONG, MIN_LONG, TAGS, PropertyParser, index_key_hash, parse_properties
+from rmq_formats.properties import TAGS, PropertyParser, parse_properties
 from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, rules_of
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
@@ -255,7 +255,7 @@ def _sampled(store: Store, effort: Effort) -> list[Segment]:
     """Return some segments, evenly over the log, and the last two."""
     segments = store.segments
     step = -(-len(segments) // effort.segments) or 1
-    return sorted({*segments[::step], *segments[-2:]}, key=lambda segment: segment.base_offset)
+    return sorted({*segments[::step], *segments[-2:]}, key=attrgetter("base_offset"))
 
 
 def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
@@ -321,15 +321,8 @@ def _tag_mark(readers: Sequence[IndexReader], record: MessageRecord) -> Mark | N
     tags = parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
     if not tags:
         return None
-    text = tag_text(record.topic, tags)
     with ignore_lost():
         for file in readers:
-            header = file.header
-            if header.begin_physical_offset < record.physical_offset < header.end_physical_offset:
-                own = _key_hashes(file, record.physical_offset)
-                if own:
-                    return tag_entry_mark(record, own)
-                hits = file.hits(text, MIN_LONG, MAX_LONG)
-                found = any(hop.entry.physical_offset == record.physical_offset for hop in hits)
-                return tag_entry_mark(record, {index_key_hash(text)} if found else set())
+            if file.header.begin_physical_offset < record.physical_offset < file.header.end_physical_offset:
+                return tag_entry_mark(record, _key_hashes(file, record.physical_offset))
     return None

@@ -50,27 +50,20 @@ _SHARED = ("physical_offset", "size", "tags_code")
 _Signature = tuple[tuple[str, int, int], ...]
 
 
-class _Snapshot:
-    """A database as of one moment; it is closed when no queue of it is left."""
-
-    def __init__(self, location: str, storage: Storage) -> None:
-        stack = ExitStack()
-        self.database: Database = stack.enter_context(open_database(location, storage))
-        finalize(self, stack.close)
-
-
-_snapshots: OrderedDict[tuple[str, _Signature], _Snapshot] = OrderedDict()
+_snapshots: OrderedDict[tuple[str, _Signature], Database] = OrderedDict()
 _lock = Lock()
 
 
-def _snapshot(location: str, storage: Storage, signature: _Signature) -> _Snapshot:
-    """Return a snapshot of a database; asked again, the same one until the files change."""
+def _snapshot(location: str, storage: Storage, signature: _Signature) -> Database:
+    """Return a database as of one moment; asked again, the same until the files change. Closed with its last queue."""
     key = location, signature
     with _lock:
         if key not in _snapshots:
             for other in [other for other in _snapshots if other[0] == location]:
                 del _snapshots[other]
-            _snapshots[key] = _Snapshot(location, storage)
+            stack = ExitStack()
+            _snapshots[key] = stack.enter_context(open_database(location, storage))
+            finalize(_snapshots[key], stack.close)
             while len(_snapshots) > _SNAPSHOTS:
                 _snapshots.popitem(last=False)
         return _snapshots[key]
@@ -95,8 +88,8 @@ class QueueRows:
         """The database, open."""
         if "snapshot" not in self.__dict__:
             self.__dict__["snapshot"] = _snapshot(self.location, self.storage, self.signature)
-        snapshot: _Snapshot = self.__dict__["snapshot"]
-        return snapshot.database
+        snapshot: Database = self.__dict__["snapshot"]
+        return snapshot
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out the snapshot: it is of this process."""
@@ -107,7 +100,7 @@ class QueueRows:
         key = b""
         most = max(sum(size for _, size, _ in self.signature) * _UNITS_A_BYTE, _ANY)
         modified_ms = max((modified_ms for _, _, modified_ms in self.signature), default=0)
-        while (first := self._first_key(key)) is not None:
+        while first := next((rows.keys[0] for rows in self.database.rows(UNIT_FAMILY, key, 1)), None):
             prefix, number = first[:-NUMBER_SIZE], _number_of(first)
             queue = decode_prefix(prefix)
             last = self.database.last_key(UNIT_FAMILY, prefix + ABOVE_ALL_NUMBERS)
@@ -117,20 +110,10 @@ class QueueRows:
                 reason = f"the units of {queue.topic} queue {queue.queue_id} reach from {number} to {number + count}"
                 raise CorruptData(reason, None, self.location)
             name = f"{queue.topic}/{queue.queue_id}/{name_of_offset(number * UNIT.size)}"
-            about = StoreFile(
-                f"{CONSUME_QUEUE_FOLDER}/{name}",
-                FileKind.CONSUME_QUEUE,
-                number * UNIT.size,
-                queue.topic,
-                queue.queue_id,
-            )
+            path, base = f"{CONSUME_QUEUE_FOLDER}/{name}", number * UNIT.size
+            about = StoreFile(path, FileKind.CONSUME_QUEUE, base, queue.topic, queue.queue_id)
             yield StoredFile(f"{self.location}/{name}", about, count * UNIT.size, modified_ms)
             key = prefix + b"\xff" * (NUMBER_SIZE + 1)
-
-    def _first_key(self, start: bytes) -> bytes | None:
-        for rows in self.database.rows(UNIT_FAMILY, start, 1):
-            return rows.keys[0]
-        return None
 
     def units(self, queue: QueuePrefix, start: int, stop: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
         """Yield the numbers in [*start*, *stop*) of units of a queue, and the units, some at a time."""
@@ -148,8 +131,7 @@ class QueueRows:
         if not rows.keys:
             return np.zeros(0, np.int64), np.zeros(0, _UNITS)
         if set(map(len, rows.values)) != {UNIT_VALUE.size}:
-            reason = f"a unit of {queue.topic} queue {queue.queue_id} has not the {UNIT_VALUE.size} bytes of one"
-            raise CorruptData(reason, None, self.location)
+            raise self._no_unit(queue)
         # Of equal length, for their beginning is the same: what follows it is their end.
         encoded = np.frombuffer(b"".join(rows.keys), np.uint8).reshape(len(rows.keys), -1)[:, -NUMBER_SIZE:]
         numbers = np.ascontiguousarray(encoded).view(">i8").ravel().astype(np.int64)
@@ -164,11 +146,11 @@ class QueueRows:
         for rows in self.database.rows(UNIT_FAMILY):
             for key, value in zip(rows.keys, rows.values, strict=True):
                 if len(value) != UNIT_VALUE.size:
-                    queue = decode_prefix(key[:-NUMBER_SIZE])
-                    reason = (
-                        f"a unit of {queue.topic} queue {queue.queue_id} has not the {UNIT_VALUE.size} bytes of one"
-                    )
-                    raise CorruptData(reason, None, self.location)
+                    raise self._no_unit(decode_prefix(key[:-NUMBER_SIZE]))
+
+    def _no_unit(self, queue: QueuePrefix) -> CorruptData:
+        reason = f"a unit of {queue.topic} queue {queue.queue_id} has not the {UNIT_VALUE.size} bytes of one"
+        return CorruptData(reason, None, self.location)
 
 
 def _number_of(key: bytes) -> int:

@@ -38,7 +38,6 @@ from rmq_formats.errors import is_unreadable
 from rmq_formats.kernels.integers import Bytes, Integers
 from rmq_formats.store import FileKind
 
-KINDS = frozenset({DAMAGED_COMPACTION, OTHER_COPY, OTHER_UNIT, OUT_OF_ORDER, FOREIGN_COPY})
 _UNITS_AT_ONCE = 1 << 12
 _ATTEMPTS = 2  # while a broker is at work it may replace files
 _MADE_AGAIN = "a broker makes no compacted log again; the messages are in its own log as long as retention leaves them"

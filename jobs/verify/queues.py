@@ -411,7 +411,7 @@ def tail_findings(workers: Workers, store: Store, queues: Sequence[tuple[StoredQ
 
 
 def _tails(queues: Sequence[tuple[StoredQueue, int]], *, looks: int) -> list[Finding]:
-    return [tail for queue, end in queues if (tail := _tail(queue, end, looks)) is not None]
+    return list(filter(None, (_tail(queue, end, looks) for queue, end in queues)))
 
 
 def _tail(queue: StoredQueue, end: int, looks: int) -> Finding | None:

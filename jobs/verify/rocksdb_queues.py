@@ -82,12 +82,9 @@ class DoubleWrite:
             parts.append(f"files lack {_units(lost)} that RocksDB has (see the findings)")
         if not parts:
             return f"{both}, the same: switching to RocksDB is safe"
-        return f"{both}; {'; '.join(parts)}: {self._advice()}"
-
-    def _advice(self) -> str:
-        if self.first:
-            return f"do not switch before the log begins at {self.first_end} or later"
-        return "do not switch before a start with both" if self.last else "switching to RocksDB is safe"
+        step = "do not switch before a start with both" if self.last else "switching to RocksDB is safe"
+        step = f"do not switch before the log begins at {self.first_end} or later" if self.first else step
+        return f"{both}; {'; '.join(parts)}: {step}"
 
 
 def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQueue]) -> DoubleWrite | None:
@@ -101,10 +98,14 @@ def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQue
     }
     for name, queue in plain.items():
         _compare(result, queue, copies.get(name), store.start_offset)
-    result.is_selective = bool(result.queues) and _holds_lite_only(copies)
+    lite = {name.topic.removeprefix(_LITE_PREFIX).partition("$")[0] for name in copies if _is_lite(name)}
+    are_lite = bool(lite) and all(_is_lite(name) or name.topic in lite for name in copies)
+    result.is_selective = bool(result.queues) and are_lite
     result.rocksdb = sum(copy.capacity - copy.start for copy in copies.values())
     result.without_files = {
-        name: copy.capacity - copy.start for name, copy in copies.items() if _should_be_file(name, plain)
+        name: copy.capacity - copy.start
+        for name, copy in copies.items()
+        if name not in plain and not name.topic.startswith(LMQ_PREFIX)
     }
     return result
 
@@ -113,21 +114,13 @@ def _units(count: int) -> str:
     return f"{count} unit" if count == 1 else f"{count} units"
 
 
-def _should_be_file(name: QueueName, plain: Mapping[QueueName, StoredQueue]) -> bool:
-    return name not in plain and not name.topic.startswith(LMQ_PREFIX)
-
-
-def _holds_lite_only(copies: Mapping[QueueName, StoredQueue]) -> bool:
-    lite = {name.topic.removeprefix(_LITE_PREFIX).partition("$")[0] for name in copies if _is_lite(name)}
-    return bool(lite) and all(_is_lite(name) or name.topic in lite for name in copies)
-
-
 def _is_lite(name: QueueName) -> bool:
     return name.topic.startswith(_LITE_PREFIX)
 
 
 def _compare(result: DoubleWrite, queue: StoredQueue, copy: StoredQueue | None, log_start: int) -> None:
-    start, end = _live(queue, log_start)
+    end = queue.written_end()
+    start = queue.first_from(log_start, end)  # units of deleted records may be deleted, of both kinds
     result.files += end - start
     if copy is None or copy.capacity == copy.start:
         if end > start:
@@ -150,12 +143,6 @@ def _add_last(result: DoubleWrite, queue: StoredQueue, start: int, end: int) -> 
     if start < end:
         result.last += end - start
         result.last_start = min(result.last_start, int(units_of(queue, start, start + 1)["physical_offset"][0]))
-
-
-def _live(queue: StoredQueue, log_start: int) -> tuple[int, int]:
-    """Return the positions of a queue's units whose records are in the log; of both kinds the others may be deleted."""
-    end = queue.written_end()
-    return queue.first_from(log_start, end), end
 
 
 def unwritten_light_queues(report: DoubleWrite | None, missing: Iterable[QueueName]) -> Iterator[QueueName]:

@@ -40,13 +40,6 @@ _ONLY_BROKERS_WRITE = Step(
 )
 
 
-class _Made(NamedTuple):
-    """The units and keys of the records of a range."""
-
-    units: Units
-    keys: QueueKeys
-
-
 class _Verified(NamedTuple):
     """The result of verifying one queue."""
 
@@ -98,8 +91,8 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
     checks = check.checks
     findings, lost = record_findings(store, checks)
     end = outcomes[-1].seen.next if outcomes else 0
-    expected = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload.units for outcome in outcomes)])
-    keys = np.concatenate([NO_KEYS, *(outcome.payload.keys for outcome in outcomes)])
+    expected = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload[0] for outcome in outcomes)])
+    keys = np.concatenate([NO_KEYS, *(outcome.payload[1] for outcome in outcomes)])
     records = sum(check.records for check in checks)
     wrong: list[Finding] = []
     if records > expected.size:
@@ -117,7 +110,9 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
     return _Verified(findings, wrong, log_numbers(store, checks, end), int(expected.size), matched, indexed)
 
 
-def _collect(_: Range, pieces: Iterator[Records | Piece], *, rules: QueueRules, queue: TierQueue) -> _Made:
+def _collect(
+    _: Range, pieces: Iterator[Records | Piece], *, rules: QueueRules, queue: TierQueue
+) -> tuple[Units, QueueKeys]:
     """Return the units that a range's records make in the queue, and their keys."""
     collector = UnitCollector(rules)
     keys = [NO_KEYS]
@@ -127,7 +122,7 @@ def _collect(_: Range, pieces: Iterator[Records | Piece], *, rules: QueueRules, 
             keys += keys_of(item)
     units = collector.finish().of_queue(queue.topic, queue.queue_id)
     all_keys = np.concatenate(keys)
-    return _Made(units, all_keys[np.isin(all_keys["physical_offset"], units["physical_offset"])])
+    return units, all_keys[np.isin(all_keys["physical_offset"], units["physical_offset"])]
 
 
 def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, list[Finding]]:

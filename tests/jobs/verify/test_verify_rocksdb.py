@@ -204,11 +204,12 @@ def _peak_of_comparison(count: int, folder: Path) -> int:
     span = RangeKeys("all.keys", count, count, (count - 1) * 100, (count - 1) * 100, {}, ())
     del keys
     tracemalloc.start()
-    comparison = rocksdb_index._Comparison(KeyRow(scratch, (span,), 0), scratch)  # noqa: SLF001
-    comparison.run(_Rows(count))  # type: ignore[arg-type]
+    row = KeyRow(scratch, (span,), 0)
+    tally = rocksdb_index.compare_rows(_Rows(count), row, scratch)  # type: ignore[arg-type]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert comparison._missing.count == comparison._of_nothing.count == count  # noqa: SLF001
+    assert set(tally.counts.values()) == {count}
+    assert len(tally.counts) == 2
     return peak
 
 
