@@ -10,14 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.query.message import KeyWanted, Message, entries_under
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, entries_under
+from jobs.query.source import Check, KeyFact, Origin
 from jobs.query.store_log import Span, holding
 from jobs.query.store_reader import StoreReader
 from jobs.store.rocksdb import Database, rows_under
 from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.indexfile.file import KeyKind, index_keys
+from rmq_formats.indexfile.file import IndexKey, KeyKind, index_keys
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.properties import index_key_hash
 
@@ -135,6 +136,25 @@ class StoreIndex:
         found = self.find_without_log(KeyWanted(kind, message.topic, key))
         return any(other.record.physical_offset == message.record.physical_offset for other in found)
 
+    def fact(self, message: Message, key: IndexKey) -> KeyFact:
+        """Return whether the index leads to a message; the log, which is searched without one, proves nothing."""
+        offset, store = message.record.physical_offset, self._reader.store
+        if store.index_files and self._reader.index_geometry is not None:
+            files = self._reader.index_readers_around(offset)
+            found = next((file for file in files if _leads(file, key.text, offset)), None)
+            nearest = found or next(self._reader.index_readers_around(offset), None)
+            place = Origin(store.below(nearest.file if nearest else None) or "index")
+            check = self._store.check_of_key(key.kind, is_found=found is not None)
+            return KeyFact(key.kind.value, key.key, check, place)
+        if self.database is None:
+            check = Check.NOT_KNOWN if store.index_files else Check.MISSING
+            return KeyFact(key.kind.value, key.key, check, None)
+        time = message.record.store_timestamp
+        under_key = self._store.by_key(KeyWanted(key.kind, message.topic, key.key, time, time))
+        leads = any(one.record.physical_offset == offset for one in under_key)
+        check = self._store.check_of_key(key.kind, is_found=leads)
+        return KeyFact(key.kind.value, key.key, check, Origin("RocksDB, index"))
+
     def _with_key(self, hits: Iterable[int], wanted: KeyWanted, seen: Counter[int]) -> Iterator[Message]:
         for offset in hits:
             message = self._store.pointed_at(offset, _ENTRY)
@@ -224,6 +244,13 @@ def _stands_for(text: str, message: Message, number: int) -> bool:
     # them as many count for *text* as the message has this key.
     colliding = entries_under(message, index_key_hash(text))
     return not colliding or number % colliding < index_keys(message.record, message.release).count(text)
+
+
+def _leads(file: IndexReader, text: str, offset: int) -> bool:
+    try:
+        return any(hop.entry.physical_offset == offset for hop in file.hits(text, MIN_TIME, MAX_TIME))
+    except FormatError:
+        return False
 
 
 def _covered(file: IndexReader) -> Span | None:

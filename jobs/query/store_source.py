@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from heapq import merge, nlargest
 from itertools import chain, islice, product, zip_longest
 
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted, says
+from jobs.query.message import MAX_TIME, KeyWanted, Message, Wanted, says
 from jobs.query.mqadmin.text import OffsetRange, second_text
 from jobs.query.source import (
     EXPLAINED_BY,
@@ -51,9 +51,7 @@ from rmq_formats.consumequeue.unit import (
     Unit,
     expected_units,
 )
-from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.file import IndexKey, KeyKind, typed_index_keys
-from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.indexfile.file import KeyKind, typed_index_keys
 from rmq_formats.properties import UNIQ_KEY, java_text, property_items
 from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
@@ -724,29 +722,7 @@ class StoreSource(Source):
 
     def key_facts(self, message: Message) -> list[KeyFact]:
         """Return for each key the index file that leads to a copy, or the one that should."""
-        reader = self.reader
-        has_files = bool(reader.store.index_files) and reader.index_geometry is not None
-        keys = dict.fromkeys(typed_index_keys(message.record, self.release))
-        return [(self._key_in_files if has_files else self._key_in_database)(message, key) for key in keys]
-
-    def _key_in_files(self, message: Message, key: IndexKey) -> KeyFact:
-        offset = message.record.physical_offset
-        files = self.reader.index_readers_around(offset)
-        found = next((file for file in files if _leads(file, key.text, offset)), None)
-        nearest = found or next(self.reader.index_readers_around(offset), None)
-        place = Origin(self.reader.store.below(nearest.file if nearest else None) or "index")
-        return KeyFact(key.kind.value, key.key, self.check_of_key(key.kind, is_found=found is not None), place)
-
-    def _key_in_database(self, message: Message, key: IndexKey) -> KeyFact:
-        """Ask the index in RocksDB; the log, which is searched where there is none, proves nothing about an index."""
-        if self._index.database is None:
-            check = Check.NOT_KNOWN if self.reader.store.index_files else Check.MISSING
-            return KeyFact(key.kind.value, key.key, check, None)
-        time, offset = message.record.store_timestamp, message.record.physical_offset
-        found = self.by_key(KeyWanted(key.kind, message.topic, key.key, time, time))
-        leads = any(one.record.physical_offset == offset for one in found)
-        check = self.check_of_key(key.kind, is_found=leads)
-        return KeyFact(key.kind.value, key.key, check, Origin("RocksDB, index"))
+        return [self._index.fact(message, key) for key in dict.fromkeys(typed_index_keys(message.record, self.release))]
 
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
         """Yield how far each reader of *topics* is, as the broker's configuration has it."""
@@ -771,13 +747,6 @@ class StoreSource(Source):
         config = self.config
         template = "not all of the broker's configuration can be read: {reason}"
         return [Sentence(template, reason=config.unread)] if config.unread else []
-
-
-def _leads(file: IndexReader, text: str, offset: int) -> bool:
-    try:
-        return any(hop.entry.physical_offset == offset for hop in file.hits(text, MIN_TIME, MAX_TIME))
-    except FormatError:
-        return False
 
 
 def _batch_position(queue: StoredQueue, queue_offset: int, end: int) -> int:
