@@ -34,8 +34,7 @@ from jobs.lake.lock import check_shared, held
 from jobs.lake.runs import COMMAND, TABLES_BEFORE, refreshed
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import PRODUCED, QUARANTINE, TIERED, WRITTEN_BY_RUNS
-from jobs.products.exclusion import without_excluded
-from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release
+from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release, without_excluded
 from jobs.products.product import Gap, Output
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
