@@ -236,12 +236,12 @@ def _plan(queue: TierQueue, state: QueueState | None, settling: Settling | None)
         generation = 0 if state is None else state.generation + 1
         state = QueueState(queue.topic, queue.queue_id, generation, log.start_offset, None, None, None)
     name, start = f"{queue.topic} {queue.queue_id}", state.to_offset
-    gaps = []
+    gaps: list[Gap] = []
     if start < log.start_offset:
-        gaps.append(Gap(start, log.start_offset, f"{name}: deleted before it was read"))
+        gaps.append((start, log.start_offset, f"{name}: deleted before it was read"))
         state = state._replace(to_offset=log.start_offset)
     gaps += [
-        Gap(low, high, f"{name}: no file holds these offsets; {before.location} ends before them")
+        (low, high, f"{name}: no file holds these offsets; {before.location} ends before them")
         for before, low, high in holes(log.segments)
         if high > start
     ]

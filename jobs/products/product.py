@@ -104,12 +104,7 @@ def nothing_to_collect(_range: Range, _files: ExitStack) -> Collector[None]:
 NewCollector = Callable[[Range, ExitStack], Collector[C]]
 
 
-class Gap(NamedTuple):
-    """Offsets that the lake will not have, or not in full."""
-
-    start: int
-    end: int
-    why: str
+Gap = tuple[int, int, str]  # from and to of offsets that the lake will not have, or not in full, and why
 
 
 @dataclass(slots=True)

@@ -29,8 +29,8 @@ from jobs.products.index.file_builder import (
     build_file,
     check_built,
     hash_file,
+    names_between,
 )
-from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.plan import LOST, IndexPlan, Planned
 from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted, settle

@@ -19,7 +19,7 @@ from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
-from jobs.products.index.file_names import detect_zone
+from jobs.products.index.file_builder import detect_zone
 from jobs.products.index.settings import Wanted
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
 from jobs.restore.plan import DELETED, source_of

@@ -13,8 +13,15 @@ from enum import StrEnum, unique
 from itertools import pairwise
 
 from jobs.console.amounts import counted
-from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file, is_blank
-from jobs.products.index.file_names import detect_zone, name_of_time
+from jobs.products.index.file_builder import (
+    Compared,
+    IndexRecipe,
+    RealFile,
+    compare_file,
+    detect_zone,
+    is_blank,
+    name_of_time,
+)
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.plan import IndexPlan, is_covered
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal, taken_back

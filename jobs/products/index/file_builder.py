@@ -1,14 +1,20 @@
 """
-Build one index file in one task, for a directory or only to compare it with one that is there.
+Build one index file in one task, for a directory or only to compare it with one that is there; and give it a name.
 
 A recipe says where the entries come from: keys of the row, and, for messages that the log does not hold any more (or
 not yet), entries of the real file.
+
+The name of a file is the broker's local time when it made the file, which no data tells. A rebuilt file is named after
+the store time of its first message, and then moved until it sorts where it belongs: the order of the names is all that
+a broker reads from them.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import StrEnum, unique
 from hashlib import sha256
 from mmap import ACCESS_READ, mmap
@@ -31,10 +37,17 @@ from rmq_formats.indexfile.build import PACKED_KEY, Comparison, Difference, File
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.release import Rules
+from rmq_formats.store import OFFSET_DIGITS, TIME_DIGITS
 
 Write = Callable[[int, Buffer], object]
 # The number of the first of some entries, the entries, and the keys that they were, where the log has these.
 Note = Callable[[int, NDArray[np.void], KeyBlock | None], object]
+_STEP = timedelta(minutes=15)  # every zone in use is a multiple of it away from UTC
+_SLACK = timedelta(minutes=5)  # between a file's making and its first message
+_FURTHEST = timedelta(hours=14)
+WESTERNMOST = timezone(timedelta(hours=-12))  # where a clock shows the earliest local time
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 HASHED_AT_ONCE = 8 << 20
 HASHED_NEAR = 1 << 18  # of a file in memory: larger blocks are copied farther than the processor's cache
 
@@ -270,3 +283,80 @@ def _blocks(file: Reader, position: int, end: int) -> Iterator[NDArray[np.uint8]
             return
         yield data
         position += data.size
+
+
+def name_of_time(timestamp: int, zone: tzinfo) -> str:
+    """Return the name of a file made at *timestamp* (ms); times that no calendar has become its first or last."""
+    try:
+        local = (_EPOCH + timedelta(milliseconds=timestamp)).astimezone(zone)
+    except OverflowError:
+        local = datetime.min.replace(tzinfo=zone) if timestamp < 0 else datetime.max.replace(tzinfo=zone)
+    return f"{local.year:04d}{local:%m%d%H%M%S}{local.microsecond // 1000:03d}"
+
+
+def names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", following: str = "") -> list[str]:
+    """
+    Return names for files with these first store times, that sort after *before* and before *following*, in order.
+
+    Where milliseconds do not suffice, digits are added: the broker sorts names as text and reads any number.
+    """
+    names: list[str] = []
+    low = before
+    for number, timestamp in enumerate(timestamps):
+        name = name_of_time(timestamp, zone)
+        left = len(timestamps) - number
+        if name <= low:
+            name = _next(low)
+        if following and not _leaves_room(name, following, left):
+            name = _next(low)
+            if not _leaves_room(name, following, left):
+                return names + _squeezed(low, following, left)
+        names.append(name)
+        low = name
+    return names
+
+
+def _next(name: str) -> str:
+    """Return the next millisecond's name; a time, not just a number."""
+    try:
+        time = datetime.strptime(name[:TIME_DIGITS] + "000", "%Y%m%d%H%M%S%f").replace(tzinfo=UTC) + _MILLISECOND
+    except (ValueError, OverflowError):
+        return f"{int(name or 0) + 1:0{TIME_DIGITS}d}"
+    return name_of_time((time - _EPOCH) // _MILLISECOND, UTC)
+
+
+def _leaves_room(name: str, following: str, files: int) -> bool:
+    """Return whether *files* names, of which *name* is the first, fit before *following*."""
+    for _ in range(files):
+        if name >= following:
+            return False
+        name = _next(name)
+    return True
+
+
+def _squeezed(low: str, following: str, files: int) -> list[str]:
+    """Return names that continue *low* with more digits, which sort after it and before any other number."""
+    digits = len(str(files))
+    stem = low or "0" * TIME_DIGITS
+    names = [f"{stem}{number:0{digits}d}" for number in range(1, files + 1)]
+    if names[-1] >= following or len(names[-1]) >= OFFSET_DIGITS:
+        raise OSError(f"no {files} names sort between {low} and {following}")
+    return names
+
+
+def detect_zone(files: Iterable[tuple[str, int]]) -> tzinfo | None:
+    """Return the zone in which most of the files (name, store time of the first message) were named."""
+    votes: Counter[timedelta] = Counter()
+    for name, timestamp in files:
+        try:
+            local = datetime.strptime(name + "000", "%Y%m%d%H%M%S%f").replace(tzinfo=UTC)
+            difference = local - (_EPOCH + timedelta(milliseconds=timestamp))
+        except (ValueError, OverflowError):
+            continue
+        offset = _STEP * round(difference / _STEP)
+        if abs(difference - offset) <= _SLACK and abs(offset) <= _FURTHEST:
+            votes[offset] += 1
+    if not votes:
+        return None
+    (offset, _), *_ = votes.most_common(1)
+    return UTC if not offset else timezone(offset)

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.console.amounts import counted
-from jobs.products.index.file_builder import RealFile, slots_in_use
-from jobs.products.index.file_names import WESTERNMOST, detect_zone
+from jobs.products.index.file_builder import WESTERNMOST, RealFile, detect_zone, slots_in_use
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import segment_bytes

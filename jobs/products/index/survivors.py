@@ -15,8 +15,7 @@ from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from jobs.products.index.file_builder import RealFile
-from jobs.products.index.file_names import detect_zone, name_of_time
+from jobs.products.index.file_builder import RealFile, detect_zone, name_of_time
 from jobs.products.index.key_row import OWN, KeyPlace, KeyRow, RowPart
 from jobs.store.store import Store
 from rmq_formats.indexfile.file import time_diff_s

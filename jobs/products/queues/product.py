@@ -15,7 +15,7 @@ from pathlib import Path
 from jobs.lake.history import committed_records
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.product import Collector, Finished, Gap, Made, Run, Started, State
+from jobs.products.product import Collector, Finished, Made, Run, Started, State
 from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind, JoinResult
 from jobs.products.queues.join import CollectedLog, compare, topics_of
 from jobs.products.queues.settings import queue_rules
@@ -71,7 +71,7 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
                 "differences": len(joined.differences),
             },
             behind=joined.behind,
-            gaps=[Gap(one.start, one.end, f"{one.text}; `verify` says more") for one in lost],
+            gaps=[(one.start, one.end, f"{one.text}; `verify` says more") for one in lost],
             notes=list(notes_of_undecided(joined)),
             contradictions=count_contradictions(joined, run.store),
         )

@@ -20,7 +20,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile
 from jobs.lake.table_file import FileNaming
 from jobs.products.index.entries import read_entries
-from jobs.products.index.file_names import detect_zone, name_of_time, names_between
+from jobs.products.index.file_builder import detect_zone, name_of_time, names_between
 from jobs.products.product import Output
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
