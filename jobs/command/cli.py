@@ -27,7 +27,7 @@ from jobs.console import process
 from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import fitted, width_of
 from jobs.console.log import JsonLines, in_json, say
-from jobs.console.program import CONSOLE_SCRIPT, program
+from jobs.console.process import CONSOLE_SCRIPT, program
 from jobs.console.verbs import VERBS
 from jobs.launch.arguments import divide, value_of
 from jobs.launch.engine import NO_SPARK, SetupError, has_session

@@ -20,8 +20,7 @@ from click.core import ParameterSource
 from jobs.command.options import FILE, composed, flag, option
 from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, forget_place
 from jobs.console.exit_codes import ExitCode, HeldError, RequestError
-from jobs.console.log import say
-from jobs.console.secrets import masked, masked_settings
+from jobs.console.log import masked, masked_settings, say
 from jobs.console.verbs import VERBS
 from jobs.launch.engine import rule_text
 

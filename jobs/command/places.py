@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_of
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, refusal

@@ -22,7 +22,7 @@ from jobs.command.places import OUTPUT_DIRECTORY, refuse_used
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.typed import is_installed
 
 STORE = "b551-base"

@@ -25,7 +25,7 @@ from jobs.export.items import ANY_TIME, SCHEMA, Item, LeftOut, Undecoded, rows_o
 from jobs.lake.bodies import DEFAULT_LIMIT, Body
 from jobs.query import json_text
 from jobs.query.message import Message
-from jobs.storage.space import named, room_for
+from jobs.storage.local import named, room_for
 from rmq_formats.commitlog.record import record_of_row
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.release import Release

@@ -44,8 +44,8 @@ from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
 from jobs.products.product import Collected, Finished, RangePass, Run, Started, files_of
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues, known_releases
 from jobs.products.registry import PRODUCTS, Product
+from jobs.storage.local import room_for
 from jobs.storage.locations import normalise
-from jobs.storage.space import room_for
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import CutBackError, Outcome, confirm_deleted, confirm_uncut, read_chained, watermark
 from jobs.store.ranges import Newest, Range, Settling, describe, holes, newest_segment, plan_ranges

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from jobs.console.amounts import counted
 from jobs.console.lines import printable
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.items import time_text

@@ -31,11 +31,10 @@ from jobs.lake.table_file import STATISTICS_LENGTH, Action, TableFile
 from jobs.lake.tables import Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
 from jobs.storage import answered
-from jobs.storage.local import flush_directory
+from jobs.storage.local import flush_directory, room_for
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import is_there
 from jobs.storage.s3 import delta_location, delta_options, persistently
-from jobs.storage.space import room_for
 
 STATISTICS = "delta.dataSkippingStatsColumns"
 LAYOUT = "layout"  # the transaction that serialises commits which remove files

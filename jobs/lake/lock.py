@@ -20,8 +20,8 @@ from pathlib import Path
 
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError
+from jobs.storage.local import named
 from jobs.storage.locations import is_local, local_path
-from jobs.storage.space import named
 
 _LOCKS = "_locks"
 _LONGEST_NOTE = 1024

@@ -23,8 +23,8 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshots import plain_rows
 from jobs.lake.tables import Table
 from jobs.storage import arrow_filesystem
+from jobs.storage.local import named
 from jobs.storage.locations import is_local, local_path, object_key
-from jobs.storage.space import named
 from rmq_formats.errors import is_lost
 
 Result = TypeVar("Result")

@@ -23,9 +23,8 @@ import pyarrow.parquet as pq
 from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
 from jobs.storage import arrow_filesystem
-from jobs.storage.local import start_flush
+from jobs.storage.local import room_for, start_flush
 from jobs.storage.locations import is_local, local_path, object_key
-from jobs.storage.space import room_for
 
 CODEC, COMPRESSION_LEVEL = "zstd", 1
 _BODY = "body"

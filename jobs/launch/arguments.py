@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from jobs.console.secrets import is_secret
+from jobs.console.log import is_secret
 from jobs.storage.settings import file_system_settings
 
 # Spark 4.2, SparkSubmitOptionParser. Those that only make sense where spark-submit runs a JAR are left out.

@@ -18,9 +18,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from jobs.console.log import JsonLines, say
+from jobs.console.log import JsonLines, masked_output, say
 from jobs.console.progress import Progress, Work, shown
-from jobs.console.secrets import masked_output
 from jobs.launch import spark
 from jobs.launch.arguments import without_secrets
 from jobs.launch.cache import code_archive

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.launch.arguments import file_system_options
 from jobs.query.source import MATTER, Progress, Source, only_one, silent
 from rmq_formats.indexfile.layout import Geometry

@@ -29,9 +29,8 @@ import numpy as np
 
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
 from jobs.rebuild.queues import BuiltFile, QueueRecipe, note_of
-from jobs.storage.local import flush_directory, flush_file, sha256_of
+from jobs.storage.local import flush_directory, flush_file, room_for, sha256_of
 from jobs.storage.locations import local_path
-from jobs.storage.space import room_for
 from jobs.store.queue_files import queues_of_files
 from jobs.store.rocksdb import said_as_errors_of_files
 from jobs.store.rocksdb_queues import rocksdb_queues

@@ -22,9 +22,9 @@ from jobs.diff.segment import ONLY_IN_STORE
 from jobs.lake.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
 from jobs.restore.plan import Interval, Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
+from jobs.storage.local import named
 from jobs.storage.locations import local_path
 from jobs.storage.scratch import scratch_beside
-from jobs.storage.space import named
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, cut_short, plan_ranges
 from jobs.store.store import Segment, Store

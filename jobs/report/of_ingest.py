@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.console.amounts import counted, round_duration
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.console.severity import Severity
 from jobs.ingest.request import Summary
 from jobs.lake.commit import chosen, open_table

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from shlex import quote
 
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.console.result import Result as Outcome
 from jobs.console.severity import Severity
 from jobs.rebuild.index import ComparedSurvivor, Result

@@ -28,8 +28,7 @@ from jobs.rebuild.install import index_header
 from jobs.restore.config import Forms, NotResumableError, changed, create_or_compare, write_config
 from jobs.restore.plan import Interval, NothingToRestoreError, Plan, last_store_timestamp, plan_log, unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
-from jobs.storage.local import LocalStorage, read_file, sha256_of
-from jobs.storage.space import room_for
+from jobs.storage.local import LocalStorage, read_file, room_for, sha256_of
 from jobs.store.beside_broker import FileState, file_states
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint

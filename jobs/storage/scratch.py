@@ -17,9 +17,9 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from jobs.storage import storage_of
+from jobs.storage.local import room_for
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader
-from jobs.storage.space import room_for
 
 PREFIX = ".scratch-"
 _NOT_SHARED = "no shared directory?"

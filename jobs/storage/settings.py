@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from jobs.console.secrets import is_secret, remember
+from jobs.console.log import is_secret, remember
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from jobs.console.amounts import counted
 from jobs.console.log import say
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.integrity import refuse_unsupported
 from jobs.lake.lake import Lake

@@ -28,7 +28,7 @@ from jobs.command.places import WRITTEN, refuse_used
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import NOT_DONE, headed
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.console.result import Result, Step
 from jobs.launch.failures import shown_as_usage
 from jobs.storage.locations import is_local, local_path

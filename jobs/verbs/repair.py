@@ -23,7 +23,7 @@ from jobs.command.options import (
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, refuse_used
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.console.result import Result, Step
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines

@@ -12,7 +12,7 @@ from jobs.command.options import LOG_PLACE, POSITIVE, StoreForm, examples, flag,
 from jobs.command.places import LAKE, NEW_STORE, refuse_used
 from jobs.console.exit_codes import ExitCode
 from jobs.console.moments import GivenTime
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.console.result import Step
 from jobs.storage.locations import normalise
 from rmq_formats.broker_conf import BrokerConf

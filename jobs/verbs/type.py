@@ -14,7 +14,7 @@ from jobs.command.options import FILE, examples, flag, option
 from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.console.result import Result
 from jobs.console.severity import Severity
 

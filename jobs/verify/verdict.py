@@ -7,7 +7,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.console.result import Result, Step
 from jobs.console.severity import Judged, Severity, worst_of
 from jobs.diagnosis.broker_start import WalkedLog, start_lines

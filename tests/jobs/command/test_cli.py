@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -25,10 +26,12 @@ from jobs.launch.engine import SetupError
 from jobs.launch.failures import one_line
 from jobs.launch.session import pass_on
 from rmq_formats.errors import CorruptData
+from tests.support.commands import result_of
 from tests.support.query_stores import Sent, stored, write_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 Probe = Callable[[Callable[[], ExitCode | None]], None]
 
@@ -414,3 +417,46 @@ def test_help_fits_into_a_terminal(
     assert cli.main([*verb, "--help"]) is ExitCode.CLEAN
     lines = capfd.readouterr().out.splitlines()
     assert [] == [line for line in lines if len(line) > 80 and "|" not in line]
+
+
+SEEDS = int(os.environ.get("SEEDS", "3000"))
+FIRST = int(os.environ.get("FIRST", "1000"))
+
+
+def tried(folder: Path, first: int, count: int, verb: str = "") -> dict[str, Any]:
+    if shutil.which("cc") is None or not sys.platform.startswith("linux"):
+        pytest.skip("the library that makes calls fail needs a C compiler, and Linux")
+    return result_of("tests.support.failing_verbs", folder, first, count, verb)
+
+
+def test_a_verb_one_of_whose_calls_fails_says_where(tmp_path: Path) -> None:
+    result = tried(tmp_path, 0, 12)
+
+    assert result["tried"] > 0
+    assert result["bad"] == []
+
+
+@pytest.mark.slow
+def test_after_an_ingest_one_of_whose_calls_fails_the_next_one_leaves_the_same_rows(tmp_path: Path) -> None:
+    result = tried(tmp_path, 500, 40, "ingest")
+
+    assert result["tried"] > 20
+    assert result["bad"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_verbs_some_of_whose_calls_fail_say_where(tmp_path: Path) -> None:
+    result = tried(tmp_path, 100, 150)
+
+    assert result["tried"] > 0
+    assert result["bad"] == []
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(6 * 3600)
+def test_any_verb_any_of_whose_calls_fails_says_where(tmp_path: Path) -> None:
+    result = tried(tmp_path, FIRST, SEEDS)
+
+    assert result["tried"] > SEEDS // 2
+    assert result["bad"] == []

@@ -1,6 +1,8 @@
 """The options that verbs share: flags over environment over configuration file."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -9,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from jobs.command.answer import Answer
+from jobs.command.cli import rmq_lake
 from jobs.command.configuration import config_option, name_variables
 from jobs.command.options import (
     StoreForm,
@@ -20,8 +23,13 @@ from jobs.command.options import (
     quiet_option,
     store_options,
 )
+from jobs.console.exit_codes import ExitCode
+from jobs.console.moments import GivenTime, parse_time, time_text
 from jobs.console.verbs import VERBS
 from rmq_formats.broker_conf import BrokerConf
+from tests.golden import StoreOf
+from tests.support.commands import Run
+from tests.support.reference import VARIABLES, page
 
 
 @click.group()
@@ -190,3 +198,114 @@ def test_an_option_counts_more_than_the_brokers_configuration() -> None:
     assert (
         form._replace(consume_queue_size=None).wanted(BrokerConf(consume_queue_size=60)).conf.consume_queue_size == 60
     )
+
+
+SHANGHAI = ZoneInfo("Asia/Shanghai")
+STORED = 1_763_624_520_000  # 2025-11-20 07:42:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        (str(STORED), STORED),
+        ("-9223372036854775808", -(1 << 63)),
+        ("2025-11-20T07:42:00Z", STORED),
+        ("2025-11-20T15:42:00+08:00", STORED),
+        ("2025-11-20 15:42", STORED),
+        ("2025-11-20 15:42:00.250", STORED + 250),
+    ],
+)
+def test_a_time_is_read_however_it_is_written(text: str, milliseconds: int) -> None:
+    assert milliseconds == GivenTime(text).milliseconds(SHANGHAI)
+
+
+def test_2h_is_two_hours_ago() -> None:
+    assert STORED - 7_200_000 == parse_time("2h", STORED)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2025-13-01", "2y", "07:42"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises((ValueError, OverflowError)):
+        GivenTime(text)
+
+
+def test_the_zone_is_said_where_the_text_does_not_say_it() -> None:
+    assert GivenTime("2025-11-20 15:42").explained(SHANGHAI) == (
+        "'2025-11-20 15:42' is taken in Asia/Shanghai: 2025-11-20 07:42:00.000 UTC"
+    )
+    assert GivenTime(str(STORED)).explained(SHANGHAI) is None
+    assert GivenTime("2h").explained(SHANGHAI) is None
+    assert "2025-11-20 07:42:00.000 UTC" == time_text(STORED)
+
+
+def test_a_query_takes_times_and_says_their_zone(golden: StoreOf, run: Run) -> None:
+    place = ("--store", golden("b551-base"), "--time-zone", "Asia/Shanghai")
+    key = ("query", "by-key", "-t", "T1", "-k", "k1", *place)
+    line = ("query", "mqadmin", *place, "queryMsgByKey", "-t", "T1", "-k", "k1")
+    every, none = run(*key), run(*key, "--until", "2026-11-20 15:42")
+    some = run(*key, "--since", "2026-11-20 15:42", "--until", "2026-11-20T07:43:00Z")
+    as_mqadmin = run(*line, "-b", "2026-11-20 15:42", "-e", "2026-11-20T07:43:00Z")
+
+    assert (every.code, some.code, none.code) == (ExitCode.CLEAN, ExitCode.CLEAN, ExitCode.NOT_FOUND)
+    assert every.out == some.out == as_mqadmin.out
+    assert "'2026-11-20 15:42' is taken in Asia/Shanghai: 2026-11-20 07:42:00.000 UTC" in some.err
+    assert run(*key, "--since", "soon").code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "--out", "out"),
+        ("query", "list"),
+        ("query", "list", "-t", "T1", "--time-zone", "UTC"),
+        ("query", "by-key", "-t", "T1", "-k", "k0"),
+    ],
+)
+def test_a_window_that_ends_before_it_begins_is_refused(
+    golden: StoreOf, words: tuple[str, ...], run: Run, tmp_path: Path
+) -> None:
+    words = tuple(str(tmp_path / "out") if word == "out" else word for word in words)
+    outcome = run(*words, "--store", golden("b551-base"), "--since", "2026-11-21", "--until", "2026-11-20")
+
+    assert outcome.code is ExitCode.USAGE
+    assert "--until 2026-11-20 is before --since 2026-11-21: the window ends before it begins" in outcome.err
+    assert not list(tmp_path.iterdir())
+
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+_EXAMPLES = [
+    line for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) for line in block.splitlines()
+]
+
+
+def test_the_page_is_made_from_the_code() -> None:
+    assert page() == PAGE
+
+
+def test_every_variable_that_the_code_reads_is_documented() -> None:
+    sources = [*(ROOT / "jobs").rglob("*.py"), ROOT / "spark-submit.sh"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources if path.name != "reference.py")
+    read = set(re.findall(r"\bRMQ_LAKE_[A-Z0-9_]*[A-Z0-9]\b", text)) - {
+        "RMQ_LAKE_WORKER_MODULE",
+    }  # ours alone
+
+    assert read == {name for name in VARIABLES if name.startswith("RMQ_LAKE") and "<" not in name}
+    assert all(name in text for name in VARIABLES if "<" not in name)
+
+
+@pytest.mark.parametrize("example", _EXAMPLES)
+def test_every_example_is_understood_by_its_verb(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("broker.conf", "types.toml"):
+        (tmp_path / name).touch()
+    _, *words = shlex.split(re.split(" [|>] ", example)[0], comments=True)
+    name, ctx = "rmq-lake", click.Context(rmq_lake, info_name="rmq-lake")
+    command: click.Command = rmq_lake
+    while isinstance(command, click.Group):
+        name, *words = words
+        found = command.get_command(ctx, name)
+        assert found is not None
+        command = found
+        ctx = click.Context(command, info_name=name, parent=ctx)
+    command.make_context(name, words, parent=ctx.parent)

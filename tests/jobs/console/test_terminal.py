@@ -1,5 +1,6 @@
 """What a user sees in a terminal, and a log file without one: real processes, at a pty and in a pipe."""
 
+import ast
 import os
 import pty
 import re
@@ -16,11 +17,17 @@ from typing import NamedTuple
 import click
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.amounts import counted, duration_text, rate_text, size_text
+from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.lines import fitted, headed
+from jobs.console.process import program
+from jobs.console.result import Result
+from jobs.console.severity import Severity
+from jobs.console.verbs import VERBS
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.sampling import some_often
+from tests.support.commands import Run
 from tests.support.lakes import table_of
 from tests.support.waiting import wait_until
 
@@ -259,3 +266,182 @@ def test_a_shell_reads_a_broken_line_as_one(line: str) -> None:
     assert all(len(one) <= 80 for one in broken)
     assert all(one.lstrip().startswith("# ") for one in (first, *others) if others)
     assert shlex.split(line) == shlex.split(" ".join(broken).replace("\\ ", " ")) or others
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (1023, "1,023 bytes"),
+        (1024, "1.0 KiB"),
+        (57_539, "56.2 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (3 << 29, "1.5 GiB"),
+        (5 << 60, "5,120.0 PiB"),
+    ],
+)
+def test_a_size_has_the_largest_unit_that_it_fills(size: int, text: str) -> None:
+    assert text == size_text(size)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.251, "0.25 s"), (9.5, "9.50 s"), (12.34, "12.3 s"), (125, "2 min 5 s"), (4321, "1 h 12 min")],
+)
+def test_a_duration_has_the_units_that_it_needs(seconds: float, text: str) -> None:
+    assert text == duration_text(seconds)
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"), [(1, "file", "1 file"), (1200, "file", "1,200 files"), (2, "key", "2 keys")]
+)
+def test_a_number_agrees_with_what_it_counts(number: int, noun: str, text: str) -> None:
+    assert text == counted(number, noun)
+    assert "2 entries" == counted(2, "entry")
+
+
+def test_a_result_says_what_how_much_and_how_fast() -> None:
+    result = Result(Severity.NOT_VERIFIED, "65 messages", 2.0, 4 << 20, "done")
+
+    assert "65 messages, 4.0 MiB in 2.00 s, 2.0 MiB/s" == result.amount
+    assert result.line("ingest").startswith("ingest: ")
+    assert "at once" == rate_text(5, 0)
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ([], 0),
+        ([0, 0], 0),
+        ([0, 3], 3),
+        ([3, 4, 0], 4),
+        ([3, 4, 1, 0], 1),
+    ],
+)
+def test_a_failure_outweighs_a_mismatch_outweighs_damage(codes: list[int], expected: int) -> None:
+    assert expected == worst(ExitCode(code) for code in codes)
+
+
+def test_the_numbers_are_those_that_are_documented() -> None:
+    names = ("CLEAN", "FAILED", "USAGE", "DAMAGE", "MISMATCH", "NOT_FOUND", "HELD", "INTERRUPTED")
+
+    assert dict(zip(names, (0, 1, 2, 3, 4, 5, 6, 130), strict=True)) == {code.name: code.value for code in ExitCode}
+
+
+def test_a_severity_has_one_word_and_one_exit_code() -> None:
+    words = ("healthy", "not verified", "behind", "gap", "damage", "contradiction", "not accessible")
+    codes = dict(zip(words, (0, 0, 0, 3, 3, 4, 1), strict=True))
+
+    assert codes == {severity.value: severity.exit_code for severity in Severity}
+    assert [word for word, code in codes.items() if code] == [one.value for one in Severity if one.is_alarm]
+    assert list(words) == [one.value for one in sorted(Severity, key=lambda one: one.rank)]
+
+
+ROOT = Path(__file__).parents[3]
+_COMMAND = re.compile(rf"rmq-lake (?:{'|'.join(VERBS)})\b")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"RMQ_LAKE_PROGRAM": "./spark-submit.sh"}, "./spark-submit.sh"),
+        ({"RMQ_LAKE_PROGRAM": "/opt/rocketmq-lake/spark-submit.sh"}, "/opt/rocketmq-lake/spark-submit.sh"),
+        ({"RMQ_LAKE_PROGRAM": "/opt/my clone/spark-submit.sh"}, "'/opt/my clone/spark-submit.sh'"),
+        ({"RMQ_LAKE_PROGRAM": ".venv/bin/rmq-lake"}, ".venv/bin/rmq-lake"),
+        ({}, "python -m jobs.main"),
+        ({"PYSPARK_GATEWAY_PORT": "1"}, "spark-submit jobs/main.py"),
+    ],
+)
+def test_a_checkout_is_named_by_what_started_it_as_it_was_typed(
+    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["jobs/main.py", "inspect"])
+    for name in ("RMQ_LAKE_PROGRAM", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert expected == program()
+
+
+def test_an_installed_wheel_is_named_shortly_where_its_script_is_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "rmq-lake"
+    script.touch(0o755)
+    monkeypatch.delenv("RMQ_LAKE_PROGRAM", raising=False)
+    monkeypatch.setattr(sys, "argv", [str(script), "inspect"])
+
+    monkeypatch.setenv("PATH", "/usr/bin")
+    elsewhere = program()
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin")
+
+    assert (str(script), "rmq-lake") == (elsewhere, program())
+
+
+def test_what_inspect_recommends_can_be_pasted(golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMQ_LAKE_PROGRAM", "./spark-submit.sh")
+
+    outcome = run("inspect", golden("b551-base"))
+
+    assert f"./spark-submit.sh inspect --deep {golden('b551-base')}" in outcome.out
+    assert "rmq-lake" not in outcome.out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["ingest", "--help"], ["query", "--help"], ["ingest", "--lakes", "x"]]
+)
+def test_help_and_errors_show_the_command_as_it_was_typed(
+    arguments: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RMQ_LAKE_PROGRAM", "./spark-submit.sh")
+
+    outcome = run(*arguments)
+
+    text = outcome.out + outcome.err
+    assert "./spark-submit.sh" in text
+    assert not _COMMAND.search(text)
+
+
+def test_no_message_names_a_command_that_this_user_may_not_have() -> None:
+    modules = sorted((ROOT / "jobs").rglob("*.py"))
+
+    assert [] == [(str(path.relative_to(ROOT)), text) for path in modules for text in _messages_with_a_command(path)]
+
+
+def _messages_with_a_command(module: Path) -> list[str]:
+    nodes = list(ast.walk(ast.parse(module.read_text(encoding="utf-8"))))
+    examples = {
+        id(node)
+        for call in nodes
+        for keyword in (call.keywords if isinstance(call, ast.Call) else [])
+        if keyword.arg == "epilog"
+        for node in ast.walk(keyword.value)
+    }
+    examples |= {
+        id(node)
+        for assignment in nodes
+        if isinstance(assignment, ast.Assign) and any(_is_example(target) for target in assignment.targets)
+        for node in ast.walk(assignment.value)
+    }
+    names = [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in examples
+        if _COMMAND.search(node.value) and "\n" not in node.value
+    ]
+    # A session's name is Spark's, not the user's.
+    return [text for text in names if not _COMMAND.fullmatch(text)]
+
+
+def _is_example(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) and target.id in {"_EPILOG", "_EXAMPLES"}
+
+
+def test_inspect_of_a_file_recommends_what_prints_it(golden: StoreOf, run: Run) -> None:
+    file = golden("b551-base") / "checkpoint"
+    outcome = run("inspect", file)
+
+    assert outcome.code is ExitCode.USAGE
+    assert outcome.err.splitlines()[-1].endswith(f"dump {file}")

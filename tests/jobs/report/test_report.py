@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.program import program
+from jobs.console.process import program
 from jobs.ingest.request import Summary
 from jobs.lake.lake import Lake
 from jobs.report.metrics import write_metrics

@@ -18,9 +18,9 @@ from jobs.products.index.settings import Wanted
 from jobs.query.place import Place
 from jobs.rebuild import index
 from jobs.storage import s3
+from jobs.storage.local import room_for
 from jobs.storage.model import Storage
 from jobs.storage.s3 import ObjectStorage
-from jobs.storage.space import room_for
 from jobs.store.workers import OneByOne
 from rmq_formats.release import NEWEST
 from tests.support.broker import Broker, some_records
