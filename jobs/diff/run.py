@@ -1,45 +1,70 @@
 """
 The records of one log in a store and in a lake.
 
-The store is known by its bytes, as `ingest` knows it. One task compares a segment; what one side lacks gets its cause
-from what runs have noted (gaps, quarantine, a choice of topics), from the lake's own files, and from what the store has
-in its place.
+The store is known by its bytes, as `ingest` knows it. One task compares a segment: each record of the lake with the
+store's own bytes at its offset, so that nothing but runs of records that one side lacks, or that differ, leaves it.
+What one side lacks gets its cause from what runs have noted (gaps, quarantine, a choice of topics), from the lake's own
+files, and from what the store has in its place.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import RequestError
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met, worst_of
-from jobs.diff.segment import (
-    CHANGED,
-    ONLY_IN_LAKE,
-    ONLY_IN_STORE,
-    TWICE,
-    DiffWork,
-    Run,
-    diff_segment,
-    judged_by_others,
-)
 from jobs.lake.identity import AmbiguousBrokerError, identify
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
-from jobs.restore.plan import Interval, NothingToRestoreError, Plan, plan_log, unchecked_note
-from jobs.restore.segment import SegmentWork
+from jobs.lake.tables import RECORD_CRC
+from jobs.restore.plan import Coverage, Interval, NothingToRestoreError, Plan, plan_log, unchecked_note
+from jobs.restore.segment import Flags, SegmentWork, check_crcs, rows_of_segment
+from jobs.storage.model import Reader
 from jobs.store.beside_broker import broker_process
-from jobs.store.log_ends import LostStart, lost_start
-from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
+from jobs.store.log_ends import lost_start
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.selection import TopicChoices
 from jobs.store.store import Store, StoreRequest
 from jobs.store.workers import Workers
+from rmq_formats.arrays import slices
+from rmq_formats.commitlog.assembly import Assembled, assemble
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.errors import is_unreadable
+from rmq_formats.kernels.integers import Integers
+from rmq_formats.properties import PropertyParser
 
+# What the records of a run have in common.
+ONLY_IN_STORE, ONLY_IN_LAKE, DIFFERENT = "only in the store", "only in the lake", "different"
+_CHANGED_IN_LAKE, _TWICE = "changed in the lake", "twice in the lake"
+# More about a run, as its segment shows it.
+_UNCHOSEN = "of topics that a run did not choose"
+_UNWRITTEN = "the store's log ends before"
+_DAMAGED = "the store has bytes there that are not records, or bodies with another CRC"
+_CHANGED = "the log goes on as it was: the store was damaged since, or the lake changed"
+_CHECKED = "the rows have the CRCs of the records that were read"
+
+_DAMAGE = {
+    _CHANGED_IN_LAKE: "another engine has changed the row since a run wrote it",
+    _TWICE: "another engine has inserted rows once more",
+    _DAMAGED: "damaged in the store since it was read",
+    _CHANGED: "changed since it was read: damaged in the store, or by another engine in the lake",
+}
 _OTHERS = (
     "the store has other records here: since the last run its broker has cut its log back and written on, or it is "
     "the store of another replica"
 )
+_MOST_RUNS = 64  # of one kind in a segment: every second record may be of a topic that was not chosen
+_Columns = tuple[NDArray[Any], ...]
 
 
 class NotInLakeError(RequestError):
@@ -97,8 +122,7 @@ class DiffSummary(Judged):
 
     def result(self, seconds: float) -> Result:
         """Return the result line of the comparison."""
-        what = f"{counted(self.equal, 'equal record')}"
-        return Result(self.severity, what, seconds, self.to_offset - self.from_offset)
+        return Result(self.severity, counted(self.equal, "equal record"), seconds, self.to_offset - self.from_offset)
 
     def lines(self, limit: int) -> Iterator[str]:
         """Yield the summary for people: the worst differences first."""
@@ -117,6 +141,36 @@ class DiffSummary(Judged):
             yield f"  and {len(worst_first) - limit:,} more; --json has all"
 
 
+class _Run(NamedTuple):
+    what: str
+    start: int
+    end: int
+    records: int
+    why: str = ""
+
+
+@dataclass(slots=True)
+class SegmentDiff:
+    """One segment: its sources, of which one may be missing, and the result of comparing them."""
+
+    lake: SegmentWork | None
+    store: Range | None
+    until: int  # the lake's rows end here
+    choices: TopicChoices  # of the runs that wrote the lake's rows
+    runs: list[_Run] = field(default_factory=list)
+    equal: int = 0  # records that are the same on both sides
+    last_equal: int = -1  # the offset of the last one
+    incomplete: int = 0  # rows without a body: no record can be made of them
+    unreadable: list[str] = field(default_factory=list)  # files of the lake
+    unchecked: list[Interval] = field(default_factory=list)  # rows without a CRC of their record
+    is_gone: bool = False  # the store's file was deleted meanwhile
+
+    @property
+    def base(self) -> int:
+        """The offset at which the segment begins."""
+        return self.store.base_offset if self.store else self.lake.base_offset if self.lake else 0
+
+
 def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     """Compare a store with what a lake has of it; `NotInLakeError` when that is nothing."""
     store = request.listed(workers.options, workers.width)
@@ -126,115 +180,258 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
         known = None
     if known is None or known.newest is None:
         raise NotInLakeError(f"{request.lake.location}: has no run of the store {store.root}")
-    plan = _planned(request.lake, known)
+    try:
+        plan = plan_log(request.lake, known)
+    except NothingToRestoreError:
+        plan = None
     until = known.newest.to_offset
-    works = list(_works(store, plan, until, known.chosen))
-    if request.bases is not None:
-        works = [work for work in works if work.store is None or work.store.base_offset in request.bases]
+    works = [
+        work
+        for work in _segments(store, plan, known)
+        if request.bases is None or work.store is None or work.store.base_offset in request.bases
+    ]
     results = workers.map(works, diff_segment, "comparing")
-    summary = DiffSummary(
+    lost = [f"{name} {reason}" for name, reason in sorted(plan.lost.items())] if plan else []
+    return DiffSummary(
         store.root,
         request.lake.location,
         known.broker,
         known.store_id,
-        min((_base(work) for work in works), default=0),
-        max((run.end for result in results for run in result.runs), default=until),
+        min((work.base for work in works), default=0),
+        max((until, *(run.end for result in results for run in result.runs))),
         sum(result.equal for result in results),
         sum(result.incomplete for result in results),
         [interval for result in results for interval in result.unchecked],
-        lost=[f"{name} {reason}" for name, reason in sorted(plan.lost.items())] if plan else [],
+        list(_differences(store, plan, results, until)),
+        [*lost, *(f"{name} cannot be read to its end" for result in results for name in result.unreadable)],
     )
-    summary.to_offset = max(summary.to_offset, until)
-    last_equal = max((result.last_equal for result in results), default=-1)
-    lost = lost_start(store) if broker_process(store.root) is None else None
-    is_rewritten = False  # from the first record on that is another
-    for work, result in zip(works, results, strict=True):
-        summary.lost += [f"{name} cannot be read to its end" for name in result.unreadable]
-        runs = (judged_by_others(run, result.last_equal, last_equal) for run in result.runs)
-        for run in sorted(runs, key=lambda one: one.start):
-            is_before_log = run.what == ONLY_IN_LAKE and (
-                result.is_gone or (work.store is None and run.end <= store.start_offset)
-            )
-            # Retention deletes whole segments, and never one that has messages after the oldest that it left.
-            is_lost = lost is not None and plan is not None and lost.oldest < _base(work) + plan.size.value
-            sides = _Sides(
-                store, plan, until, is_before_log, lost if is_lost else None, has_file=work.store is not None
-            )
-            severity, cause = _meaning(run, sides)
-            if is_rewritten and severity is Severity.GAP and run.what == ONLY_IN_STORE:
-                severity, cause = Severity.CONTRADICTION, _OTHERS
-            is_rewritten |= severity is Severity.CONTRADICTION
-            found = Difference(severity, run.what, run.start, run.end, run.records, cause, is_before_log)
-            summary.differences.append(found)
-    return summary
 
 
-def _planned(lake: Lake, known: KnownStore) -> Plan | None:
-    """Return which files of the lake hold which segments; None where it has no message."""
-    try:
-        return plan_log(lake, known)
-    except NothingToRestoreError:
-        return None
-
-
-def _works(store: Store, plan: Plan | None, until: int, choices: TopicChoices) -> Iterator[DiffWork]:
+def _segments(store: Store, plan: Plan | None, known: KnownStore) -> Iterator[SegmentDiff]:
     """Yield every segment that a side has."""
     of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
     of_lake = {one.base_offset: SegmentWork.of(plan, one) for one in plan.segments} if plan else {}
+    assert known.newest is not None
     for base in sorted(of_store.keys() | of_lake.keys()):
-        yield DiffWork(of_lake.get(base), of_store.get(base), until, choices)
+        yield SegmentDiff(of_lake.get(base), of_store.get(base), known.newest.to_offset, known.chosen)
 
 
-def _base(work: DiffWork) -> int:
-    return work.store.base_offset if work.store else work.lake.base_offset if work.lake else 0
+def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff], until: int) -> Iterator[Difference]:
+    """Yield the runs of records that one side lacks, or that differ, with the cause."""
+    last_equal = max((result.last_equal for result in results), default=-1)
+    lost = lost_start(store) if broker_process(store.root) is None else None
+    is_rewritten = False  # from the first record on that is another
+    for result in results:
+        # Retention deletes whole segments, and never one that has messages after the oldest that it left.
+        is_lost = lost is not None and plan is not None and lost.oldest < result.base + plan.size.value
+        for run in sorted(
+            (_judged_by_others(one, result, last_equal) for one in result.runs), key=lambda one: one.start
+        ):
+            is_before_log = run.what == ONLY_IN_LAKE and (
+                result.is_gone or (result.store is None and run.end <= store.start_offset)
+            )
+            damage = _DAMAGE.get(run.what) or _DAMAGE.get(run.why)
+            if run.what == ONLY_IN_STORE:
+                severity, cause = _lacking_in_lake(run, plan, until)
+            elif damage:
+                severity, cause = Severity.DAMAGE, damage
+            elif is_before_log and is_lost and lost is not None:
+                severity, cause = Severity.GAP, f"lost: {lost.text}"
+            elif is_before_log:
+                severity, cause = (
+                    Severity.HEALTHY,
+                    "expired: retention has deleted the segment, as far as the store shows",
+                )
+            else:
+                severity, cause = _lacking_in_store(run, store, has_file=result.store is not None)
+            if is_rewritten and severity is Severity.GAP and run.what == ONLY_IN_STORE:
+                severity, cause = Severity.CONTRADICTION, _OTHERS
+            is_rewritten |= severity is Severity.CONTRADICTION
+            yield Difference(severity, run.what, run.start, run.end, run.records, cause, is_before_log)
 
 
-class _Sides(NamedTuple):
-    """The known facts about the two sides of a run of records."""
+def _judged_by_others(run: _Run, result: SegmentDiff, last_equal: int) -> _Run:
+    """
+    Return what differs to the end of a segment as segments after it show: their log may go on as it was.
 
-    store: Store
-    plan: Plan | None
-    until: int  # the lake has read up to here
-    is_before_log: bool
-    lost: LostStart | None  # evidence that the run's segment was not deleted by retention
-    has_file: bool  # the store, of the run's segment
-
-
-def _meaning(run: Run, sides: _Sides) -> tuple[Severity, str]:
-    """Return the kind of a run of records, and the reason why one side lacks it."""
-    if run.what == ONLY_IN_STORE:
-        return _lacking_in_lake(run, sides)
-    damage = _damage(run)
-    return (Severity.DAMAGE, damage) if damage else _lacking_in_store(run, sides)
+    A segment without any record that is the same may be another log's, so nothing after it speaks for its damage.
+    """
+    if run.what != DIFFERENT or result.last_equal < 0 or run.start > last_equal:
+        return run
+    return run._replace(why={_CHECKED: _DAMAGED, "": _CHANGED}.get(run.why, run.why))
 
 
-def _lacking_in_store(run: Run, sides: _Sides) -> tuple[Severity, str]:
-    if sides.is_before_log:
-        if sides.lost is not None:
-            return Severity.GAP, f"lost: {sides.lost.text}"
-        return Severity.HEALTHY, "expired: retention has deleted the segment, as far as the store shows"
-    if run.is_unwritten or run.start >= sides.store.end_offset:
+def _lacking_in_store(run: _Run, store: Store, *, has_file: bool) -> tuple[Severity, str]:
+    if run.why == _UNWRITTEN or run.start >= store.end_offset:
         return Severity.GAP, "the store's log ends before: it was cut off, cut short, or is of a replica that is behind"
-    if not sides.has_file:
+    if not has_file:
         return Severity.GAP, "lost: no file of the store holds these offsets"
     return Severity.CONTRADICTION, _OTHERS
 
 
-def _damage(run: Run) -> str:
-    """Return in words how records changed after they were read; empty if that does not show."""
-    if run.what == CHANGED:
-        return "another engine has changed the row since a run wrote it"
-    if run.what == TWICE:
-        return "another engine has inserted rows once more"
-    if run.is_damaged:
-        return "damaged in the store since it was read"
-    return "changed since it was read: damaged in the store, or by another engine in the lake" if run.is_changed else ""
-
-
-def _lacking_in_lake(run: Run, sides: _Sides) -> tuple[Severity, str]:
-    if run.start >= sides.until:
+def _lacking_in_lake(run: _Run, plan: Plan | None, until: int) -> tuple[Severity, str]:
+    if run.start >= until:
         return Severity.BEHIND, "not ingested yet"
-    cause = "the lake has no messages"
-    if sides.plan:
-        cause = sides.plan.cause_of(run.start, run.end, may_be_unchosen=not run.is_chosen)
-    return (Severity.GAP if run.is_chosen else Severity.NOT_VERIFIED), cause
+    is_unchosen = run.why == _UNCHOSEN
+    cause = plan.cause_of(run.start, run.end, may_be_unchosen=is_unchosen) if plan else "the lake has no messages"
+    return (Severity.NOT_VERIFIED if is_unchosen else Severity.GAP), cause
+
+
+# one segment, in a task
+
+
+def diff_segment(work: SegmentDiff) -> SegmentDiff:
+    """Compare both sides' records of a segment."""
+    store_starts, store_ends, is_chosen, pieces = _of_store(work)
+    lake, incomplete = _of_lake(work)
+    starts, ends, equal, changed, _ = lake
+    is_lacking = ~np.isin(store_starts, starts) & ~np.isin(store_starts, incomplete)
+    is_new = store_starts >= work.until
+    is_there = np.isin(starts, store_starts)
+    is_again = np.diff(starts, prepend=-1) == 0
+    work.runs += _runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & ~is_new & is_chosen)
+    work.runs += _runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & ~is_new & ~is_chosen, _UNCHOSEN)
+    work.runs += _runs(ONLY_IN_STORE, store_starts, store_ends, is_lacking & is_new)
+    work.runs += _runs(_CHANGED_IN_LAKE, starts, ends, changed)
+    for run in _runs(ONLY_IN_LAKE, starts, ends, ~is_there & ~equal & ~changed):
+        kinds = {piece.kind for piece in pieces if piece.offset < run.end and run.start < piece.end}
+        is_unwritten = not kinds.isdisjoint({PieceKind.UNWRITTEN, PieceKind.WAITING})
+        why = _DAMAGED if PieceKind.DAMAGE in kinds else _UNWRITTEN if is_unwritten else ""
+        work.runs.append(run._replace(why=why))
+    work.runs += _different(work.store, lake, is_there & ~equal & ~changed)
+    work.runs += _runs(_TWICE, starts[is_again], ends[is_again], is_again[is_again])
+    work.equal = int(np.count_nonzero(equal & ~is_again & ~changed))
+    work.last_equal = int(starts[equal].max(initial=-1))
+    return work
+
+
+def _different(range_: Range | None, lake: _Columns, chosen: Flags) -> Iterator[_Run]:
+    """
+    Yield the records that both sides have, with other bytes.
+
+    A body that its CRC denies has been damaged since. A record after which the log goes on as it was has been changed
+    on one of the sides (a broker that cuts its log off writes all that follows again): in the store, where the row has
+    the CRC of the record that was read. What differs to the segment's end is judged by the segments after it.
+    """
+    if range_ is None or not chosen.any():
+        return
+    starts, ends, equal, _, unchecked = lake
+    damaged: list[int] = []
+    with closing(RangeReader(range_).pieces()) as pieces:
+        for item in pieces:
+            if not isinstance(item, Piece):
+                damaged += [offset for offset, _ in message_batch(item, PropertyParser.SCAN, with_body=False)[1]]
+    goes_on = starts < starts[equal].max(initial=-1)
+    is_damaged = np.isin(starts, np.array(damaged, np.int64)) | (goes_on & ~unchecked)
+    is_changed = goes_on & ~is_damaged
+    rest = chosen & ~is_damaged & ~is_changed
+    yield from _runs(DIFFERENT, starts, ends, chosen & is_damaged, _DAMAGED)
+    yield from _runs(DIFFERENT, starts, ends, chosen & is_changed, _CHANGED)
+    yield from _runs(DIFFERENT, starts, ends, rest & ~unchecked, _CHECKED)
+    yield from _runs(DIFFERENT, starts, ends, rest & unchecked)
+
+
+def _sorted(parts: Sequence[_Columns], flags: int) -> _Columns:
+    """Join columns, two of offsets and some of flags, and sort their rows by the first."""
+    empty = (*[np.empty(0, np.int64)] * 2, *[np.empty(0, np.bool_)] * flags)
+    columns = [np.concatenate(column) for column in zip(empty, *parts, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return tuple(column[order] for column in columns)
+
+
+def _of_store(work: SegmentDiff) -> tuple[Integers, Integers, Flags, list[Piece]]:
+    """Return the places of the store's records, whether their topics were chosen, and the other pieces."""
+    places, others = list[_Columns](), list[Piece]()
+    if work.store is not None:
+        reader = RangeReader(work.store)
+        with closing(reader.pieces()) as pieces:
+            for item in pieces:
+                if isinstance(item, Piece):
+                    others.append(item)
+                    continue
+                starts = item.positions + item.base_offset
+                places.append((starts, starts + item.sizes, _are_chosen(item, starts, work.choices)))
+        work.is_gone = reader.was_deleted
+    starts, ends, is_chosen = _sorted(places, 1)
+    return starts, ends, is_chosen, others
+
+
+def _are_chosen(records: Records, starts: Integers, choices: TopicChoices) -> Flags:
+    """Return which records are of topics that every run took; before `until`, none where the choices are not known."""
+    is_later: Flags = starts >= choices.until
+    if is_later.all() or not choices.choices:
+        return is_later
+
+    def takes(topic: str) -> bool:
+        return all(choice.takes(topic) for choice in choices.choices)
+
+    taken, _ = message_batch(records, PropertyParser.SCAN, takes=takes, with_body=False)
+    return is_later | np.isin(starts, taken.column("physical_offset").to_numpy())
+
+
+def _of_lake(work: SegmentDiff) -> tuple[_Columns, Integers]:
+    """
+    Return the lake's records, and the offsets of rows without a body.
+
+    Of the records the starts and ends; which are the store's bytes, which were changed, which have no CRC.
+    """
+    places, incomplete, unchecked = list[_Columns](), list[Integers](), Coverage()
+    for batch in rows_of_segment(work.lake, work.unreadable) if work.lake else ():
+        made = assemble(batch)
+        none = np.setdiff1d(np.arange(batch.num_rows), made.rows)
+        has_crc = batch.column(RECORD_CRC).take(pa.array(none)).is_valid().to_numpy(zero_copy_only=False)
+        without_record = np.array(made.incomplete, np.int64)
+        incomplete.append(without_record[~has_crc])
+        broken = without_record[has_crc]  # a row of which a record was made once
+        no, yes = np.zeros(broken.size, np.bool_), np.ones(broken.size, np.bool_)
+        places.append((broken, broken + 1, no, yes, no))
+        is_changed, is_unchecked = check_crcs(batch, made)
+        unchecked.add(*made.only(is_unchecked).places)
+        if made.offsets.size:
+            places.append((*made.places, _compared(made, work.store), is_changed, is_unchecked))
+    work.incomplete = sum(some.size for some in incomplete)
+    work.unreadable = list(dict.fromkeys(work.unreadable))
+    work.unchecked = unchecked.merged()[0]
+    return _sorted(places, 3), np.concatenate([np.empty(0, np.int64), *incomplete])
+
+
+def _compared(made: Assembled, range_: Range | None) -> Flags:
+    """Return which records are the bytes that the store has at their offsets."""
+    equal = np.zeros(made.offsets.size, np.bool_)
+    if range_ is None:
+        return equal
+    ends = made.offsets + made.sizes
+    cuts = (made.offsets[1:] != ends[:-1]) | (made.positions[1:] != (made.positions + made.sizes)[:-1])
+    try:
+        with range_.open() as file:
+            for some in slices(made.offsets.size, cuts):
+                if made.offsets[some.start] >= range_.base_offset:  # else a row that another engine has changed
+                    equal[some] = _equal_to(file, range_, made, some)
+    except FileNotFoundError:  # retention: the reader reports it as well
+        return equal
+    return equal
+
+
+def _equal_to(file: Reader, range_: Range, made: Assembled, some: slice) -> Flags:
+    """Return which records of a run without gaps are the file's own bytes."""
+    positions, sizes = made.positions[some], made.sizes[some]
+    start, end = int(positions[0]), int(positions[-1] + sizes[-1])
+    try:
+        data = bytes(file.read(int(made.offsets[some][0]) - range_.base_offset, end - start))
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return np.zeros(positions.size, np.bool_)
+    found = np.frombuffer(data.ljust(end - start, b"\0"), np.uint8)
+    differs = found != made.buffer[start:end]
+    return ~np.logical_or.reduceat(differs, positions - start) if differs.any() else np.ones(positions.size, np.bool_)
+
+
+def _runs(what: str, starts: Integers, ends: Integers, chosen: Flags, why: str = "") -> Iterator[_Run]:
+    """Yield the runs of records that are chosen; where they are many, one that reaches from the first to the last."""
+    places = np.flatnonzero(chosen)
+    cuts = np.diff(places) != 1
+    cuts &= np.count_nonzero(cuts) < _MOST_RUNS
+    for some in slices(places.size, cuts):
+        run = places[some]
+        yield _Run(what, int(starts[run[0]]), int(ends[run[-1]]), run.size, why)

@@ -3,12 +3,25 @@
 import base64
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from itertools import islice
+from contextlib import suppress
+from itertools import islice, takewhile
 
 from jobs.console.amounts import counted
 from jobs.console.lines import printable
-from jobs.dump.file import DumpFile, Siblings, open_file, siblings_of
-from jobs.dump.items import DumpRequest, Field, Item, counts_text, damage, layout_fields, time_text
+from jobs.dump.file import (
+    MORE,
+    DumpFile,
+    DumpRequest,
+    Field,
+    Item,
+    Siblings,
+    counts_text,
+    damage,
+    layout_fields,
+    open_file,
+    siblings_of,
+    time_text,
+)
 from jobs.store.record_places import left_over_bytes, record_places, records_from
 from rmq_formats.commitlog.framing import detect_framing, framing_of
 from rmq_formats.commitlog.layout import (
@@ -36,135 +49,60 @@ from rmq_formats.commitlog.record import (
 from rmq_formats.commitlog.segment import ENDS, Piece, PieceKind, SegmentBytes, SegmentEnd, walk_segment
 from rmq_formats.errors import CorruptData, FormatError, is_lost
 from rmq_formats.message_id import encode_offset_id
-from rmq_formats.properties import KEYS, TAGS, PropertyParser, java_text, parse_properties
+from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, java_text, parse_properties
 from rmq_formats.store import FileKind, first_offset, name_of_offset
 
-_UNIQ_KEY = "UNIQ_KEY"
 _BODY_PREVIEW = 64
 _OPEN_ENDED = frozenset({FileKind.COMPACTION_LOG, FileKind.TIERED_LOG})
 
 
-def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Yield the pieces of a segment; the last item says how it ends."""
     segment = _segment(file)
     # Of the other kinds files end with zeros, or with a record, wherever they are.
     siblings = None if kind in _OPEN_ENDED else siblings_of(file)
-    is_final = kind not in _OPEN_ENDED and _is_followed(file, siblings)
-    start, last, records, damaged = _start(segment, request.start), None, 0, 0
-    position = start
-    for piece in islice(_pieces(segment, position, is_final=is_final), request.limit):
-        last = _explained(segment, piece) if siblings is None else _judged(segment, _explained(segment, piece))
+    is_final = siblings is not None and _is_followed(file, siblings)
+    position = start = max(request.start - segment.base_offset, 0)
+    if start > segment.size:
+        raise CorruptData(f"the file ends at offset {segment.base_offset + segment.size}", request.start)
+    last, records, damaged = None, 0, 0
+    for piece in islice(_pieces(segment, start, is_final=is_final), request.limit):
+        last = _explained(segment, piece, is_whole_segment=siblings is not None)
         item = _item(segment, last, request)
         yield item
         records += last.kind is PieceKind.RECORD
         damaged += item.is_damage
         position = last.end - segment.base_offset
+    at, is_whole = segment.base_offset + position, position >= segment.size
     # Only at the end of the file: a dump that --limit ends before it says nothing about how the file ends.
-    cut = _cut(segment, siblings, last) if position >= segment.size else None
+    cut = siblings.missing if siblings is not None and is_whole else None
+    if siblings and not cut and is_whole and last is not None and last.kind is PieceKind.RECORD:
+        cut = "cut off: the file ends with a record, and a broker ends it with a blank or with zeros"
     if cut is not None:
         damaged += last is None or last.kind is not PieceKind.DAMAGE  # else it is counted already
-        yield damage(segment.base_offset + position, 0, cut)
+        yield damage(at, 0, cut)
     end = SegmentEnd.DAMAGED if cut else SegmentEnd.OPEN if last is None else ENDS[last.kind]
-    at, is_whole = segment.base_offset + position, position >= segment.size
     counts = counts_text(counted(records, "record"), damaged, start)
-    text = f"{end} segment: {counts}" if is_whole else f"more follows from here on: {counts} so far"
+    text = f"{end} segment: {counts}" if is_whole else f"{MORE}: {counts} so far"
     values = {"end": str(end) if is_whole else None, "records": records, "damaged_places": damaged}
     yield Item(at, 0, "end", text, values)
-
-
-def _explained(segment: SegmentBytes, piece: Piece) -> Piece:
-    """Return a waiting piece with the reason, if complete records follow in it that the walk does not believe."""
-    if piece.kind is not PieceKind.WAITING:
-        return piece
-    size = left_over_bytes(segment, piece)
-    reason = f"{size} bytes are left over from before the log was cut back: older records are in them"
-    return piece._replace(reason=reason) if size else piece
-
-
-def _judged(segment: SegmentBytes, piece: Piece) -> Piece:
-    """Return the last piece as damage where the file has no room for the rest of it: the file was cut short."""
-    position = piece.offset - segment.base_offset
-    # The size and the magic that a record and a blank begin with: of both, the first 8 bytes mean the same.
-    head = segment.read(position + segment.framing.header_size, BLANK.size)
-    is_end = piece.kind in {PieceKind.WAITING, PieceKind.DAMAGE} and position + piece.size == segment.size
-    if not is_end or len(head) < BLANK.size:
-        return piece
-    size, magic = map(int, BLANK.unpack(head))
-    needed = size + segment.framing.header_size
-    if magic not in TOPIC_LENGTH or needed <= piece.size:
-        return piece
-    reason = f"cut off: the record has {needed} bytes, the file {piece.size} of them"
-    return piece._replace(kind=PieceKind.DAMAGE, reason=reason)
-
-
-def _cut(segment: SegmentBytes, siblings: Siblings | None, last: Piece | None) -> str | None:
-    """Return an item for the bytes missing after a file's last one; None if nothing shows that any are."""
-    if siblings is None:  # not named like a segment: an excerpt of a log
-        return None
-    if siblings.missing is None and last is not None and last.kind is PieceKind.RECORD and segment.size:
-        return "cut off: the file ends with a record, and a broker ends it with a blank or with zeros"
-    return siblings.missing
 
 
 def _segment(file: DumpFile) -> SegmentBytes:
     """Return the segment; if its name is not an offset, its first record gives the place."""
     base_offset = first_offset(file.name)
     if base_offset is None:
-        base_offset = _offset_of_first_record(file, detect_framing(file.read(0, BLANK.size)).header_size)
-    return SegmentBytes(
-        file.read, file.size, base_offset, framing_of(file.read, file.size, base_offset), file.next_written
-    )
+        header_size, offset = detect_framing(file.read(0, BLANK.size)).header_size, 0
+        with suppress(FormatError):  # too short for a record: the walk says so
+            offset = int(HEAD.unpack(file.read(header_size, HEAD.size))[HEAD.index("physical_offset")]) - header_size
+        base_offset = offset if 0 <= offset < 1 << 62 else 0
+    framing = framing_of(file.read, file.size, base_offset)
+    return SegmentBytes(file.read, file.size, base_offset, framing, file.next_written)
 
 
-def _offset_of_first_record(file: DumpFile, header_size: int) -> int:
-    try:
-        head = HEAD.unpack(file.read(header_size, HEAD.size))
-    except FormatError:
-        return 0
-    offset = int(head[_PHYSICAL_OFFSET]) - header_size
-    return offset if 0 <= offset < 1 << 62 else 0
-
-
-_PHYSICAL_OFFSET = HEAD.index("physical_offset")
-
-
-def _start(segment: SegmentBytes, offset: int) -> int:
-    position = offset - segment.base_offset
-    if position > segment.size:
-        reason = f"the file ends at offset {segment.base_offset + segment.size}"
-        raise CorruptData(reason, offset)
-    return max(position, 0)
-
-
-def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Piece]:
-    """Yield the pieces from *start* on; if none begins there, first damage up to the next record."""
-    if start == segment.size:
-        return
-    if start == 0 or segment.stated_end(start) is not None or any(records_from(segment, start)):
-        yield from walk_segment(segment, final=is_final, start=start)
-        return
-    offset = segment.base_offset + start
-    for piece in walk_segment(segment, final=is_final, start=_boundary_before(segment, start)):
-        if piece.end > offset and not (piece.kind in _WITHOUT_MIDDLE and piece.offset < offset):
-            yield piece
-
-
-_WITHOUT_MIDDLE = frozenset({PieceKind.RECORD, PieceKind.BLANK})  # an offset inside one means the piece after it
-
-
-def _boundary_before(segment: SegmentBytes, position: int) -> int:
-    """Return the last position before *position* that the sizes of records lead to."""
-    boundary = 0
-    for _, end in record_places(segment):
-        if end - segment.base_offset > position:
-            break
-        boundary = end - segment.base_offset
-    return boundary
-
-
-def _is_followed(file: DumpFile, siblings: Siblings | None) -> bool:
+def _is_followed(file: DumpFile, siblings: Siblings) -> bool:
     """Return whether the folder has a later segment that is not empty."""
-    if siblings is None or siblings.next_offset is None:
+    if siblings.next_offset is None:
         return False
     try:
         with open_file(f"{file.folder}/{name_of_offset(siblings.next_offset)}") as next_file:
@@ -175,23 +113,58 @@ def _is_followed(file: DumpFile, siblings: Siblings | None) -> bool:
         return False
 
 
+def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Piece]:
+    """Yield the pieces from *start* on; if none begins there, first damage up to the next record."""
+    if start == segment.size:
+        return
+    if start == 0 or segment.stated_end(start) is not None or any(records_from(segment, start)):
+        yield from walk_segment(segment, final=is_final, start=start)
+        return
+    offset, boundary = segment.base_offset + start, 0  # the last position before *start* that sizes of records lead to
+    ends = (end - segment.base_offset for _, end in record_places(segment))
+    for boundary in takewhile(lambda end: end <= start, ends):  # noqa: B007 - the last one is kept
+        pass
+    for piece in walk_segment(segment, final=is_final, start=boundary):
+        # An offset inside a record or a blank means the piece after it.
+        if piece.end > offset and not (piece.kind in {PieceKind.RECORD, PieceKind.BLANK} and piece.offset < offset):
+            yield piece
+
+
+def _explained(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -> Piece:
+    """
+    Return a waiting piece with the reason, if complete records follow in it that the walk does not believe.
+
+    The last piece of a segment is damage where the file has no room for the rest of it: the file was cut short.
+    """
+    size = left_over_bytes(segment, piece) if piece.kind is PieceKind.WAITING else 0
+    if size:
+        reason = f"{size} bytes are left over from before the log was cut back: older records are in them"
+        piece = piece._replace(reason=reason)
+    position = piece.offset - segment.base_offset
+    is_end = piece.kind in {PieceKind.WAITING, PieceKind.DAMAGE} and position + piece.size == segment.size
+    # The size and the magic that a record and a blank begin with: of both, the first 8 bytes mean the same.
+    head = segment.read(position + segment.framing.header_size, BLANK.size) if is_whole_segment and is_end else b""
+    if len(head) == BLANK.size:
+        size, magic = map(int, BLANK.unpack(head))
+        needed = size + segment.framing.header_size
+        if magic in TOPIC_LENGTH and needed > piece.size:
+            reason = f"cut off: the record has {needed} bytes, the file {piece.size} of them"
+            return piece._replace(kind=PieceKind.DAMAGE, reason=reason)
+    return piece
+
+
 def _item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> Item:
-    if piece.kind is PieceKind.RECORD:
-        return _record_item(segment, piece, request)
-    is_damage = piece.kind is PieceKind.DAMAGE
-    values = {"reason": piece.reason} if piece.reason else {}
-    return Item(piece.offset, piece.size, str(piece.kind), piece.reason, values, is_damage=is_damage)
-
-
-def _record_item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> Item:
+    if piece.kind is not PieceKind.RECORD:
+        values: dict[str, object] = {"reason": piece.reason} if piece.reason else {}
+        is_damage = piece.kind is PieceKind.DAMAGE
+        return Item(piece.offset, piece.size, str(piece.kind), piece.reason, values, is_damage=is_damage)
     position = piece.offset - segment.base_offset
     record = segment.record_at(position)
     entry = DLEDGER_ENTRY.unpack(segment.read(position, DLEDGER_ENTRY.size)) if segment.framing.header_size else ()
     properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
-    problems = _problems(record)
-    text = _line(record, properties, problems)
-    values: dict[str, object] = {}
-    fields: list[Field] = []
+    problems = [] if has_right_body_crc(record) else ["wrong body_crc"]
+    problems += ["wrong property CRC"] if has_right_property_crc(record) is False else []
+    values, fields = {}, list[Field]()
     if request.as_json:
         names = (field.name for field in DLEDGER_ENTRY.fields)
         values = {"entry": dict(zip(names, entry, strict=True))} if entry else {}
@@ -199,12 +172,8 @@ def _record_item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> I
     if request.with_fields:
         fields = layout_fields(DLEDGER_ENTRY, entry, piece.offset) if entry else []
         fields += record_fields(record)
+    text = _line(record, properties, problems)
     return Item(piece.offset, piece.size, "record", text, values, fields, is_damage=bool(problems))
-
-
-def _problems(record: MessageRecord) -> list[str]:
-    problems = [] if has_right_body_crc(record) else ["wrong body_crc"]
-    return problems + (["wrong property CRC"] if has_right_property_crc(record) is False else [])
 
 
 def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]) -> str:
@@ -213,7 +182,7 @@ def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]
         printable(f"{record.topic}/{record.queue_id} #{record.queue_offset}"),
         time_text(record.store_timestamp),
         f"body {len(record.body)}{' compressed' if record.sys_flag & COMPRESSED else ''}",
-        *(printable(f"{name}={properties[name]}") for name in (TAGS, KEYS, _UNIQ_KEY) if name in properties),
+        *(printable(f"{name}={properties[name]}") for name in (TAGS, KEYS, UNIQ_KEY) if name in properties),
         *([transaction.name.lower()] if transaction is not TransactionType.NONE else ()),
         *(["V2"] if record.magic_code == MAGIC_V2 else ()),
         *(problem.upper() for problem in problems),
@@ -249,8 +218,8 @@ def record_fields(record: MessageRecord) -> list[Field]:
     """Name every byte of a record."""
     offset = record.physical_offset
     layout = RECORD[record.sys_flag & HOST_BITS]
-    fixed = [
-        *record[:_BORN_HOST],
+    fixed: list[int | bytes] = [
+        *record[: MessageRecord._fields.index("born_host")],  # type: ignore[list-item]
         *record.born_host,
         record.store_timestamp,
         *record.store_host,
@@ -258,17 +227,17 @@ def record_fields(record: MessageRecord) -> list[Field]:
         record.prepared_transaction_offset,
         record.body_length,
     ]
-    fields = [_readable(field, record) for field in layout_fields(layout, fixed, offset)]  # type: ignore[arg-type]
+    fields = [_readable(field, record) for field in layout_fields(layout, fixed, offset)]
     offset += layout.size
-    fields.append(Field(offset, "body", _preview(record.body)))
-    fields += _inner_fields(record, offset)
-    offset += len(record.body)
-    fields.append(Field(offset, "topic_length", str(record.topic_length)))
-    offset += TOPIC_LENGTH[record.magic_code].size
-    fields.append(Field(offset, "topic", printable(record.topic)))
-    offset += len(record.topic_raw)
-    fields.append(Field(offset, "properties_length", str(record.properties_length)))
-    offset += PROPERTIES_LENGTH.size
+    for name, text, size in (
+        ("body", _preview(record.body), len(record.body)),
+        ("topic_length", str(record.topic_length), TOPIC_LENGTH[record.magic_code].size),
+        ("topic", printable(record.topic), len(record.topic_raw)),
+        ("properties_length", str(record.properties_length), PROPERTIES_LENGTH.size),
+    ):
+        fields.append(Field(offset, name, text))
+        fields += _inner_fields(record, offset) if name == "body" else ()
+        offset += size
     return [*fields, *_property_fields(record.properties_raw, offset)]
 
 
@@ -286,9 +255,6 @@ def _inner_fields(record: MessageRecord, offset: int) -> Iterator[Field]:
         offset += INNER_MESSAGE.size + len(message.body) + PROPERTIES_LENGTH.size
         yield from _property_fields(message.properties_raw, offset)
         offset += len(message.properties_raw)
-
-
-_BORN_HOST = MessageRecord._fields.index("born_host")
 
 
 def _readable(field: Field, record: MessageRecord) -> Field:

@@ -1,5 +1,5 @@
 """
-One file that is dumped, read by position, a window at a time, past unreadable sectors; and its folder.
+One file that is dumped, read by position, a window at a time, past unreadable sectors; its folder; and its items.
 
 Unreadable bytes are noted and read as zeros. Zeros never form a record, so a walk finds the damage and continues.
 """
@@ -7,20 +7,97 @@ Unreadable bytes are noted and read as zeros. Zeros never form a record, so a wa
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import NamedTuple
 
+from jobs.console.amounts import counted
 from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_of
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.storage.model import Reader
-from rmq_formats.layout import in_blocks
+from rmq_formats.layout import Layout, in_blocks
 from rmq_formats.store import offset_of_name
 
+MORE = "more follows from here on"
 _WINDOW = 1 << 20
 _SECTOR = 4096
 _AT_ONCE = 1 << 16
+
+
+class Field(NamedTuple):
+    """One field of an item, and its place."""
+
+    offset: int
+    name: str
+    text: str
+
+
+class Item(NamedTuple):
+    """
+    One thing in a file.
+
+    *offset* is physical in a log, else that in the file. *fields* name every byte; *values* are what JSON says.
+    """
+
+    offset: int
+    size: int
+    kind: str
+    text: str
+    values: Mapping[str, object]
+    fields: Sequence[Field] = ()
+    is_damage: bool = False
+
+
+class DumpRequest(NamedTuple):
+    """
+    The wanted part of a file: items from the offset *start* on, at most *limit*.
+
+    Of an index file, *chain* is one slot, by its number or by a key that hangs in it; its geometry may be given.
+    """
+
+    start: int = 0
+    limit: int | None = None
+    as_json: bool = False
+    with_fields: bool = False
+    chain: str | None = None
+    hash_slots: int | None = None
+    index_num: int | None = None
+
+    def item(self, layout: Layout, unit: Sequence[int], place: tuple[int, str, str], /, **values: object) -> Item:
+        """Return the item for a unit of a layout: its place is its offset, its kind, and a text on it."""
+        offset, kind, text = place
+        fields = layout_fields(layout, unit, offset) if self.with_fields else ()
+        return Item(offset, layout.size, kind, text, values, fields)
+
+
+def damage(offset: int, size: int, reason: str) -> Item:
+    """Return the item for bytes that are not what a broker writes."""
+    return Item(offset, size, "damage", reason, {"reason": reason}, is_damage=True)
+
+
+def counts_text(items: str, damaged: int, start: int) -> str:
+    """Return the number of items and of damaged places that were read from position *start* on, in words."""
+    before = f" after byte {start}; the bytes before it were not read" if start else ""
+    return f"{items}, {counted(damaged, 'damaged place')}{before}"
+
+
+def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) -> list[Field]:
+    """Return each field of a layout that begins at *offset*."""
+    return [
+        Field(offset + row.offset, row.name, value.hex() if isinstance(value, bytes) else str(value))
+        for row, value in zip(layout.rows(), values, strict=True)
+    ]
+
+
+def time_text(timestamp: int) -> str:
+    """Write milliseconds as a time in UTC, or as a number if no calendar has that time."""
+    try:
+        moment = datetime.fromtimestamp(timestamp // 1000, UTC)
+    except (OverflowError, ValueError, OSError):  # no time that a calendar has; no I/O
+        return f"{timestamp} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp % 1000:03d}Z"
 
 
 class Unreadable(NamedTuple):

@@ -1,32 +1,30 @@
-"""The kind of a given file, by its place in a store or by its first bytes, and the module that dumps it."""
+"""The kind of a given file, by its place in a store or by its first bytes, and the function that dumps it."""
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 
-from jobs.dump.file import DumpFile
-from jobs.dump.items import DumpRequest, Item
+from jobs.dump.commitlog import dump_log
+from jobs.dump.file import DumpFile, DumpRequest, Item
+from jobs.dump.index import dump_index
+from jobs.dump.units import dump_numbers, dump_queue, dump_timer_log, dump_wheel
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_END_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.store import CHECKPOINT_SIZE, FileKind, classify
 
-# The longest path that names a kind: a tier's cluster/broker/topic/queue id/kind/file.
-_DEPTH = 6
-
-_MODULES = {
-    FileKind.COMMITLOG: "jobs.dump.commitlog",
-    FileKind.DLEDGER_LOG: "jobs.dump.commitlog",
-    FileKind.CONSUME_QUEUE: "jobs.dump.consumequeue",
-    FileKind.BATCH_CONSUME_QUEUE: "jobs.dump.consumequeue",
-    FileKind.CONSUME_QUEUE_EXT: "jobs.dump.consumequeue",
-    FileKind.COMPACTION_LOG: "jobs.dump.commitlog",
-    FileKind.COMPACTION_QUEUE: "jobs.dump.consumequeue",
-    FileKind.TIERED_LOG: "jobs.dump.commitlog",
-    FileKind.TIERED_QUEUE: "jobs.dump.consumequeue",
-    FileKind.INDEX: "jobs.dump.index",
-    FileKind.CHECKPOINT: "jobs.dump.state",
-    FileKind.TIMER_PROGRESS: "jobs.dump.state",
-    FileKind.TIMER_WHEEL: "jobs.dump.state",
-    FileKind.TIMER_LOG: "jobs.dump.state",
+_DEPTH = 6  # of the longest path that names a kind: a tier's cluster/broker/topic/queue id/kind/file
+_LOGS = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG, FileKind.COMPACTION_LOG, FileKind.TIERED_LOG)
+_QUEUES = (
+    *(FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT),
+    *(FileKind.COMPACTION_QUEUE, FileKind.TIERED_QUEUE),
+)
+# The last item says how the file ends.
+_DUMPERS: dict[FileKind, Callable[[DumpFile, FileKind, DumpRequest], Iterator[Item]]] = {
+    **dict.fromkeys(_LOGS, dump_log),
+    **dict.fromkeys(_QUEUES, dump_queue),
+    FileKind.INDEX: dump_index,
+    FileKind.CHECKPOINT: dump_numbers,
+    FileKind.TIMER_PROGRESS: dump_numbers,
+    FileKind.TIMER_WHEEL: dump_wheel,
+    FileKind.TIMER_LOG: dump_timer_log,
 }
 # The kind that a user can say a file is of, by its name.
 NAMES = {
@@ -42,16 +40,13 @@ NAMES = {
 }
 
 
-Dump = Callable[[DumpFile, FileKind, DumpRequest], Iterator[Item]]  # the last item says how the file ends
-
-
 def recognise(file: DumpFile) -> FileKind:
     """Return the kind of *file*; `UnsupportedFormat` when neither its place nor its bytes tell."""
     parts = file.location.split("/")
     kinds = [classify("/".join(parts[-depth:])).kind for depth in range(_DEPTH, 0, -1)]
     known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
     # A folder above the store may have the name of a store's folder: a kind that can be dumped comes first.
-    return next((kind for kind in known if kind in _MODULES), known[0] if known else None) or _by_content(file)
+    return next((kind for kind in known if kind in _DUMPERS), known[0] if known else None) or _by_content(file)
 
 
 def _by_content(file: DumpFile) -> FileKind:
@@ -68,10 +63,8 @@ def _by_content(file: DumpFile) -> FileKind:
     raise UnsupportedFormat(reason, None, file.location)
 
 
-def dumper_of(kind: FileKind, location: str) -> Dump:
-    """Return the function that yields the items of files of a kind."""
-    module = _MODULES.get(kind)
-    if module is None:
-        raise UnsupportedFormat(f"recognised ({kind}), but not read", None, location)
-    dump: Dump = import_module(module).dump
-    return dump
+def items_of(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+    """Return the items of a file of a kind."""
+    if kind not in _DUMPERS:
+        raise UnsupportedFormat(f"recognised ({kind}), but not read", None, file.location)
+    return _DUMPERS[kind](file, kind, request)

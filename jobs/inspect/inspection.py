@@ -7,7 +7,7 @@ from shlex import quote
 
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import shallow_outcome
-from jobs.dump.items import time_text
+from jobs.dump.file import time_text
 from jobs.inspect.dispatch import SampledQueues, compare_index, first_keyed
 from jobs.inspect.index import IndexReport, inspect_index
 from jobs.inspect.log import LogInspector, LogReport

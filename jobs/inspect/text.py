@@ -7,7 +7,7 @@ from jobs.console.lines import printable
 from jobs.console.process import program
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines
-from jobs.dump.items import time_text
+from jobs.dump.file import time_text
 from jobs.inspect.inspection import StoreReport
 from jobs.inspect.log import SegmentReport
 from jobs.inspect.problems import Problem

@@ -1,22 +1,31 @@
 """
-From one proven record boundary of a log to a later one: the end of a micro-batch, and its tasks' ranges.
+Places in a log: where a read begins, and from one proven record boundary the next ones.
 
-The records are followed from the place where the last micro-batch ended; only where one ends may the next begin. A
-place remembers the record before it, so that another log, or one that its broker has cut back, is not read on.
+A micro-batch follows the records from the place where the last one ended; only where a record ends may the next begin.
+A place remembers the record before it, so that another log, or one that its broker has cut back, is not read on.
+
+What a lake has is asked of its table of messages: the newest run of this store that a version of that table knows says
+up to where its rows reach. So this version and the rows that are read after it neither overlap nor leave a gap, even
+while other runs are prepared or completed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from errno import ENOENT
-from hashlib import sha256
-from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from jobs.console.log import say
-from jobs.lake.history import leads_to
-from jobs.lake.identity import holds
+from jobs.lake.commit import own_table
+from jobs.lake.history import history_conflict, leads_to
+from jobs.lake.identity import holds, identify
+from jobs.lake.lake import DEFAULT_BROKER, Lake
+from jobs.lake.runs import KnownStore, prepared_row
+from jobs.lake.tables import MESSAGES
+from jobs.products.queues.settings import known_releases
+from jobs.source.options import Wanted
+from jobs.storage.locations import normalise
 from jobs.store.log_ends import LostPart
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
@@ -25,11 +34,11 @@ from jobs.store.store import Store
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import MAX_LONG
+from rmq_formats.release import Rules
 
-_NO_PLACE = "the checkpoint of the query names no place in a log"
 _ENDS_OF_LOG = (PieceKind.UNWRITTEN, PieceKind.WAITING)
 
 
@@ -72,26 +81,98 @@ class Place(NamedTuple):
 
     def to_json(self) -> dict[str, object]:
         """Return the form that a checkpoint keeps."""
-        record = self.record._asdict() if self.record else None
-        return {"offset": self.offset, "store_timestamp": self.store_timestamp, "record": record}
+        return {**self._asdict(), "record": self.record._asdict() if self.record else None}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, object]) -> Self:
         """Read the form that a checkpoint keeps; `CorruptData` where it is of another source, or damaged."""
         values: Any = kept  # of another source's checkpoint, or a damaged one, anything
+        wrong = CorruptData(f"the checkpoint of the query names no place in a log: {str(values)[:60]!r}")
         try:
             record = values.get("record")
             place = cls(values["offset"], values.get("store_timestamp"), Fingerprint(**record) if record else None)
         except (AttributeError, KeyError, TypeError) as error:
-            raise CorruptData(f"{_NO_PLACE}: {str(values)[:60]!r}") from error
+            raise wrong from error
         numbers = [place.offset, *(place.record[:2] if place.record else ())]
         if not all(isinstance(number, int) and 0 <= number <= MAX_LONG for number in numbers):
-            raise CorruptData(f"{_NO_PLACE}: {str(values)[:60]!r}")
+            raise wrong
         return place
 
+    @classmethod
+    def after(cls, records: Records, number: int) -> Self:
+        """Return the place after one of some records."""
+        position, size = int(records.positions[number]), int(records.sizes[number])
+        record = Fingerprint.of(records.base_offset + position, bytes(records.buffer[position : position + size]))
+        return cls(record.end, int(kernels.store_timestamp(records.buffer, position)), record)
 
-Way = tuple[Place, tuple[Range, ...]]
-"""The end of a walk along the log, and the ranges on the way."""
+
+class Writer(NamedTuple):
+    """The writer of the log: the rules that properties follow, and the identity in each row."""
+
+    rules: Rules
+    broker: str
+    store_id: str | None = None
+
+
+def start_of(wanted: Wanted, store: Store) -> tuple[Place, Writer]:
+    """Return the start of a read, and the log's writer."""
+    rules = known_releases(store, wanted.release).value.rules
+    if wanted.after is None:
+        return Place(store.start_offset), Writer(rules, wanted.broker or DEFAULT_BROKER)
+    lake = Lake(normalise(wanted.after), wanted.file_system or {})
+    known = identify(lake, store, wanted.broker, register_new=False)
+    if known is None or not known.store_id:
+        reason = f"option after: {lake.location} has nothing of {store.root}"
+        raise UnsupportedFormat(f"{reason}: run ingest first, or name the store by option broker")
+    conflict = history_conflict(lake, known, store)
+    if conflict is not None:
+        raise UnsupportedFormat(f"option after: {store.root}: {conflict.why}: run ingest first", conflict.from_offset)
+    left_out = known.chosen.left_out(wanted.selection.topics)
+    if left_out is not None:
+        say(f"rmq-lake: {lake.location}: {left_out}", "warning")
+    place = _watermark(lake, known, wanted.after_version) or Place(store.start_offset)
+    return place, Writer(rules, known.broker, known.store_id)
+
+
+def _watermark(lake: Lake, known: KnownStore, version: int | None) -> Place | None:
+    """Return up to where the rows of a version of the table reach; None where it has none of this store."""
+    snapshot = own_table(lake, MESSAGES.name)
+    if snapshot is None:
+        return None
+    if version is not None:
+        snapshot.load_as_version(version)
+    run = snapshot.transaction_version(known.store_id) or 0
+    newest = known.newest
+    if newest is not None and newest.run == run:
+        record = next((one for one in newest.fingerprints if one.end <= newest.to_offset), None)
+        return Place(newest.to_offset, newest.store_timestamp, record)
+    return Place(prepared_row(lake, known.store_id, run).to_offset) if run else None
+
+
+def check_place(place: Place, store: Store, *, with_chain: bool) -> None:
+    """
+    Raise `CorruptData` where the log is not the one that *place* was found in, or not any more.
+
+    *with_chain*: also where no record leads to that before *place* any more.
+    """
+    reason, record, at = "", place.record, place.offset
+    if place.offset > store.end_offset:
+        reason = f"the log ends at {store.end_offset}, before the place that was read up to"
+    elif record is not None:
+        at, is_there, segment = record.offset, holds(record, store), store.segment_at(record.offset)
+        if is_there is False:
+            reason = "this is not the record that was read before: another log, or one that its broker has cut back"
+        elif with_chain and segment and is_there and not leads_to(record.offset, segment.base_offset, store):
+            reason = "the record that was read before is not reached any more: the log was cut back"
+    if reason:
+        raise CorruptData(f"{reason}; a new checkpoint begins from scratch", at, store.root)
+
+
+class Way(NamedTuple):
+    """A walk along the log: its end, and the ranges on the way."""
+
+    end: Place
+    ranges: tuple[Range, ...]
 
 
 def way_from(  # noqa: PLR0913 - how far the log is followed
@@ -113,118 +194,63 @@ def way_from(  # noqa: PLR0913 - how far the log is followed
     ranges = plan_ranges(store, start.offset, WHOLE_SEGMENTS, start.store_timestamp)
     aim = min(stop, ranges[0].start_offset + limit) if ranges else stop
     for range_ in ranges:
-        if range_.start_offset >= (aim if end.offset > start.offset else stop):
+        is_first = end.offset <= start.offset
+        if range_.start_offset >= (stop if is_first else aim):
             break
         if range_.start_offset > end.offset:
             if fails_on_data_loss:
                 raise data_loss(end.offset, range_.start_offset, store.root)
             lost = f"offsets {end.offset} to {range_.start_offset} were deleted before they were read"
             say(f"rmq-lake: {store.root}: {lost}", "warning")
-        step = _Step(range_, aim, stop if end.offset == start.offset else aim, part_size, end)
-        taken += step.take()
-        end = step.end
-        if step.is_last or end.offset < range_.end_offset:
+        (end, parts), is_last = _step(end, range_, aim, stop if is_first else aim, part_size)
+        taken += parts
+        if is_last or end.offset < range_.end_offset:
             break
-    return end, tuple(taken)
+    return Way(end, tuple(taken))
 
 
-class _Last(NamedTuple):
-    offset: int
-    size: int
-    store_timestamp: int
+def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> tuple[Way, bool]:
+    """
+    Follow the records of one segment; return what is taken of it, and whether the log ends there.
 
-    @classmethod
-    def of(cls, group: Records, number: int) -> Self:
-        position = int(group.positions[number])
-        return cls(
-            group.base_offset + position,
-            int(group.sizes[number]),
-            int(kernels.store_timestamp(group.buffer, position)),
-        )
-
-
-@dataclass(slots=True)
-class _Step:
-    """The part taken of one segment."""
-
-    range: Range
-    aim: int  # no more is taken, unless the first piece is longer
-    stop: int  # nothing is taken that ends after it
-    part_size: int
-    end: Place
-    is_last: bool = False  # the log ends here
-    cuts: list[tuple[int, int | None]] = field(default_factory=list)  # offset, store time before it
-
-    def take(self) -> Iterator[Range]:
-        """Follow the records; return the range's parts."""
-        range_ = self.range
-        reached = start = range_.start_offset
-        self.cuts = [(start, range_.store_timestamp)]
-        limit = max(self.aim - range_.base_offset, range_.start + 1)
-        reader = RangeReader(replace(range_, end=min(range_.end, limit)))
-        # A place must be a boundary that the log itself proves: the end of a record, of damage or of a file. So the
-        # range is cut at the aim only as far as boundaries allow, and a first piece that is longer than the aim is
-        # taken in full: a batch that takes nothing would be asked for again for ever.
-        first: tuple[int, _Last | None] = MAX_LONG, None  # where the first piece ends, and the record that it is
-        last: _Last | None = None
-        for item in reader.pieces():
-            if isinstance(item, Piece):
-                self.is_last = item.kind in _ENDS_OF_LOG
-                if not self.is_last:
-                    first = min(first, (item.end, None), key=itemgetter(0))
-                    reached = max(reached, item.end) if item.end <= self.aim else reached
-                continue
-            ends = item.base_offset + item.positions + item.sizes
-            if ends[0] < first[0]:
-                first = int(ends[0]), _Last.of(item, 0)
-            taken = int(np.searchsorted(ends, self.aim, side="right"))
-            if taken:
-                self._cut(item, ends[:taken])
-                reached, last = max(reached, int(ends[taken - 1])), _Last.of(item, taken - 1)
-        if reader.was_deleted:
-            raise FileNotFoundError(ENOENT, "deleted while it was read", range_.location)
-        if reached == start and first[0] <= min(self.stop, range_.end_offset):  # after the range where it has no piece
-            reached, last = first
-        time = last.store_timestamp if last else range_.store_timestamp
-        self.end = Place(reached, time, self._fingerprint(last) if last else self.end.record)
-        return self._parts()
-
-    def _cut(self, group: Records, ends: Integers) -> None:
-        while True:
-            number = int(np.searchsorted(ends, self.cuts[-1][0] + self.part_size))
-            if number >= ends.size:
-                return
-            time = int(kernels.store_timestamp(group.buffer, int(group.positions[number])))
-            self.cuts.append((int(ends[number]), time))
-
-    def _fingerprint(self, record: _Last) -> Fingerprint:
-        with self.range.open() as file:
-            data = bytes(file.read(record.offset - self.range.base_offset, record.size))
-        return Fingerprint(record.offset, record.size, sha256(data).hexdigest())
-
-    def _parts(self) -> Iterator[Range]:
-        base = self.range.base_offset
-        stops = [offset for offset, _ in self.cuts[1:]]
-        for (start, time), stop in zip(self.cuts, [*stops, self.end.offset], strict=True):
-            if stop > start:
-                yield replace(self.range, start=start - base, end=stop - base, store_timestamp=time)
+    A place must be a boundary that the log itself proves: the end of a record, of damage or of a file. So the range is
+    cut at *aim* only as far as boundaries allow, and a first piece that is longer than that is taken in full, if it
+    ends before *stop*: a batch that takes nothing would be asked for again for ever.
+    """
+    place = first = Place(range_.start_offset, range_.store_timestamp, before.record)
+    cuts, is_last = [place], False
+    reader = RangeReader(replace(range_, end=min(range_.end, max(aim - range_.base_offset, range_.start + 1))))
+    for item in reader.pieces():
+        if isinstance(item, Piece):
+            is_last = item.kind in _ENDS_OF_LOG
+            reached = place._replace(offset=item.end)
+            if not is_last and first is cuts[0]:
+                first = reached
+            if not is_last and place.offset < item.end <= aim:
+                place = reached
+            continue
+        ends = item.base_offset + item.positions + item.sizes
+        if first is cuts[0]:
+            first = Place.after(item, 0)
+        taken = int(np.searchsorted(ends, aim, side="right"))
+        if taken:
+            _cut(cuts, item, ends[:taken], part_size)
+            place = Place.after(item, taken - 1)
+    if reader.was_deleted:
+        raise FileNotFoundError(ENOENT, "deleted while it was read", range_.location)
+    if place.offset == range_.start_offset and first.offset <= min(stop, range_.end_offset):
+        place = first
+    base, stops = range_.base_offset, [*(cut.offset for cut in cuts[1:]), place.offset]
+    parts = (
+        replace(range_, start=cut.offset - base, end=end - base, store_timestamp=cut.store_timestamp)
+        for cut, end in zip(cuts, stops, strict=True)
+        if end > cut.offset
+    )
+    return Way(place, tuple(parts)), is_last
 
 
-def check_place(place: Place, store: Store) -> None:
-    """Raise `CorruptData` where the log is not the one that *place* was found in, or not any more."""
-    if place.offset > store.end_offset:
-        reason = f"the log ends at {store.end_offset}, before the place that was read up to"
-        raise CorruptData(f"{reason}; a new checkpoint begins from scratch", place.offset, store.root)
-    if place.record is not None and holds(place.record, store) is False:
-        reason = "this is not the record that was read before: another log, or one that its broker has cut back"
-        raise CorruptData(f"{reason}; a new checkpoint begins from scratch", place.record.offset, store.root)
-
-
-def check_chain(place: Place, store: Store) -> None:
-    """Raise `CorruptData` where the record before *place* is there, and no record leads to it any more."""
-    segment = store.segment_at(place.record.offset) if place.record else None
-    if place.record and segment and holds(place.record, store) and not leads_to(
-        place.record.offset, segment.base_offset, store
-    ):  # fmt: skip
-        reason = "the record that was read before is not reached any more: the log was cut back"
-        raise CorruptData(f"{reason}; a new checkpoint begins from scratch", place.record.offset, store.root)
+def _cut(cuts: list[Place], records: Records, ends: Integers, part_size: int) -> None:
+    """Add the boundaries at which parts of about that size end."""
+    while (number := int(np.searchsorted(ends, cuts[-1].offset + part_size))) < ends.size:
+        time = int(kernels.store_timestamp(records.buffer, int(records.positions[number])))
+        cuts.append(Place(int(ends[number]), time))

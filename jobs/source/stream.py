@@ -9,16 +9,14 @@ second; each look after one that was in vain waits, for ten times as long as tha
 from collections.abc import Iterator, Mapping, Sequence
 from posixpath import dirname
 from time import monotonic, sleep
-from typing import cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from jobs.source.log import Place, Way, check_chain, check_place, data_loss, lose, way_from
-from jobs.source.options import FAILFAST, LATEST, Wanted
-from jobs.source.rows import RangePartition, rows_of
-from jobs.source.start import Start, start_of
+from jobs.source.batch import RangePartition, rows_of
+from jobs.source.log import Place, Way, Writer, check_place, data_loss, lose, start_of, way_from
+from jobs.source.options import LATEST, Wanted
 from jobs.store.chain import begun_again
 from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import newest_segment
@@ -27,6 +25,7 @@ from rmq_formats.properties import MAX_LONG
 
 _LONGEST_WAIT_S = 1.0  # of one question, for a query that is stopped waits as long
 _SHARE = 10  # a look that finds nothing is followed by that many times its length without one
+_PART = 256 << 20  # bytes of the log that one task reads, about
 _UNWRITTEN = (4096, 1 << 18)  # zeros that show that nothing is new: more than a page or some that a power cut left
 
 
@@ -35,7 +34,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._start: Start | None = None
+        self._start: tuple[Place, Writer] | None = None
         self._folders: tuple[str, ...] = ()  # of the log
         self._target = MAX_LONG  # the end of a query with the trigger availableNow
         self._way: tuple[Place, Way] | None = None  # the newest one, and from where
@@ -67,11 +66,11 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if place.offset < self._target and (self._target < MAX_LONG or self._is_time()):
             began = monotonic()
             way = self._look(place, limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX_LONG)
-            if way is not None and way[0].offset > place.offset:
+            if way is not None and way.end.offset > place.offset:
                 self._way, self._next_look = (place, way), 0.0
-                return way[0].to_json()
+                return way.end.to_json()
             now = monotonic()
-            self._next_look = now + max(self._wanted.poll_s, _SHARE * (now - began))
+            self._next_look = now + max(self._wanted.poll_ms / 1000, _SHARE * (now - began))
         return dict(start)
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[InputPartition]:
@@ -80,10 +79,10 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last.offset <= first.offset:
             return []
         store = self._listed()
-        if self._way is None or (self._way[0], self._way[1][0]) != (first, last):
+        if self._way is None or (self._way[0], self._way[1].end) != (first, last):
             self._check(last, store)  # of the batch that a checkpoint began
             self._way = first, begun_again(store, lambda now: self._way_from(first, now, MAX_LONG, last.offset))
-        _, ranges = self._way[1]
+        ranges = self._way[1].ranges
         reached = ranges[-1].end_offset if ranges else first.offset
         if reached < last.offset and reached >= store.start_offset:
             raise data_loss(reached, last.offset, store.root)
@@ -92,7 +91,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a range's messages, batch by batch."""
-        return rows_of(cast("RangePartition", partition), self._wanted)  # Spark hands back what `partitions` returned
+        return rows_of(partition, self._wanted)
 
     def _is_time(self) -> bool:
         """Wait for the next look, but not for long; return whether it is due."""
@@ -108,19 +107,17 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begun_again(store, lambda now: self._way_from(place, now, limit, self._target))
 
     def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> Way:
-        part_size = self._wanted.stream_part
+        part_size = self._wanted.partition_size or _PART
         return way_from(place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._fails)
 
     @property
     def _fails(self) -> bool:
-        return self._wanted.fails_on_data_loss or self._wanted.mode == FAILFAST
+        return self._wanted.fails_on_data_loss or self._wanted.fails_on_damage
 
     def _check(self, place: Place, store: Store) -> None:
         """Refuse to go on in another log; whether records still lead to the place is asked once, at the beginning."""
-        check_place(place, store)
-        if not self._is_checked:
-            check_chain(place, store)
-            self._is_checked = True
+        check_place(place, store, with_chain=not self._is_checked)
+        self._is_checked = True
 
     def _end_of_log(self, store: Store) -> Place:
         """Follow the newest segment, which begins with a record, to its last complete record."""
@@ -128,7 +125,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def look(now: Store) -> Place:
             newest = newest_segment(now)
             base = newest.segment.base_offset if newest else now.start_offset
-            return way_from(Place(base), now, fails_on_data_loss=False)[0]
+            return way_from(Place(base), now, fails_on_data_loss=False).end
 
         return begun_again(store, look)
 
@@ -146,7 +143,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._folders = wanted.commitlog or tuple(found)  # one that is given may be empty yet
         return store
 
-    def _known_start(self, store: Store) -> Start:
+    def _known_start(self, store: Store) -> tuple[Place, Writer]:
         """Return the start of a query and the log's writer, which the whole store is asked for once."""
         if self._start is None or not store.segments:
             self._start = start_of(self._wanted, store)

@@ -19,9 +19,8 @@ from jobs.command.options import (
 from jobs.command.places import STORED
 from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.log import say
-from jobs.dump.file import DumpFile, open_file
-from jobs.dump.items import DumpRequest, Item
-from jobs.dump.kinds import NAMES, dumper_of, recognise
+from jobs.dump.file import DumpFile, DumpRequest, Item, open_file
+from jobs.dump.kinds import NAMES, items_of, recognise
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
@@ -77,7 +76,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> ExitCod
             is_damaged = False
             if not request.as_json:
                 _print(f"# {location}: {known}, {file.size} bytes")
-            for item in dumper_of(known, location)(file, known, request):
+            for item in items_of(file, known, request):
                 is_damaged |= item.is_damage
                 for line in write(item, location):
                     _print(line)

@@ -114,7 +114,7 @@ def diff(  # noqa: PLR0913 - one argument an option
     Records that have expired, are not ingested yet, or were not selected are not findings (exit code 0). Lost or
     damaged ones are (3), and so are different records at the same offset (4).
     """
-    run = StoreRun(place, engine, max_rate, warm="jobs.diff.segment")
+    run = StoreRun(place, engine, max_rate, warm="jobs.diff.run")
     from jobs.diff.run import DiffRequest
     from jobs.diff.run import diff as compare
 

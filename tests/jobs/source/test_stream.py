@@ -217,7 +217,7 @@ def test_a_query_may_begin_at_the_end(tmp_path: Path) -> None:
     assert _offsets(records[20:]) == _read_on(reader, start)
     with pytest.raises(UnsupportedFormat, match="startingOffset"):
         _reader(store, startingOffset="yesterday")
-    with pytest.raises(UnsupportedFormat, match="maxbytespertrigger"):
+    with pytest.raises(UnsupportedFormat, match="maxBytesPerTrigger"):
         _reader(store, maxBytesPerTrigger="1g")
 
 
