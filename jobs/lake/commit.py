@@ -56,11 +56,6 @@ SnapshotRewrite: TypeAlias = Callable[
 ]  # which files of a snapshot a commit replaces, and by which
 
 
-def minutes(number: int) -> str:
-    """Return the text that Delta's properties have for so many minutes."""
-    return f"interval {number} minutes"
-
-
 def has_many_commits(snapshot: DeltaTable) -> bool:
     """Return whether replaced files of a table are kept for some minutes or hours alone, because it is followed."""
     kept = snapshot.metadata().configuration.get(FILES_KEPT, "")

@@ -124,7 +124,8 @@ def rewritten(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Saved:
         try:
             actions = merge(groups)
         except FileNotFoundError as error:
-            if _is_current(lake, table, groups):
+            now = open_table(lake, table.name)
+            if now is not None and {file.path for group in groups for file in group.files} <= paths(now):
                 raise
             raise TransactionTakenError(f"{table.name} was rewritten by another process, and vacuumed") from error
         written.extend(action for action in actions if action is not None)
@@ -137,12 +138,6 @@ def rewritten(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Saved:
         return Saved(table.name)
     before, after = (sum(file.size for file in some) for some in (removed.values(), written))
     return Saved(table.name, len(removed), len(written), before, after)
-
-
-def _is_current(lake: Lake, table: Table, groups: Iterable[Group]) -> bool:
-    """Return whether the newest version of a table still has the files that are being merged."""
-    snapshot = open_table(lake, table.name)
-    return snapshot is not None and {file.path for group in groups for file in group.files} <= paths(snapshot)
 
 
 def cluster(lake: Lake, table: Table, merge: Merge) -> Saved:
@@ -306,18 +301,18 @@ def _rows(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
 
 def _sorted(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
     """Yield all rows in the order of the table's column, or piece by piece in that order where they are too many."""
+
+    def in_order() -> Iterator[pa.RecordBatch]:
+        whole = pa.Table.from_batches(held, table.schema).sort_by(table.sorted_by)
+        yield from whole.combine_chunks().to_batches(max_chunksize=_GROUP_ROWS)
+
     held: list[pa.RecordBatch] = []
     for batch in _rows(group, table):
         held.append(batch)
         if sum(map(len, held)) >= _SORTED_ROWS:
-            yield from _in_order(held, table)
+            yield from in_order()
             held = []
-    yield from _in_order(held, table)
-
-
-def _in_order(held: Sequence[pa.RecordBatch], table: Table) -> Iterator[pa.RecordBatch]:
-    whole = pa.Table.from_batches(held, table.schema).sort_by(table.sorted_by)
-    yield from whole.combine_chunks().to_batches(max_chunksize=_GROUP_ROWS)
+    yield from in_order()
 
 
 def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:

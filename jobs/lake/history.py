@@ -181,7 +181,9 @@ def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterato
     compared: dict[int, int | None] = dict(zip(both.tolist(), unequal.tolist(), strict=True))
     of_lake_alone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
     new = [at for at in np.delete(of_log, in_log).tolist() if at >= known.chosen.until]
-    compared |= dict.fromkeys(_not_in_quarantine(lake, known, new) if new else ())
+    of_store = ds.field("store_id") == known.store_id
+    damage = rows(lake, QUARANTINE.name, ("physical_offset", "length"), of_store) if new else ()
+    compared |= {at: None for at in new if not any(start <= at < start + length for start, length in damage)}
     compared |= dict.fromkeys(of_lake_alone, len(_COMPARED))
     yield from sorted(compared.items())
 
@@ -195,13 +197,6 @@ def _as_read(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table
         alone = first[~np.isin(offsets, _values(kept, "physical_offset"))]
         kept = pa.concat_tables([kept, deleted.take(alone)])
     return kept.sort_by("physical_offset")
-
-
-def _not_in_quarantine(lake: Lake, known: KnownStore, offsets: list[int]) -> Iterator[int]:
-    """Yield those *offsets* that are in no damaged range that the lake knows."""
-    of_store = ds.field("store_id") == known.store_id
-    damage = rows(lake, QUARANTINE.name, ("physical_offset", "length"), of_store)
-    yield from (at for at in offsets if not any(start <= at < start + length for start, length in damage))
 
 
 def _boundary(found: int, group: _Group) -> int:

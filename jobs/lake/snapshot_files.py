@@ -8,7 +8,7 @@ file has its deletion vector. So rows that another engine has deleted cannot be 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,19 +49,10 @@ class StoredFile(NamedTuple):
     highest: Mapping[str, object]
     vector: Vector | None = None  # of the rows that another engine has deleted
 
-    @classmethod
-    def not_committed(cls, path: str) -> Self:
-        """Return a file that the run at work has written: no commit names it, so no row of it is deleted."""
-        return cls(path, 0, 0, {}, {})
-
     @property
     def vector_identity(self) -> str:
         """The identity of the file's vector among those of the same file; empty without a vector."""
         return identity_of(self.vector.descriptor if self.vector is not None else None)
-
-    def with_deleted_rows(self) -> Self:
-        """Return the file with the rows that are deleted: for comparing, not for writing them to the table."""
-        return self._replace(vector=None)
 
     def low(self, column: str, otherwise: T) -> T:
         """Return the least value of a column, or *otherwise* where the log does not say."""

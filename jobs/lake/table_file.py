@@ -92,7 +92,14 @@ class TableFile:
         self._table = table
         self._name = name
         self._constants = constants
-        self._schema = pa.schema([_written_as(field, constants.get(field.name)) for field in table.schema])
+        # A constant text is written once, with its number in each row.
+        texts = {name for name, value in constants.items() if isinstance(value, str)}
+        self._schema = pa.schema(
+            [
+                field.with_type(_CONSTANT_TEXT) if field.name in texts and pa.types.is_string(field.type) else field
+                for field in table.schema
+            ]
+        )
         self._sink: pa.NativeFile  # once there are rows
         self._flushing = 0  # so many bytes are on their way to the disk
         self._writer: pq.ParquetWriter | None = None
@@ -191,11 +198,6 @@ class TableFile:
             self._writer.is_open = False  # else it would still write a footer when it is collected
             self._sink.close()
             self.discard()
-
-
-def _written_as(field: pa.Field, constant: object) -> pa.Field:
-    """Return how Parquet gets a column: a constant text once, with its number in each row."""
-    return field.with_type(_CONSTANT_TEXT) if isinstance(constant, str) and pa.types.is_string(field.type) else field
 
 
 def parquet_writer(

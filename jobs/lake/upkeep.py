@@ -18,7 +18,6 @@ from jobs.lake.commit import (
     FILES_KEPT,
     LOG_KEPT,
     has_many_commits,
-    minutes,
     open_table,
     own_table,
 )
@@ -165,7 +164,7 @@ def expect_many_commits(lake: Lake, every_s: float) -> None:
         # Values that users set stay: Delta refuses a log that is kept for a shorter time than the files.
         if there.get(FILES_KEPT, A_DAY) not in {CONFIGURATION[FILES_KEPT], A_DAY}:  # a day: of earlier versions
             continue
-        kept = minutes(hours * (15 if table in _KEPT_SHORTER else 60))
+        kept = f"interval {hours * (15 if table in _KEPT_SHORTER else 60)} minutes"
         short = {FILES_KEPT: kept} | ({LOG_KEPT: kept} if there.get(LOG_KEPT) == CONFIGURATION[LOG_KEPT] else {})
         with suppress(CommitFailedError):  # another process commits at this moment; the next start asks again
             writer_of(snapshot).set_properties(snapshot, short)

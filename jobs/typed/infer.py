@@ -33,6 +33,8 @@ _MOST_NAMES = 5_000  # that a shape remembers
 _EXACT = 1 << 53
 _SHOWN = 10
 _INDEX = re.compile(r"\[\d+\]")
+_TEXT_KINDS = ("date", "timestamp", "string")
+_TEXT_TYPES = {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}  # where all values are of one kind
 _FAMILIES = {"integer": "number", "fraction": "number", "date": "text", "timestamp": "text", "string": "text"}
 
 
@@ -100,7 +102,7 @@ class Shape:
         of_family = {
             "boolean": pa.bool_,
             "number": self._number_type,
-            "text": self._text_type,
+            "text": lambda: _TEXT_TYPES.get("".join(filter(self.kinds.__getitem__, _TEXT_KINDS)), pa.string()),
             "array": lambda: pa.list_((self.items.type() if self.items else None) or pa.string()),
             "object": self._object_type,
         }
@@ -112,10 +114,6 @@ class Shape:
         if self.is_inexact and self.digits + self.scale <= MOST_DIGITS:
             return pa.decimal128(MOST_DIGITS, self.scale)
         return pa.float64()
-
-    def _text_type(self) -> pa.DataType:
-        kinds = {kind for kind in ("date", "timestamp", "string") if self.kinds[kind]}
-        return {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}.get("".join(kinds), pa.string())
 
     def _object_type(self) -> pa.DataType:
         if len(self.members) > _MOST_MEMBERS:

@@ -274,7 +274,7 @@ def read_entries(
     found = np.zeros(count, np.bool_)
     columns = ("index_file", "entry", "store_id", *names)
     for file in stored_in:
-        whole, limits = file.with_deleted_rows(), {"index_file": (ordinal, ordinal)}
+        whole, limits = file._replace(vector=None), {"index_file": (ordinal, ordinal)}
         for batch in plain_batches(output.lake, INDEX_ENTRIES, whole, columns, limits):
             own = batch.filter(wanted)
             at = own["entry"].to_numpy().astype(np.int64) - 1

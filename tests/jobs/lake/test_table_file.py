@@ -117,7 +117,7 @@ def test_files_from_before_a_column_was_required_are_merged_with_others(tmp_path
     lake = Lake(str(tmp_path))
     with TableFile(lake, _TABLE, "merged.parquet", {}) as file:
         for path in (older, _written(tmp_path, physical_offset=[7], body=[b"x"])):
-            for batch in batches(lake, _TABLE, StoredFile.not_committed(path.name)):
+            for batch in batches(lake, _TABLE, StoredFile(path.name, 0, 0, {}, {})):
                 file.write(batch)
         file.close()
     merged = pq.read_table(tmp_path / _TABLE.name / "merged.parquet", columns=["physical_offset", "body"])

@@ -231,7 +231,7 @@ def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path
     pq.write_table(pa.Table.from_pylist(rows), path)
     lake = Lake(str(tmp_path))
     found = [
-        read_entries(output, [StoredFile.not_committed(path.name)], 0, 1, ("key_hash",))[0]["key_hash"][0]
+        read_entries(output, [StoredFile(path.name, 0, 0, {}, {})], 0, 1, ("key_hash",))[0]["key_hash"][0]
         for output in (Output(lake, FileNaming(store, 1), "broker") for store in ("a", "b"))
     ]
 
