@@ -105,7 +105,9 @@ class Look:
         _check_chain(store, manifest)
         _check_lake(lake, request, manifest)
         summary = Summary(store.root, lake.location, manifest["broker"], manifest["store_id"])
-        summary.open = _open_damage(manifest)
+        damaged, superseded = manifest["counts"].get("quarantine", 0), bool(manifest["superseded"])
+        own = OpenDamage().and_met(manifest["run"], manifest["gaps"], damaged, superseded)
+        summary.open = OpenDamage.of(manifest["state"], own)
         _require(not (request.acknowledge and summary.open))
         summary.newest_ms = manifest["store_timestamp"]
         summary.from_offset = summary.to_offset = manifest["to_offset"]
@@ -128,12 +130,6 @@ def _with_topics(request: IngestRequest, manifest: dict[str, Any]) -> IngestRequ
     except TopicsError as error:
         raise _Doubt from error
     return replace(request, selection=selection)
-
-
-def _open_damage(manifest: dict[str, Any]) -> OpenDamage:
-    damaged, superseded = manifest["counts"].get("quarantine", 0), bool(manifest["superseded"])
-    own = OpenDamage().and_met(manifest["run"], manifest["gaps"], damaged, superseded)
-    return OpenDamage.of(manifest["state"], own)
 
 
 def _require_local(request: IngestRequest) -> None:
@@ -164,22 +160,19 @@ def _manifests(lake: Lake) -> Iterator[dict[str, Any]]:
 def _has_fingerprints(store: Store, manifest: dict[str, Any]) -> bool:
     """Return whether this is the store, and its log as it was; `_Doubt` where only some of the bytes are the same."""
     there = _fingerprints(store, manifest)
-    same = [one for one in there if _holds(store, one)]
-    if not same:
-        return False
-    _require(same == there)
-    return True
+    segments = [store.segment_at(one.offset) for one in there]
+    same = [
+        segment is not None and one.is_of(_read(store, segment, one.offset, one.size))
+        for one, segment in zip(there, segments, strict=True)
+    ]
+    _require(all(same) or not any(same))
+    return any(same)
 
 
 def _fingerprints(store: Store, manifest: dict[str, Any]) -> list[Fingerprint]:
     """Return the fingerprints of records that retention has not deleted, ascending."""
     found = sorted(Fingerprint(*one) for one in manifest["fingerprints"])
     return [one for one in found if one.offset >= store.start_offset]
-
-
-def _holds(store: Store, one: Fingerprint) -> bool:
-    segment = store.segment_at(one.offset)
-    return segment is not None and one.is_of(_read(store, segment, one.offset, one.size))
 
 
 def _read(store: Store, segment: Segment, offset: int, size: int) -> bytes:

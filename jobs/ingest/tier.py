@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -84,8 +84,8 @@ def tier_steps(request: IngestRequest, workers: Workers, clock: Clock) -> Iterat
         summary.seconds = clock.laps
         yield summary
         return
-    if unmatched and not known.store_id:
-        raise _unmatched_error(unmatched)
+    if not known.store_id:
+        _require_topics(request.selection, queues)
     with nullcontext() if request.dry_run else held(lake, known.store_id) as was_cut_off:
         known = refreshed(lake, known)
         run = _TierRun(workers, lake, known, request, summary, clock, bool(was_cut_off), queues)
@@ -103,8 +103,11 @@ def _of_one_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[
     return [queue for queue in queues if queue.place == chosen[0]]
 
 
-def _unmatched_error(patterns: Sequence[str]) -> TopicsError:
-    return TopicsError(f"{', '.join(patterns)}: no topic of this tier matches; nothing was committed")
+def _require_topics(selection: Selection, queues: Sequence[TierQueue]) -> None:
+    """Raise `TopicsError` if a pattern of topics matches no queue of the tier."""
+    unmatched = selection.unmatched(queue.topic for queue in queues)
+    if unmatched:
+        raise TopicsError(f"{', '.join(unmatched)}: no topic of this tier matches; nothing was committed")
 
 
 @dataclass(slots=True)
@@ -119,7 +122,9 @@ class _TierRun(NextRun):
         tables = self.finish_earlier(_SPARED)
         newest = self.known.newest
         self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0
-        self._require_topics()
+        selection = self.request.selection
+        if newest is None or Selection.of(newest.selection).topics_text != selection.topics_text:
+            _require_topics(selection, self.queues)
         plans = self._planned()
         for gap in (gap for _, _, gaps in plans for gap in gaps):
             self.summary.add_gap(*gap)
@@ -132,7 +137,8 @@ class _TierRun(NextRun):
         if self.request.dry_run:
             self.summary.open = self.open_before
             self.summary.plan = describe([part.range for _, bundle in bundles for part in bundle])
-            yield self._timed()
+            self.summary.seconds = self.clock.laps
+            yield self.summary
             return
         now = states | {before.name: before for before, _, _ in plans}
         for step in _steps(bundles, self.request.step_bytes):
@@ -141,23 +147,15 @@ class _TierRun(NextRun):
             self.summary.bytes_left = left
             now |= self._noted(read, now)
             state = {**described(now.values()), TABLES_BEFORE: tables, COMMAND: self.request.command}
-            self._commit_read(read, state, has_moved=now != states)
-            yield self._timed()
+            files: dict[str, list[Action]] = {}
+            for table, action in (item for _, actions in read for item in actions.items()):
+                files.setdefault(table, []).append(action)
+            self.commit(files, state, self.summary.newest_ms, has_moved=now != states)
+            self.summary.seconds = self.clock.laps
+            yield self.summary
             states, tables = dict(now), {**tables, **dict.fromkeys(self.summary.versions, self.summary.run or 0)}
             self.clock, self.summary = Clock(), _next(self.summary)
             self.request = replace(self.request, acknowledge=False)  # what the first step met is not acknowledged
-
-    def _require_topics(self) -> None:
-        """Raise `TopicsError` if a pattern of topics matches no queue of the tier."""
-        selection, newest = self.request.selection, self.known.newest
-        if newest is None or Selection.of(newest.selection).topics_text != selection.topics_text:
-            unmatched = selection.unmatched(queue.topic for queue in self.queues)
-            if unmatched:
-                raise _unmatched_error(unmatched)
-
-    def _timed(self) -> Summary:
-        self.summary.seconds = self.clock.laps
-        return self.summary
 
     def _planned(self) -> list[_QueuePlan]:
         """Plan the new ranges of each wanted queue; tasks do it, because each queue takes opening a file or two."""
@@ -210,12 +208,6 @@ class _TierRun(NextRun):
                 raise FileNotFoundError(errno.ENOENT, "disappeared while it was read", range_.location)
             why = f"{topic} {queue_id}: deleted while it was being read"
             self.summary.add_gap(range_.start_offset, range_.end_offset, why)
-
-    def _commit_read(self, read: Sequence[BundleRead], state: Mapping[str, Any], *, has_moved: bool) -> None:
-        files: dict[str, list[Action]] = {}
-        for table, action in (item for _, actions in read for item in actions.items()):
-            files.setdefault(table, []).append(action)
-        self.commit(files, state, self.summary.newest_ms, has_moved=has_moved)
 
 
 def _next(earlier: Summary) -> Summary:

@@ -1,6 +1,14 @@
 """From real brokers' stores to Delta tables, read back by readers that are not Spark."""
 
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
+from unittest.mock import patch
 
 import duckdb
 import pyarrow as pa
@@ -11,12 +19,36 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.run import ingest
+from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.run import ingest, steps
+from jobs.lake.lake import Lake
+from jobs.lake.runs import known_stores, unfinished
+from jobs.lake.upkeep import optimize
 from jobs.store.spark_workers import SparkWorkers
-from jobs.store.workers import OneByOne
+from jobs.store.workers import Item, OneByOne, Result
 from rmq_formats.commitlog.record import encode_record, record_of_row
-from tests.golden import GOLDEN, SCENARIO, StoreOf
-from tests.support.lakes import DELTA_EXTENSION, request_of, table_of
+from tests.golden import GOLDEN, SCENARIO, StoreOf, unpack, unpack_situation
+from tests.support.broker import SEGMENT_SIZE, Broker, some_records
+from tests.support.killing import (
+    FAULTS,
+    CutShortError,
+    growing_store,
+    judge,
+    new_store,
+    rewritten_store,
+    vacuumed_before_commit,
+)
+from tests.support.lakes import (
+    DELTA_EXTENSION,
+    gaps_of,
+    ingest_store,
+    request_of,
+    rows_of,
+    said,
+    state_without_locks,
+    table_of,
+    taken,
+)
 from tests.support.stores import records_of, segments_of, tree_state
 
 _BASES = ("b420-base", "b551-base")
@@ -121,3 +153,247 @@ def test_a_dry_run_writes_nothing(golden: StoreOf, tmp_path: Path) -> None:
     assert summary.plan is not None
     assert summary.plan["segments"] == len(segments_of(golden("b551-base")))
     assert not (tmp_path / "lake").exists()
+
+
+T = TypeVar("T")
+OF_A_RUN = {"run", "store_id"}  # columns that name the run
+
+
+def request(store: Path, lake: Path, step: int | None = None) -> IngestRequest:
+    return IngestRequest(str(store), str(lake), broker="b", step_bytes=step)
+
+
+def together(lake: Path) -> dict[str, list[str]]:
+    found = {}
+    for name in ("messages", "consume_queue", "index_entries", "quarantine"):
+        if not (lake / name).exists():
+            continue
+        table = table_of(lake / name)
+        table = table.drop_columns([column for column in table.column_names if column in OF_A_RUN])
+        times = [column for column in table.column_names if pa.types.is_timestamp(table.schema.field(column).type)]
+        for column in times:
+            at = table.column_names.index(column)
+            table = table.set_column(at, column, table[column].cast(pa.timestamp("us")).cast(pa.int64()))
+        found[name] = sorted(map(repr, table.to_pylist()))
+    return found
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("name", "step"), [("b498-base", 4_000), ("b533-expired", 5_000), ("b498-dledger", 5_000)])
+def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_path: Path) -> None:
+    store = unpack(name, tmp_path)
+    whole = ingest(request(store, tmp_path / "whole"), OneByOne())
+    stepped = ingest(request(store, tmp_path / "stepped", step), OneByOne())
+
+    assert together(tmp_path / "stepped") == together(tmp_path / "whole")
+    assert (stepped.messages, stepped.to_offset, stepped.units, stepped.index_entries) == (
+        whole.messages,
+        whole.to_offset,
+        whole.units,
+        whole.index_entries,
+    )
+    assert stepped.exit_code is whole.exit_code
+    assert stepped.steps > 1
+
+
+def test_a_gap_is_named_once_by_the_step_that_comes_to_it(broker: Broker, tmp_path: Path) -> None:
+    broker.append(some_records(200))
+    lost = segments_of(broker.root)[2]
+    lost.unlink()
+
+    summary = ingest(request(broker.root, tmp_path / "lake", SEGMENT_SIZE), OneByOne())
+
+    base = int(lost.name)
+    assert [(gap["from"], gap["to"]) for gap in summary.gaps] == [(base, base + SEGMENT_SIZE)]
+    assert gaps_of(tmp_path / "lake") == [(base, base + SEGMENT_SIZE)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Interrupted(OneByOne):
+    """Somebody presses Ctrl-C as the second step reads."""
+
+    read: tuple[list[int], ...] = ([],)
+
+    def map(
+        self,
+        items: Sequence[Item],
+        task: Callable[[Item], Result],
+        label: str = "working",
+        sizes: Sequence[int] = (),
+    ) -> list[Result]:
+        if sizes and self.read[0]:
+            raise KeyboardInterrupt
+        self.read[0].extend(sizes[:1])
+        return OneByOne.map(self, items, task, label, sizes)
+
+
+def test_an_interruption_costs_no_more_than_one_step(broker: Broker, tmp_path: Path) -> None:
+    records = broker.append(some_records(200))
+    asked = request(broker.root, tmp_path / "lake", SEGMENT_SIZE)
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(asked, _Interrupted())
+    committed = len(rows_of(tmp_path / "lake"))
+    rest = ingest(asked, OneByOne())
+
+    assert 0 < committed < len(records)
+    assert (rest.messages, rest.from_offset) == (len(records) - committed, records[committed].physical_offset)
+    assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")] == [r.physical_offset for r in records]
+
+
+def test_the_steps_of_one_command_name_it(broker: Broker, tmp_path: Path) -> None:
+    broker.append(some_records(200))
+    summaries: list[Summary] = list(steps(request(broker.root, tmp_path / "lake", SEGMENT_SIZE), OneByOne()))
+    broker.append(some_records(5, seed=2))
+    ingest(request(broker.root, tmp_path / "lake"), OneByOne())
+
+    prepared = [row for row in rows_of(tmp_path / "lake", "runs", "run") if row["state"] == "prepared"]
+    commands = [json.loads(row["detail"])["command"] for row in prepared]
+    assert len(summaries) > 2
+    assert [commands.count(one) for one in dict.fromkeys(commands)] == [len(summaries), 1]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="which file is flushed is read from Linux's /proc")
+def test_files_are_flushed_before_the_commit_that_names_them_and_the_commit_before_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    broker = Broker(tmp_path / "store", dispatches=True)
+    broker.append(some_records(30))
+    lake = tmp_path / "lake"
+    flushed: list[tuple[Path, set[Path]]] = []  # and the commits that there were
+
+    def noted(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        flushed.append((path, {*lake.glob("*/_delta_log/*.json")}))
+        fsync(descriptor)
+
+    def after(start: int, path: Path) -> int:
+        return next(number for number, (one, _) in enumerate(flushed) if number >= start and one == path)
+
+    with patch.object(os, "fsync", noted):
+        ingest_store(broker.root, lake)
+
+    named = 0
+    for commit in lake.glob("*/_delta_log/*.json"):
+        table = commit.parent.parent
+        adds = [json.loads(line).get("add") for line in commit.read_text().splitlines()]
+        for path in (table / add["path"] for add in adds if add):
+            directory = after(after(0, path), table)
+            assert commit not in flushed[directory][1]
+            after(after(directory, commit), commit.parent)
+            named += 1
+    assert named > 5
+    [manifest] = (lake / "_manifests").iterdir()
+    written = next(number for number, (path, _) in enumerate(flushed) if manifest.name in path.name)
+    held = flushed[after(written, manifest.parent)][1]
+    prepared = next(one for one in (lake / "runs" / "_delta_log").glob("*.json") if "-prepared-" in one.read_text())
+    assert prepared not in held
+
+
+def run(root: Path) -> Summary:
+    return ingest_store(root / "store", root / "lake", "b", range_size=4096)
+
+
+def grown(root: Path) -> Broker:
+    return growing_store(root, run)
+
+
+def rewritten(root: Path) -> Broker:
+    return rewritten_store(root, run)
+
+
+def vacuumed(root: Path, table: str) -> None:
+    """Prepare a run that ends before its commit of a table, whose files are deleted."""
+    with vacuumed_before_commit(table), pytest.raises(CutShortError):
+        run(root)
+
+
+def prepared(lake: Path) -> list[dict[str, Any]]:
+    return sorted(
+        (row for row in rows_of(lake, "runs", "time") if row["state"] == "prepared"), key=lambda row: row["run"]
+    )
+
+
+@pytest.mark.parametrize("table", ["messages", "consume_queue", "index_entries"])
+@pytest.mark.parametrize("store", [new_store, grown])
+def test_the_next_run_reads_again_what_was_lost(
+    store: Callable[[Path], object], table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(tmp_path)
+    vacuumed(tmp_path, table)
+
+    summary = run(tmp_path)
+
+    runs = [row["run"] for row in prepared(tmp_path / "lake")]
+    assert [*range(1, len(runs) + 1)] == runs
+    assert (summary.recovered, summary.run, summary.exit_code) == (*runs[-2:], 0)
+    assert re.search(
+        rf"/{table}/.*\.parquet: deleted before its commit .* left out of .*{table}", capsys.readouterr().err
+    )
+    verdict = judge(tmp_path)
+    assert dict.fromkeys(FAULTS, 0) | {"leftovers": []} == {fault: verdict[fault] for fault in FAULTS}
+    assert verdict["history"] == verdict["rows"]
+    assert verdict["history"] == sum(row["messages"] for row in prepared(tmp_path / "lake"))
+    assert run(tmp_path).run is None
+
+
+def test_a_run_over_a_rewritten_log_begins_again_while_no_table_has_it(tmp_path: Path) -> None:
+    broker = rewritten(tmp_path)
+    vacuumed(tmp_path, "superseded_messages")
+    (store,) = known_stores(Lake(str(tmp_path / "lake")))
+    assert store.newest is not None
+    for action in store.newest.tables["messages"]:
+        (tmp_path / "lake/messages" / action.path).unlink()
+
+    summary = run(tmp_path)
+
+    verdict = judge(tmp_path)
+    assert dict.fromkeys(FAULTS, 0) | {"leftovers": []} == {fault: verdict[fault] for fault in FAULTS}
+    assert summary.superseded is not None
+    assert broker.offset == summary.to_offset
+    assert {row["superseded_by_run"] for row in rows_of(tmp_path / "lake", "superseded_messages")} == {summary.run}
+
+
+@pytest.mark.parametrize(("store", "table"), [(grown, "log_pieces"), (rewritten, "messages")])
+def test_a_file_whose_other_rows_are_in_a_table_already_is_named_with_what_to_do(
+    store: Callable[[Path], object], table: str, tmp_path: Path
+) -> None:
+    store(tmp_path)
+    vacuumed(tmp_path, table)
+    before = state_without_locks(tmp_path / "lake")
+
+    with pytest.raises(
+        FileNotFoundError, match=rf"/{table}/.*: deleted before its commit .* from a copy of the lake, or"
+    ):
+        run(tmp_path)
+
+    assert before == state_without_locks(tmp_path / "lake")
+
+
+def test_optimize_says_that_the_next_run_brings_the_rows(tmp_path: Path) -> None:
+    grown(tmp_path)
+    vacuumed(tmp_path, "messages")
+
+    with pytest.raises(FileNotFoundError, match="The next run brings its rows"):
+        optimize(str(tmp_path / "lake"), OneByOne())
+
+    run(tmp_path)
+    (store,) = known_stores(Lake(str(tmp_path / "lake")))
+    assert unfinished(Lake(str(tmp_path / "lake")), store) is None
+    assert judge(tmp_path)["rows"] == judge(tmp_path)["history"]
+
+
+def test_a_tier_is_read_again(tmp_path: Path) -> None:
+    place = unpack_situation("b550-tiered", tmp_path)
+    (place / "tiered").rename(tmp_path / "store")
+    request = IngestRequest(str(tmp_path / "store"), str(tmp_path / "lake"))
+    with vacuumed_before_commit("tiered"), pytest.raises(CutShortError):
+        ingest(request, OneByOne())
+
+    summary = ingest(request, OneByOne())
+
+    assert summary.recovered == 1
+    assert said(place / "EXPECT.json") == taken(tmp_path / "lake")
+    assert [0, len(taken(tmp_path / "lake"))] == [
+        json.loads(row["detail"])["counts"].get("tiered", 0) for row in prepared(tmp_path / "lake")
+    ]
