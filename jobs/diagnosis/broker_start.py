@@ -210,7 +210,9 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
         yield from (f"once that is mended, {line}" for line in start_lines(outcome.once_mended))
     if outcome.cuts_at is not None:
         messages = [counted(outcome.deletes_messages, "whole message")] if outcome.deletes_messages else []
-        deleted = ", ".join((*messages, *_counted_files(outcome.deletes_files)))
+        kinds = Counter(_FILE_WORDS.get(file.partition("/")[0], "segment") for file in outcome.deletes_files)
+        files = (counted(kinds[word], word) for word in ("segment", "queue file", "index file") if kinds[word])
+        deleted = ", ".join((*messages, *files))
         doubt = f" ({outcome.unknown})" * bool(outcome.unknown)
         yield f"do not start {broker}: it would cut the log at {outcome.cuts_at:,} and delete {deleted}{doubt}"
     queues = sum(_FILE_WORDS.get(file.partition("/")[0]) == "queue file" for file in outcome.deletes_files)
@@ -226,11 +228,6 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
             f"a start of {broker} deletes {index}: messages from {begin:,} to {end:,} are found by no key after it, "
             "until `rebuild-index` has made the files again"
         )
-
-
-def _counted_files(files: Sequence[str]) -> Iterator[str]:
-    kinds = Counter(_FILE_WORDS.get(file.partition("/")[0], "segment") for file in files)
-    return (counted(kinds[word], word) for word in ("segment", "queue file", "index file") if kinds[word])
 
 
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:

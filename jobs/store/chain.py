@@ -112,18 +112,16 @@ def chained(
         has_ended = last is not None and last.seen.open_at is not None
         if has_ended or (range_.sync and boundary >= range_.end_offset):
             discard(outcome.payload)
-        elif last is not None and range_.sync and outcome.seen.first != boundary and not _was_deleted(last, outcome):
+        # Of a file that retention has deleted, a part is all that can be read.
+        elif last is not None and range_.sync and outcome.seen.first != boundary and not (
+            last.seen.was_deleted or outcome.seen.was_deleted
+        ):  # fmt: skip
             discard(outcome.payload)
             start, known = boundary - range_.base_offset, last.seen.store_timestamp
             accepted.append(read_again(replace(range_, start=start, sync=False, store_timestamp=known)))
         else:
             accepted.append(outcome)
     return accepted
-
-
-def _was_deleted(*outcomes: Outcome[T]) -> bool:
-    """Return whether retention was faster: a part of a file that is deleted now is all that can be read of it."""
-    return any(outcome.seen.was_deleted for outcome in outcomes)
 
 
 def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:

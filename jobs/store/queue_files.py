@@ -212,36 +212,27 @@ def first_unwritten(kind: QueueKind, data: bytes | bytearray) -> int:
     unit_size = kind.layout.size
     count = len(data) // unit_size
     unwritten = count
-    for looked_at in _WRITTEN[kind]:
+    for offset, size, is_positive in _WRITTEN[kind]:
         # A slice with the unit's size as its step is one byte of the field in every unit. The first byte has the sign.
         # `find` gives -1 where nothing is found, and -1 % (count + 1) is count: all units are written.
-        signs = data[looked_at.offset :: unit_size].translate(_SIGNS)
+        signs = data[offset::unit_size].translate(_SIGNS)
         unwritten = min(unwritten, signs.find(b"\1") % (count + 1))
-        if looked_at.is_positive:
+        if is_positive:
             # All bytes of a field OR-ed: a zero stays only where the whole field is zero, which no written unit has.
             bits = 0
-            for at in range(looked_at.offset, looked_at.offset + looked_at.size):
+            for at in range(offset, offset + size):
                 bits |= int.from_bytes(data[at::unit_size], "big")
             unwritten = min(unwritten, bits.to_bytes(count, "big").find(b"\0") % (count + 1))
     return unwritten
 
 
-class _WrittenField(NamedTuple):
-    """A field of a unit that is not negative in one that is written."""
-
-    offset: int
-    size: int
-    is_positive: bool  # nor zero
-
-
-def _written_fields(kind: QueueKind) -> list[_WrittenField]:
-    """Return the fields that `Unit.is_written` and `BatchUnit.is_written` look at."""
-    names = {"physical_offset": False, "size": True, "base_offset": False, "batch_count": True}
-    return [_WrittenField(row.offset, row.size, names[row.name]) for row in kind.layout.rows() if row.name in names]
-
-
 _SIGNS = bytes(byte >> 7 for byte in range(256))
-_WRITTEN = {kind: _written_fields(kind) for kind in QueueKind}
+# The fields that `Unit.is_written` and `BatchUnit.is_written` look at: none is negative, nor, as is said here, zero.
+_NOT_ZERO = {"physical_offset": False, "size": True, "base_offset": False, "batch_count": True}
+_WRITTEN = {
+    kind: [(row.offset, row.size, _NOT_ZERO[row.name]) for row in kind.layout.rows() if row.name in _NOT_ZERO]
+    for kind in QueueKind
+}
 
 
 def stored_queues(store: Store, opener: Opener | None = None) -> list[StoredQueue]:

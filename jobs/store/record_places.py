@@ -178,9 +178,6 @@ def _in_groups(log: SegmentBytes, start: int, newest: int, leads_to: LeadsTo, *,
         first, end = item.base_offset + int(item.positions[0]) - log.framing.header_size, shown[-1].end_offset
         piece = Piece(PieceKind.RECORD, first, end - first)
         # A page of a body may have been read before the broker filled it, and the one after it later.
-        wrong = [offset for offset, _ in bad if not has_right_body_crc(_read_again(log, offset))]
+        shift = log.framing.header_size + log.base_offset
+        wrong = [offset for offset, _ in bad if not has_right_body_crc(log.record_at(offset - shift))]
         yield WalkedPiece(piece, count, topics, wrong, shown)
-
-
-def _read_again(log: SegmentBytes, physical_offset: int) -> MessageRecord:
-    return log.record_at(physical_offset - log.framing.header_size - log.base_offset)

@@ -18,7 +18,6 @@ from jobs.store.broker_config import (
     TOPICS_FILE,
     ConfigTable,
     broker_config,
-    read_config,
     read_json,
     rocksdb_config,
 )
@@ -97,9 +96,9 @@ def newest_times(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 def known_topics(store: Store) -> frozenset[str]:
     """Return the topics that the broker's configuration lists or that have queues; the log may have others."""
-    table = (read_config(store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
-    with_queues = frozenset(file.about.topic for file in store.queue_files if file.about.topic)
-    return with_queues.union(broker_config(store).topics, table if isinstance(table, dict) else ())
+    return frozenset(broker_config(store).topics).union(
+        file.about.topic for file in store.queue_files if file.about.topic
+    )
 
 
 def topic_table(store: Store) -> TopicTable:
@@ -115,18 +114,16 @@ def topic_table(store: Store) -> TopicTable:
         path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
         doubt = f"{path} cannot be read" if store.other_file(path) else f"there is no {path}"
         return TopicTable(None, with_queues, doubt=doubt)
-    unlisted = sorted(topic for topic in with_queues - table.topics if not topic.startswith(_SYSTEM))
+    topics, changed_ms = table
+    unlisted = sorted(topic for topic in with_queues - topics if not topic.startswith(_SYSTEM))
     if unlisted:
         return TopicTable(None, with_queues, doubt=f"the table of topics lacks {unlisted[0]!r}, which has queues")
     before = _table_of(read_json(store, TOPICS_FILE + BACKUP))
-    if before is None:
-        return TopicTable(table.topics, with_queues, table.changed_ms)
-    return TopicTable(table.topics, with_queues, table.changed_ms, before.topics, before.changed_ms)
+    return TopicTable(topics, with_queues, changed_ms, *(before or ()))
 
 
-class _Table(NamedTuple):
-    topics: frozenset[str]
-    changed_ms: int | None
+_Table = tuple[frozenset[str], int | None]
+"""The topics, and when the table was changed."""
 
 
 def _current_table(store: Store) -> _Table | None:
@@ -134,10 +131,10 @@ def _current_table(store: Store) -> _Table | None:
     config = read_json(store, TOPICS_FILE)
     stored = rocksdb_config(store, ConfigTable.TOPICS)
     if stored is not None and stored.rows and stored.counts_beside(config):
-        return _Table(frozenset(stored.rows), stored.changed_ms)
+        return frozenset(stored.rows), stored.changed_ms
     return _table_of(config)
 
 
 def _table_of(config: Mapping[str, object] | None) -> _Table | None:
     table = (config or {}).get(TOPIC_TABLE)
-    return _Table(frozenset(table), change_time(config or {})) if isinstance(table, dict) and table else None
+    return (frozenset(table), change_time(config or {})) if isinstance(table, dict) and table else None

@@ -54,7 +54,8 @@ class TimerState(NamedTuple):
 
 def timer_state(store: Store) -> TimerState | None:
     """Return the waiting messages; None without a wheel or its progress. `FormatError` if damaged."""
-    wheel, progress = _newest_wheel(store), store.other_file("config/timercheck")
+    wheel = max(store.of_kind(FileKind.TIMER_WHEEL), key=_snapshot_number, default=None)
+    progress = store.other_file("config/timercheck")
     if wheel is None or progress is None:
         return None
     with store.open(progress) as file:
@@ -125,10 +126,9 @@ def _base_offset(file: StoredFile) -> int:
     return file.about.base_offset or 0
 
 
-def _newest_wheel(store: Store) -> StoredFile | None:
-    """Return the wheel that a broker loads: the snapshot of the largest position, if there are any."""
-    wheels = store.of_kind(FileKind.TIMER_WHEEL)
-    return max(wheels, key=lambda file: int(file.about.path.partition(".")[2] or "-1"), default=None)
+def _snapshot_number(wheel: StoredFile) -> int:
+    """Return the position of a snapshot: a broker loads that of the largest, if there are any."""
+    return int(wheel.about.path.partition(".")[2] or "-1")
 
 
 MOST_COUNTED = 1 << 20  # rows of an index: inspecting a store does not wait for all of them

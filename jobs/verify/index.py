@@ -89,7 +89,7 @@ def verify_index(  # noqa: PLR0913, PLR0917 - the log, the settings, and the che
         explanation = explain(workers, log, files, geometry, rules, scratch, lambda: check.doubtful, check)
         behind = list(_behind(explanation, store))
         findings = [
-            *(_finding(explained) for explained in explanation.files if _is_finding(explained)),
+            *(_finding(one) for one in explanation.files if one.verdict in _CAUSES),
             *_of_lost_messages(explanation, is_closed=store.is_closed),
             *_skips(explanation),
             *_gaps(explanation),
@@ -154,10 +154,6 @@ def _sure_keys(workers: Workers, log: ListedLog, wanted: Wanted, scratch: Scratc
     """Return the keys that the broker has put: where its release is not given, those that every release puts."""
     rules = given_rules(wanted.release) if wanted.release else rules_of((0, eras_of(log.store)[0].lowest))
     return collect_keys(workers, log, rules, scratch)
-
-
-def _is_finding(explained: Explained) -> bool:
-    return explained.verdict is Verdict.OVERWRITTEN or not explained.verdict.is_explained
 
 
 def _finding(explained: Explained) -> Finding:
@@ -302,7 +298,9 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     is_of_newest = (full[-1] if full else 0) <= time <= last
     if time in full or is_of_newest or (time == 0 and len(full) <= crashed):
         return
-    if crashed and time in _ends_of_index_files(list_again(store)):  # a broker filled another file meanwhile
+    now = list_again(store) if crashed else store
+    headers = (header_of(file, now) for file in now.index_files) if crashed else ()
+    if any(header and time == header.end_timestamp for header in headers):  # a broker filled another file meanwhile
         return
     cause = "after a crash the broker would keep files that it should delete" if time > max([*full, last]) else (
         "after a crash the broker would delete index files that are whole"
@@ -311,10 +309,6 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     yield Finding(
         INDEX, CHECKPOINT_TIME, "checkpoint", 16, "index_timestamp", str(time), str(right), cause, right_time=right
     )
-
-
-def _ends_of_index_files(store: Store) -> set[int]:
-    return {header.end_timestamp for file in store.index_files if (header := header_of(file, store)) is not None}
 
 
 def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> Iterator[str]:

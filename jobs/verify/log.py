@@ -1,6 +1,6 @@
 """The log itself: parts that are missing, damaged, unreadable, or not as the broker wrote them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -116,7 +116,8 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
     findings: list[Finding] = []
     lost: list[LostRange] = []
     gaps = {hole.end: hole.start for hole in holes(store.segments)}
-    for segment in _damaged_from_the_start(pieces, store):
+    starts = {piece.offset for piece in pieces}
+    for segment in (one for one in store.segments if one.base_offset in starts):
         with ignore_lost(), store.open(segment) as file:
             right = right_name(store, segment, file.read)
             if right is not None:
@@ -130,11 +131,6 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
                 lost.append(LostRange(start, segment.end, finding.title))
                 lost.append(LostRange(right, right + segment.size, finding.title))
     return findings, lost
-
-
-def _damaged_from_the_start(pieces: Iterable[Piece], store: Store) -> list[Segment]:
-    starts = {piece.offset for piece in pieces}
-    return [segment for segment in store.segments if segment.base_offset in starts]
 
 
 def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dict[str, int]:

@@ -113,17 +113,8 @@ def _read(segment: Segment, *, root: str, storage: AnyStorage) -> _File:
 def _damaged(name: str, one: Difference, *, is_short: bool = False) -> Finding:
     is_short |= one.field == "size" and int(one.found) < int(one.expected)
     cause = "the copy was cut off" if is_short else "bits changed after the broker wrote the file"
-    return Finding(
-        INDEX,
-        _DAMAGED,
-        name,
-        one.position,
-        one.field,
-        one.found,
-        one.expected,
-        f"{cause}; lookups miss entries",
-        one.times,
-    )
+    place, cause = (name, one.position, one.field), f"{cause}; lookups miss entries"
+    return Finding(INDEX, _DAMAGED, *place, one.found, one.expected, cause, one.times)
 
 
 def _holes(files: Sequence[_File]) -> Iterator[Finding]:
@@ -134,14 +125,6 @@ def _holes(files: Sequence[_File]) -> Iterator[Finding]:
             found = f"no file holds bytes {end} to {after.segment.base_offset} of the index"
             cause = "index files were deleted or lost"
             yield Finding(INDEX, MISSING_INDEX_ENTRIES, after.name, None, "before this file", found, "", cause)
-
-
-class _Odd(NamedTuple):
-    """A kind of wrong entries."""
-
-    field: str
-    expected: str
-    cause: str
 
 
 class _Comparison:
@@ -221,7 +204,7 @@ class _Comparison:
                 if odd.size:
                     queue, offset = self._queues[queues[odd[0]]], int(keys["physical_offset"][odd[0]])
                     cause = f"the entry, or the record at {offset} of {queue.topic} {queue.queue_id}, changed"
-                    yield self._finding(found[odd], _Odd(name, str(int(values[odd[0]])), cause))
+                    yield self._finding(found[odd], name, str(int(values[odd[0]])), cause)
 
     def _judged(self, entries: Integers) -> Iterator[tuple[TierIndex, Integers]]:
         """Yield some entries by files; those of a file that contradicts itself are known to be wrong."""
@@ -230,13 +213,13 @@ class _Comparison:
             if found.size and not file.findings:
                 yield index, found
 
-    def _finding(self, entries: Integers, odd: _Odd) -> Finding:
+    def _finding(self, entries: Integers, field: str, expected: str, cause: str) -> Finding:
         """Return the finding of some entries of one file, with the first one's place."""
         file, index = self._files[self._file[entries[0]]]
         number = int(entries[0] - self._first[self._file[entries[0]]])
-        found = str(int(self._entries[entries[0]][odd.field]))
-        place = file.name, index.position_of(number), f"entry {number} {odd.field}"
-        return Finding(INDEX, TIER_ENTRY, *place, found, odd.expected, odd.cause, len(entries))
+        found = str(int(self._entries[entries[0]][field]))
+        place = file.name, index.position_of(number), f"entry {number} {field}"
+        return Finding(INDEX, TIER_ENTRY, *place, found, expected, cause, len(entries))
 
     def _missing(self) -> Mask:
         """Return which keys have no entry, and should, or will."""
@@ -276,9 +259,8 @@ class _Comparison:
         """
         unmatched = np.flatnonzero(self._key < 0)
         queues = self._queues_of(unmatched)
-        odd = _Odd("queue_id", "a queue of the topic", "the entry changed")
         for _, found in self._judged(unmatched[queues == _OF_NO_QUEUE]):
-            yield self._finding(found, odd)
+            yield self._finding(found, "queue_id", "a queue of the topic", "the entry changed")
         unmatched, queues = unmatched[queues >= 0], queues[queues >= 0]
         offsets, hashes = (self._entries[name][unmatched] for name in ("physical_offset", "key_hash"))
         starts, ends, of_nothing = (
@@ -320,7 +302,7 @@ class _Comparison:
                 by_title.setdefault(lost.title_at(offset), []).append(at)
             for title, some in by_title.items():
                 cause = "the entry changed, or it is of another log"
-                finding = self._finding(np.array(some), _Odd("physical_offset", wanted, cause))
+                finding = self._finding(np.array(some), "physical_offset", wanted, cause)
                 if title:
                     finding = lost.attributed(finding._replace(kind=LOST_MESSAGES, log_offset=int(finding.found)))
                 yield finding
