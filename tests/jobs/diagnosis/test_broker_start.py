@@ -5,17 +5,25 @@ import shutil
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
+from jobs.diagnosis.log_check import FAR, StoreTimes, stray_times
 from jobs.products.index.settings import Wanted
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import verdict_lines
-from tests.golden import StoreOf
+from rmq_formats.commitlog.scan import Records
+from tests.golden import StoreOf, golden_stores
+from tests.support.agreeing_verbs import placed_records, set_store_times
+from tests.support.commands import Run, copy_of
 from tests.support.stores import segments_of, stored_records
 
 Change = Callable[[Path], object]
@@ -94,3 +102,87 @@ def test_inspect_and_verify_say_the_same_of_a_start(  # noqa: PLR0913 - a table'
         assert len(behind) == said["deletes_messages"]
     if starts is False or loses:
         assert ExitCode.CLEAN not in {code, verdict.exit_code}
+
+
+_TIME = 1_795_160_458_000
+_STEPS = st.sampled_from([0, 1, -1, 5000, -5000, FAR + 1, -FAR - 1, 40 * FAR, -40 * FAR, 1 << 45, -(1 << 45)])
+
+
+def _group(first: int, count: int) -> Records:
+    positions = np.arange(count, dtype=np.int64) * 100
+    return Records(np.zeros(1, np.uint8), first * 100, positions, np.full(count, 100, np.int32))
+
+
+def _found(times: list[int], cuts: list[int], groups: int) -> list[int]:
+    """Return the numbers of stray times in a log that is cut into ranges, each read in groups."""
+    ranges = []
+    for start, end in pairwise(sorted({0, len(times), *(cut for cut in cuts if cut < len(times))})):
+        one = StoreTimes()
+        for at in range(start, end, groups):
+            part = np.array(times[at : min(at + groups, end)], np.int64)
+            one.add(_group(at, part.size), part)
+        ranges.append(one)
+    return sorted(stray.record.offset // 100 for each in stray_times(ranges) for stray in each)
+
+
+@given(steps=st.lists(_STEPS, max_size=12), cuts=st.lists(st.integers(0, 12), max_size=4), groups=st.integers(1, 5))
+def test_stray_times_do_not_depend_on_how_the_log_is_cut(steps: list[int], cuts: list[int], groups: int) -> None:
+    """A time is stray that is far from both neighbours, which are near each other."""
+    times = [_TIME + sum(steps[:number]) for number in range(len(steps) + 1)]
+    expected = [
+        number
+        for number in range(1, len(times) - 1)
+        if min(abs(times[number] - times[number - 1]), abs(times[number] - times[number + 1])) > FAR
+        and abs(times[number + 1] - times[number - 1]) <= FAR
+    ]
+    assert _found(times, cuts, groups) == expected
+
+
+@pytest.fixture
+def store(golden: StoreOf, tmp_path: Path) -> Path:
+    return copy_of(golden("b533-direct"), tmp_path)
+
+
+def _unkeyed(store: Path) -> int:
+    """Return the number of a record in the middle of the log that no index entry names."""
+    records = [one.record for one in placed_records(store)]
+    names = (b"KEYS\1", b"UNIQ_KEY\1")
+    return next(
+        number
+        for number, record in enumerate(records[5:-5], 5)
+        if not any(name in record.properties_raw for name in names)
+    )
+
+
+@pytest.mark.parametrize("bit", [31, 36, 45, 62])
+def test_a_changed_bit_in_a_store_time_is_damage_also_where_no_key_repeats_it(store: Path, bit: int, run: Run) -> None:
+    number = _unkeyed(store)
+    place = placed_records(store)[number].record.physical_offset
+    set_store_times(store, lambda at, one: one.store_timestamp ^ (1 << bit if at == number else 0))
+
+    outcome = run("verify", "--engine", "here", "--json", store)
+
+    found = [(one["kind"], one["field"], one["log_offset"]) for one in outcome.document["findings"]]
+    assert ("wrong_store_time", "store_timestamp", place) in found
+    assert outcome.code is ExitCode.DAMAGE
+
+
+def test_a_time_that_no_bit_explains_is_undecided(store: Path, run: Run) -> None:
+    """A clock may have been wrong for one message; that is not damage, and it is not healthy."""
+    number = _unkeyed(store)
+    set_store_times(store, lambda at, one: one.store_timestamp + (123_456_789_012 if at == number else 0))
+
+    outcome = run("verify", "--engine", "here", "--json", store)
+
+    assert [one["kind"] for one in outcome.document["findings"]] == []
+    assert "undecided" in outcome.document["unverified"]["log"]
+    assert outcome.document["severity"] == "not verified"
+
+
+@pytest.mark.parametrize("name", golden_stores("clock"))
+def test_a_clock_that_was_set_is_healthy(golden: StoreOf, name: str, run: Run) -> None:
+    """Steps of years that stay, as real brokers stored them."""
+    outcome = run("verify", "--engine", "here", "--json", golden(name))
+
+    assert outcome.code is ExitCode.CLEAN
+    assert "log" not in outcome.document["unverified"]
