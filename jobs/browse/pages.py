@@ -19,7 +19,8 @@ from jobs.browse.workers import Question, Reply
 from jobs.console.moments import GivenTime
 from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.commitlog import record_fields
-from jobs.inspect.inspection import StoreReport, inspect_store
+from jobs.inspect.inspection import inspect_store
+from jobs.inspect.report import StoreReport
 from jobs.inspect.text import verdict
 from jobs.launch.failures import failures, one_line
 from jobs.query import lookups

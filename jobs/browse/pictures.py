@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from jobs.browse.lists import Histogram
 from jobs.console.severity import Severity, worst_of
-from jobs.inspect.inspection import StoreReport
+from jobs.inspect.report import StoreReport
 from jobs.query.json_text import iso_time
 
 WIDTH = 1000

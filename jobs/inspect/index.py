@@ -1,18 +1,23 @@
-"""The index files: how full each is, which numbers they were made with, and what their entries give away."""
+"""
+The index files: how full each is, which numbers they were made with, and what their entries give away.
+
+Index files form a chain: where one ends and the next begins tells which messages no file has.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice, pairwise
 from operator import attrgetter
 
-from jobs.inspect.problems import Problems
+from jobs.inspect.report import IndexFileReport, IndexReport, Problems
 from jobs.storage.model import Reader
-from jobs.store.record_places import find_record
+from jobs.store.record_places import find_record, records_from, segment_bytes
 from jobs.store.release import Marks
 from jobs.store.store import Store, geometry_of_index
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import slot_count_mark, tag_entry_mark
+from rmq_formats.errors import ignore_lost
+from rmq_formats.indexfile.file import index_keys
 from rmq_formats.indexfile.layout import (
     DEFAULT_GEOMETRY,
     ENTRY,
@@ -23,50 +28,11 @@ from rmq_formats.indexfile.layout import (
     decode_entry,
     decode_header,
 )
+from rmq_formats.release import OLDEST
 
 _ENTRIES_LOOKED_AT = 4096
 _NEWEST_LOOKED_AT = 16
-
-
-@dataclass(slots=True)
-class IndexFileReport:
-    """One index file: its header and its size."""
-
-    file: str
-    size: int
-    begin_timestamp: int
-    end_timestamp: int
-    begin_physical_offset: int
-    end_physical_offset: int
-    hash_slot_count: int
-    index_count: int
-
-    @property
-    def entries(self) -> int:
-        """How many entries the header claims."""
-        return max(self.index_count - 1, 0)
-
-
-@dataclass(slots=True)
-class IndexReport:
-    """All index files."""
-
-    files: list[IndexFileReport] = field(default_factory=list)
-    hash_slots: int | None = None
-    index_num: int | None = None
-    geometry_origin: str = "unknown"
-
-    @property
-    def geometry(self) -> Geometry | None:
-        """The numbers of slots and entries, where they are known."""
-        if self.hash_slots is None or self.index_num is None:
-            return None
-        return Geometry(self.hash_slots, self.index_num)
-
-    @property
-    def last_offset(self) -> int | None:
-        """The physical offset of the newest message that the index names."""
-        return max((file.end_physical_offset for file in self.files if file.entries), default=None)
+_RECORDS_LOOKED_AT = 500  # after an index file's end, until one has a key
 
 
 def inspect_index(store: Store, marks: Marks, problems: Problems) -> IndexReport:
@@ -80,44 +46,35 @@ def inspect_index(store: Store, marks: Marks, problems: Problems) -> IndexReport
             header = decode_header(store.read(file, 0, HEADER.size))
             headers[file.location] = header
             report.files.append(IndexFileReport(file.location, file.size, *header))
-    _take_geometry(report, store)
-    _check_sizes(report, problems)
-    geometry = report.geometry
-    if geometry is not None:
-        for location, header in headers.items():
-            with problems.noted(location), store.storage.open(location) as reader:
-                marks.add(slot_count_mark(header, has_shared_slot=_shares_a_slot(reader, header, geometry)))
-                for record, key_hashes in _tagged_records(reader, header, geometry, store):
-                    marks.add(tag_entry_mark(record, key_hashes))
-    return report
-
-
-def _take_geometry(report: IndexReport, store: Store) -> None:
     stated = geometry_of_index(store)
     if stated is not None:
         report.hash_slots, report.index_num = stated.geometry
         shown = f"as {stated.files} full file{'s show' if stated.files > 1 else ' shows'}"
         is_default = stated.geometry == DEFAULT_GEOMETRY
         report.geometry_origin = "the default: the files have its size" if is_default else shown
+    geometry = report.geometry
+    _check_sizes(report, geometry, problems)
+    if geometry is not None:
+        for location, header in headers.items():
+            with problems.noted(location), store.storage.open(location) as reader:
+                first = _entries(reader, 1, min(header.entry_count, geometry.capacity, _ENTRIES_LOOKED_AT), geometry)
+                has_shared_slot = any(entry.prev_entry > 0 for entry in first)
+                marks.add(slot_count_mark(header, has_shared_slot=has_shared_slot))
+                for record, key_hashes in _tagged_records(reader, header, geometry, store):
+                    marks.add(tag_entry_mark(record, key_hashes))
+    return report
 
 
-def _check_sizes(report: IndexReport, problems: Problems) -> None:
+def _check_sizes(report: IndexReport, geometry: Geometry | None, problems: Problems) -> None:
     sizes = Counter(file.size for file in report.files)
+    usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
     for file in report.files:
-        usual = max(sizes, key=lambda size: (sizes[size], size))
         if file.size < usual:
             problems.damage(file.file, f"cut short: {file.size} bytes long, the others {usual}")
         elif file.size > usual:
             problems.note(file.file, f"{file.size} bytes long, the others {usual}")
-        geometry = report.geometry
         if geometry is not None and file.index_count > geometry.index_num:
             problems.damage(file.file, f"index_count {file.index_count} where {geometry.index_num} fit", 36)
-
-
-def _shares_a_slot(reader: Reader, header: IndexHeader, geometry: Geometry) -> bool:
-    """Return whether one of the first entries follows another in its slot."""
-    entries = _entries(reader, 1, min(header.entry_count, geometry.capacity, _ENTRIES_LOOKED_AT), geometry)
-    return any(entry.prev_entry > 0 for entry in entries)
 
 
 def _entries(reader: Reader, first: int, count: int, geometry: Geometry) -> list[IndexEntry]:
@@ -137,3 +94,45 @@ def _tagged_records(
         record = find_record(store, offset)
         if record is not None:
             yield record, entries
+
+
+def compare_index(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:
+    """Note the messages between and before the index files, and after them up to *end* where it is given."""
+    files = sorted((file for file in index.files if file.entries), key=attrgetter("begin_physical_offset"))
+    for before, after in pairwise([None, *files, None] if files else []):
+        start = store.start_offset if before is None else before.end_physical_offset
+        limit = end if after is None else after.begin_physical_offset
+        found = None if limit is None else first_keyed(store, start, limit, is_indexed=before is not None)
+        nearest = after or before
+        if found is not None and nearest is not None:
+            which = "the first" if before is None else "this"
+            until = "to the end of the log" if after is None else f"up to offset {limit}, where {which} one begins"
+            text = f"no index file has the keys of messages from offset {found} {until}"
+            problems.gap(nearest.file, f"{text}: a file is missing, or index was off", found)
+
+
+def first_keyed(store: Store, start: int, limit: int, *, is_indexed: bool = False) -> int | None:
+    """Return the first message with a key between two offsets; that at *start* is none where it *is_indexed*."""
+    if limit <= start:
+        return None
+    records = _records(store, start)
+    if is_indexed and next(records, None) is None:  # the last message of an index file is not in the log any more
+        return None
+    for record in islice(records, _RECORDS_LOOKED_AT):
+        if record.physical_offset >= limit:
+            return None
+        if index_keys(record, OLDEST):
+            return record.physical_offset
+    return None
+
+
+def _records(store: Store, start: int) -> Iterator[MessageRecord]:
+    """Yield the records from the one at the physical offset *start* on, segment after segment."""
+    for segment in store.segments:
+        position = start - segment.base_offset
+        if position >= segment.readable:
+            continue
+        with ignore_lost(), store.open(segment) as reader:
+            log = segment_bytes(segment, reader)
+            # An offset is that of the record itself, a position that of what frames it.
+            yield from records_from(log, position - log.framing.header_size if position > 0 else 0)

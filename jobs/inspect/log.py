@@ -7,10 +7,10 @@ by a walk from the newest record that a queue or an index file names, as only by
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from jobs.dump.file import DumpFile
-from jobs.inspect.problems import Problems
+from jobs.inspect.report import LogReport, Problems, SegmentReport
 from jobs.store.epochs import queue_evidence
 from jobs.store.log_ends import right_name, wrong_name_text
 from jobs.store.ranges import cut_short, holes, newest_written, usual_size
@@ -19,7 +19,7 @@ from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import ENDS, Framing, PieceKind, SegmentBytes
+from rmq_formats.commitlog.segment import ENDS, PieceKind, SegmentBytes
 from rmq_formats.errors import FormatError
 from rmq_formats.store import name_of_offset
 
@@ -27,36 +27,6 @@ _NEAR_END = 64 << 10
 _WALKED_ANYWAY = COMPILED_BEHIND  # bytes before the newest known record: a small log is walked whole
 _SAMPLED = 64 << 10  # bytes at the beginning of a segment, whose records are looked at
 _FAR_FROM_END = 8 << 20  # a blank is shorter than the largest record that a broker takes by default
-
-
-@dataclass(slots=True)
-class SegmentReport:
-    """One file of the log."""
-
-    file: str
-    base_offset: int
-    size: int
-    framing: Framing = Framing.PLAIN
-    end: str = "unknown"  # sealed, open, damaged, misnamed; "made ahead of need" for zeros after the newest segment
-    end_offset: int | None = None  # where its records end
-    first_store_timestamp: int | None = None
-    last_store_timestamp: int | None = None
-    records: int | None = None  # counted by a walk
-
-
-@dataclass(slots=True)
-class LogReport:
-    """The whole log."""
-
-    segments: list[SegmentReport] = field(default_factory=list)
-    start_offset: int = 0
-    end_offset: int | None = None
-    first_store_timestamp: int | None = None
-    last_store_timestamp: int | None = None
-    waiting_bytes: int = 0  # a record that is not complete yet
-    left_over_bytes: int = 0  # records after the end of the log, from before it was cut back
-    records: int | None = None
-    topics: dict[str, int] = field(default_factory=dict)  # records by topic, where the log was walked
 
 
 @dataclass

@@ -1,63 +1,25 @@
 """
-The queues: how many messages each can reach, and which records its ends name.
+The queues: how many messages each can reach, which records its ends name, and whether records of the log lack units.
 
 A queue's files are filled from the front, and the newest one ends in zeros: a search by halves finds its last unit.
+Some records of each segment are enough to miss a queue's folder, or the first and last files of a queue. What lies
+inside a file only `verify` compares.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
-from jobs.inspect.problems import Problems
+from jobs.inspect.report import Problems, QueueReport, QueuesReport
 from jobs.store.queue_files import KINDS, StoredQueue, features_of, file_sizes, queues_of_files, stored_queues
 from jobs.store.store import Store
+from jobs.store.topics import Fate, TopicTable, newest_times
+from rmq_formats.commitlog.layout import TransactionType, transaction_type
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.unit import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError
 
-
-@dataclass(slots=True)
-class QueueReport:
-    """One queue."""
-
-    kind: QueueKind
-    topic: str
-    queue_id: int
-    files: int
-    bytes: int
-    first_unit: int = 0  # number of the first unit on disk
-    next_unit: int = 0  # number of the unit that the broker writes next
-    min_offset: int = 0  # as mqadmin's topicStatus prints it: units of deleted segments are left out
-    max_offset: int = 0
-    first_physical_offset: int | None = None
-    last_physical_offset: int | None = None
-    left_over: int = 0  # units at the end whose messages a promotion took back; not among the others
-
-    @property
-    def units(self) -> int:
-        """How many units are on disk."""
-        return self.next_unit - self.first_unit
-
-
-@dataclass(slots=True)
-class QueuesReport:
-    """All queues."""
-
-    queues: list[QueueReport] = field(default_factory=list)
-    ext_files: int = 0
-    in_rocksdb: bool = False
-    units_in_rocksdb: int = 0  # of queues that have no files
-    deleted_topics: set[str] = field(default_factory=set)  # whose messages the log still has
-
-    @property
-    def topics(self) -> set[str]:
-        """The topics that have queues."""
-        return {queue.topic for queue in self.queues}
-
-    def known_records(self) -> Iterator[int]:
-        """Yield the physical offsets of records that the ends of queues name."""
-        for queue in self.queues:
-            ends = (queue.first_physical_offset, queue.last_physical_offset)
-            yield from (offset for offset in ends if offset is not None)
+_WITHOUT_UNIT = frozenset({TransactionType.PREPARED, TransactionType.ROLLBACK})
 
 
 def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
@@ -75,13 +37,9 @@ def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
         units_in_rocksdb=sum(queue.capacity - queue.start for queue in queues if queue.in_rocksdb),
     )
     for queue in queues:
-        found = QueueReport(
-            queue.name.kind,
-            queue.name.topic,
-            queue.name.queue_id,
-            0 if queue.in_rocksdb else len(queue.files),
-            0 if queue.in_rocksdb else sum(file.size for file in queue.files),
-        )
+        files = () if queue.in_rocksdb else queue.files
+        name, size = queue.name, sum(file.size for file in files)
+        found = QueueReport(name.kind, name.topic, name.queue_id, len(files), size)
         report.queues.append(found)
         if not queue.in_rocksdb:
             _check_files(queue, problems, sizes.get(queue.name.kind))
@@ -145,3 +103,69 @@ def drop_left_over(report: QueuesReport, store: Store, is_left_over: Callable[[i
             found.left_over += 1
             _find_last(found, queue)
     return sum(found.left_over for found in report.queues)
+
+
+# records that were looked at
+
+
+class RecordPlace(NamedTuple):
+    """A record's place in its queue, and in the log."""
+
+    physical_offset: int
+    queue_offset: int
+    store_timestamp: int
+
+
+Sampled = dict[tuple[str, int], tuple[RecordPlace, RecordPlace]]
+"""The places of records that were looked at: the first and the last of each queue, by its topic and number."""
+
+
+def sample(record: MessageRecord, sampled: Sampled) -> None:
+    """Take note of a record."""
+    if transaction_type(record.sys_flag) not in _WITHOUT_UNIT:
+        place = RecordPlace(record.physical_offset, record.queue_offset, record.store_timestamp)
+        first, last = sampled.get((record.topic, record.queue_id), (place, place))
+        sampled[record.topic, record.queue_id] = (min(first, place), max(last, place))
+
+
+def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicTable) -> Problems:
+    """Return which queues lack a folder or their first or last units; *topics* says which were deleted."""
+    found = Problems()
+    if queues.in_rocksdb and not queues.queues:
+        return found  # after a kill: units were in memory
+    known = {(queue.topic, queue.queue_id): queue for queue in queues.queues}
+    # Newer records may wait for their units; where no queue is left, none of them does.
+    newest = max((queue.last_physical_offset or 0 for queue in queues.queues), default=None)
+    sampled_ms = newest_times((topic, last.store_timestamp) for (topic, _), (_, last) in sampled.items())
+    for (topic, queue_id), ends in sorted(sampled.items()):
+        fate = Fate.ALIVE if topic in queues.topics else topics.fate(topic, sampled_ms[topic])
+        if fate is Fate.DELETED:
+            queues.deleted_topics.add(topic)
+            continue
+        name = f"consumequeue/{topic}/{queue_id}"
+        places = [place for place in ends if newest is None or place.physical_offset <= newest]
+        if places and fate is Fate.UNDECIDED and queues.queues:
+            text = "undecided: the topic was deleted, or the queue is lost, and the log has messages of it: "
+            add = found.note if topics.unsupported else found.gap
+            add(name, text + topics.explain(topic), places[0].physical_offset)
+        elif places:
+            _compare_queue(name, (topic, queue_id), known, places, found)
+    return found
+
+
+def _compare_queue(
+    name: str,
+    key: tuple[str, int],
+    known: Mapping[tuple[str, int], QueueReport],
+    places: Sequence[RecordPlace],
+    found: Problems,
+) -> None:
+    queue = known.get(key)
+    if queue is None:
+        found.gap(name, "the queue has no folder, and the log has messages of it", places[0].physical_offset)
+    elif queue.kind is QueueKind.PLAIN:
+        missing = (place for place in places if not queue.first_unit <= place.queue_offset < queue.next_unit)
+        for place in missing:
+            has = f"the files have {queue.first_unit} to {queue.next_unit - 1}, and the log has its message"
+            found.gap(name, f"unit {place.queue_offset} is missing: {has}", place.physical_offset)
+            return

@@ -1,9 +1,8 @@
 """The broker's own state: whether it runs, was closed, and how far it had flushed; and every file, by its folder."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from jobs.inspect.problems import Problems
+from jobs.inspect.report import FolderReport, Problems, RocksReport, StateReport, TimersReport
 from jobs.store.beside_broker import broker_process
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
 from jobs.store.epochs import read_epochs
@@ -11,7 +10,7 @@ from jobs.store.release import Marks, marks_of_files
 from jobs.store.store import REPLACED, Store
 from jobs.store.topics import TopicTable, topic_table
 from jobs.store.waiting import rocksdb_state, timer_state
-from rmq_formats.broker_conf import Epoch, decode_config
+from rmq_formats.broker_conf import decode_config
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
     ROCKSDB_STORE_FOLDER,
@@ -34,55 +33,6 @@ _DATABASES = {
     "config/metadata": "configuration in RocksDB",
     "config/rdb": "configuration in RocksDB (configManagerVersion=v2)",
 }
-
-
-@dataclass(slots=True)
-class FolderReport:
-    """The number and total size of the files of one kind in one folder."""
-
-    folder: str  # below the store's root; "" is the root itself
-    kind: str
-    files: int = 0
-    bytes: int = 0
-
-
-@dataclass(slots=True)
-class RocksReport:
-    """Rows other than queue units that a broker of 5.4.0+ keeps in RocksDB."""
-
-    index_rows: int = 0  # at most MOST_COUNTED
-    pending_transactions: int = 0
-    oldest_transaction: int | None = None  # physical offset of its half message
-    waiting_timers: int = 0
-    first_due: int | None = None  # ms
-    last_due: int | None = None
-
-
-@dataclass(slots=True)
-class TimersReport:
-    """Timer messages that wait in the timer's files."""
-
-    wheel: str  # the file that counts
-    waiting: int = 0
-    first_due: int | None = None  # ms
-    last_due: int | None = None
-
-
-@dataclass(slots=True)
-class StateReport:
-    """The content of the small files of a store."""
-
-    broker: str = "closed cleanly"
-    process: int | None = None  # that holds the lock
-    abort: str | None = None  # its content, where it exists
-    checkpoint: dict[str, int] | None = None
-    unknown_files: int = 0
-    replica: str | None = None  # in controller mode: cluster, broker and the replica's number
-    epochs: tuple[Epoch, ...] = ()  # in controller mode: the masters, and the offsets at which they began
-    folders: list[FolderReport] = field(default_factory=list)
-    log_folders: tuple[str, ...] = ()  # that hold files named like segments, but were not given
-    rocksdb: RocksReport | None = None  # index, transactions and timer messages in RocksDB
-    timers: TimersReport | None = None  # timer messages in files
 
 
 def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport:

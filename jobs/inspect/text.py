@@ -8,10 +8,7 @@ from jobs.console.process import program
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.file import time_text
-from jobs.inspect.inspection import StoreReport
-from jobs.inspect.log import SegmentReport
-from jobs.inspect.problems import Problem
-from jobs.inspect.queues import QueuesReport
+from jobs.inspect.report import Problem, QueuesReport, SegmentReport, StoreReport
 from jobs.store.release import DETECTED, span_of
 from jobs.store.waiting import MOST_COUNTED
 from rmq_formats.store import FileKind

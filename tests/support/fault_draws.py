@@ -26,12 +26,14 @@ from typing import NamedTuple, NoReturn
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
 from jobs.inspect.inspection import inspect_store
-from jobs.inspect.problems import Problems
+from jobs.inspect.report import Problems
 from jobs.lake.findings import DAMAGED_RANGE
 from jobs.lake.lake import Lake
 from jobs.products.queues.differences import DifferenceKind
 from jobs.query.source import silent
-from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, RepairSummary, repair, undo
+from jobs.repair.journal import NotRepairableError
+from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
+from jobs.store.beside_broker import RefusedError
 from jobs.store.release import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify

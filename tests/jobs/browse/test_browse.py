@@ -23,7 +23,8 @@ import uvicorn
 from jobs.browse.server import serve
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines
-from jobs.inspect.inspection import StoreReport, inspect_store
+from jobs.inspect.inspection import inspect_store
+from jobs.inspect.report import StoreReport
 from jobs.query.message import Message
 from jobs.query.place import Place
 from jobs.query.source import silent
@@ -479,7 +480,7 @@ def test_every_word_of_the_pages_is_there_in_chinese() -> None:
         word for page in folder.glob("*.html") for word in re.findall(r"""\bt\(['"](.+?)['"]\)""", page.read_text())
     }
 
-    steps = (ROOT / "jobs" / "inspect" / "inspection.py").read_text()
+    steps = (ROOT / "jobs" / "inspect" / "report.py").read_text()
     said |= {severity.value for severity in Severity} | set(re.findall(r'steps\.append\(\(.+, "(.+)"\)\)', steps))
 
     assert set() == said - chinese.keys()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.inspect.problems import Problems
 from jobs.inspect.queues import inspect_queues
+from jobs.inspect.report import Problems
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.storage.local import LocalReader

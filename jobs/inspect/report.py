@@ -1,0 +1,320 @@
+"""The report of `inspect`: the contents of a store, its problems, and the commands to run next."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from shlex import quote
+from typing import NamedTuple
+
+from jobs.console.severity import Severity, worst_of
+from rmq_formats.broker_conf import Epoch
+from rmq_formats.broker_start import StartOutcome
+from rmq_formats.commitlog.segment import Framing
+from rmq_formats.consumequeue.unit import QueueKind
+from rmq_formats.detection import Era
+from rmq_formats.errors import FormatError, UnsupportedFormat, is_unreadable
+from rmq_formats.indexfile.layout import Geometry
+
+_LOST = frozenset({Severity.DAMAGE, Severity.GAP})
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong; *offset* is physical in the log, else that in the file."""
+
+    severity: Severity
+    file: str
+    text: str
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        """Give place and fact in one line."""
+        place = "" if self.offset is None else f" at offset {self.offset}"
+        return f"{self.file}: {self.text}{place}"
+
+
+class Problems(list[Problem]):
+    """The problems found so far."""
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of all; without a problem a store is still not verified."""
+        return worst_of((Severity.NOT_VERIFIED, *(problem.severity for problem in self)))
+
+    def damage(self, file: str, text: str, offset: int | None = None) -> None:
+        """Note bytes that are not as they were written."""
+        self.append(Problem(Severity.DAMAGE, file, text, offset))
+
+    def gap(self, file: str, text: str, offset: int | None = None) -> None:
+        """Note bytes, units or entries that are not there."""
+        self.append(Problem(Severity.GAP, file, text, offset))
+
+    def note(self, file: str, text: str, offset: int | None = None) -> None:
+        """Note an oddity that is worth a look; nothing is lost by it."""
+        self.append(Problem(Severity.NOT_VERIFIED, file, text, offset))
+
+    @contextmanager
+    def noted(self, file: str) -> Iterator[None]:
+        """Note the error that stops the block from reading *file*, and continue after the block."""
+        try:
+            yield
+        except UnsupportedFormat as error:  # a library of RocksDB is missing
+            self.note(file, error.reason)
+        except FormatError as error:
+            self.damage(file, error.reason, error.offset)
+        except OSError as error:  # any: it is reported as a problem of this file
+            is_damage = is_unreadable(error) or isinstance(error, FileNotFoundError)
+            how = "no access" if isinstance(error, PermissionError) else "cannot be read"
+            severity = Severity.DAMAGE if is_damage else Severity.NOT_ACCESSIBLE
+            self.append(Problem(severity, file, f"{how}: {error.strerror or error}"))
+
+
+@dataclass(slots=True)
+class SegmentReport:
+    """One file of the log."""
+
+    file: str
+    base_offset: int
+    size: int
+    framing: Framing = Framing.PLAIN
+    end: str = "unknown"  # sealed, open, damaged, misnamed; "made ahead of need" for zeros after the newest segment
+    end_offset: int | None = None  # where its records end
+    first_store_timestamp: int | None = None
+    last_store_timestamp: int | None = None
+    records: int | None = None  # counted by a walk
+
+
+@dataclass(slots=True)
+class LogReport:
+    """The whole log."""
+
+    segments: list[SegmentReport] = field(default_factory=list)
+    start_offset: int = 0
+    end_offset: int | None = None
+    first_store_timestamp: int | None = None
+    last_store_timestamp: int | None = None
+    waiting_bytes: int = 0  # a record that is not complete yet
+    left_over_bytes: int = 0  # records after the end of the log, from before it was cut back
+    records: int | None = None
+    topics: dict[str, int] = field(default_factory=dict)  # records by topic, where the log was walked
+
+
+@dataclass(slots=True)
+class QueueReport:
+    """One queue."""
+
+    kind: QueueKind
+    topic: str
+    queue_id: int
+    files: int
+    bytes: int
+    first_unit: int = 0  # number of the first unit on disk
+    next_unit: int = 0  # number of the unit that the broker writes next
+    min_offset: int = 0  # as mqadmin's topicStatus prints it: units of deleted segments are left out
+    max_offset: int = 0
+    first_physical_offset: int | None = None
+    last_physical_offset: int | None = None
+    left_over: int = 0  # units at the end whose messages a promotion took back; not among the others
+
+    @property
+    def units(self) -> int:
+        """How many units are on disk."""
+        return self.next_unit - self.first_unit
+
+
+@dataclass(slots=True)
+class QueuesReport:
+    """All queues."""
+
+    queues: list[QueueReport] = field(default_factory=list)
+    ext_files: int = 0
+    in_rocksdb: bool = False
+    units_in_rocksdb: int = 0  # of queues that have no files
+    deleted_topics: set[str] = field(default_factory=set)  # whose messages the log still has
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that have queues."""
+        return {queue.topic for queue in self.queues}
+
+    def known_records(self) -> Iterator[int]:
+        """Yield the physical offsets of records that the ends of queues name."""
+        for queue in self.queues:
+            ends = (queue.first_physical_offset, queue.last_physical_offset)
+            yield from (offset for offset in ends if offset is not None)
+
+
+@dataclass(slots=True)
+class IndexFileReport:
+    """One index file: its header and its size."""
+
+    file: str
+    size: int
+    begin_timestamp: int
+    end_timestamp: int
+    begin_physical_offset: int
+    end_physical_offset: int
+    hash_slot_count: int
+    index_count: int
+
+    @property
+    def entries(self) -> int:
+        """How many entries the header claims."""
+        return max(self.index_count - 1, 0)
+
+
+@dataclass(slots=True)
+class IndexReport:
+    """All index files."""
+
+    files: list[IndexFileReport] = field(default_factory=list)
+    hash_slots: int | None = None
+    index_num: int | None = None
+    geometry_origin: str = "unknown"
+
+    @property
+    def geometry(self) -> Geometry | None:
+        """The numbers of slots and entries, where they are known."""
+        if self.hash_slots is None or self.index_num is None:
+            return None
+        return Geometry(self.hash_slots, self.index_num)
+
+    @property
+    def last_offset(self) -> int | None:
+        """The physical offset of the newest message that the index names."""
+        return max((file.end_physical_offset for file in self.files if file.entries), default=None)
+
+
+@dataclass(slots=True)
+class FolderReport:
+    """The number and total size of the files of one kind in one folder."""
+
+    folder: str  # below the store's root; "" is the root itself
+    kind: str
+    files: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class RocksReport:
+    """Rows other than queue units that a broker of 5.4.0+ keeps in RocksDB."""
+
+    index_rows: int = 0  # at most MOST_COUNTED
+    pending_transactions: int = 0
+    oldest_transaction: int | None = None  # physical offset of its half message
+    waiting_timers: int = 0
+    first_due: int | None = None  # ms
+    last_due: int | None = None
+
+
+@dataclass(slots=True)
+class TimersReport:
+    """Timer messages that wait in the timer's files."""
+
+    wheel: str  # the file that counts
+    waiting: int = 0
+    first_due: int | None = None  # ms
+    last_due: int | None = None
+
+
+@dataclass(slots=True)
+class StateReport:
+    """The content of the small files of a store."""
+
+    broker: str = "closed cleanly"
+    process: int | None = None  # that holds the lock
+    abort: str | None = None  # its content, where it exists
+    checkpoint: dict[str, int] | None = None
+    unknown_files: int = 0
+    replica: str | None = None  # in controller mode: cluster, broker and the replica's number
+    epochs: tuple[Epoch, ...] = ()  # in controller mode: the masters, and the offsets at which they began
+    folders: list[FolderReport] = field(default_factory=list)
+    log_folders: tuple[str, ...] = ()  # that hold files named like segments, but were not given
+    rocksdb: RocksReport | None = None  # index, transactions and timer messages in RocksDB
+    timers: TimersReport | None = None  # timer messages in files
+
+
+@dataclass(slots=True)
+class StoreReport:
+    """The contents of a store, and its problems."""
+
+    store: str
+    log: LogReport
+    queues: QueuesReport
+    index: IndexReport
+    state: StateReport
+    eras: tuple[Era, ...]
+    problems: Problems = field(default_factory=Problems)
+    deep: bool = False
+    start: StartOutcome | None = None  # the outcome of a start of the broker; None while a broker runs
+
+    @property
+    def health(self) -> Severity:
+        """The worst that was found; heads and tails never say more than that nothing wrong was seen."""
+        return self.problems.severity
+
+    @property
+    def has_index(self) -> bool:
+        """Whether there is an index, in files or in RocksDB."""
+        return bool(self.index.files or (self.state.rocksdb and self.state.rocksdb.index_rows))
+
+    def known_records(self) -> list[int]:
+        """Return the physical offsets of records that queues and index files name."""
+        last = self.index.last_offset
+        return [*self.queues.known_records(), *(() if last is None else (last,))]
+
+    def next_steps(self) -> list[tuple[str, str]]:
+        """Return the commands to run next, with reasons."""
+        store = quote(self.store)
+        damage = next((problem for problem in self.problems if problem.severity is Severity.DAMAGE), None)
+        steps = []
+        if self.state.log_folders:
+            folders = quote(",".join(self.state.log_folders))
+            steps.append((f"inspect --commitlog {folders} {store}", "take these folders for the log"))
+        if damage is not None and damage.offset is not None:
+            steps.append((f"dump --from {damage.offset} --limit 3 {quote(damage.file)}", "look at the first damage"))
+        if not self.deep and self.log.segments:
+            steps.append((f"inspect --deep {store}", "walk every record"))
+        if self.log.segments:
+            repairs = self._has_files_to_repair()
+            if not self.has_index and not repairs:
+                steps.append((f"rebuild-index {store} --out DIR", "there is no index"))
+            if not self.queues.queues and not self.queues.in_rocksdb:
+                steps.append((f"rebuild-consumequeue {store} --out DIR", "there are no queues"))
+            if repairs:
+                steps.append((f"repair {store} --out REPAIR", "see the planned repairs; reads only"))
+            steps.append((f"verify {store}", "compare log, queues and index with each other"))
+            steps.append((f"ingest {store} --lake LAKE", "bring the messages into tables"))
+        return steps
+
+    def _has_files_to_repair(self) -> bool:
+        """Return whether a file is damaged or missing that can be made from the log again."""
+        made = tuple(f"{self.store}/{name}" for name in ("consumequeue/", "batchconsumequeue/", "index", "checkpoint"))
+        refused = self.start and self.start.refuses
+        return bool(refused and refused.is_last and refused.length < refused.expected) or any(
+            one.severity in _LOST and one.file.startswith(made) for one in self.problems
+        )
+
+    def as_values(self) -> dict[str, object]:
+        """Return the report for JSON."""
+        units = sum(queue.units for queue in self.queues.queues)
+        return {
+            "store": self.store,
+            "health": str(self.health),
+            "broker": None if self.start is None else self.start.describe(),
+            "state": asdict(self.state),
+            "log": asdict(self.log),
+            "queues": asdict(self.queues) | {"units": units, "deleted_topics": sorted(self.queues.deleted_topics)},
+            "index": asdict(self.index),
+            "releases": [
+                {
+                    "from_offset": era.first_offset,
+                    "lowest": str(era.lowest),
+                    "highest": str(era.highest),
+                    "candidates": [str(release) for release in era.candidates],
+                    "marks": [{"reason": mark.reason, "offset": mark.offset} for mark in era.marks],
+                }
+                for era in self.eras
+            ],
+            "problems": [problem._asdict() | {"severity": str(problem.severity)} for problem in self.problems],
+            "next": [{"run": command, "why": why} for command, why in self.next_steps()],
+        }
