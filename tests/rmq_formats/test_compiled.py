@@ -120,7 +120,7 @@ def test_code_is_not_used_again_when_what_it_was_built_from_has_changed(
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "kernels").mkdir()
     stamps = set()
-    for name in ("kernels/text.py", "commitlog/layout.py", "commitlog/kernels.py", "flags.py"):
+    for name in ("kernels/text.py", "commitlog/layout.py", "commitlog/kernels.py", "properties.py"):
         for text in ("a", "b"):
             (tmp_path / name).write_text(text)
             stamps.add(compiled._stamp())  # noqa: SLF001
