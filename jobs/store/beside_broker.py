@@ -195,23 +195,19 @@ def hold_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
         with acting_as(*owner):
             if (root / LOCK_FILE).exists():
                 descriptor = os.open(root / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-                _lock(descriptor, store)
+                try:
+                    _change_lock(descriptor, fcntl.F_WRLCK)
+                except OSError as error:
+                    if error.errno not in {errno.EACCES, errno.EAGAIN}:
+                        raise
+                    reason = f"the broker runs (it holds {LOCK_FILE}), or another command puts files into the store"
+                    raise RefusedError(f"{store}: {reason}; stop it first") from error
             held = HeldStore(folders)
         yield held
     finally:
         if descriptor is not None:
             _change_lock(descriptor, fcntl.F_UNLCK)  # forked workers may still have the descriptor
             os.close(descriptor)
-
-
-def _lock(descriptor: int, store: str) -> None:
-    try:
-        _change_lock(descriptor, fcntl.F_WRLCK)
-    except OSError as error:
-        if error.errno not in {errno.EACCES, errno.EAGAIN}:
-            raise
-        reason = f"the broker runs (it holds {LOCK_FILE}), or another command puts files into the store; stop it first"
-        raise RefusedError(f"{store}: {reason}") from error
 
 
 def _change_lock(descriptor: int, kind: int) -> None:

@@ -11,7 +11,7 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from jobs.store.range_reader import RangeReader, Seen
 from jobs.store.ranges import Newest, Range, balanced, beginning_of, written_sizes
@@ -41,10 +41,7 @@ class RangeCollector(Protocol):
         """Yield *pieces*, and look at each on its way."""
 
 
-C = TypeVar("C", bound=RangeCollector)
-
-
-class LogCollector(Protocol[C]):
+class LogCollector(Protocol):
     """Collects facts of the log during the first pass over it, next to the task."""
 
     @property
@@ -52,10 +49,10 @@ class LogCollector(Protocol[C]):
         """Whether a pass has been made."""
 
     @property
-    def of_range(self) -> Callable[[], C]:
+    def of_range(self) -> Callable[[], RangeCollector]:
         """Make the collector of one range, inside its task."""
 
-    def take(self, collected: Sequence[C]) -> None:
+    def take(self, collected: Sequence[Any]) -> None:
         """Take the collectors of all accepted ranges, in order."""
 
 
@@ -68,7 +65,7 @@ def read_chained(
     ranges: Sequence[Range],
     task: Task[T],
     discard: Callable[[T], object] = keep,
-    collector: LogCollector[C] | None = None,
+    collector: LogCollector | None = None,
 ) -> list[Outcome[T]]:
     """
     Run *task* on the ranges of the log, and return the outcomes that chain.
@@ -87,7 +84,9 @@ def read_chained(
     return chained(outcomes, lambda range_: workers.map([range_], run, "reading again")[0], discard)
 
 
-def run_collected(range_: Range, pieces: Pieces, *, task: Task[T], of_range: Callable[[], C]) -> tuple[T, C]:
+def run_collected(
+    range_: Range, pieces: Pieces, *, task: Task[T], of_range: Callable[[], RangeCollector]
+) -> tuple[T, RangeCollector]:
     """Run *task* on the pieces of a range that a new collector has looked at; return both results."""
     collector = of_range()
     return task(range_, collector.watch(pieces)), collector
@@ -224,7 +223,7 @@ def read_what_stays(
     log: ListedLog,
     task: Task[T],
     discard: Callable[[T], object],
-    collector: LogCollector[C] | None = None,
+    collector: LogCollector | None = None,
 ) -> list[Outcome[T]]:
     """Run *task* on the ranges of a log; return those after the last segment that was deleted meanwhile."""
     outcomes = read_chained(workers, log.ranges, task, discard, collector)

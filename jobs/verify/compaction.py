@@ -39,6 +39,7 @@ from rmq_formats.kernels.integers import Bytes, Integers
 from rmq_formats.store import FileKind
 
 _UNITS_AT_ONCE = 1 << 12
+_WINDOW = 1 << 20  # bytes of a log that are read at a time
 _ATTEMPTS = 2  # while a broker is at work it may replace files
 _MADE_AGAIN = "a broker makes no compacted log again; the messages are in its own log as long as retention leaves them"
 _FIELDS = {"base_offset": "queue_offset"} | {  # of a unit, and of what a record says
@@ -276,10 +277,6 @@ def _other_copies(work: _Work, log: Segment, made: Units) -> tuple[int, list[Fin
     expected, cause = f"those of the log at {offset}", "one of them changed after the broker wrote it"
     values = what, "other bytes", expected, cause
     return compared, [Finding(QUEUES, OTHER_COPY, *place, *values, len(others), offset)]
-
-
-_WINDOW = 1 << 20  # bytes of a log that are read at a time
-_UNITS_AT_ONCE = 1 << 12
 
 
 def compare_copies(store: Store, queue: StoredQueue, file: Segment, copies: Units) -> tuple[int, list[tuple[int, int]]]:

@@ -27,7 +27,7 @@ from jobs.products.index.plan import IndexPlan, is_covered
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal, taken_back
 from jobs.storage.model import is_there
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import C, ListedLog, LogCollector
+from jobs.store.chain import ListedLog, LogCollector
 from jobs.store.epochs import takeovers
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import Part
@@ -124,7 +124,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     rules: Rules,
     scratch: Scratch,
     doubtful: Callable[[], Iterable[tuple[int, int]]] = tuple,
-    collector: LogCollector[C] | None = None,
+    collector: LogCollector | None = None,
 ) -> Explanation:
     """Recompute and judge every file; *doubtful* ranges of the log, known once it is read, prove nothing."""
     store = log.store

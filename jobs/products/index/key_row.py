@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import C, ListedLog, LogCollector, read_from, read_what_stays
+from jobs.store.chain import ListedLog, LogCollector, read_from, read_what_stays
 from jobs.store.ranges import Range, holes
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
@@ -217,7 +217,7 @@ def collect_keys(  # noqa: PLR0913, PLR0917 - the log, its rules, and the extras
     rules: Rules,
     scratch: Scratch,
     asked: Sequence[int] = (),
-    collector: LogCollector[C] | None = None,
+    collector: LogCollector | None = None,
 ) -> KeyRow:
     """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))

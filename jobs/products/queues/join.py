@@ -28,7 +28,6 @@ from jobs.products.queues.unit_files import (
 from jobs.products.queues.unmatched import Bounds, Remainder, Resolved, resolve, unresolved
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.chain import (
-    C,
     ListedLog,
     LogCollector,
     Outcome,
@@ -83,7 +82,7 @@ def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     store: Store,
     rules: QueueRules,
     range_size: int = DEFAULT_RANGE_SIZE,
-    collector: LogCollector[C] | None = None,
+    collector: LogCollector | None = None,
     scratch_location: str | Scratch | None = None,
 ) -> JoinResult:
     """Join all of a store, for its differences."""
