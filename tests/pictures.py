@@ -22,8 +22,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.rebuild import index
 from jobs.report import of_ingest, of_rebuild_index, of_verify
-from jobs.report.model import Report
-from jobs.report.output import write_report
+from jobs.report.document import Report, write_report
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import unpack

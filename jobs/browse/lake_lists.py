@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from jobs.browse.lists import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, rate
+from jobs.browse.shown import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, rate
 from jobs.lake.lake import views
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, TableFile, one_of, text

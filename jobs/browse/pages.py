@@ -9,10 +9,8 @@ from difflib import get_close_matches
 from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
-from jobs.browse.bodies import hex_lines, shown_body
 from jobs.browse.lake_lists import LakeLists
-from jobs.browse.lists import Lists
-from jobs.browse.pictures import histogram_marks, store_picture
+from jobs.browse.shown import hex_lines, histogram_marks, shown_body, store_picture
 from jobs.browse.store_lists import StoreLists
 from jobs.browse.templates import Words, rendered
 from jobs.browse.workers import Question, Reply
@@ -50,6 +48,8 @@ _SHOW_SYSTEM = "system"  # the field of a page that also shows system topics
 _QUEUE_PLACE = re.compile(r"(.+)/(\d{1,10})/(\d{1,19})")  # topic, queue, and offset in the queue
 _SUGGESTED = 5
 _MOST_FOR_TOPICS = 20_000_000  # messages of a lake whose topics are read for a list to pick from
+
+Lists = StoreLists | LakeLists
 
 
 class Pages:
@@ -236,6 +236,8 @@ class Pages:
     def _table(self, lists: Lists, question: Question) -> Reply:
         """Show the rows of a table of a lake."""
         name = question.path.removeprefix("/tables/")
+        if isinstance(lists, StoreLists):
+            raise UnsupportedFormat(f"a store has no table {name[:40]!r}; a lake has")
         column, part = (question.query.get(one, "") for one in ("column", "holds"))
         own = {"skip", "lang", "every", "column", "holds"}
         filters = {one: value for one, value in question.query.items() if value and one not in own}
@@ -347,13 +349,10 @@ def _fields(message: Message, raw: bytes) -> list[tuple[int, str, str, str]]:
     base = message.record.physical_offset
     ends = [*(field.offset - base for field in fields[1:]), len(raw)]
     return [
-        (field.offset, field.name, field.text, "\n".join(_digits(raw[field.offset - base : end][:_RAW])))
+        (field.offset, field.name, field.text, _digits(raw[field.offset - base : end][:_RAW]))
         for field, end in zip(fields, ends, strict=True)
     ]
 
 
-def _digits(data: bytes) -> Iterator[str]:
-    if len(data) <= _SHORT:
-        yield data.hex(" ")
-    else:
-        yield from hex_lines(data)
+def _digits(data: bytes) -> str:
+    return data.hex(" ") if len(data) <= _SHORT else "\n".join(hex_lines(data))

@@ -2,10 +2,10 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 
-from jobs.browse.lists import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, rate
+from jobs.browse.shown import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, rate
 from jobs.query.lookups import Deadline, read_page
 from jobs.query.message import MIN_TIME, Message, Wanted
 from jobs.query.reasons import open_halves
@@ -15,7 +15,7 @@ from jobs.store.queue_files import StoredQueue
 from jobs.store.waiting import timer_state
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, SCHEDULE_TOPIC
-from rmq_formats.errors import CorruptData, UnsupportedFormat
+from rmq_formats.errors import CorruptData
 from rmq_formats.indexfile.file import typed_index_keys
 from rmq_formats.indexfile.lookup import Hop
 from rmq_formats.properties import REAL_TOPIC, index_key_hash
@@ -209,15 +209,6 @@ class StoreLists:
                 if any(link.leads_here and link.has_hash for link in links):  # its keys may be in two files
                     name = (file.file or "").rpartition("/")[2]
                     yield Chain(key.key, name, slot, links[:CHAIN_SHOWN], len(links) > CHAIN_SHOWN)
-
-    def tables(self) -> Sequence[str]:
-        """Name none: a store has no tables."""
-        return ()
-
-    def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
-        """Refuse: a store has no tables."""
-        del filters, skip, limit
-        raise UnsupportedFormat(f"a store has no table {name[:40]!r}; a lake has")
 
 
 def _spread(counts: list[int], messages: int, first: int, last: int) -> None:

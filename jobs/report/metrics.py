@@ -9,7 +9,7 @@ from time import time
 
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import Summary
-from jobs.report.output import replace_text
+from jobs.report.document import replace_text
 from jobs.typed.run import TopicSummary
 
 PREFIX = "rmq_lake_ingest"

@@ -19,7 +19,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files, plain_batches
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, TIERED, Table
-from jobs.report.model import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
+from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
 
 _SLOTS = 60  # of a timeline
 _SHOWN = 7  # topics and producers by name; the rest is summed up

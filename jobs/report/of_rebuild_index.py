@@ -7,7 +7,7 @@ from jobs.console.process import program
 from jobs.console.result import Result as Outcome
 from jobs.console.severity import Severity
 from jobs.rebuild.index import ComparedSurvivor, Result
-from jobs.report.model import Bars, Facts, Grid, Part, Remedy, Report
+from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report
 
 _SURVIVOR = ("name", "role", "verdict", "detail")
 _BARS = 40  # files that are drawn

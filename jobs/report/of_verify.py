@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from jobs.lake.findings import Finding
-from jobs.report.model import Bars, Facts, Grid, Part, Remedy, Report
+from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report
 from jobs.verify.verdict import HEAD, Group, Verdict, advice, part_row
 
 _COLUMNS = ("severity", "finding", "file", "offset", "field", "found", "expected", "times", "cause", "follows")

@@ -190,8 +190,8 @@ def ingest(  # noqa: PLR0913 - one argument an option
         summary, options = _once(request, engine)
     _write_metrics(metrics, summary)
     if report is not None:
+        from jobs.report.document import write_report
         from jobs.report.of_ingest import report_of
-        from jobs.report.output import write_report
 
         write_report(report, report_of(summary, _lake_of(summary, options)))
     registrations.finish(_lake_of(summary, options))

@@ -113,8 +113,8 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import RebuildIndexRequest, rebuild
     from jobs.rebuild.install import plan_index
+    from jobs.report.document import write_report
     from jobs.report.of_rebuild_index import report_of
-    from jobs.report.output import write_report
 
     request = RebuildIndexRequest(
         root,

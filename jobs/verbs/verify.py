@@ -65,8 +65,8 @@ def verify(  # noqa: PLR0913 - one argument an option
     STORE may also be the folder of a tier (`tieredStoreFilePath`).
     """
     run = StoreRun(place, engine, form.max_rate, warm="jobs.verify.run")
+    from jobs.report.document import write_report
     from jobs.report.of_verify import report_of
-    from jobs.report.output import write_report
     from jobs.verify.run import VerifyRequest
     from jobs.verify.run import verify as verify_store
     from jobs.verify.verdict import verdict_lines

@@ -15,8 +15,8 @@ from jobs.console.verbs import VERBS, Verb
 from jobs.ingest.request import Summary
 from jobs.launch.cache import CONF
 from jobs.launch.engine import VERBS_WITH_ENGINE, limit_of
+from jobs.report.document import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
 from jobs.report.metrics import PREFIX, figures
-from jobs.report.model import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
 
 _MEANINGS = {
     ExitCode.CLEAN: "done",

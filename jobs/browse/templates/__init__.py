@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from jobs.query.mqadmin.text import host_text, time_text
 from jobs.query.source import Sentence
-from jobs.report.output import environment, style_sheet
+from jobs.report.document import environment, style_sheet
 
 LANGUAGES = ("en", "zh")
 _FOLDER = files(__package__)

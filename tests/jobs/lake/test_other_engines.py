@@ -31,7 +31,7 @@ from jobs.lake.table_file import Action
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables
-from jobs.report.model import Bars
+from jobs.report.document import Bars
 from jobs.report.of_ingest import report_of
 from jobs.restore.plan import plan_log
 from jobs.restore.run import RestoreRequest, restore

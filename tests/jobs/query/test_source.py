@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from jobs.browse.lake_lists import LakeLists
-from jobs.browse.lists import Lists, Rows
+from jobs.browse.pages import Lists
+from jobs.browse.shown import Rows
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
 from jobs.query.lake_tables import LISTED
@@ -222,8 +223,10 @@ def test_a_page_of_a_table_has_its_newest_rows_or_says_that_they_are_not_sorted(
 ) -> None:
     """The rows of the queues are one for each record that has a unit: the last ones are those of the last records."""
     monkeypatch.setattr("jobs.browse.lake_lists._MOST_SORTED", most_sorted)
-    table = both[1].table("consume_queue", {}, 2, 7)
-    of_queue = both[1].table("consume_queue", {"queue_id": "1", "topic": "T1"}, 0, 1000)
+    of_lake = both[1]
+    assert isinstance(of_lake, LakeLists)
+    table = of_lake.table("consume_queue", {}, 2, 7)
+    of_queue = of_lake.table("consume_queue", {"queue_id": "1", "topic": "T1"}, 0, 1000)
 
     at = table.columns.index("physical_offset")
     newest = [one.physical_offset for one in reversed(records)][2:9]

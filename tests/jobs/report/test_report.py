@@ -11,11 +11,10 @@ import pytest
 from jobs.console.process import program
 from jobs.ingest.request import Summary
 from jobs.lake.lake import Lake
+from jobs.report.document import Bars, Facts, Grid, Report, Timeline, page, replace_text, write_report
 from jobs.report.metrics import write_metrics
-from jobs.report.model import Bars, Facts, Grid, Report, Timeline
 from jobs.report.of_ingest import report_of
 from jobs.report.of_verify import report_of as report_of_verification
-from jobs.report.output import page, replace_text, write_report
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf

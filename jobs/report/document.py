@@ -1,13 +1,15 @@
 """
-Write a report into a directory: as JSON for programs, and as one HTML page for people.
+A report: its parts, each with its title and its numbers; written as JSON for programs, and as HTML for people.
 
-The page needs no network and no script. Everything that comes from a store is escaped: a topic may have any name. The
-templates and the style sheet are shared with `browse`.
+`report.json` is this document as it is, under a version of its own. The page needs no network and no script. Everything
+that comes from a store is escaped: a topic may have any name. The templates and the style sheet are shared with
+`browse`.
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -16,13 +18,93 @@ from typing import TYPE_CHECKING
 from jobs.console.amounts import duration_name
 from jobs.console.lines import printable
 from jobs.console.moments import time_text
+from jobs.console.result import Result
 from jobs.console.severity import Severity
-from jobs.report.model import Report, Timeline
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+VERSION = 2
+
+Value = str | int | float | bool | None
 _WITH_DECIMALS = 1000  # numbers below it
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and values, one below the other."""
+
+    title: str
+    values: Mapping[str, Value]
+    kind: str = "facts"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Value]]
+    note: str = ""
+    kind: str = "grid"
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """One number per label, to compare; `ideal` has the expected number if it is known."""
+
+    title: str
+    unit: str
+    values: Mapping[str, float]
+    ideal: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    kind: str = "bars"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Counts over time in UTC, one series per name; `start` and `step` are milliseconds."""
+
+    title: str
+    unit: str
+    start: int
+    step: int
+    series: Mapping[str, Sequence[int]]
+    note: str = ""
+    kind: str = "timeline"
+
+
+Part = Facts | Grid | Bars | Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One recommended action: a description, commands to paste, and the findings that it resolves."""
+
+    words: str
+    commands: Sequence[str] = ()
+    findings: Grid | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything about one run."""
+
+    verb: str
+    subject: str
+    severity: str  # the word of `jobs.console.severity`
+    verdict: str  # the same, or what says it better
+    headline: str  # what, how much, how fast
+    parts: Sequence[Part]
+    remedies: Sequence[Remedy] = ()
+    made: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    version: int = VERSION
+
+    @classmethod
+    def of(cls, verb: str, subject: str, result: Result, parts: Sequence[Part], remedies: Sequence[Remedy]) -> "Report":
+        """Return the report of a run that came to *result*."""
+        return cls(verb, subject, result.severity.value, result.word, result.amount, parts, remedies)
 
 
 def write_report(directory: Path, report: Report) -> None:

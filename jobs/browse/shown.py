@@ -1,0 +1,306 @@
+"""
+What pages show: tables, messages over time, chains of the index, bodies, and drawings to scale.
+
+Places in a drawing are shares of a thousand. A body is shown as text, as a tree of JSON, or as hexadecimal digits; of a
+large one its beginning.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+
+from jobs.console.amounts import round_duration
+from jobs.console.lines import printable, printable_lines
+from jobs.console.severity import Severity, worst_of
+from jobs.inspect.report import StoreReport
+from jobs.query.json_text import iso_time, utf8_text
+from jobs.query.message import LARGEST_BODY, Message
+
+CHAIN_SHOWN = 24  # entries of a slot's chain
+
+Cell = str | int | float | bool | None
+WIDTH = 1000
+HEIGHT = 100  # of a histogram
+_MOST_QUEUES = 12  # that are drawn, the largest ones
+_THINNEST = 2.0
+_SHOWN_WRONG = frozenset({Severity.DAMAGE, Severity.CONTRADICTION, Severity.NOT_ACCESSIBLE})
+KINDS = ("json", "text", "hex")
+_SHOWN = 1 << 18  # bytes of a text
+_SHOWN_HEX = 1 << 13
+_LARGEST_TREE = 1 << 20  # bytes of JSON that are parsed
+_NODES = 5000
+_ROW = 16
+_OPEN_DEPTH = 2
+_DEEPEST = 64
+
+
+class Histogram(NamedTuple):
+    """How many messages were stored when: one count a slot, from *start* on, *step* milliseconds each."""
+
+    start: int
+    step: int
+    counts: list[int]
+    note: str = ""
+
+    @classmethod
+    def empty(cls, begin: int, end: int, slots: int) -> "Histogram":
+        """Return a histogram of no message between two times, of about so many slots of a round length."""
+        step = round_duration(max(1, (end - begin) / max(slots - 1, 1)))
+        start = begin // step * step
+        return cls(start, step, [0] * ((end - start) // step + 1))
+
+
+class Rows(NamedTuple):
+    """A table."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    sql: str | None = None  # that gives it; None of a store
+    note: str = ""
+
+
+class Link(NamedTuple):
+    """One entry of a slot's chain in an index file."""
+
+    entry: int
+    physical_offset: int
+    leads_here: bool
+    has_hash: bool
+
+
+class Chain(NamedTuple):
+    """The slot of one key in one index file, its newest entry first."""
+
+    key: str
+    file: str
+    slot: int
+    links: Sequence[Link]
+    is_longer: bool
+
+
+def rate(count: int, first: int | None, last: int | None) -> float | None:
+    """Return messages a second between two times; None where they give none."""
+    if first is None or last is None or last <= first:
+        return None
+    return float(f"{count * 1000 / (last - first):.3g}")
+
+
+class Mark(NamedTuple):
+    """A rectangle, its class in the style sheet, and the words for it; where it leads if it is a link."""
+
+    x: float
+    width: float
+    kind: str
+    title: str
+    href: str = ""
+    y: float = 0
+    height: float = HEIGHT
+
+
+class Band(NamedTuple):
+    """A row of a drawing."""
+
+    name: str
+    marks: Sequence[Mark]
+
+
+class Scale(NamedTuple):
+    """Offsets of the log on a drawing."""
+
+    start: int
+    end: int
+
+    def mark(self, low: int, high: int, kind: str, title: str) -> Mark:
+        """Return the mark of a range of offsets."""
+        size = max(self.end - self.start, 1)
+        x = WIDTH * (min(max(low, self.start), self.end) - self.start) / size
+        width = max(WIDTH * (min(high, self.end) - max(low, self.start)) / size, _THINNEST)
+        return Mark(round(min(x, WIDTH - _THINNEST), 2), round(width, 2), kind, title)
+
+
+class Picture(NamedTuple):
+    """A drawing over a part of the log."""
+
+    start: int
+    end: int
+    bands: Sequence[Band]
+
+
+def store_picture(report: StoreReport) -> Picture | None:
+    """Return a store to scale: the parts of the log that files and queues cover, and the places of problems."""
+    used = [one for one in report.log.segments if one.end != "made ahead of need"]
+    if not used:
+        return None
+    scale = Scale(used[0].base_offset, max(one.base_offset + one.size for one in used))
+    log = [scale.mark(one.base_offset, one.base_offset + one.size, "file", _short(one.file, one.end)) for one in used]
+    written = [
+        scale.mark(one.base_offset, one.end_offset, "written", _short(one.file, f"to {one.end_offset:,}"))
+        for one in used
+        if one.end_offset is not None
+    ]
+    log += written
+    # What is wrong in the log is told by its offset there; elsewhere an offset is one of the file.
+    files = {one.file for one in used}
+    log += [
+        scale.mark(one.offset, one.offset + 1, _class_of(one.severity), one.text)
+        for one in report.problems
+        if one.file in files and one.offset is not None and one.severity is not Severity.NOT_VERIFIED
+    ]
+    largest = sorted(report.queues.queues, key=lambda queue: queue.units, reverse=True)[:_MOST_QUEUES]
+    queues = [
+        Band(
+            (name := f"{queue.topic}/{queue.queue_id}"),
+            [
+                scale.mark(
+                    queue.first_physical_offset,
+                    queue.last_physical_offset,
+                    _worst(report, f"consumequeue/{name}/") or "queue",
+                    f"{queue.units:,}",
+                )
+            ],
+        )
+        for queue in largest
+        if queue.first_physical_offset is not None and queue.last_physical_offset is not None
+    ]
+    # A queue without a folder, and keys that no file has, are named by an offset of the log.
+    lost = [one for one in report.problems if one.severity is Severity.GAP and one.offset is not None]
+    queues += [
+        Band(one.file.partition("/")[2], [scale.mark(one.offset or 0, 0, "gap", one.text)])
+        for one in lost
+        if one.file.startswith("consumequeue/")
+    ][:_MOST_QUEUES]
+    index = [
+        scale.mark(
+            file.begin_physical_offset,
+            file.end_physical_offset,
+            _worst(report, file.file) or "index",
+            _short(file.file, f"{file.entries:,}"),
+        )
+        for file in report.index.files
+        if file.entries
+    ]
+    index += [scale.mark(one.offset or 0, 0, "gap", one.text) for one in lost if "/index/" in one.file]
+    return Picture(*scale, [Band("log", log), *queues, *([Band("index", index)] if index else [])])
+
+
+def _worst(report: StoreReport, part: str) -> str:
+    """Return the class of the worst that is wrong with a file or a folder; nothing where nothing is."""
+    found = [one.severity for one in report.problems if part in one.file and one.severity in _SHOWN_WRONG]
+    return _class_of(worst_of(found)) if found else ""
+
+
+def _short(file: str, text: str) -> str:
+    return f"{file.rpartition('/')[2]}: {text}"
+
+
+def _class_of(severity: Severity) -> str:
+    return str(severity).replace(" ", "-")
+
+
+def histogram_marks(histogram: Histogram, path: str, asked: Iterable[tuple[str, str]]) -> list[Mark]:
+    """Return a bar for each slot; each leads to the messages of its time."""
+    highest = max(histogram.counts, default=0) or 1
+    kept = [(name, value) for name, value in asked if name not in {"since", "until", "before"}]
+    width, marks = WIDTH / max(len(histogram.counts), 1), []
+    for slot, count in enumerate(histogram.counts):
+        if not count:
+            continue
+        begin = histogram.start + slot * histogram.step
+        height = max(HEIGHT * count / highest, _THINNEST)
+        window = [("since", str(max(begin, 0))), ("until", str(max(begin + histogram.step - 1, 0)))]
+        marks.append(
+            Mark(
+                round(slot * width, 2),
+                round(width * 0.9, 2),
+                "s0",
+                f"{iso_time(begin)}: {count:,}",
+                f"{path}?{urlencode([*kept, *window])}",
+                round(HEIGHT - height, 2),
+                round(height, 2),
+            )
+        )
+    return marks
+
+
+class ShownBody(NamedTuple):
+    """A body, ready for a page."""
+
+    kind: str
+    kinds: tuple[str, ...]  # in which it can be shown
+    content: Markup
+    note: str
+
+
+def shown_body(message: Message, asked: str | None) -> ShownBody:
+    """Return the body as *asked*, or as it fits best."""
+    body, note = message.body_within(), ""
+    if body is None:
+        body = message.record.body
+        note = f"It cannot be decompressed within {LARGEST_BODY:,} bytes, and is shown as it is stored."
+    text, tree = utf8_text(body), _json(body)
+    fitting = {"json": tree is not None, "text": text is not None, "hex": True}
+    kinds = tuple(kind for kind in KINDS if fitting[kind])
+    kind = asked if asked in kinds else kinds[0]
+    if kind == "json":
+        content = Markup("").join(_tree(tree, _Budget(), 0))
+    elif kind == "text":
+        shown = (text or "")[:_SHOWN]
+        content = Markup("<pre>{}</pre>").format(printable_lines(shown.replace("\r\n", "\n").replace("\t", "    ")))
+        note = f"{note} The first {_SHOWN:,} characters.".strip() if len(text or "") > _SHOWN else note
+    else:
+        content = Markup("<pre>{}</pre>").format("\n".join(hex_lines(body[:_SHOWN_HEX])))
+        note = f"{note} The first {_SHOWN_HEX:,} of {len(body):,} bytes.".strip() if len(body) > _SHOWN_HEX else note
+    return ShownBody(kind, kinds, content, note)
+
+
+def hex_lines(data: bytes) -> Iterator[str]:
+    """Yield bytes as people read them: the position, sixteen of them, and the same as characters."""
+    for start in range(0, len(data), _ROW):
+        row = data[start : start + _ROW]
+        letters = "".join(chr(byte) if chr(byte).isascii() and chr(byte).isprintable() else "." for byte in row)
+        yield f"{start:08x}  {row.hex(' '):<47}  {letters}"
+
+
+def _json(body: bytes) -> object | None:
+    """Return the list or object that a body is; None of any other."""
+    if len(body) > _LARGEST_TREE or body.lstrip()[:1] not in {b"{", b"["}:
+        return None
+    try:
+        tree: object = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return tree
+
+
+class _Budget:
+    """How many nodes of a tree may still be shown."""
+
+    left = _NODES
+
+
+def _tree(value: object, budget: _Budget, depth: int) -> Iterator[Markup]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not pairs:
+        yield Markup("<span>{}</span>").format(printable(json.dumps(value, ensure_ascii=False)))
+        return
+    yield Markup('<ul class="tree">')
+    for name, inner in pairs:
+        budget.left -= 1
+        if budget.left <= 0 or depth > _DEEPEST:
+            yield Markup("<li>…</li>")
+            break
+        if isinstance(inner, dict | list) and inner:
+            opened = Markup(" open") if depth < _OPEN_DEPTH else ""
+            yield Markup("<li><details{}><summary>{} <small>{:,}</small></summary>").format(
+                opened, printable(str(name)), len(inner)
+            )
+            yield from _tree(inner, budget, depth + 1)
+            yield Markup("</details></li>")
+        else:
+            yield Markup("<li><b>{}</b> ").format(printable(str(name)))
+            yield from _tree(inner, budget, depth + 1)
+            yield Markup("</li>")
+    yield Markup("</ul>")
