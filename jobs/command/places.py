@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -23,7 +23,8 @@ from rmq_formats.store import COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLD
 
 # What a command names, in click's context.
 PLACES = f"{__name__}.places"
-_STORES, _OUTPUTS, _EXPECTED = f"{__name__}.stores", f"{__name__}.outputs", f"{__name__}.expected"
+_STORES, _OUTPUTS = f"{__name__}.stores", f"{__name__}.outputs"
+_EXPECTED = f"{__name__}.expected"  # location, its check, its parameter: must be there when the verb runs
 _IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # alone they make none
 _MOST_LOOKED_AT = 10_000  # files: a directory with more is the verb's to judge
 
@@ -103,36 +104,28 @@ def _names(directory: Path) -> Iterator[str]:
 _Lacks = Callable[[Path], str | None]
 
 
-class _Expected(NamedTuple):
-    """A place of the command line that must be there when the verb runs; `--show-config` needs none."""
-
-    location: str
-    lacks: _Lacks
-    param: click.Parameter | None
-
-
 def check_places(ctx: click.Context) -> None:
     """Refuse stores and lakes of this machine that are not there, before anything starts or is written."""
     is_log_elsewhere = bool(ctx.params.get("commitlog") or ctx.params.get("broker_conf"))  # then STORE may be empty
-    for expected in ctx.meta.pop(_EXPECTED, []):
-        path = Path(local_path(expected.location))
+    for location, lacks, param in ctx.meta.pop(_EXPECTED, []):
+        path = Path(local_path(location))
         try:
             os.scandir(path).close()
-            problem = None if is_log_elsewhere and expected.lacks is _lacks_store else expected.lacks(path)
+            problem = None if is_log_elsewhere and lacks is _lacks_store else lacks(path)
         except NotADirectoryError:
-            shown = f"is a file, and a store a directory; this prints it:\n{program()} dump {quote(expected.location)}"
-            problem = "is a file; a lake is a directory of tables" if expected.lacks is _lacks_tables else shown
+            shown = f"is a file, and a store a directory; this prints it:\n{program()} dump {quote(location)}"
+            problem = "is a file; a lake is a directory of tables" if lacks is _lacks_tables else shown
         except PermissionError:
             continue  # not a wrong argument: the verb says that it has no access, with exit code 1
         except OSError as error:  # mostly ENOENT; it becomes the refusal
             problem = error.strerror or str(error)
         if problem is not None:
-            raise click.BadParameter(f"{expected.location}: {problem}", ctx, expected.param)
+            raise click.BadParameter(f"{location}: {problem}", ctx, param)
 
 
 def forget_place(option: str, ctx: click.Context) -> None:
     """Expect nothing of the place that an option names: another option counts in place of it."""
-    ctx.meta[_EXPECTED] = [one for one in ctx.meta.get(_EXPECTED, ()) if one.param is None or one.param.name != option]
+    ctx.meta[_EXPECTED] = [one for one in ctx.meta.get(_EXPECTED, ()) if one[2] is None or one[2].name != option]
 
 
 def _lacks_store(root: Path) -> str | None:
@@ -200,7 +193,7 @@ class LocationType(click.ParamType[str]):
         if ctx is not None:
             ctx.meta.setdefault(PLACES, []).append(text)
         if self._lacks is not None and ctx is not None and is_local(text):
-            ctx.meta.setdefault(_EXPECTED, []).append(_Expected(text, self._lacks, param))
+            ctx.meta.setdefault(_EXPECTED, []).append((text, self._lacks, param))
         if self.is_guarded:
             note_store(text, ctx)
         return text

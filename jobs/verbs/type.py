@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import join, quote
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import FILE, examples, flag, option
+from jobs.command.options import FILE, ParsedType, examples, flag, option
 from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
@@ -24,42 +24,24 @@ if TYPE_CHECKING:
 _SHOWN = 5  # reasons, or unknown fields, of a topic
 
 
-class _Limit(NamedTuple):
-    """How many of a topic's messages of one run may become dead letters."""
+def _limit(text: str) -> int | float:
+    """Parse how many of a topic's messages of one run may become dead letters: a number, or a share (`0.01`, `1%`)."""
+    found = re.fullmatch(r"(\d+)|(\d*\.\d+|\d+(?:\.\d+)?(?=%))(%?)", text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a number of dead letters (100), a ratio (0.01) or a percentage (1%)")
+    if found[1] is not None:
+        return int(found[1])
+    ratio = float(found[2]) / (100 if found[3] else 1)
+    if ratio > 1:
+        raise ValueError(f"{text!r} is more than all messages")
+    return ratio
 
-    number: int | None = None
-    ratio: float | None = None
 
-    def is_exceeded(self, topic: "TopicSummary") -> bool:
-        """Return whether a topic has more dead letters; without a limit: whether it has nothing else."""
-        if self.number is not None:
-            return topic.dead_letters > self.number
-        if self.ratio is not None:
-            return topic.dead_letters > self.ratio * (topic.dead_letters + topic.rows)
+def _is_exceeded(limit: float | None, topic: "TopicSummary") -> bool:
+    """Return whether a topic has more dead letters; without a limit: whether it has nothing else."""
+    if limit is None:
         return bool(topic.dead_letters and not topic.rows)
-
-
-class _LimitType(click.ParamType[_Limit]):
-    """A number of dead letters, or a share of the messages of a topic: `100`, `0.01`, `1%`."""
-
-    name = "ratio|count"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> _Limit:
-        """Return the limit."""
-        if isinstance(value, _Limit):
-            return value
-        text = str(value).strip()
-        found = re.fullmatch(r"(\d+)|(\d*\.\d+|\d+(?:\.\d+)?(?=%))(%?)", text)
-        if found is None:
-            self.fail(
-                f"{text!r} is not a number of dead letters (100), a ratio (0.01) or a percentage (1%)", param, ctx
-            )
-        if found[1] is not None:
-            return _Limit(number=int(text))
-        ratio = float(found[2]) / (100 if found[3] else 1)
-        if ratio > 1:
-            self.fail(f"{text!r} is more than all messages", param, ctx)
-        return _Limit(ratio=ratio)
+    return topic.dead_letters > (limit if isinstance(limit, int) else limit * (topic.dead_letters + topic.rows))
 
 
 @click.command(
@@ -90,8 +72,7 @@ class _LimitType(click.ParamType[_Limit]):
     "RATIO|COUNT",
     "Exit with 3 if more of a topic's messages of this run became dead letters: a number (100), a ratio (0.01) or "
     "a percentage (1%). Default: exit with 3 if all of them did.",
-    _LimitType(),
-    default=None,
+    ParsedType("ratio|count", _limit),
 )
 @option("--metrics", "FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE)
 @flag("--infer", "Print types inferred from the bodies of TOPIC, and how many bodies do not fit.")
@@ -105,7 +86,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     retype: tuple[str, ...],
     retry: bool,
     accept_dead_letters: bool,
-    limit: _Limit | None,
+    limit: float | None,
     metrics: Path | None,
     infer: bool,
     topics: tuple[str, ...],
@@ -134,7 +115,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     if accept_dead_letters and not retype:
         raise click.UsageError("--accept-dead-letters goes with --retype TOPIC")
     summary = _typed(lake, declared, retype, engine, retry=retry, accepts=accept_dead_letters)
-    return _answer(lake, declared, summary, limit=limit or _Limit(), metrics=metrics, answer=answer, retry=retry)
+    return _answer(lake, declared, summary, limit=limit, metrics=metrics, answer=answer, retry=retry)
 
 
 def _typed(  # noqa: PLR0913 - one argument an option
@@ -159,9 +140,16 @@ def _typed(  # noqa: PLR0913 - one argument an option
 
 
 def _answer(  # noqa: PLR0913 - one argument an option
-    lake: str, declared: Path, summary: "Summary", *, limit: _Limit, metrics: Path | None, answer: Answer, retry: bool
+    lake: str,
+    declared: Path,
+    summary: "Summary",
+    *,
+    limit: float | None,
+    metrics: Path | None,
+    answer: Answer,
+    retry: bool,
 ) -> ExitCode:
-    exceeded = [one.topic for one in summary.topics if limit.is_exceeded(one)]
+    exceeded = [one.topic for one in summary.topics if _is_exceeded(limit, one)]
     not_found = sorted(topic for topic, one in summary.absent.items() if not one.is_known)
     severity, verdict, code = Severity.HEALTHY, "done", ExitCode.CLEAN
     if exceeded:
