@@ -6,7 +6,6 @@ be wrong. A flipped bit, zeros, a cut or an extension leave all other bytes as t
 replacement. A record that changed shows otherwise: units move, and an entry hangs in another slot's chain.
 """
 
-from collections.abc import Iterator
 from enum import StrEnum, unique
 
 import numpy as np
@@ -77,15 +76,6 @@ def may_be_other_tags(store: Store, physical_offset: int, tags_code: int) -> boo
     raw = record.properties_raw
     if b"\0" in raw or len(raw) > _MOST_PROPERTIES or not -(1 << 31) <= tags_code < 1 << 31:
         return True
-    return any(_hash_of_tags(changed) == tags_code for changed in _one_bit_changed(raw))
-
-
-def _hash_of_tags(raw: bytes) -> int:
-    tags = parse_properties(raw, PropertyParser.SCAN).get(TAGS, "")
-    return java_hash(tags)
-
-
-def _one_bit_changed(raw: bytes) -> Iterator[bytes]:
-    for at in range(len(raw)):
-        for bit in range(8):
-            yield raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]
+    changed = (raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :] for at in range(len(raw)) for bit in range(8))
+    tags = (parse_properties(one, PropertyParser.SCAN).get(TAGS, "") for one in changed)
+    return any(java_hash(one) == tags_code for one in tags)

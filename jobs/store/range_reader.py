@@ -98,7 +98,10 @@ class RangeReader:
                 self._see_records(group, framing.header_size)
                 yield group
             if settled < item.positions.size:
-                yield self._unread_piece(item.base_offset + int(item.positions[settled]) - framing.header_size)
+                unread = item.base_offset + int(item.positions[settled]) - framing.header_size
+                end = range_.base_offset + range_.segment_size
+                self._see(unread, end, PieceKind.WAITING)
+                yield Piece(PieceKind.WAITING, unread, end - unread, SETTLING)
                 return None
         return None
 
@@ -133,11 +136,6 @@ class RangeReader:
         if settling is None or self._range.final:
             return group.positions.size
         return int(kernels.count_settled(group.buffer, group.positions, settling.limit, settling.ahead))
-
-    def _unread_piece(self, start: int) -> Piece:
-        end = self._range.base_offset + self._range.segment_size
-        self._see(start, end, PieceKind.WAITING)
-        return Piece(PieceKind.WAITING, start, end - start, SETTLING)
 
     def _see(self, start: int, end: int, kind: PieceKind) -> None:
         seen = self._seen

@@ -146,17 +146,12 @@ def _attribute(
 
     *others* are the reports on queues and on index files; what dangles in queues shows a foreign segment.
     """
-    segments = _suspected_segments(others[0].findings, store)
+    dangling = (one.log_offset for one in others[0].findings if one.kind == DifferenceKind.DANGLING)
+    segments = {_segment_of(offset, store) for offset in dangling if offset is not None}
     for part in others:
         part.findings = [lost.attributed(_doubted(one, segments, store)) for one in part.findings]
     followed = {one.follows for part in (log, *others) for one in part.findings}
     log.findings = list(_doubted_zeros(log.findings, followed, checks, store))
-
-
-def _suspected_segments(findings: Iterable[Finding], store: Store) -> set[int]:
-    """Return the numbers of the segments, from 1 on, in which units lead to no record."""
-    offsets = (one.log_offset for one in findings if one.kind == DifferenceKind.DANGLING)
-    return {_segment_of(offset, store) for offset in offsets if offset is not None}
 
 
 def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
@@ -179,6 +174,7 @@ def _other_reason(one: Finding) -> str | None:
 
 
 def _segment_of(offset: int, store: Store) -> int:
+    """Return the number of the segment, from 1 on, that an offset lies in."""
     return bisect_right([segment.base_offset for segment in store.segments], offset)
 
 
@@ -197,7 +193,11 @@ def _doubted_zeros(
 def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartReport], store: Store) -> None:
     """Move what the promotion explains from the findings of *others* to their facts, and say in *log* what happened."""
     for part in others:
-        explained = [finding for finding in part.findings if _is_explained(finding, promotion)]
+        explained = [
+            finding
+            for finding in part.findings
+            if finding.kind in _OF_PROMOTION or (finding.kind in _AFTER_LOG and promotion.explains(finding.log_offset))
+        ]
         part.findings = [finding for finding in part.findings if finding not in explained]
         part.facts = [*part.facts, *(_fact(finding) for finding in explained)]
     if not promotion.left_over and not any(fact.kind in _OF_PROMOTION for part in others for fact in part.facts):
@@ -212,10 +212,6 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
     start = str(promotion.start)
     fact = Finding(LOG, PROMOTION, *place, "offsets", start, ends, cause, log_offset=promotion.start)
     log.facts = [fact, *log.facts]
-
-
-def _is_explained(finding: Finding, promotion: Promotion) -> bool:
-    return finding.kind in _OF_PROMOTION or (finding.kind in _AFTER_LOG and promotion.explains(finding.log_offset))
 
 
 def _fact(finding: Finding) -> Finding:
