@@ -245,7 +245,7 @@ def shown_body(message: Message, asked: str | None) -> ShownBody:
     kinds = tuple(kind for kind in KINDS if fitting[kind])
     kind = asked if asked in kinds else kinds[0]
     if kind == "json":
-        content = Markup("").join(_tree(tree, _Budget(), 0))
+        content = Markup("").join(_tree(tree, iter(range(_NODES - 1)), 0))
     elif kind == "text":
         shown = (text or "")[:_SHOWN]
         content = Markup("<pre>{}</pre>").format(printable_lines(shown.replace("\r\n", "\n").replace("\t", "    ")))
@@ -275,21 +275,14 @@ def _json(body: bytes) -> object | None:
     return tree
 
 
-class _Budget:
-    """How many nodes of a tree may still be shown."""
-
-    left = _NODES
-
-
-def _tree(value: object, budget: _Budget, depth: int) -> Iterator[Markup]:
+def _tree(value: object, budget: Iterator[int], depth: int) -> Iterator[Markup]:
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if not pairs:
         yield Markup("<span>{}</span>").format(printable(json.dumps(value, ensure_ascii=False)))
         return
     yield Markup('<ul class="tree">')
     for name, inner in pairs:
-        budget.left -= 1
-        if budget.left <= 0 or depth > _DEEPEST:
+        if next(budget, None) is None or depth > _DEEPEST:
             yield Markup("<li>…</li>")
             break
         if isinstance(inner, dict | list) and inner:

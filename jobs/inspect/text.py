@@ -1,6 +1,6 @@
 """The dashboard: a store on one screen."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from jobs.console.amounts import counted
 from jobs.console.lines import printable
@@ -19,15 +19,35 @@ _SHOWN = 6  # lines of a list, before its middle is left out
 def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
     """Return the text for people; *verbose* also lists the marks that show the broker's release."""
     lines = [f"{report.health.styled('●')} {verdict(report)}  {printable(report.store)}"]
-    for part in (_broker, _log, _queues, _index, _rocksdb, _checkpoint):
-        lines += part(report)
-    lines += _releases(report, verbose=verbose)
-    for part in (_other_folders, _problems, _next):
-        lines += part(report)
+    sections: tuple[tuple[str, Iterable[str]], ...] = (
+        ("BROKER", [report.state.broker]),
+        ("START", [f"not known: {report.start.unknown}"] if report.start is not None and report.start.unknown else ()),
+        ("CONTROLLER", _controller(report)),
+        ("LOG", _log(report)),
+        ("QUEUES", _queues(report)),
+        ("INDEX", _index_rows(report)),
+        ("INDEX", _index(report)),
+        ("PENDING", _pending(report)),
+        ("TIMERS", _timers(report)),
+        ("CHECKPOINT", _checkpoint(report)),
+        ("RELEASE", _releases(report, verbose=verbose)),
+        ("ALSO", _other_folders(report)),
+    )
+    for title, texts in sections:
+        lines += _titled(title, texts)
+    ordered = sorted(report.problems, key=lambda one: (-one.severity.rank, one.file, one.offset or 0))
+    lines += (f"  {text}" for text in _shortened(list(map(_problem, ordered))))
+    steps = report.next_steps()
+    lines += _titled("NEXT", (line for command, why in steps for line in (f"# {why}", f"{program()} {command}")))
     warnings = list(start_lines(report.start))
     if warnings or report.health.is_alarm:  # last, because the first line may have scrolled off the terminal
         lines += ["", *warnings, f"inspect: {report.health.styled(verdict(report))}"]
     return "\n".join(lines)
+
+
+def _titled(title: str, texts: Iterable[str]) -> Iterator[str]:
+    for number, text in enumerate(texts):
+        yield f"  {'' if number else title:<11}{text}"
 
 
 def verdict(report: StoreReport) -> str:
@@ -37,13 +57,10 @@ def verdict(report: StoreReport) -> str:
     return "worth a look; not verified" if report.problems else "nothing wrong seen; not verified"
 
 
-def _broker(report: StoreReport) -> Iterator[str]:
-    yield _line("BROKER", report.state.broker)
-    if report.start is not None and report.start.unknown:
-        yield _line("START", f"not known: {report.start.unknown}")
+def _controller(report: StoreReport) -> Iterator[str]:
     if report.state.replica is not None:
         epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in report.state.epochs)
-        yield _line("CONTROLLER", f"replica {printable(report.state.replica)}, epochs: {epochs or 'not known'}")
+        yield f"replica {printable(report.state.replica)}, epochs: {epochs or 'not known'}"
 
 
 _SHOWN_ABOVE = frozenset(
@@ -52,35 +69,28 @@ _SHOWN_ABOVE = frozenset(
 
 
 def _other_folders(report: StoreReport) -> Iterator[str]:
-    title = "ALSO"
     for folder in report.state.folders:
         if folder.kind not in _SHOWN_ABOVE:
             files = f"{counted(folder.files, 'file')}, {folder.bytes:,} bytes"
-            yield _line(title, f"{printable(folder.folder) or 'root'}: {folder.kind}, {files}")
-            title = ""
-
-
-def _line(title: str, text: str) -> str:
-    return f"  {title:<11}{text}"
+            yield f"{printable(folder.folder) or 'root'}: {folder.kind}, {files}"
 
 
 def _log(report: StoreReport) -> Iterator[str]:
     log = report.log
     if not log.segments:
-        yield _line("LOG", "none")
+        yield "none"
         return
     end = "unknown" if log.end_offset is None else f"{log.end_offset:,}"
     records = "" if log.records is None else f", {log.records:,} records"
-    yield _line("LOG", f"{counted(len(log.segments), 'segment')}, offsets {log.start_offset:,} to {end}{records}")
-    yield _line("", f"stored {_span(log.first_store_timestamp, log.last_store_timestamp)}")
+    yield f"{counted(len(log.segments), 'segment')}, offsets {log.start_offset:,} to {end}{records}"
+    yield f"stored {_span(log.first_store_timestamp, log.last_store_timestamp)}"
     if log.waiting_bytes:
-        yield _line("", f"{log.waiting_bytes:,} bytes at the end are not a complete record yet: being written")
+        yield f"{log.waiting_bytes:,} bytes at the end are not a complete record yet: being written"
     if log.left_over_bytes:
-        yield _line("", f"{log.left_over_bytes:,} bytes after the end are left over from before the log was cut back")
-    for text in _shortened([_segment(segment, report.store) for segment in log.segments]):
-        yield _line("", text)
+        yield f"{log.left_over_bytes:,} bytes after the end are left over from before the log was cut back"
+    yield from _shortened([_segment(segment, report.store) for segment in log.segments])
     for topic, records_of_topic in list(log.topics.items())[:_SHOWN]:
-        yield _line("", f"{records_of_topic:>12,}  {printable(topic)}")
+        yield f"{records_of_topic:>12,}  {printable(topic)}"
 
 
 def _segment(segment: SegmentReport, store: str) -> str:
@@ -92,20 +102,20 @@ def _segment(segment: SegmentReport, store: str) -> str:
 def _queues(report: StoreReport) -> Iterator[str]:
     queues = report.queues
     if queues.in_rocksdb and not queues.queues:
-        yield _line("QUEUES", "in RocksDB, which holds no unit: after a kill the next start makes them from the log")
+        yield "in RocksDB, which holds no unit: after a kill the next start makes them from the log"
         return
     units = sum(queue.units for queue in queues.queues)
     counts = f"{counted(len(queues.topics), 'topic')}, {counted(len(queues.queues), 'queue')}, {units:,} units"
-    yield _line("QUEUES", counts if queues.queues else "none")
+    yield counts if queues.queues else "none"
     if queues.in_rocksdb:
-        yield _line("", _in_rocksdb(queues))
+        yield _in_rocksdb(queues)
     if queues.deleted_topics:
         names = ", ".join(map(printable, sorted(queues.deleted_topics)[:_SHOWN]))
-        yield _line("", f"deleted topics whose messages are still in the log: {names}")
+        yield f"deleted topics whose messages are still in the log: {names}"
     largest = sorted(queues.queues, key=lambda queue: -queue.units)
     for queue in largest[:3]:
         numbers = f"{queue.min_offset:,} to {queue.max_offset:,}"
-        yield _line("", f"{queue.units:>12,}  {printable(queue.topic)}/{queue.queue_id}  {numbers}")
+        yield f"{queue.units:>12,}  {printable(queue.topic)}/{queue.queue_id}  {numbers}"
 
 
 def _in_rocksdb(queues: QueuesReport) -> str:
@@ -115,82 +125,69 @@ def _in_rocksdb(queues: QueuesReport) -> str:
     return "all in RocksDB" if len(alone) == len(queues.queues) else f"{counted(len(alone), 'queue')} in RocksDB alone"
 
 
-def _index(report: StoreReport) -> Iterator[str]:
-    index = report.index
-    rocksdb = report.state.rocksdb
-    rows = rocksdb.index_rows if rocksdb is not None else 0
+def _index_rows(report: StoreReport) -> Iterator[str]:
+    rows = report.state.rocksdb.index_rows if report.state.rocksdb is not None else 0
     if rows:
         count = f"{rows:,} rows" if rows < MOST_COUNTED else f"{rows:,} rows or more"
-        yield _line("INDEX", f"{count} in RocksDB{' and in files' if index.files else ', no files'}")
+        yield f"{count} in RocksDB{' and in files' if report.index.files else ', no files'}"
+
+
+def _index(report: StoreReport) -> Iterator[str]:
+    index = report.index
     if not index.files:
-        if not rows:
-            yield _line("INDEX", "none")
+        yield from () if report.has_index else ("none",)
         return
     entries = sum(file.entries for file in index.files)
-    yield _line("INDEX", f"{counted(len(index.files), 'file')}, {entries:,} entries")
+    yield f"{counted(len(index.files), 'file')}, {entries:,} entries"
     if index.geometry is not None:
         last = index.files[-1].entries
         slots, entry_number = index.geometry
-        yield _line("", f"made for {slots:,} slots and {entry_number:,} entries, {index.geometry_origin}")
+        yield f"made for {slots:,} slots and {entry_number:,} entries, {index.geometry_origin}"
         up_to = "none" if index.last_offset is None else f"{index.last_offset:,}"
-        yield _line("", f"the newest is {last / index.geometry.capacity:.0%} full, up to offset {up_to}")
+        yield f"the newest is {last / index.geometry.capacity:.0%} full, up to offset {up_to}"
     else:
-        yield _line("", "no full file tells the numbers of slots and entries: give --hash-slots and --index-num")
+        yield "no full file tells the numbers of slots and entries: give --hash-slots and --index-num"
 
 
-def _rocksdb(report: StoreReport) -> Iterator[str]:
-    """Yield lines on other rows in RocksDB (5.4.0+): half messages without a decision, messages that wait."""
+def _pending(report: StoreReport) -> Iterator[str]:
+    """Yield how many half messages without a decision RocksDB has (5.4.0+)."""
     state = report.state.rocksdb
     if state is not None and state.pending_transactions:
         count = counted(state.pending_transactions, "transaction")
-        yield _line("PENDING", f"{count} in RocksDB, the oldest at offset {state.oldest_transaction:,}")
+        yield f"{count} in RocksDB, the oldest at offset {state.oldest_transaction:,}"
+
+
+def _timers(report: StoreReport) -> Iterator[str]:
+    state, timers = report.state.rocksdb, report.state.timers
     if state is not None and state.waiting_timers:
         due = _span(state.first_due, state.last_due)
-        yield _line("TIMERS", f"{counted(state.waiting_timers, 'message')} in RocksDB, due {due}")
-    timers = report.state.timers
+        yield f"{counted(state.waiting_timers, 'message')} in RocksDB, due {due}"
     if timers is not None and timers.waiting:
         due = _span(timers.first_due, timers.last_due)
-        yield _line("TIMERS", f"{counted(timers.waiting, 'message')} in {timers.wheel}, due {due}")
+        yield f"{counted(timers.waiting, 'message')} in {timers.wheel}, due {due}"
 
 
 def _checkpoint(report: StoreReport) -> Iterator[str]:
     checkpoint = report.state.checkpoint
     if checkpoint is None:
-        yield _line("CHECKPOINT", "none")
+        yield "none"
         return
     names = {"log": "physical_timestamp", "queues": "logic_timestamp", "index": "index_timestamp"}
-    title = "CHECKPOINT"
     for name, key in names.items():
-        yield _line(title, f"{name:<7}{time_text(checkpoint[key]) if checkpoint[key] else 'never'}")
-        title = ""
+        yield f"{name:<7}{time_text(checkpoint[key]) if checkpoint[key] else 'never'}"
 
 
 def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
-    title = "RELEASE"
     for era in report.eras:
         since = f" from offset {era.first_offset:,}" if era.first_offset else ""
         how = "detected; --verbose lists the marks" if era.marks else "nothing in the store shows which"
-        yield _line(title, f"{span_of(era)}{since} ({DETECTED if verbose and era.marks else how})")
-        yield from (_line("", mark.reason) for mark in era.marks if verbose)
-        title = ""
-
-
-def _problems(report: StoreReport) -> Iterator[str]:
-    ordered = sorted(report.problems, key=lambda one: (-one.severity.rank, one.file, one.offset or 0))
-    yield from (f"  {text}" for text in _shortened(list(map(_problem, ordered))))
+        yield f"{span_of(era)}{since} ({DETECTED if verbose and era.marks else how})"
+        yield from (mark.reason for mark in era.marks if verbose)
 
 
 def _problem(problem: Problem) -> str:
     word = "LOOK" if problem.severity is Severity.NOT_VERIFIED else str(problem.severity).upper()
     return f"{problem.severity.styled(f'{word:<10} ')}{printable(str(problem))}"
-
-
-def _next(report: StoreReport) -> Iterator[str]:
-    title = "NEXT"
-    for command, why in report.next_steps():
-        yield _line(title, f"# {why}")
-        yield _line("", f"{program()} {command}")
-        title = ""
 
 
 def _shortened(texts: list[str]) -> list[str]:

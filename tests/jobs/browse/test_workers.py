@@ -1,17 +1,23 @@
-"""Questions of pages: none holds up another, and none goes on that is too late or that no browser waits for."""
+"""Questions of pages: none holds up another or outlives its browser; and sentences of stories in Chinese."""
 
+import ast
 import asyncio
+import json
 import multiprocessing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from string import Formatter
 from typing import Any
 
 import pytest
 
 from jobs.browse.application import Application
+from jobs.browse.templates import Words
 from jobs.browse.workers import LateError, Question, Reply, WorkerError, Workers
 from jobs.query.place import Place
+from jobs.query.source import Sentence
+from tests.support.pages import ROOT
 
 PLACE = Place("/store")
 ENDLESS, DYING, SHORT = (Question(path, {}, "en") for path in ("/endless", "/dying", "/short"))
@@ -93,3 +99,37 @@ def test_a_browser_that_leaves_a_page_ends_its_question() -> None:
         begun = asyncio.run(left(workers, 2))
     assert ["http.response.start", "http.response.body"] == [message["type"] for message in begun]
     assert "This answer takes longer" in begun[1]["body"].decode()
+
+
+# sentences of stories: those of brokers are in test_story
+
+CHINESE = json.loads((ROOT / "jobs/browse/templates/sentences.zh.json").read_text(encoding="utf-8"))
+
+
+def _fields(template: str) -> set[tuple[str | None, str | None]]:
+    return {(name, form) for _, name, form, _ in Formatter().parse(template) if name is not None}
+
+
+def test_each_template_has_a_translation_with_the_same_values() -> None:
+    """Those that are written in the calls themselves; test_story has the others."""
+    for path in (ROOT / "jobs/query/story").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            is_call = isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"Sentence", "_moved", "_waits"}
+            for argument in node.args[:1] if isinstance(node, ast.Call) and is_call else ():
+                if isinstance(argument, ast.Constant) and argument.value:
+                    assert argument.value in CHINESE
+    assert [] == [english for english, chinese in CHINESE.items() if _fields(english) != _fields(chinese)]
+
+
+@pytest.mark.parametrize("value", ["sent", "{0} {x}", "{topic.__class__}", " queue " * 5000])
+def test_a_value_is_a_value_whatever_it_says(value: str) -> None:
+    text = Sentence("delivered to {topic} queue {queue}, number {number:,}", topic=value, queue=0, number=1000)
+
+    assert f"delivered to {value} queue 0, number 1,000" == text == Words("en").said(text)
+    assert f"已投递到 {value} 队列 0\uff0c序号 1,000" == Words("zh").said(text)
+
+
+def test_a_sentence_in_a_sentence_is_translated() -> None:
+    text = Sentence("{state}, consumed by {groups}", state=Sentence("sent"), groups="sent")
+
+    assert "已发送\uff0csent 已消费" == Words("zh").said(text)
