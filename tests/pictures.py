@@ -21,7 +21,7 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.rebuild import index
-from jobs.report import of_ingest, of_rebuild_index, of_verify
+from jobs.report import of_ingest, of_store
 from jobs.report.document import Report, write_report
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
@@ -110,9 +110,9 @@ def reports(folder: Path) -> Iterator[Report]:
     lake = str(folder / "lake")
     summary = ingest(IngestRequest(str(healthy), lake, "broker-a", hash_slots=100, index_num=20), workers)
     yield of_ingest.report_of(summary, Lake(lake))
-    yield of_verify.report_of(verify(VerifyRequest(str(damaged)), workers), 1.5)
+    yield of_store.report_of_verify(verify(VerifyRequest(str(damaged)), workers), 1.5)
     result = index.rebuild(index.RebuildIndexRequest(str(lossy), str(folder / "new"), lost_only=True), workers)
-    yield of_rebuild_index.report_of(result, result.result(1.5))
+    yield of_store.report_of_rebuild(result, result.result(1.5))
 
 
 def picture_reports(pictures: Path) -> None:

@@ -114,7 +114,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     from jobs.rebuild.index import RebuildIndexRequest, rebuild
     from jobs.rebuild.install import plan_index
     from jobs.report.document import write_report
-    from jobs.report.of_rebuild_index import report_of
+    from jobs.report.of_store import report_of_rebuild
 
     request = RebuildIndexRequest(
         root,
@@ -137,7 +137,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
             result.installed = _put_in_place(plan, answer, held)
     outcome = result.result(answer.seconds)
     if report is not None:
-        write_report(report, report_of(result, outcome, installs=how.wants_install))
+        write_report(report, report_of_rebuild(result, outcome, installs=how.wants_install))
     more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
     to_install = more if result.files and not how.wants_install else None
     options = request.options

@@ -66,7 +66,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     """
     run = StoreRun(place, engine, form.max_rate, warm="jobs.verify.run")
     from jobs.report.document import write_report
-    from jobs.report.of_verify import report_of
+    from jobs.report.of_store import report_of_verify
     from jobs.verify.run import VerifyRequest
     from jobs.verify.run import verify as verify_store
     from jobs.verify.verdict import verdict_lines
@@ -79,7 +79,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     if findings_lake is not None:
         _keep(run.lake(findings_lake), broker or run.conf.broker_name, request, verdict)
     if report is not None:
-        write_report(report, report_of(verdict, answer.seconds))
+        write_report(report, report_of_verify(verdict, answer.seconds))
     return answer.end(verdict, verdict_lines(verdict, limit, places=shows_places), has_bytes=True)
 
 

@@ -23,7 +23,7 @@ from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted
 from jobs.products.index.survivors import Placing, asked_offsets, real_files
 from jobs.rebuild.index import RebuildIndexRequest, Result, lost_files, rebuild
 from jobs.repair.run import RepairRequest, repair
-from jobs.report.of_rebuild_index import report_of
+from jobs.report.of_store import report_of_rebuild
 from jobs.storage.scratch import scratch_beside
 from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
@@ -337,7 +337,7 @@ def test_a_file_is_read_from_here_unless_it_is_the_one_that_was_written_here(tmp
 def test_the_report_says_what_was_made_and_what_is_proven(store: Path, tmp_path: Path) -> None:
     (store / "index" / names_in(store / "index")[4]).unlink()
     result = rebuilt(store, tmp_path / "out", lost_only=True)
-    report = report_of(result, result.result(2.0))
+    report = report_of_rebuild(result, result.result(2.0))
 
     assert (report.severity, report.verdict) == ("healthy", "done, all proven")
     assert report.headline.startswith("1 index file with 19 of ")

@@ -14,7 +14,7 @@ from jobs.lake.lake import Lake
 from jobs.report.document import Bars, Facts, Grid, Report, Timeline, page, replace_text, write_report
 from jobs.report.metrics import write_metrics
 from jobs.report.of_ingest import report_of
-from jobs.report.of_verify import report_of as report_of_verification
+from jobs.report.of_store import report_of_verify
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
@@ -135,7 +135,7 @@ def test_findings_lie_below_what_to_do_about_them(store: Path) -> None:
     sorted((store / "index").iterdir())[2].unlink()
     shutil.rmtree(store / "consumequeue" / "T1" / "1")
     verdict = verify(VerifyRequest(str(store)), OneByOne())
-    report = report_of_verification(verdict, 2.0)
+    report = report_of_verify(verdict, 2.0)
     kinds = [[row[1] for row in remedy.findings.rows] for remedy in report.remedies if remedy.findings]
 
     assert [["missing_queue", "missing_index_entries"]] == kinds

@@ -1,19 +1,68 @@
-"""The report of `rebuild-index`: the files written, the rules followed, and which files are proven."""
+"""The reports of `verify` and `rebuild-index`: verdict, remedies with their findings, what was compared or written."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from jobs.console.process import program
 from jobs.console.result import Result as Outcome
 from jobs.console.severity import Severity
-from jobs.rebuild.index import ComparedSurvivor, Result
+from jobs.lake.findings import Finding
 from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report
+from jobs.verify.verdict import HEAD, Group, Verdict, advice, part_row
 
+if TYPE_CHECKING:
+    from jobs.rebuild.index import ComparedSurvivor, Result
+
+_COLUMNS = ("severity", "finding", "file", "offset", "field", "found", "expected", "times", "cause", "follows")
 _SURVIVOR = ("name", "role", "verdict", "detail")
 _BARS = 40  # files that are drawn
 
 
-def report_of(result: Result, outcome: Outcome, *, installs: bool = False) -> Report:
+def report_of_verify(verdict: Verdict, seconds: float) -> Report:
+    """Return the report of a verification that has ended."""
+    rows = [part_row(name, part) for name, part in verdict.parts.items()]
+    parts: list[Part] = [
+        Grid("What was compared", HEAD, [(name, severity.value, *texts) for name, severity, *texts in rows])
+    ]
+    if verdict.findings:
+        classes = Counter(finding.kind for finding in verdict.findings)
+        parts.append(Bars("Findings by class", "findings", dict(classes.most_common())))
+    if verdict.facts:
+        rows_of_facts = [(fact.kind, fact.file, fact.expected, fact.cause) for fact in verdict.facts]
+        parts.append(Grid("For information; no action needed", ("fact", "file", "expected", "cause"), rows_of_facts))
+    for name, part in verdict.parts.items():
+        notes = {f"note {number}": note for number, note in enumerate(part.notes, 1)}
+        parts.append(Facts(name.capitalize(), {**part.numbers, **notes}))
+    return Report.of("verify", verdict.store, verdict.result(seconds), parts, list(_remedies_of_verify(verdict)))
+
+
+def _remedies_of_verify(verdict: Verdict) -> Iterator[Remedy]:
+    advised = advice(verdict)
+    for step, groups in advised:
+        yield Remedy(step.words, step.commands, _table(groups) if groups else None)
+    named = set(chain.from_iterable(groups for _, groups in advised))
+    others = [group for group in verdict.groups if group not in named]
+    if others:
+        yield Remedy("Cannot be repaired automatically:", (), _table(others))
+
+
+def _table(groups: Sequence[Group]) -> Grid:
+    findings = [finding for group in groups for finding in (group.cause, *group.consequences)]
+    return Grid("Findings", _COLUMNS, [_row(finding) for finding in findings])
+
+
+def _row(finding: Finding) -> tuple[str | int, ...]:
+    offset = "" if finding.offset is None else finding.offset
+    return (
+        finding.severity.value, finding.kind, finding.file, offset, finding.field, finding.found, finding.expected,
+        finding.times, finding.cause, finding.follows,
+    )  # fmt: skip
+
+
+def report_of_rebuild(result: "Result", outcome: Outcome, *, installs: bool = False) -> Report:
     """Return the report of a run that came to *outcome*; *installs*: the run installs the files itself."""
     settings = result.settings
     parts: list[Part] = []
@@ -44,14 +93,14 @@ def report_of(result: Result, outcome: Outcome, *, installs: bool = False) -> Re
         rows_of_survivors = [_survivor(entry) for entry in result.survivors]
         parts.append(Grid("Existing files", _SURVIVOR, rows_of_survivors))
     subject = f"{result.store} → {result.out}"
-    return Report.of("rebuild-index", subject, outcome, parts, list(_remedies(result, installs=installs)))
+    return Report.of("rebuild-index", subject, outcome, parts, list(_remedies_of_rebuild(result, installs=installs)))
 
 
-def _survivor(entry: ComparedSurvivor) -> tuple[str, str, str, str]:
+def _survivor(entry: "ComparedSurvivor") -> tuple[str, str, str, str]:
     return entry.name, entry.role, str(entry.verdict), entry.detail or "; ".join(entry.differences[:1])
 
 
-def _remedies(result: Result, *, installs: bool) -> Iterator[Remedy]:
+def _remedies_of_rebuild(result: "Result", *, installs: bool) -> Iterator[Remedy]:
     store, out = " ".join(map(quote, (result.store, *result.options))), quote(result.out)
     if result.contradictions:
         rows = [(Severity.CONTRADICTION.value, *_survivor(entry)) for entry in result.contradictions]
