@@ -199,7 +199,9 @@ def class_archive(java_home: Path, spark_home: Path) -> tuple[str, Path | None]:
 
 
 def keep_class_archive(unfinished: Path) -> None:
-    """Keep the file that a JVM has written as the archive of later runs."""
+    """Keep the file that a JVM has written, if it has, as the archive of later runs."""
+    if not unfinished.stat().st_size:
+        return
     unfinished.chmod(0o644)  # the JVM makes it read-only; its time is renewed with each use
     unfinished.replace(unfinished.with_suffix(".jsa"))
     oldest = time.time() - _ARCHIVE_DAYS * 86400
