@@ -1,25 +1,43 @@
 """
-The verbs as Python functions: typed arguments in, data out, nothing printed on standard output.
+The verbs and questions as Python functions: typed arguments in, data out, nothing printed on standard output.
+
+    with open_source(store="/data/store") as source:
+        answer = by_key(source, "Orders", "4711")
+
+The answer has the messages, or the reason why there are none; `source.lacking` says why messages may be missing.
 
 In a wheel this module is `rocketmq_lake.library`. Work is done in this process; with `workers` it is done by Spark's
 tasks (`SparkWorkers(spark_session("name"))`). Errors are `OSError`, and `FormatError` with file and offset.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import usable_cores
-from jobs.query.library import by_any_id, by_key, by_offset, by_offset_id, by_unique_key, open_source
+from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offset_id, by_unique_key
+from jobs.query.message import Message
+from jobs.query.place import Place, open_place
+from jobs.query.source import Answer, Reason, ReasonKind, Source
 from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
 from jobs.store.store import log_directories, read_broker_conf
 from jobs.store.workers import InProcessWorkers, Workers
 from jobs.verify.verdict import Verdict
+from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.release import Release
 
 __all__ = [
+    "Answer",
+    "KeyKind",
+    "Message",
+    "Reason",
+    "ReasonKind",
+    "Source",
     "Summary",
+    "TimeWindow",
     "Verdict",
     "by_any_id",
     "by_key",
@@ -96,3 +114,21 @@ def verify(  # noqa: PLR0913 - the options of the verb
     threads = usable_cores(half=care is not None)
     request = VerifyRequest(str(store), wanted, commitlog=folders, care=care)
     return run(request, workers or InProcessWorkers(file_system_options(), threads))
+
+
+@contextmanager
+def open_source(  # noqa: PLR0913 - what the command line has as options
+    *,
+    store: str | None = None,
+    lake: str | None = None,
+    broker: str | None = None,
+    release: str | None = None,
+    broker_conf: Path | None = None,
+    through_log: bool = False,
+) -> Iterator[Source]:
+    """Open a store or a lake, one of them; the release is detected where none is given."""
+    if (store is None) == (lake is None):
+        raise ValueError("give store or lake, one of them")
+    given = Release.of(release) if release else None
+    with open_place(Place(store, lake, None, broker_conf, broker, given, None, through_log)) as source:
+        yield source

@@ -18,7 +18,7 @@ from jobs.console.amounts import counted
 from jobs.console.lines import NOT_DONE, headed
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity
-from jobs.diff.run import DiffRequest, DiffSummary, NotInLakeError, diff
+from jobs.diff import DiffRequest, DiffSummary, NotInLakeError, diff
 from jobs.lake.findings import (
     DAMAGED_RECORDS,
     INDEX,

@@ -114,9 +114,9 @@ def diff(  # noqa: PLR0913 - one argument an option
     Records that have expired, are not ingested yet, or were not selected are not findings (exit code 0). Lost or
     damaged ones are (3), and so are different records at the same offset (4).
     """
-    run = StoreRun(place, engine, max_rate, warm="jobs.diff.run")
-    from jobs.diff.run import DiffRequest
-    from jobs.diff.run import diff as compare
+    run = StoreRun(place, engine, max_rate, warm="jobs.diff")
+    from jobs.diff import DiffRequest
+    from jobs.diff import diff as compare
 
     name = broker or run.conf.broker_name
     request = DiffRequest(place.store, run.lake(lake), name, commitlog=run.commitlog, care=run.care)

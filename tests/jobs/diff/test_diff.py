@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.severity import Severity
-from jobs.diff.run import DiffRequest, DiffSummary, NotInLakeError, diff
+from jobs.diff import DiffRequest, DiffSummary, NotInLakeError, diff
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.store.selection import Selection

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.diff.run import DiffRequest, diff
+from jobs.diff import DiffRequest, diff
 from jobs.export.items import LakeItem
 from jobs.ingest import commit
 from jobs.ingest.request import IngestRequest

@@ -16,9 +16,9 @@ from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.library import by_any_id, by_key, by_offset, by_unique_key, open_source
 from jobs.query import lookups, store_log
 from jobs.query.lake_source import LakeSource
-from jobs.query.library import by_any_id, by_key, by_offset, by_unique_key, open_source
 from jobs.query.lookups import TimeWindow
 from jobs.query.source import Answer, ReasonKind, silent
 from jobs.query.store_reader import StoreReader

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from jobs.command import cli
+from jobs.library import open_source
 from jobs.query import lookups
-from jobs.query.library import open_source
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import MAX_TIME, KeyWanted
 from jobs.query.source import ReasonKind

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.diff.run import DiffRequest, diff
+from jobs.diff import DiffRequest, diff
 from jobs.export.export import Asked, Output, export
 from jobs.export.export import plan as plan_export
 from jobs.lake.lake import Lake

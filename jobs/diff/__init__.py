@@ -1,1 +1,0 @@
-"""A store and a lake compared, record by record: what only one of them has, and why."""
