@@ -35,7 +35,7 @@ from jobs.products.queues.settings import NOTHING_SEEN
 from jobs.products.queues.unit_files import count_groups
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
-from jobs.rebuild.install import Installation, install, plan_files, plan_index, plan_queues
+from jobs.rebuild.install import Installation, install, plan_files, plan_index, plan_queues, remove_empty
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
 from jobs.repair.before_start import (
     describe_delivered,
@@ -197,6 +197,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
         found = _verified(request, request.commitlog, remembering, scratch)
         summary = RepairSummary(normalise(request.store), found)
         _Repair(request, remembering, work, scratch, summary, tuple(request.commitlog)).run(held)
+    remove_empty(work)
     return summary
 
 

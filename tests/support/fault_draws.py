@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, zip_longest
 from pathlib import Path
 from random import Random
 from typing import NamedTuple, NoReturn
@@ -27,7 +27,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
 from jobs.inspect.inspection import inspect_store
 from jobs.inspect.report import Problems
-from jobs.lake.findings import DAMAGED_RANGE
+from jobs.lake.findings import DAMAGED_RANGE, MISSING_INDEX_ENTRIES, Finding
 from jobs.lake.lake import Lake
 from jobs.products.queues.differences import DifferenceKind
 from jobs.query.source import silent
@@ -43,6 +43,7 @@ from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import decode_record, has_right_body_crc
 from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import PRE_BLANK
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.indexfile.layout import ENTRY, HEADER
 from tests.golden import SITUATIONS, release_of
@@ -483,13 +484,20 @@ def of_repairs(one: Planted) -> Iterator[Violation]:
     after = content_of(one.root)
     yield from _of_files(one, after, accepted)
     yield from _of_harm(plan.found.start, done.start)
-    left = {group.cause.file for group in done.left.groups} if done.left is not None else set()
-    if done.exit_code > plan.found.exit_code and not left <= one.changed:  # else what is left was hidden
+    left = [] if done.left is None else [group.cause for group in done.left.groups]
+    if any(cause.severity.exit_code > plan.found.exit_code and not _was_hidden(one, cause) for cause in left):
         yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")
     again = _repaired(one, "repair")  # what was undecided beside something wrong may be decided now
     yield from _of_files(one, content_of(one.root), accepted)
     if done.files or again.files:
         yield from _undone(one)
+
+
+def _was_hidden(one: Planted, cause: Finding) -> bool:
+    """Return whether a cause was there before, behind another one; what lost index files had, the next one names."""
+    lost = (name for name in {*one.pristine} - {*one.damaged} if name.startswith("index/"))
+    is_of_lost = cause.kind == MISSING_INDEX_ENTRIES and any(name < cause.file for name in lost)
+    return is_of_lost or cause.file in one.changed
 
 
 def _repaired(one: Planted, out: str, accepted: frozenset[str] = frozenset(), *, apply: bool = True) -> RepairSummary:
@@ -504,10 +512,7 @@ def _of_files(one: Planted, after: Files, accepted: frozenset[str]) -> Iterator[
     judged = after
     if "bridge" in one.draw.options:
         yield from _of_bridged(one, after)
-        judged = {
-            name: one.damaged.get(name, one.pristine.get(name, data)) if name.startswith("commitlog/") else data
-            for name, data in after.items()
-        }
+        judged = {name: _without_bridges(one, name, data) for name, data in after.items()}
     for violation in _wrong_files(one, judged):
         if not any(name in violation.text for name in accepted):
             yield violation
@@ -538,6 +543,27 @@ def _is_undecided(one: Planted, name: str) -> bool:
         is_at_own_offset = first.physical_offset == other.physical_offset and has_right_body_crc(other)
         return is_foreign and is_at_own_offset and first != other
     return False
+
+
+def _without_bridges(one: Planted, name: str, data: bytes) -> bytes:
+    """Return a file as it was where bridges are, and where units that led to what they cover are blanks now."""
+    before = one.damaged.get(name, one.pristine.get(name, data))
+    if name.startswith("commitlog/"):
+        return before
+    if not name.startswith("consumequeue/"):
+        return data
+    pairs = zip_longest(units(data), units(before)[: len(units(data))], fillvalue=b"")
+    return b"".join(was if now == UNIT.pack(*PRE_BLANK) and _leads_to_lost(one, was) else now for now, was in pairs)
+
+
+def _leads_to_lost(one: Planted, unit: bytes) -> bool:
+    if len(unit) < UNIT.size:
+        return False
+    offset, size = int.from_bytes(unit[:8]), int.from_bytes(unit[8:12])
+    at = offset % SEGMENT
+    name = f"commitlog/{offset - at:020d}"
+    was, now = (files.get(name, b"")[at : at + size] for files in (one.pristine, one.damaged))
+    return was != now
 
 
 def _of_bridged(one: Planted, after: Files) -> Iterator[Violation]:

@@ -248,8 +248,11 @@ class Placing:
         Return whether an earlier file has all keys of a file: it is a copy, or a start found an empty file.
 
         Any other start indexes no message again that is before the last one of the newest file: a broker skips what has
-        a lower offset than that file's end.
+        a lower offset than that file's end. Entries of lost messages are no keys: a file of such entries alone has
+        those that changed records have in the place of them, as the files around it do.
         """
+        if found.lost == found.real.header.entry_count:
+            return False
         again = self._row.find(before.real.header.end_physical_offset)
         return found.relation is not Relation.BEFORE_LOG and found.start < min(found.end, again) and any(
             one.relation is not Relation.BEFORE_LOG and one.start <= found.start and found.end <= one.end

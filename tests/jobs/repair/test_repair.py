@@ -90,8 +90,9 @@ def _all_faults() -> list[Fault]:
 DENIED = [fault for fault in _all_faults() if "denied" in fault.name]
 FAULTS = [fault for fault in _all_faults() if "denied" not in fault.name]
 QUICK = {
-    "middle segment missing", "last segment missing", "middle segment cut short", "record: body", "record: topic",
-    "middle file missing", "unit: size", "slot", "all files missing", "all folders missing", "cut short",
+    "middle segment missing", "last segment missing", "first segment cut short", "middle segment cut short",
+    "record: body", "record: topic", "middle file missing", "unit: size", "slot", "all files missing",
+    "all folders missing", "cut short",
 }  # fmt: skip
 
 
@@ -274,6 +275,7 @@ def test_a_healthy_store_needs_nothing(store: Path, lake: Path) -> None:
     bridged = repaired(store, bridge=True)
 
     assert (0, [], before) == (summary.exit_code, summary.plan, tree_state(store))
+    assert [JOURNAL] == [path.name for path in (store.parent / "repair").iterdir()]
     assert ["no bridge is made"] == [note.partition(":")[0] for note in bridged.notes]
 
 
