@@ -234,7 +234,7 @@ def _check_lake(lake: Lake, request: IngestRequest, manifest: dict[str, Any]) ->
 def _transactions(lake: Lake, table: str, *applications: str) -> list[int]:
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
-    from jobs.lake.snapshots import open_delta
+    from jobs.lake.snapshots import open_delta, transaction_of
 
     snapshot = None
     try:
@@ -242,7 +242,7 @@ def _transactions(lake: Lake, table: str, *applications: str) -> list[int]:
             snapshot = open_delta(lake.locate(table), lake.options)
     except DeltaError as error:
         raise _Doubt from error
-    return [(snapshot.transaction_version(name) or 0) if snapshot else 0 for name in applications]
+    return [transaction_of(snapshot, name) if snapshot else 0 for name in applications]
 
 
 def _check_products(store: Store, request: IngestRequest, manifest: dict[str, Any]) -> None:

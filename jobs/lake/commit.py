@@ -26,7 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files, select
-from jobs.lake.snapshots import open_delta, snapshot_of
+from jobs.lake.snapshots import open_delta, snapshot_of, transaction_of
 from jobs.lake.table_file import STATISTICS_LENGTH, Action, TableFile
 from jobs.lake.tables import Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
@@ -243,8 +243,8 @@ def _is_committed(
     `TransactionTakenError`.
     """
     app, number = transaction
-    done = snapshot.transaction_version(app)
-    if done is None or done < number:
+    done = transaction_of(snapshot, app)
+    if done < number:
         return False
     ours, there = {action.path for action in added}, paths(snapshot)
     if done == number and (ours == there if replacing else ours and ours <= there):
@@ -299,7 +299,7 @@ def refuse_layouts(lake: Lake, table: Table) -> None:
     snapshot = own_table(lake, table.name)
     if snapshot is None:
         return
-    fence = LAYOUT, (snapshot.transaction_version(LAYOUT) or 0) + 1
+    fence = LAYOUT, transaction_of(snapshot, LAYOUT) + 1
     with suppress(CommitFailedError):  # another process was faster, with the same effect
         _write(lake, snapshot, Commit(table, (fence,), {"layout": "unchanged"}, data_change=False))
 
@@ -319,7 +319,7 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
         return _write_once(lake, snapshot, new, attempts=_ATTEMPTS)
     # Two commits that replace the same files would both succeed, and their rows be there twice: this transaction, which
     # each of them counts up from the snapshot that it has read, makes the second one a conflict.
-    layout = snapshot.transaction_version(LAYOUT) or 0
+    layout = transaction_of(snapshot, LAYOUT)
     new = new._replace(transactions=(*new.transactions, (LAYOUT, layout + 1)))
     for _ in range(_ATTEMPTS):
         before = snapshot.version()
@@ -335,7 +335,7 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
 def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
     """Return whether a commit that removes files may follow on a newer snapshot than the one it was made for."""
     refuse_features(lake, snapshot, new.table)
-    if any((snapshot.transaction_version(app) or 0) >= number for app, number in new.transactions):
+    if any(transaction_of(snapshot, app) >= number for app, number in new.transactions):
         return False
     now = {file.path: file.vector_identity for file in files(lake, snapshot, new.table)}
     return all(now.get(file.path) == file.vector_identity for file in new.change.removed)
@@ -387,7 +387,7 @@ def paths(snapshot: DeltaTable) -> set[str]:
 def committed_transaction(lake: Lake, table: str, app: str) -> int:
     """Return the newest transaction of *app* on a table; 0 when there is none."""
     snapshot = open_table(lake, table)
-    return (snapshot.transaction_version(app) or 0) if snapshot is not None else 0
+    return transaction_of(snapshot, app) if snapshot is not None else 0
 
 
 def chosen(

@@ -44,6 +44,7 @@ from jobs.lake.runs import (
     manifest_at,
     refuse_lost_registrations,
 )
+from jobs.lake.snapshots import transaction_of
 from jobs.lake.superseded import tables_rewritten
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import BY_NAME, FINDINGS, PRODUCED, RUNS, Table
@@ -107,7 +108,7 @@ def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collect
         earlier = before.get(table.name, 0) if before is not None else None
         wanted = number if table.name in own and is_done else earlier
         snapshot = open_table(lake, table.name)
-        run = (snapshot.transaction_version(store.store_id) or 0) if snapshot is not None else None
+        run = transaction_of(snapshot, store.store_id) if snapshot is not None else None
         if table.name not in spared:
             most = number if table.name in own or before is None else wanted or 0
             _check(lake, store, table, run, (wanted or 0, most))

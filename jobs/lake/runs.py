@@ -39,6 +39,7 @@ from jobs.lake.commit import (
 from jobs.lake.features import needs_spark
 from jobs.lake.findings import GapRow
 from jobs.lake.lake import Lake
+from jobs.lake.snapshots import transaction_of
 from jobs.lake.superseded import Obsolete, Superseded, move_rows, rewritten, tables_rewritten
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
@@ -155,7 +156,7 @@ def known_stores(lake: Lake) -> list[KnownStore]:
 
 def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     stores = _registered_in(lake, snapshot)
-    numbers = {store.store_id: snapshot.transaction_version(store.store_id) or 0 for store in stores}
+    numbers = {store.store_id: transaction_of(snapshot, store.store_id) for store in stores}
     wanted = sorted({number for number in numbers.values() if number})
     prepared = (
         rows_in(lake, snapshot, ("store_id", "run", "state", "manifest"), ds.field("run").isin(wanted))

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -35,6 +36,16 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
         if location in str(error):
             raise
         raise type(error)(f"{location}: {error}") from error
+
+
+def transaction_of(snapshot: DeltaTable, app: str) -> int:
+    """Return the newest transaction of *app* on a table, 0 without one; `OSError` where the log cannot be read."""
+    try:
+        return snapshot.transaction_version(app) or 0
+    except (DeltaError, OSError) as error:  # both name no table
+        location = unquote(snapshot.table_uri).removeprefix("file://").rstrip("/")
+        reason = str(error).partition("\n")[0]
+        raise OSError(f"{location}: Delta's log cannot be read: {reason}") from error
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from jobs.lake.commit import TransactionTakenError, commit, committed_transactio
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
+from jobs.lake.snapshots import transaction_of
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, TRACES, Table
 from jobs.lake.writers import NO_VECTORS, Rewrite
@@ -92,7 +93,7 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
     if committed_transaction(lake, SUPERSEDED_MESSAGES.name, app) >= number:
         return
     snapshot = open_table(lake, MESSAGES.name)
-    if snapshot is None or (snapshot.transaction_version(app) or 0) >= number:
+    if snapshot is None or transaction_of(snapshot, app) >= number:
         return  # they are missing from there: they were copied before
     naming = FileNaming(superseded.store_id, superseded.run)
     constants = {"superseded_by_run": superseded.run}

@@ -252,17 +252,23 @@ def _read_manifest(source: Path) -> dict[str, Any]:
 
 def index_header(path: Path) -> IndexHeader:
     """Return the header of the index file at *path*, as a broker takes it."""
-    with path.open("rb") as file:
-        # A broker gives a short file its length, with zeros, and takes its bytes for the header.
-        return decode_header(file.read(HEADER.size).ljust(HEADER.size, b"\0"))
+    # A broker gives a short file its length, with zeros, and takes its bytes for the header.
+    return decode_header(_head(path, HEADER.size).ljust(HEADER.size, b"\0"))
 
 
 def _checkpoint(root: Path) -> Checkpoint:
     try:
-        with (root / _CHECKPOINT).open("rb") as file:
-            return decode_checkpoint(file.read(CHECKPOINT_SIZE))
+        return decode_checkpoint(_head(root / _CHECKPOINT, CHECKPOINT_SIZE))
     except (FileNotFoundError, FormatError):  # the broker then starts as if it had flushed nothing
         return Checkpoint(0, 0, 0)
+
+
+def _head(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        try:
+            return file.read(size)
+        except OSError as error:  # it names no file
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def install(plan: Installation, step: Step = lambda name: name) -> None:

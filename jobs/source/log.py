@@ -22,6 +22,7 @@ from jobs.lake.history import history_conflict, leads_to
 from jobs.lake.identity import holds, identify
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, prepared_row
+from jobs.lake.snapshots import transaction_of
 from jobs.lake.tables import MESSAGES
 from jobs.products.queues.settings import known_releases
 from jobs.source.options import Wanted
@@ -141,7 +142,7 @@ def _watermark(lake: Lake, known: KnownStore, version: int | None) -> Place | No
         return None
     if version is not None:
         snapshot.load_as_version(version)
-    run = snapshot.transaction_version(known.store_id) or 0
+    run = transaction_of(snapshot, known.store_id)
     newest = known.newest
     if newest is not None and newest.run == run:
         record = next((one for one in newest.fingerprints if one.end <= newest.to_offset), None)

@@ -24,7 +24,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.runs import discard
 from jobs.lake.snapshot_files import StoredFile, files, plain_batches
-from jobs.lake.snapshots import kept_snapshots
+from jobs.lake.snapshots import kept_snapshots, transaction_of
 from jobs.lake.superseded import Obsolete
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
 from jobs.lake.upkeep import NotALake
@@ -177,7 +177,7 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreState], int]:
             return None
         by = ds.field("superseded_by_run")
         # Runs that `messages` lacks yet do not count yet.
-        is_wanted = (ds.field("store_id") == store) & (by > run) & (by <= (messages.transaction_version(store) or 0))
+        is_wanted = (ds.field("store_id") == store) & (by > run) & (by <= transaction_of(messages, store))
         rows = chosen(lake, superseded, ["physical_offset"], is_wanted)
         lowest: int | None = pc.min(rows.column("physical_offset")).as_py()
         return lowest
@@ -310,7 +310,7 @@ def _may_have_new(file: StoredFile, topics: Iterable[_Topic]) -> bool:
 def _after(topic: _Topic, done: TypedFile, snapshot: DeltaTable) -> TopicState:
     before = topic.offsets
     ends = {store: max(before.get(store, 0), done.ends.get(store, 0)) for store in sorted({*before, *done.ends})}
-    stores = {store: StoreState(snapshot.transaction_version(store) or 0, end) for store, end in ends.items()}
+    stores = {store: StoreState(transaction_of(snapshot, store), end) for store, end in ends.items()}
     return replace(topic.state, stores=stores)
 
 
