@@ -35,6 +35,7 @@ class Browser:
         self._socket: WebSocketClientConnection = self._loop.run_until_complete(_connected(address))
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
         return self._loop.run_until_complete(self._call(method, parameters))
@@ -68,14 +69,14 @@ class Browser:
 
     def open(self, address: str) -> None:
         self._events.clear()
-        self.call("Page.navigate", url=address)
-        self.wait_for_load()
+        self.wait_for_load(self.call("Page.navigate", url=address)["loaderId"])
 
-    def wait_for_load(self) -> None:
-        self._loop.run_until_complete(self._loaded())
+    def wait_for_load(self, loader: str | None = None) -> None:
+        """Wait until a page is there: the one of a loader, for the page before may still lead on by a refresh."""
+        self._loop.run_until_complete(self._loaded(loader))
 
-    async def _loaded(self) -> None:
-        while not any(event.get("method") == "Page.loadEventFired" for event in self._events):
+    async def _loaded(self, loader: str | None) -> None:
+        while not any(_is_load(event, loader) for event in self._events):
             await self._read()
         self._events.clear()
 
@@ -118,6 +119,12 @@ class Browser:
         self._socket.close()
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
+
+
+def _is_load(event: dict[str, Any], loader: str | None) -> bool:
+    of_page = event.get("params", {})
+    is_load = event.get("method") == "Page.lifecycleEvent" and of_page["name"] == "load"
+    return is_load and loader in (None, of_page["loaderId"])
 
 
 async def _connected(address: str) -> WebSocketClientConnection:

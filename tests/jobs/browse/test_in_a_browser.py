@@ -37,16 +37,20 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module", params=["store", "lake"])
 def opened(request: pytest.FixtureRequest, places: dict[str, Path]) -> Iterator[tuple[Pages, Browser]]:
     with served(places[request.param]) as pages, browser() as page:
-        page.open(pages.address)
+        _enter(pages, page)
         yield pages, page
+
+
+def _enter(pages: Pages, page: Browser) -> None:
+    """Open the address that is printed, and wait until it has led on: its load event comes before that."""
+    page.open(pages.address)
+    place = "location.href + document.readyState"
+    wait_until(lambda: page.value(place) == f"{pages.base}/complete", lambda: page.value(place))
 
 
 def test_the_address_opens_the_pages_and_each_leads_on(opened: tuple[Pages, Browser]) -> None:
     pages, page = opened
-    page.open(pages.address)
-    # The address leads on by a refresh: its load event comes before that of the page.
-    place = "location.href + document.readyState"
-    wait_until(lambda: page.value(place) == f"{pages.base}/complete", lambda: page.value(place))
+    _enter(pages, page)
     gaps = page.value("[...document.querySelectorAll('rect.gap')].map(one => one.textContent)")
     assert [True] * len(gaps) == ["no index file has the keys" in one for one in gaps]
     assert (len(gaps) > 0) is ("to scale" in page.value("document.body.innerText"))
