@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -43,6 +44,7 @@ settings.register_profile("other examples in every run", deadline=None)
 
 
 _PLACE: Final = Path("/dev/shm")
+_PREFIX: Final = "tests-of-"  # and the number of the process
 _ROOM: Final = 8 << 30
 _MEMORY: Final = 12 << 30
 """Bytes that must be free: a session writes some two GiB, and memory is for brokers and JVMs as well."""
@@ -51,15 +53,22 @@ _MEMORY: Final = 12 << 30
 @contextmanager
 def _writing_in_memory() -> Iterator[None]:
     """Have this process and those it starts make temporary files in memory, if it has room and TMPDIR says nothing."""
+    _delete_what_killed_runs_left()
     if "TMPDIR" in os.environ or not _has_room():
         yield
         return
-    with tempfile.TemporaryDirectory(dir=_PLACE, prefix="tests-", ignore_cleanup_errors=True) as folder:
+    prefix = f"{_PREFIX}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(dir=_PLACE, prefix=prefix, ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o1777)  # as /tmp is: some tests act as another user
-        # pytest tidies up its own folders; what else is left goes with ours.
-        places = {"TMPDIR": folder, "PYTEST_DEBUG_TEMPROOT": str(_PLACE)}
+        places = {"TMPDIR": folder, "PYTEST_DEBUG_TEMPROOT": folder}
         with patch.dict(os.environ, places), patch.object(tempfile, "tempdir", folder):
             yield
+
+
+def _delete_what_killed_runs_left() -> None:
+    for folder in _PLACE.glob(f"{_PREFIX}*-*"):
+        if not Path("/proc", folder.name.removeprefix(_PREFIX).split("-")[0]).exists():
+            shutil.rmtree(folder, ignore_errors=True)  # another user's stays
 
 
 def _has_room() -> bool:
