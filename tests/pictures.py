@@ -149,7 +149,8 @@ def picture_pages(pictures: Path) -> None:
         sorted((store / "index").iterdir())[8].unlink()
         shutil.rmtree(store / "consumequeue" / "T3" / "1")
         for kind, shots in SHOTS.items():
-            with served(folder / kind) as pages, browser() as page:
+            named = patch.dict("os.environ", RMQ_LAKE_PROGRAM="rmq-lake")
+            with named, served(folder / kind) as pages, browser() as page:
                 page.open(pages.address)
                 for view, path, width, dark in shots:
                     page.resize(width, dark=dark)
@@ -160,7 +161,6 @@ def picture_pages(pictures: Path) -> None:
 
 
 def main() -> None:
-    (PICTURES / "inspect.svg").write_text(drawn(printed()), encoding="utf-8")
     for shown in ("inspect STORE", "verify STORE", "ingest STORE --lake LAKE"):
         for width in (80, 120):
             picture = PICTURES / f"{shown.partition(' ')[0]}-{width}.svg"
