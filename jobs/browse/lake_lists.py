@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from jobs.browse.shown import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, rate
+from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain, rate
 from jobs.lake.lake import views
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, TableFile, one_of, text
@@ -197,7 +198,7 @@ class LakeLists:
 
     # the index and other tables
 
-    def chains(self, message: Message) -> Iterator[Chain]:
+    def chains(self, message: Message) -> Iterator[dict[str, Any]]:
         """Yield for each key of a message the entries of its slot, as the rebuilt index file chains them."""
         if not self._tables.has(INDEX_ENTRIES):
             return
@@ -215,7 +216,7 @@ class LakeLists:
                     Link(link["entry"], at := link["physical_offset"], at == offset, link["key_hash"] == key_hash)
                     for link in newest[slot]
                 ]
-                yield Chain(keys[key_hash], str(file), slot, links[:CHAIN_SHOWN], len(links) > CHAIN_SHOWN)
+                yield chain(keys[key_hash], str(file), slot, links)
 
     def _newest_of_slots(self, store_id: str, file: int, slots: Iterable[int]) -> dict[int, list[dict[str, int]]]:
         """Return the newest entries of slots of an index file, with one query, since each reads a complete column."""

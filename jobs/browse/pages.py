@@ -10,9 +10,8 @@ from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
 from jobs.browse.lake_lists import LakeLists
-from jobs.browse.shown import hex_lines, histogram_marks, shown_body, store_picture
+from jobs.browse.shown import Words, hex_lines, histogram_marks, rendered, shown_body, store_picture
 from jobs.browse.store_lists import StoreLists
-from jobs.browse.templates import Words, rendered
 from jobs.browse.workers import Question, Reply
 from jobs.console.moments import GivenTime
 from jobs.diagnosis.broker_start import start_lines

@@ -1,5 +1,5 @@
 """
-What pages show: tables, messages over time, chains of the index, bodies, and drawings to scale.
+What pages show: words of two languages, tables, messages over time, chains of the index, bodies, drawings to scale.
 
 Places in a drawing are shares of a thousand. A body is shown as text, as a tree of JSON, or as hexadecimal digits; of a
 large one its beginning.
@@ -7,10 +7,12 @@ large one its beginning.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from importlib.resources import files
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from markupsafe import Markup
+from starlette.requests import Request
 
 from jobs.console.amounts import round_duration
 from jobs.console.lines import printable, printable_lines
@@ -18,6 +20,17 @@ from jobs.console.severity import Severity, worst_of
 from jobs.inspect.report import StoreReport
 from jobs.query.json_text import iso_time, utf8_text
 from jobs.query.message import LARGEST_BODY, Message
+from jobs.query.mqadmin.text import host_text, time_text
+from jobs.query.source import Sentence
+from jobs.report.document import environment, style_sheet
+
+LANGUAGES = ("en", "zh")
+_FOLDER = files(__package__) / "templates"
+_CHINESE: dict[str, str] = json.loads((_FOLDER / "zh.json").read_text(encoding="utf-8"))
+# By their English templates; both have the same values.
+_SENTENCES: dict[str, str] = json.loads((_FOLDER / "sentences.zh.json").read_text(encoding="utf-8"))
+SCRIPT = (_FOLDER / "bars.js").read_text(encoding="utf-8")
+STYLE = style_sheet() + (_FOLDER / "browse.css").read_text(encoding="utf-8")
 
 CHAIN_SHOWN = 24  # entries of a slot's chain
 
@@ -35,6 +48,47 @@ _NODES = 5000
 _ROW = 16
 _OPEN_DEPTH = 2
 _DEEPEST = 64
+
+
+class Words:
+    """The words of one language; the English ones are the keys of the others."""
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+        self.other = next(one for one in LANGUAGES if one != language)
+
+    def __call__(self, english: str) -> str:
+        """Return a text in this language; one that has no translation stays English."""
+        return english if self.language == "en" else _CHINESE.get(english, english)
+
+    def said(self, sentence: str) -> str:
+        """Return a sentence of a story in this language; one without a template stays English."""
+        if self.language == "en" or not isinstance(sentence, Sentence) or sentence.template not in _SENTENCES:
+            return sentence
+        values = sentence.values.items()
+        translated = {name: self.said(value) if isinstance(value, str) else value for name, value in values}
+        return _SENTENCES[sentence.template].format(**translated)
+
+
+def words_of(request: Request) -> Words:
+    """Return the words of the language that was chosen, or else of the first that the browser names and we have."""
+    accepted = request.headers.get("accept-language", "")
+    named = [part.partition(";")[0].strip().lower().partition("-")[0] for part in accepted.split(",")]
+    chosen = (request.query_params.get("lang"), request.cookies.get("rmq_lake_lang"), *named)
+    return Words(next((one for one in chosen if one in LANGUAGES), "en"))
+
+
+def _time(milliseconds: int | None) -> str:
+    return "" if milliseconds is None else time_text(milliseconds, None)
+
+
+_ENVIRONMENT = environment(__package__)
+_ENVIRONMENT.filters |= {"time": _time, "host": host_text}
+
+
+def rendered(name: str, words: Words, shown: dict[str, object]) -> str:
+    """Return a page."""
+    return _ENVIRONMENT.get_template(name).render(**shown, t=words)
 
 
 class Histogram(NamedTuple):
@@ -71,14 +125,10 @@ class Link(NamedTuple):
     has_hash: bool
 
 
-class Chain(NamedTuple):
-    """The slot of one key in one index file, its newest entry first."""
-
-    key: str
-    file: str
-    slot: int
-    links: Sequence[Link]
-    is_longer: bool
+def chain(key: str, file: str, slot: int, links: Sequence[Link]) -> dict[str, Any]:
+    """Return the slot of one key in one index file, its newest entry first."""
+    is_longer = len(links) > CHAIN_SHOWN
+    return {"key": key, "file": file, "slot": slot, "links": links[:CHAIN_SHOWN], "is_longer": is_longer}
 
 
 def rate(count: int, first: int | None, last: int | None) -> float | None:
@@ -100,80 +150,48 @@ class Mark(NamedTuple):
     height: float = HEIGHT
 
 
-class Band(NamedTuple):
-    """A row of a drawing."""
-
-    name: str
-    marks: Sequence[Mark]
-
-
-class Scale(NamedTuple):
-    """Offsets of the log on a drawing."""
-
-    start: int
-    end: int
-
-    def mark(self, low: int, high: int, kind: str, title: str) -> Mark:
-        """Return the mark of a range of offsets."""
-        size = max(self.end - self.start, 1)
-        x = WIDTH * (min(max(low, self.start), self.end) - self.start) / size
-        width = max(WIDTH * (min(high, self.end) - max(low, self.start)) / size, _THINNEST)
-        return Mark(round(min(x, WIDTH - _THINNEST), 2), round(width, 2), kind, title)
-
-
-class Picture(NamedTuple):
-    """A drawing over a part of the log."""
-
-    start: int
-    end: int
-    bands: Sequence[Band]
-
-
-def store_picture(report: StoreReport) -> Picture | None:
+def store_picture(report: StoreReport) -> dict[str, object] | None:
     """Return a store to scale: the parts of the log that files and queues cover, and the places of problems."""
     used = [one for one in report.log.segments if one.end != "made ahead of need"]
     if not used:
         return None
-    scale = Scale(used[0].base_offset, max(one.base_offset + one.size for one in used))
-    log = [scale.mark(one.base_offset, one.base_offset + one.size, "file", _short(one.file, one.end)) for one in used]
-    written = [
-        scale.mark(one.base_offset, one.end_offset, "written", _short(one.file, f"to {one.end_offset:,}"))
+    start, end = used[0].base_offset, max(one.base_offset + one.size for one in used)
+
+    def mark(low: int, high: int, kind: str, title: str) -> Mark:
+        scale = WIDTH / max(end - start, 1)
+        x = scale * (min(max(low, start), end) - start)
+        width = max(scale * (min(high, end) - max(low, start)), _THINNEST)
+        return Mark(round(min(x, WIDTH - _THINNEST), 2), round(width, 2), kind, title)
+
+    log = [mark(one.base_offset, one.base_offset + one.size, "file", _short(one.file, one.end)) for one in used]
+    log += [
+        mark(one.base_offset, one.end_offset, "written", _short(one.file, f"to {one.end_offset:,}"))
         for one in used
         if one.end_offset is not None
     ]
-    log += written
     # What is wrong in the log is told by its offset there; elsewhere an offset is one of the file.
-    files = {one.file for one in used}
+    files_of_log = {one.file for one in used}
     log += [
-        scale.mark(one.offset, one.offset + 1, _class_of(one.severity), one.text)
+        mark(one.offset, one.offset + 1, _class_of(one.severity), one.text)
         for one in report.problems
-        if one.file in files and one.offset is not None and one.severity is not Severity.NOT_VERIFIED
+        if one.file in files_of_log and one.offset is not None and one.severity is not Severity.NOT_VERIFIED
     ]
-    largest = sorted(report.queues.queues, key=lambda queue: queue.units, reverse=True)[:_MOST_QUEUES]
-    queues = [
-        Band(
-            (name := f"{queue.topic}/{queue.queue_id}"),
-            [
-                scale.mark(
-                    queue.first_physical_offset,
-                    queue.last_physical_offset,
-                    _worst(report, f"consumequeue/{name}/") or "queue",
-                    f"{queue.units:,}",
-                )
-            ],
-        )
-        for queue in largest
-        if queue.first_physical_offset is not None and queue.last_physical_offset is not None
-    ]
+    bands = [("log", log)]
+    for queue in sorted(report.queues.queues, key=lambda queue: queue.units, reverse=True)[:_MOST_QUEUES]:
+        first, last, name = queue.first_physical_offset, queue.last_physical_offset, f"{queue.topic}/{queue.queue_id}"
+        if first is not None and last is not None:
+            kind = _worst(report, f"consumequeue/{name}/") or "queue"
+            bands.append((name, [mark(first, last, kind, f"{queue.units:,}")]))
     # A queue without a folder, and keys that no file has, are named by an offset of the log.
-    lost = [one for one in report.problems if one.severity is Severity.GAP and one.offset is not None]
-    queues += [
-        Band(one.file.partition("/")[2], [scale.mark(one.offset or 0, 0, "gap", one.text)])
-        for one in lost
-        if one.file.startswith("consumequeue/")
-    ][:_MOST_QUEUES]
+    lost = [
+        (one.file, mark(one.offset, 0, "gap", one.text))
+        for one in report.problems
+        if one.severity is Severity.GAP and one.offset is not None
+    ]
+    lost_queues = [(file.partition("/")[2], [gap]) for file, gap in lost if file.startswith("consumequeue/")]
+    bands += lost_queues[:_MOST_QUEUES]
     index = [
-        scale.mark(
+        mark(
             file.begin_physical_offset,
             file.end_physical_offset,
             _worst(report, file.file) or "index",
@@ -182,8 +200,8 @@ def store_picture(report: StoreReport) -> Picture | None:
         for file in report.index.files
         if file.entries
     ]
-    index += [scale.mark(one.offset or 0, 0, "gap", one.text) for one in lost if "/index/" in one.file]
-    return Picture(*scale, [Band("log", log), *queues, *([Band("index", index)] if index else [])])
+    index += [gap for file, gap in lost if "/index/" in file]
+    return {"start": start, "end": end, "bands": [*bands, *([("index", index)] if index else [])]}
 
 
 def _worst(report: StoreReport, part: str) -> str:
@@ -225,17 +243,8 @@ def histogram_marks(histogram: Histogram, path: str, asked: Iterable[tuple[str, 
     return marks
 
 
-class ShownBody(NamedTuple):
-    """A body, ready for a page."""
-
-    kind: str
-    kinds: tuple[str, ...]  # in which it can be shown
-    content: Markup
-    note: str
-
-
-def shown_body(message: Message, asked: str | None) -> ShownBody:
-    """Return the body as *asked*, or as it fits best."""
+def shown_body(message: Message, asked: str | None) -> dict[str, object]:
+    """Return the body as *asked*, or as it fits best, and the kinds in which it can be shown."""
     body, note = message.body_within(), ""
     if body is None:
         body = message.record.body
@@ -253,7 +262,7 @@ def shown_body(message: Message, asked: str | None) -> ShownBody:
     else:
         content = Markup("<pre>{}</pre>").format("\n".join(hex_lines(body[:_SHOWN_HEX])))
         note = f"{note} The first {_SHOWN_HEX:,} of {len(body):,} bytes.".strip() if len(body) > _SHOWN_HEX else note
-    return ShownBody(kind, kinds, content, note)
+    return {"kind": kind, "kinds": kinds, "content": content, "note": note}
 
 
 def hex_lines(data: bytes) -> Iterator[str]:

@@ -4,8 +4,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
+from typing import Any
 
-from jobs.browse.shown import CHAIN_SHOWN, Cell, Chain, Histogram, Link, Rows, rate
+from jobs.browse.shown import Cell, Histogram, Link, Rows, chain, rate
 from jobs.query.lookups import Deadline, read_page
 from jobs.query.message import MIN_TIME, Message, Wanted
 from jobs.query.reasons import open_halves
@@ -195,7 +196,7 @@ class StoreLists:
 
     # the index
 
-    def chains(self, message: Message) -> Iterator[Chain]:
+    def chains(self, message: Message) -> Iterator[dict[str, Any]]:
         """Yield for each key of a message the chain of the file that leads to it."""
         offset = message.record.physical_offset
         for key in dict.fromkeys(typed_index_keys(message.record, self.source.release)):
@@ -207,8 +208,7 @@ class StoreLists:
                     for hop in islice(_unbroken(file.chain(slot)), _LONGEST_CHAIN)
                 ]
                 if any(link.leads_here and link.has_hash for link in links):  # its keys may be in two files
-                    name = (file.file or "").rpartition("/")[2]
-                    yield Chain(key.key, name, slot, links[:CHAIN_SHOWN], len(links) > CHAIN_SHOWN)
+                    yield chain(key.key, (file.file or "").rpartition("/")[2], slot, links)
 
 
 def _spread(counts: list[int], messages: int, first: int, last: int) -> None:

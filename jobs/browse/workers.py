@@ -41,14 +41,6 @@ class Reply(NamedTuple):
     next: int | None = None  # of a download: the position where the next part begins
 
 
-class LateError(Exception):
-    """A question had no answer within its deadline."""
-
-
-class WorkerError(Exception):
-    """A process ended without an answer."""
-
-
 class Workers:
     """The processes that answer questions about one place."""
 
@@ -68,9 +60,9 @@ class Workers:
 
     async def answer(self, question: Question, seconds: float) -> Reply:
         """
-        Return the answer to a question; `LateError` where there is none after so many seconds.
+        Return the answer to a question; `TimeoutError` where there is none after so many seconds.
 
-        A caller that is cancelled ends the process that works for it.
+        `ConnectionError` where the process ends without one. A caller that is cancelled ends the process.
         """
         try:
             async with asyncio.timeout(seconds), self._turns:
@@ -81,10 +73,8 @@ class Workers:
                 except BaseException:
                     worker.stop()
                     raise
-        except TimeoutError:
-            raise LateError from None
-        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
-            raise WorkerError from error
+        except EOFError as error:
+            raise ConnectionError from error
         if len(self._idle) < _KEPT:
             self._idle.append(worker)
         else:

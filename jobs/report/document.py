@@ -135,13 +135,12 @@ def style_sheet() -> str:
 
 
 @cache
-def environment(package: str | None = None) -> "Environment":
-    """Return the templates of reports, and those in the folder of another *package*."""
+def environment(*packages: str) -> "Environment":
+    """Return the templates of reports, and those of other packages."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    folders = [PackageLoader(__package__), *([PackageLoader(package, "")] if package is not None else [])]
     made = Environment(
-        loader=ChoiceLoader(folders),
+        loader=ChoiceLoader([PackageLoader(one) for one in (__package__, *packages)]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_printable,

@@ -19,29 +19,14 @@ from jobs.query.source import Answer, Reason, Source
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release, Version
 
-
-class Letter(NamedTuple):
-    """One option of a command, in the releases [since, until)."""
-
-    letter: str
-    name: str  # its long form, and its name here
-    mark: str  # `!`: it is required; `?`: it takes no value
-    since: str
-    until: str
-
-    def is_known_to(self, version: Version) -> bool:
-        """Return whether a release has the option."""
-        after = not self.since or Version.parse(self.since) <= version
-        return after and (not self.until or version < Version.parse(self.until))
-
-
 _LETTER = re.compile(r"(\w):(\w+)([!?]?)(?:@([\d.]+))?(?:-([\d.]+))?")
 _ALWAYS = "n:namesrvAddr h:help?"
 _TIMES = "b:beginTimestamp e:endTimestamp"
 _TIMES_OF_KEYS = "b:beginTimestamp@5.1.1 e:endTimestamp@5.1.1"
 _DIRECTLY = "g:consumerGroup d:clientId"  # hand a message to a consumer: needs a broker
 
-# The options of each command, as `letter:name`, with the marks of `Letter` and `@since-until`.
+# The options of each command, as `letter:name`: `!` marks one that is required, `?` one that takes no value, and
+# `@since-until` one of the releases [since, until).
 COMMANDS: Mapping[str, str] = {
     "queryMsgByKey": (
         f"t:topic! k:msgKey! {_TIMES_OF_KEYS} c:maxNum@5.1.1-5.3.1 m:maxNum@5.3.1 c:cluster@5.3.1 p:keyType@5.4.0 "
@@ -199,8 +184,12 @@ def parse(arguments: Sequence[str], release: Release) -> Line:
             f"{name!r} is not an mqadmin command that is answered here for RocketMQ {release}; supported: {supported}"
         )
         raise UnsupportedFormat(reason)
-    known = [Letter(*found) for found in _LETTER.findall(f"{COMMANDS[name]} {_ALWAYS}")]
-    letters = [letter for letter in known if letter.is_known_to(release.version)]
+    version = release.version
+    letters = [
+        option
+        for *option, since, until in _LETTER.findall(f"{COMMANDS[name]} {_ALWAYS}")
+        if (not since or Version.parse(since) <= version) and (not until or version < Version.parse(until))
+    ]
     return Line(name, _options(name, words, letters, release))
 
 
@@ -218,18 +207,19 @@ def _has(release: Release, command: str) -> bool:
     return release.version >= Version.parse(_SINCE.get(command, "0.0.0"))
 
 
-def _options(command: str, words: list[str], letters: Sequence[Letter], release: Release) -> Mapping[str, str]:
-    short = "".join(letter.letter + ":" * (letter.mark != "?") for letter in letters)
-    long = [letter.name + "=" * (letter.mark != "?") for letter in letters]
+def _options(command: str, words: list[str], letters: Sequence[Sequence[str]], release: Release) -> Mapping[str, str]:
+    """Read the options of a line by their letters, names and marks."""
+    short = "".join(letter + ":" * (mark != "?") for letter, _, mark in letters)
+    long = [name + "=" * (mark != "?") for _, name, mark in letters]
     try:
         given, surplus = gnu_getopt(words, short, long)
     except GetoptError as error:
         raise UnsupportedFormat(f"mqadmin {command} of RocketMQ {release}: {error}") from error
     if surplus:
         raise UnsupportedFormat(f"mqadmin {command}: {surplus[0]!r} belongs to no option")
-    names = {f"-{letter.letter}": letter.name for letter in letters}
+    names = {f"-{letter}": name for letter, name, _ in letters}
     options = {names.get(option, option.removeprefix("--")): value.strip() for option, value in given}
-    for letter in letters:
-        if letter.mark == "!" and letter.name not in options:
-            raise UnsupportedFormat(f"mqadmin {command} of RocketMQ {release} needs -{letter.letter} ({letter.name})")
+    for letter, name, mark in letters:
+        if mark == "!" and name not in options:
+            raise UnsupportedFormat(f"mqadmin {command} of RocketMQ {release} needs -{letter} ({name})")
     return options

@@ -5,7 +5,7 @@ A name server gathers the topics of all its brokers, and only a running broker k
 those of a cluster of this broker alone, without a client.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jobs.console.exit_codes import ExitCode
@@ -220,8 +220,12 @@ def _policy_text(name: str, value: object) -> str:
     return f"{name[0].upper()}{name[1:]}{{{fields}}}"
 
 
-class _QueuePart(NamedTuple):
-    """A queue of a broker that is part of a static topic's queue."""
+class QueuePart(NamedTuple):
+    """
+    A queue of a broker that is part of a static topic's queue (5.0.0+), whose numbers stay when it moves.
+
+    The static queue is made of queues of brokers, one after another; each begins at one of its own offsets.
+    """
 
     broker: str
     queue_id: int
@@ -234,49 +238,33 @@ class _QueuePart(NamedTuple):
         return self.logic_offset + max(offset - self.start_offset, 0)
 
 
-class StaticQueue(NamedTuple):
+def static_queues(source: Source, topic: str) -> dict[int, tuple[QueuePart, QueuePart]]:
     """
-    One queue of a static topic (5.0.0+), whose numbers stay when it moves between brokers.
+    Return the queues of a static topic as a broker's table has them; none of any other topic.
 
-    It is made of queues of brokers, one after another; each begins at one of its own offsets.
+    Of each queue the part that has its first message, and the one that new messages go to.
     """
-
-    queue_id: int
-    parts: Sequence[_QueuePart]
-
-    @property
-    def first(self) -> _QueuePart:
-        """The part that holds the first message."""
-        return next((part for part in reversed(self.parts) if part.logic_offset == 0), self.parts[0])
-
-    @property
-    def last(self) -> _QueuePart:
-        """The part that new messages go to."""
-        return next((part for part in reversed(self.parts) if part.logic_offset >= 0), self.parts[-1])
-
-    def offsets(self, first: OffsetRange, last: OffsetRange) -> OffsetRange:
-        """Return the queue's offsets, of those of its first and last part."""
-        minimum = self.first.logical(first.minimum)
-        if self.first.end_offset >= self.first.start_offset:
-            minimum = min(minimum, self.first.logical(self.first.end_offset))
-        return OffsetRange(max(minimum, 0), max(self.last.logical(last.maximum), 0))
-
-
-def static_queues(source: Source, topic: str) -> list[StaticQueue]:
-    """Return the queues of a static topic as a broker's table has them; none of any other topic."""
     table = source.config_file(MAPPING_FILE).get("topicQueueMappingInfoMap")
     about = table.get(topic) if isinstance(table, dict) else None
     hosted = about.get("hostedQueues") if isinstance(about, dict) else None
-    if not isinstance(hosted, dict):
-        return []
-    queues = (
-        StaticQueue(int(number), [_part_of(item) for item in items if isinstance(item, dict)])
-        for number, items in hosted.items()
-        if isinstance(items, list) and number.isdecimal()
-    )
-    return sorted((queue for queue in queues if queue.parts), key=lambda queue: queue.queue_id)
+    found = {}
+    for number, items in hosted.items() if isinstance(hosted, dict) else ():
+        listed = items if isinstance(items, list) and number.isdecimal() else []
+        parts = [_part_of(item) for item in listed if isinstance(item, dict)]
+        if parts:
+            first = next((part for part in reversed(parts) if part.logic_offset == 0), parts[0])
+            found[int(number)] = first, next((part for part in reversed(parts) if part.logic_offset >= 0), parts[-1])
+    return dict(sorted(found.items()))
 
 
-def _part_of(item: Mapping[str, Any]) -> _QueuePart:
+def static_offsets(first: QueuePart, last: QueuePart, of_first: OffsetRange, of_last: OffsetRange) -> OffsetRange:
+    """Return a static queue's offsets, of those of its first and last part."""
+    minimum = first.logical(of_first.minimum)
+    if first.end_offset >= first.start_offset:
+        minimum = min(minimum, first.logical(first.end_offset))
+    return OffsetRange(max(minimum, 0), max(last.logical(of_last.maximum), 0))
+
+
+def _part_of(item: Mapping[str, Any]) -> QueuePart:
     numbers = (int(item.get(name, 0)) for name in ("queueId", "logicOffset", "startOffset", "endOffset"))
-    return _QueuePart(str(item.get("bname")), *numbers)
+    return QueuePart(str(item.get("bname")), *numbers)

@@ -16,6 +16,7 @@ from jobs.query.mqadmin.broker_tables import (
     LOGICAL_BROKER,
     consumer_config,
     consumer_progress,
+    static_offsets,
     static_queues,
     topic_list,
 )
@@ -343,14 +344,12 @@ def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, Offse
         newest = source.in_queue(topic, queue_id, offsets.maximum - 1) if offsets.maximum > 0 else None
         queues[queue_id] = offsets, newest.record.store_timestamp if newest else 0
     yield from ((broker, queue_id, *queue) for queue_id, queue in queues.items())
-    for static in static_queues(source, topic):
-        first, last = (
-            queues.get(part.queue_id) if part.broker == broker else None for part in (static.first, static.last)
-        )
+    for static_id, parts in static_queues(source, topic).items():
+        first, last = (queues.get(part.queue_id) if part.broker == broker else None for part in parts)
         if first is None or last is None:
-            context.printer.note(f"queue {static.queue_id} of {topic} is in part on another broker: left out")
+            context.printer.note(f"queue {static_id} of {topic} is in part on another broker: left out")
         else:
-            yield LOGICAL_BROKER, static.queue_id, static.offsets(first[0], last[0]), last[1]
+            yield LOGICAL_BROKER, static_id, static_offsets(*parts, first[0], last[0]), last[1]
 
 
 def _topic_status(line: Line, context: Context) -> ExitCode:

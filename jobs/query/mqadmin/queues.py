@@ -9,7 +9,6 @@ it takes the messages to be in memory, which those of a small log are. printMsg 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
-from enum import StrEnum, unique
 from typing import NamedTuple
 
 from jobs.console.exit_codes import ExitCode
@@ -32,17 +31,9 @@ _UNITS_FILTERED = 16_000 // UNIT.size  # maxFilterMessageCount, in bytes of unit
 _Tags = frozenset[str] | None  # None: all
 
 
-@unique
-class _Status(StrEnum):
-    """What a client makes of a broker's answer."""
-
-    FOUND = "FOUND"
-    NO_MATCHED = "NO_MATCHED_MSG"
-    NO_NEW = "NO_NEW_MSG"
-    ILLEGAL = "OFFSET_ILLEGAL"
-
-
-_Pull = tuple[_Status, list[Message], int]  # messages, perhaps none although the broker found some; the next offset
+# What a client makes of a broker's answer.
+_FOUND, _NO_MATCHED, _NO_NEW, _ILLEGAL = "FOUND", "NO_MATCHED_MSG", "NO_NEW_MSG", "OFFSET_ILLEGAL"
+_Pull = tuple[str, list[Message], int]  # messages, perhaps none although the broker found some; the next offset
 
 
 class PulledQueue(NamedTuple):
@@ -107,9 +98,9 @@ class PulledQueue(NamedTuple):
         """Pull from *offset*."""
         first, next_one = self.offsets
         if offset == next_one:
-            return _Status.NO_NEW, [], offset
+            return _NO_NEW, [], offset
         if not first <= offset < next_one:
-            return _Status.ILLEGAL, [], first if offset < first or first == 0 else next_one
+            return _ILLEGAL, [], first if offset < first or first == 0 else next_one
         pull_end = self.source.pull_end(self.topic, self.queue_id, offset)
         end = min(next_one, offset + _UNITS_FILTERED, pull_end)
         hashes = None if tags is None else {java_hash(tag) for tag in tags}
@@ -127,7 +118,7 @@ class PulledQueue(NamedTuple):
                 size += message.record.total_size
         if is_hole:  # the numbers of lost messages may be many, and a damaged number may be any
             offset = max(offset, self.source.next_number(self.topic, self.queue_id, offset))
-        status = _Status.FOUND if found else _Status.NO_MATCHED
+        status = _FOUND if found else _NO_MATCHED
         return status, [one for one in found if tags is None or one.tags in tags], offset
 
 
@@ -168,9 +159,9 @@ def print_topic(line: Line, context: Context) -> ExitCode:
         while offset < asked.maximum:
             status, messages, offset = queue.pull(offset, tags)
             _print(messages, queue, context, charset if prints_body else None)
-            if status is _Status.NO_MATCHED:
+            if status == _NO_MATCHED:
                 printer.layout(f"{queue.name} no matched msg. status={status}, offset={offset}{newline}")
-            elif status is not _Status.FOUND:
+            elif status != _FOUND:
                 break
         if newline:
             printer.layout(_LINE)
@@ -192,7 +183,7 @@ def print_queue(line: Line, context: Context) -> ExitCode:
     offset = asked.minimum
     while offset < asked.maximum:
         status, messages, offset = queue.pull(offset, tags)
-        if status is not _Status.FOUND:
+        if status != _FOUND:
             break
         found += len(messages)
         counted.update(message.tags for message in messages if message.tags and not message.tags.isspace())
@@ -281,13 +272,13 @@ def _consume(queue: PulledQueue, first: int, last: int, context: Context, charse
     offset = first
     while offset <= last:
         status, messages, offset = queue.pull(offset, None, last - offset + 1)
-        if status is _Status.FOUND:
+        if status == _FOUND:
             context.printer.layout("Consume ok\n")
             _print(messages, queue, context, charset)
             continue
-        ended = "no matched msg." if status is _Status.NO_MATCHED else "print msg finished."
+        ended = "no matched msg." if status == _NO_MATCHED else "print msg finished."
         context.printer.layout(f"{queue.name} {ended} status={status}, offset={offset}\n")
-        if status is not _Status.NO_MATCHED:
+        if status != _NO_MATCHED:
             return
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.browse.pages import message_at, position_text
-from jobs.browse.templates import Words
+from jobs.browse.shown import Words
 from jobs.query import story as timeline
 from jobs.query.lake_source import LakeSource
 from jobs.query.place import Place, open_place
