@@ -29,7 +29,7 @@ from tests.oracle.process import DriverProcess
 from tests.oracle.releases import MATRIX, SMALL_GEOMETRY, marks, version_of
 from tests.oracle.sessions import DirectMessage, RealBroker, open_broker
 from tests.support.lakes import ingest_store, leftovers, raw_rows
-from tests.support.query_lakes import open_lake
+from tests.support.query_stores import open_lake
 from tests.support.stores import segments_of
 from tests.support.waiting import free_port, wait_until
 

@@ -28,7 +28,7 @@ from tests.oracle.scenarios import SHORT_DELAYS
 from tests.oracle.sessions import ClientMessage, Consumed, Consumption, RealBroker
 from tests.oracle.stage import Stage
 from tests.support.lakes import ingest_store
-from tests.support.query_lakes import open_lake
+from tests.support.query_stores import open_lake
 from tests.support.waiting import wait_until
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"

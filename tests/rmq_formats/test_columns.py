@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
+from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, has_right_body_crc, record_of_row
@@ -319,16 +319,3 @@ def test_a_table_without_a_needed_column_is_refused_by_name() -> None:
 
     with pytest.raises(CorruptData, match="without the column store_host"):
         assemble(batch.drop_columns(["store_host"]))
-
-
-def test_a_reader_without_maps_gives_a_list_of_pairs() -> None:
-    batch = batch_of([a_record(properties=b"a\x01b\x02c\x01d\x02")])
-    pairs: Any = pa.array(
-        [[{"key": "a", "value": "b"}, {"key": "c", "value": "d"}]],
-        pa.large_list(pa.struct([("key", pa.string()), ("value", pa.string())])),
-    )
-
-    assembled = assemble(changed(batch, "properties", pairs))
-
-    assert set(COLUMNS) <= set(batch.schema.names)
-    assert 1 == len(parts(assembled))

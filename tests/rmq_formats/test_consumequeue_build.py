@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 import pytest
@@ -173,28 +172,8 @@ def test_many_units_of_one_record_outgrow_the_table(prefix: str, queues: int, re
     assert {packed.tags[n] for n in packed.tag_numbers} == {"t"}
 
 
-@pytest.mark.parametrize("queue_offset", [-(1 << 63), (1 << 63) - 1, 1 << 58, (1 << 58) + 1, -(1 << 58), -1])
-def test_a_queue_offset_that_no_queue_reaches_is_dropped(queue_offset: int) -> None:
-    """Its logical offset would overflow; nothing is filled up with blanks."""
-    unit = ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), queue_offset, 0, 10, 7, 0)
-    scalar = ConsumeQueue(100)
-    scalar.append(a_first(), RELEASES[-1])
-    scalar.append(unit._replace(physical_offset=10), RELEASES[-1])
-    builder = QueueBuilder(QueueKind.PLAIN, 100, QueueRules().releases)
-
-    assert filled(builder, [[a_first(), unit._replace(physical_offset=10)]]) == list(scalar.files())
-
-
 def a_first() -> ExpectedUnit:
     return ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), 0, 0, 10, 7, 0)
-
-
-def test_batches_that_are_built_already_add_nothing() -> None:
-    unit = ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 0, 50, 10, 7, 0, 2)
-    builder = QueueBuilder(QueueKind.BATCH, 92, QueueRules().releases)
-
-    assert len(filled(builder, [[unit], [unit], []])) == 1
-    assert builder.skipped == 1
 
 
 def test_many_queues_and_many_tags_outgrow_their_tables() -> None:
@@ -230,12 +209,6 @@ def test_a_range_has_its_own_queues_whatever_ranges_of_the_thread_had(
         packed, expected = collector.finish(), in_queues(log, QueueRules())
         assert packed.names == sorted(expected)
         assert unpacked(packed) == expected
-
-
-def test_a_range_without_records_has_no_queues() -> None:
-    packed = UnitCollector(QueueRules()).finish()
-
-    assert (packed.names, packed.starts.tolist(), packed.units.size) == ([], [0], 0)
 
 
 def packed_of(units: Sequence[ExpectedUnit]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
@@ -315,19 +288,6 @@ def test_extension_units_and_addresses_are_those_of_the_scalar_extension(
     assert made == codes
     for base, expected in scalar.files():
         assert bytes(files[base : base + 110]) == expected
-
-
-def test_extension_units_that_come_at_once_lie_as_those_that_come_one_by_one() -> None:
-    """Three files of five: each file that is full ends with a mark."""
-    units = np.zeros(12, packed_of([]).dtype)
-    at_once, one_by_one = ExtBuilder(110), ExtBuilder(110)
-    spans = [*chain.from_iterable(one_by_one.append(units[at : at + 1])[1] for at in range(len(units)))]
-    together = [*at_once.append(units[:5])[1], *at_once.append(units[5:])[1]]
-
-    assert len(spans) == len(units) + 2
-    assert [(span.offset, span.data.tobytes()) for span in together] == [
-        (span.offset, span.data.tobytes()) for span in spans
-    ]
 
 
 IN_PLACE, ELSEWHERE, SKIPPED = (0, 0), (1, 0), (0, 1)  # units that are misplaced, and skipped

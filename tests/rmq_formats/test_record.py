@@ -112,16 +112,6 @@ def test_each_host_has_its_own_length() -> None:
     assert all(decode_record(encode_record(record)) == record for record in (both, born, store, neither))
 
 
-def test_the_second_version_has_a_topic_length_of_two_bytes() -> None:
-    """5.1.0+ writes it for topics of more than 127 characters."""
-    topic = "%RETRY%" + "g" * 200
-
-    record = a_record(topic=topic, magic_code=MAGIC_V2)
-
-    assert decode_record(encode_record(record)).topic == topic
-    assert record.total_size == a_record(topic="", magic_code=MAGIC_V1).total_size + 1 + len(topic)
-
-
 @pytest.mark.parametrize(("topic", "magic_code"), [("t" * 128, MAGIC_V1), ("t" * 40000, MAGIC_V2)], ids=["V1", "V2"])
 def test_a_topic_too_long_for_its_version_cannot_be_encoded(topic: str, magic_code: int) -> None:
     """The broker would store a negative length and fail on its own record."""

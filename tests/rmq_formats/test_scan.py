@@ -159,12 +159,6 @@ def test_a_range_without_a_known_boundary_begins_at_a_record_that_proves_itself(
     assert found == [piece for piece in whole if piece.offset < BASE + end]
 
 
-def test_a_record_that_begins_behind_the_range_is_the_next_ones() -> None:
-    raw = log_of([a_record(b"x" * 200), a_record()], BASE)
-    assert scanned(raw, start=1, end=150, sync=True) == []
-    assert [piece.offset for piece in scanned(raw, start=1, sync=True)] == [BASE + a_record(b"x" * 200).total_size]
-
-
 @pytest.mark.parametrize(("limit", "expected"), [(STORED - 1, 0), (STORED, 2), (STORED + 8, 2), (STORED + 9, 4)])
 def test_records_settle_up_to_the_first_that_was_stored_too_late(limit: int, expected: int) -> None:
     """What is after it waits, too: nothing overtakes. A host of IPv6 moves where the time stands."""

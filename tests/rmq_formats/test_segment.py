@@ -26,7 +26,7 @@ from rmq_formats.commitlog.segment import (
 )
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
-from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, framed, log_of, noting, placed, reading
+from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, log_of, noting, placed, reading
 from tests.rmq_formats.strategies import FRAMINGS, mutations, records
 from tests.support.stores import newest_segment, walked_segments
 
@@ -82,6 +82,8 @@ CASES = {
     "both versions": (a_segment([ONE, a_record(topic="%RETRY%" + "g" * 150, magic_code=MAGIC_V2), TWO]), "RRRU"),
     "a wrong body, which the next record vouches for": (damaged(a_segment([ONE, TWO]), 88), "RRU"),
     "a wrong body, for which nobody vouches": (damaged(a_segment([TWO]), 88), "W"),
+    "a wrong body behind damage": (damaged(damaged(a_segment([ONE, TWO, THREE]), 0), ONE.total_size + 88), "DRU"),
+    "damage before the blank": (damaged(a_segment([ONE, TWO], sealed=True), ONE.total_size), "RDB"),
     "a copy of a record elsewhere": (b"\xff" * 10 + encode_record(ONE) + bytes(100), "W"),
     "a blank that names other bytes after damage": (b"\xff" * 20 + BLANK.pack(7, MAGIC_BLANK) + bytes(50), "W"),
     # Recovery moves the write position back and leaves what was there.
@@ -181,48 +183,6 @@ def test_an_entry_header_must_fit_its_record(field: str, value: int, reason: str
 
     assert kinds(pieces) == [DAMAGE, RECORD, UNWRITTEN]
     assert reason in pieces[0].reason
-
-
-def test_an_entry_must_be_as_long_as_its_record() -> None:
-    """Otherwise the next entry would not begin where the record ends."""
-    raw = framed(placed([ONE], 0, DLEDGER)[0], DLEDGER)
-    longer = DLEDGER_ENTRY.pack(1, len(raw) + 1, 0, 0, 0, 0, 0, 0, ONE.total_size + 1) + raw[48:] + b"\0"
-
-    pieces = list(walk(longer, 0, DLEDGER, final=True))
-
-    assert kinds(pieces) == [DAMAGE]
-    assert pieces[0].reason == f"entry of {ONE.total_size + 1} bytes around a record of {ONE.total_size}"
-
-
-@pytest.mark.parametrize("framing", Framing)
-def test_the_walk_goes_on_at_the_next_record_that_proves_itself(framing: Framing) -> None:
-    whole = a_segment([ONE, TWO, THREE], framing=framing)
-    second = framing.header_size + ONE.total_size
-
-    pieces = list(walk(damaged(whole, second + framing.header_size), 0, framing))
-
-    assert kinds(pieces) == [RECORD, DAMAGE, RECORD, UNWRITTEN]
-    assert starts(pieces)[1] == second
-    assert pieces[1].size == framing.header_size + TWO.total_size
-
-
-def test_a_record_behind_damage_must_have_a_right_body() -> None:
-    raw = damaged(a_segment([ONE, TWO, THREE]), 0)  # the first is deleted
-    raw = damaged(raw, ONE.total_size + 88)  # and the second's body is wrong
-
-    pieces = list(walk(raw, 0))
-
-    assert kinds(pieces) == [DAMAGE, RECORD, UNWRITTEN]
-    assert starts(pieces)[1] == ONE.total_size + TWO.total_size
-
-
-def test_damage_before_the_blank_ends_where_the_blank_names_the_bytes_left() -> None:
-    raw = damaged(a_segment([ONE, TWO], sealed=True), ONE.total_size)
-
-    pieces = list(walk(raw, 0))
-
-    assert kinds(pieces) == [RECORD, DAMAGE, BLANK_PIECE]
-    assert starts(pieces)[2] == ONE.total_size + TWO.total_size
 
 
 def test_a_record_that_is_being_written_waits() -> None:

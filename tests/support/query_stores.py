@@ -1,11 +1,12 @@
-"""Small stores as a broker would write them, for tests of queries: say which messages, the rest follows."""
+"""Small stores as a broker would write them, and their lakes: say which messages, the rest follows."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
+from jobs.query.lake_source import LakeSource, open_lake_stores
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
@@ -18,6 +19,7 @@ from rmq_formats.release import Release, rules_of
 from rmq_formats.store import name_of_offset
 from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
+from tests.support.lakes import Options, ingest_store
 
 SEGMENT_SIZE = 4096
 QUEUE_FILE_SIZE = 200
@@ -100,6 +102,27 @@ def opened(
     """Open a store for queries; a real broker's shows its own *geometry*."""
     with StoreReader(list_store(str(root)), geometry) as reader:
         yield StoreSource(reader, release, through_log=through_log)
+
+
+def write_lake(store: Path, lake: Path, release: Release = RELEASE, **options: Unpack[Options]) -> Path:
+    ingest_store(
+        store,
+        lake,
+        "b0",
+        release=str(release),
+        hash_slots=GEOMETRY.hash_slots,
+        index_num=GEOMETRY.index_num,
+        **options,
+    )
+    return lake
+
+
+def open_lake(
+    lake: Path | str, release: Release | None = None, broker: str | None = None, *, through_log: bool = False
+) -> LakeSource:
+    """Open the only store of a lake, or the one of a broker."""
+    (source,) = open_lake_stores(str(lake), broker, release, through_log=through_log)
+    return source
 
 
 def offsets(answer: Answer) -> list[int]:

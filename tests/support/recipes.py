@@ -7,10 +7,15 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from jobs.lake.tables import TIERED
+from jobs.store.selection import Selection
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.trace import TRACE_TOPIC
-from tests.support.query_lakes import write_copies, write_entries, write_messages, write_progress
-from tests.support.query_stores import RELEASE, Sent, stored, write_store
+from tests.support.lakes import table_of
+from tests.support.query_stores import Sent, stored, write_lake, write_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,8 +98,10 @@ def make_recipe_data(root: Path) -> Path:
     # The queue misses one number in the middle.
     gap = [record._replace(queue_offset=record.queue_offset + (record.queue_offset > 5)) for record in records]
     write_store(root / "store", gap)
-    write_messages(root / "lake", root / "store", RELEASE)
-    write_copies(root / "lake")
-    write_entries(root / "lake", gap, RELEASE)
-    write_progress(root / "lake", gap[-1].end_offset, {("G", "Orders", 0): 2})
+    (root / "store/config").mkdir()
+    (root / "store/config/consumerOffset.json").write_text('{"offsetTable":{"Orders@G":{0:2}}}')
+    write_lake(root / "store", root / "lake", selection=Selection(with_inflated=True))
+    copies = table_of(root / "lake/messages")
+    copies = copies.append_column("generation", pa.repeat(pa.scalar(0, pa.int32()), copies.num_rows))
+    write_deltalake(root / "lake/tiered", copies.select(TIERED.schema.names))
     return root

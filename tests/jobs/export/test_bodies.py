@@ -33,8 +33,7 @@ from rmq_formats.commitlog.layout import COMPRESSED, COMPRESSION_TYPE_SHIFT, Com
 from rmq_formats.commitlog.segment import Piece
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
-from tests.support.query_lakes import write_messages
-from tests.support.query_stores import RELEASE, Sent, stored, write_store
+from tests.support.query_stores import RELEASE, Sent, stored, write_lake, write_store
 from tests.support.stores import flip
 
 LIMIT = 1 << 16
@@ -46,7 +45,7 @@ def places(tmp_path: Path) -> dict[str, Asked]:
     packed = [Sent(keys=("k",), body=zlib.compress(body), sys_flag=COMPRESSED) for body in (SMALL, LARGE, CUT)]
     broken = Sent(keys=("k",), body=b"no stream", sys_flag=COMPRESSED)
     store = write_store(tmp_path / "store", stored([*packed, broken]))
-    write_messages(tmp_path / "lake", store, RELEASE)
+    write_lake(store, tmp_path / "lake")
     return {"store": Asked(Place(store=str(store))), "lake": Asked(Place(lake=str(tmp_path / "lake")))}
 
 

@@ -19,8 +19,7 @@ from rmq_formats.commitlog.layout import COMPRESSED
 from tests.golden import StoreOf
 from tests.support.commands import Run, state_of, without_spark
 from tests.support.lakes import ingest_store
-from tests.support.query_lakes import write_messages
-from tests.support.query_stores import RELEASE, SEGMENT_SIZE, Sent, stored, write_store
+from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_lake, write_store
 
 Export = Callable[..., list[dict[str, Any]]]
 
@@ -37,8 +36,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         packed = sent._replace(body=zlib.compress(body), sys_flag=COMPRESSED)
         messages.append(packed if number % 2 else sent._replace(body=body))
     store = write_store(root / "store", stored(messages))
-    write_messages(root / "lake", store, RELEASE)
-    return {"--store": store, "--lake": root / "lake"}
+    return {"--store": store, "--lake": write_lake(store, root / "lake")}
 
 
 @pytest.fixture

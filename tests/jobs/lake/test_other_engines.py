@@ -42,7 +42,7 @@ from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, rows_of
 from tests.support.meanwhile import followed, preceded
 from tests.support.other_engine import AGAIN, FEATURES, NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake, shared_lake
-from tests.support.query_lakes import open_lake
+from tests.support.query_stores import open_lake
 from tests.support.stores import stored_records
 
 pytestmark = pytest.mark.slow  # a statement of Spark SQL takes seconds

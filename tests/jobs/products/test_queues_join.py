@@ -5,29 +5,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.matching import Comparison, compare_group, gaps_between
-from jobs.products.queues.settling import (
-    by_record,
-    displaced_runs,
-    follows,
-    lost_between,
-    of_displaced,
-    without_meaning,
-    without_record,
-)
 from jobs.products.queues.unit_files import group_of, has_units, read_units, write_units
-from jobs.products.queues.unmatched import DAMAGED, Bounds, OddUnit, RecordAt
+from jobs.products.queues.unmatched import Bounds
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_ends import EVERYTHING
 from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
-from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
-from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind, QueueName
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
 RUNS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=12)
 NAMES = [QueueName(QueueKind.PLAIN, "T", number) for number in range(20)]
@@ -101,110 +90,3 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
         return pickle.dumps(compared)
 
     assert len(result(50)) < len(result(5)) + 8 * len(queues)
-
-
-T1, T2, OTHER = (QueueName(QueueKind.PLAIN, *name) for name in (("T1", 0), ("T2", 3), ("T1", 1)))
-LOG_END = 10_000
-GAPS = ((2_000, 3_000),)
-
-
-def unit(physical_offset: int = 500, size: int = 100, tags_code: int = 7) -> OddUnit:
-    return OddUnit(5, physical_offset, size, tags_code, np.zeros(1, PACKED_UNIT))
-
-
-def record(*places: tuple[QueueName, int]) -> RecordAt:
-    return RecordAt(tuple(ExpectedUnit(*place, 500, 100, 7, 1) for place in places), 1, None)
-
-
-@pytest.mark.parametrize(
-    ("odd", "has_file", "kind"),
-    [
-        (unit(0, 0, 0), True, DifferenceKind.HOLE),
-        (unit(0, 0, 0), False, DifferenceKind.MISSING_FILE),
-        (unit(0, PRE_BLANK_SIZE, 0), True, DifferenceKind.BLANK_INSIDE),
-        (unit(-1, 100, 7), True, DifferenceKind.CORRUPT),
-        (unit(500, 0, 7), True, DifferenceKind.CORRUPT),
-        (unit(500, -3, 7), True, DifferenceKind.CORRUPT),
-        (unit(), True, None),
-        (unit(0, 100, 0), True, None),
-    ],
-)
-def test_a_unit_that_leads_nowhere(odd: OddUnit, kind: DifferenceKind | None, *, has_file: bool) -> None:
-    assert (without_meaning(odd, has_file=has_file) or (None,))[0] is kind
-
-
-@pytest.mark.parametrize(
-    ("end", "start", "count", "lost", "found"),
-    [
-        (1_000, 4_000, 3, GAPS, 2_000),
-        (2_100, 2_500, 3, GAPS, 2_100),  # as far as the records around leave room
-        (1_000, 4_000, 100, GAPS, None),  # more than there is room for
-        (1_000, 2_000, 1, GAPS, None),
-        (3_000, 4_000, 1, GAPS, None),
-        (4_000, 1_000, 1, GAPS, None),
-        (1_000, 4_000, 8, ((1_500, 2_000), (3_000, 3_500)), 1_500),
-        (1_000, 4_000, 1, (), None),
-    ],
-)
-def test_blanks_stand_for_records_that_the_log_has_lost_between_those_around_them(
-    end: int, start: int, count: int, lost: tuple[tuple[int, int], ...], found: int | None
-) -> None:
-    assert lost_between(end, start, count, lost) == found
-
-
-@pytest.mark.parametrize(
-    ("offset", "found", "is_closed", "kind"),
-    [
-        (500, None, True, DifferenceKind.DANGLING),
-        (500, DAMAGED, True, DifferenceKind.DAMAGED_RECORD),
-        (2_000, None, True, DifferenceKind.LOST_RECORD),
-        (2_999, DAMAGED, True, DifferenceKind.LOST_RECORD),
-        (3_000, None, True, DifferenceKind.DANGLING),
-        (LOG_END, None, True, DifferenceKind.BEHIND_LOG),
-        (LOG_END, None, False, None),  # a copy of a store that was written to: the log was copied before
-    ],
-)
-def test_a_unit_without_record(offset: int, found: str | None, kind: DifferenceKind | None, *, is_closed: bool) -> None:
-    """A gap of the log explains before damage does; a store that is written to may be ahead of its log."""
-    assert without_record(unit(offset), found, LOG_END, GAPS, is_closed=is_closed) is kind
-
-
-@pytest.mark.parametrize(
-    ("of_record", "kind", "wrong"),
-    [
-        (record(), DifferenceKind.HIDDEN_RECORD, ("transaction_type",)),
-        (record((T2, 5)), DifferenceKind.FOREIGN, ("topic", "queue_id")),
-        (record((OTHER, 5)), DifferenceKind.FOREIGN, ("queue_id",)),
-        (record((T1, 4)), DifferenceKind.DUPLICATE, ("queue_offset",)),
-        (record((T2, 9), (T1, 5)), None, ()),
-    ],
-)
-def test_a_unit_of_a_record_that_has_its_own(
-    of_record: RecordAt, kind: DifferenceKind | None, wrong: tuple[str]
-) -> None:
-    found, _, fields = by_record(unit(), T1, of_record)
-    assert (found, fields) == (kind, wrong)
-
-
-def test_displaced_units_are_cut_into_runs_and_say_by_how_much_they_are_shifted() -> None:
-    assert list(displaced_runs([(7, 1), (3, 4), (4, 3)])) == [[(3, 4), (4, 3)], [(7, 1)]]
-    assert list(displaced_runs([])) == []
-    shifted, restarted = of_displaced(T1, [(3, 2), (4, 0)])
-    assert (shifted.kind, shifted.shift) == (DifferenceKind.MISPLACED, 1)
-    assert restarted.kind is DifferenceKind.RESTARTED
-
-
-@pytest.mark.parametrize(
-    ("shift", "missing", "bad", "is_consequence"),
-    [
-        (-2, {10, 11}, set(), True),  # two units before are lost: all later ones moved up
-        (-2, {10}, set(), False),
-        (1, set(), {9}, True),  # one unit too many before
-        (1, set(), {8}, False),
-    ],
-)
-def test_units_that_others_have_pushed_are_no_fault_of_their_own(
-    shift: int, missing: set[int], bad: set[int], *, is_consequence: bool
-) -> None:
-    shifted = Difference(DifferenceKind.MISPLACED, T1, 10, "", "", shift=shift)
-    assert follows(shifted, missing.__contains__, bad.__contains__) is is_consequence

@@ -42,8 +42,7 @@ from tests.support.agreeing_verbs import of_agreement
 from tests.support.commands import Outcome, Run
 from tests.support.fault_draws import Draw, drawn, failure, judged
 from tests.support.lakes import ingest_store
-from tests.support.query_lakes import open_lake
-from tests.support.query_stores import SEGMENT_SIZE, Sent, offsets, stored, write_store
+from tests.support.query_stores import SEGMENT_SIZE, Sent, offsets, open_lake, stored, write_store
 from tests.support.stores import flip, records_of, segments_of
 
 STORES = ("b420-base", "b470-base", "b498-base", "b514-base", "b533-base")

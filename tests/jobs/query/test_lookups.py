@@ -1,6 +1,5 @@
 """Queries of stores and lakes, with and without their indexes, and a plain look at every message agree."""
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,17 +11,19 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.library import by_any_id, by_key, by_offset, by_unique_key, open_source
+from jobs.products.registry import NAMES
 from jobs.query import lookups, store_log
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import TimeWindow
 from jobs.query.source import Answer, ReasonKind, silent
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
+from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord, encode_record
@@ -35,8 +36,17 @@ from tests.rmq_formats.builders import BROKER, STORED
 from tests.rmq_formats.strategies import mutations
 from tests.support.commands import overwrite
 from tests.support.lakes import ingest_store, table_of
-from tests.support.query_lakes import open_lake, write_entries, write_messages
-from tests.support.query_stores import GEOMETRY, RELEASE, Sent, offsets, opened, stored, write_store
+from tests.support.query_stores import (
+    GEOMETRY,
+    RELEASE,
+    Sent,
+    offsets,
+    open_lake,
+    opened,
+    stored,
+    write_lake,
+    write_store,
+)
 from tests.support.stores import stored_records
 
 # "Aa" and "BB" have one hash, and so have all texts made of them: every lookup meets other keys.
@@ -206,11 +216,12 @@ def both(records: list[MessageRecord]) -> Iterator[tuple[StoreSource, list[LakeS
     with TemporaryDirectory() as folder:
         root = Path(folder)
         store = write_store(root / "store", records)
-        write_messages(root / "bare", store, RELEASE)
-        shutil.copytree(root / "bare", root / "whole")
-        write_entries(root / "whole", records, RELEASE)
+        lakes = [
+            open_lake(write_lake(store, root / name, tables=tables), RELEASE)
+            for name, tables in (("whole", NAMES), ("bare", NAMES - {"index"}))
+        ]
         with opened(store) as source:
-            yield source, [open_lake(root / name, RELEASE) for name in ("whole", "bare")]
+            yield source, lakes
 
 
 def _is_same(expected: Answer, answer: Answer) -> None:
@@ -249,9 +260,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeSource:
     root = tmp_path_factory.mktemp("lake")
     records = stored([Sent(keys=(f"k{n}", "it's"), unique_key=f"id{n}", body=bytes(n)) for n in range(30)])
     store = write_store(root / "store", records)
-    write_messages(root / "lake", store, RELEASE)
-    write_entries(root / "lake", records, RELEASE)
-    return open_lake(root / "lake", RELEASE)
+    return open_lake(write_lake(store, root / "lake"), RELEASE)
 
 
 def test_a_quote_in_a_key_is_a_letter(lake: LakeSource) -> None:
@@ -273,8 +282,8 @@ def test_an_offset_without_a_message_says_what_is_there(lake: LakeSource, offset
 def test_a_message_that_the_lake_has_not_indexed_is_told_and_can_be_shown(tmp_path: Path) -> None:
     """A run that was cut off between two tables leaves messages without their entries, until the next one."""
     records = stored([Sent(keys=("1",)), Sent(keys=("4711",))])
-    write_messages(tmp_path / "lake", write_store(tmp_path / "store", records), RELEASE)
-    write_entries(tmp_path / "lake", records[:1], RELEASE)
+    write_lake(write_store(tmp_path / "store", records), tmp_path / "lake")
+    DeltaTable(tmp_path / "lake/index_entries").delete(f"physical_offset = {records[1].physical_offset}")
     answer = lookups.by_key(open_lake(tmp_path / "lake", RELEASE), "Orders", "4711")
     through = lookups.by_key(open_lake(tmp_path / "lake", through_log=True), "Orders", "4711")
 
@@ -285,8 +294,8 @@ def test_a_message_that_the_lake_has_not_indexed_is_told_and_can_be_shown(tmp_pa
 
 def test_a_lake_without_bodies_still_shows_its_messages(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", stored([Sent(keys=("k",))]))
-    write_messages(tmp_path / "lake", store, RELEASE, with_body=False)
-    source = open_lake(tmp_path / "lake", RELEASE)
+    selection = Selection(with_body=False)
+    source = open_lake(write_lake(store, tmp_path / "lake", selection=selection), RELEASE)
     answer = lookups.by_key(source, "Orders", "k")
 
     assert [b""] == [message.record.body for message in answer.messages]
@@ -312,8 +321,7 @@ SENT = [Sent("Orders", ("4711",), f"ID{number}", body=b"%d" % number) for number
 def test_a_store_and_a_lake_are_asked_by_the_same_functions(tmp_path: Path) -> None:
     records = stored(SENT)
     store, lake = write_store(tmp_path / "store", records), tmp_path / "lake"
-    write_messages(lake, store, RELEASE)
-    write_entries(lake, records, RELEASE)
+    write_lake(store, lake)
     conf = tmp_path / "broker.conf"
     conf.write_text(f"maxHashSlotNum={GEOMETRY.hash_slots}\nmaxIndexNum={GEOMETRY.index_num}\n")
 
@@ -362,8 +370,7 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return two lakes, one with eight times the messages of the other, all under one key and one tag."""
     folder = tmp_path_factory.mktemp("memory")
     records = stored([Sent(keys=("k",), unique_key="id", tags="common")])
-    write_messages(folder / "one", write_store(folder / "store", records), RELEASE)
-    write_entries(folder / "one", records, RELEASE)
+    write_lake(write_store(folder / "store", records), folder / "one")
     return _repeated(folder, COPIES), _repeated(folder, COPIES * 8)
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 
 from jobs.console.exit_codes import ExitCode
+from jobs.products.registry import NAMES
 from jobs.query.mqadmin.arguments import parse
 from jobs.query.mqadmin.java import check_charset, decode_as_java, map_text
 from jobs.query.mqadmin.text import host_text, pad, time_text
@@ -22,8 +23,7 @@ from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import FOLDER, FeatureStore, StoreOf, unpack_feature
 from tests.rmq_formats.strategies import I64
 from tests.support.commands import Outcome, Run
-from tests.support.query_lakes import write_entries, write_messages
-from tests.support.query_stores import RELEASE, Sent, stored, write_store
+from tests.support.query_stores import RELEASE, Sent, stored, write_lake, write_store
 
 
 @pytest.fixture
@@ -217,9 +217,8 @@ def test_pulled_messages_are_json_for_scripts(line: str, count: int, pull: Run) 
 
 @pytest.mark.parametrize("line", ["printMsgByQueue -t Orders -a b0 -i 1 -p true", "consumeMessage -t Orders -c 30"])
 def test_a_lake_gives_the_messages_of_its_store(line: str, store: Path, pull: Run, tmp_path: Path) -> None:
-    write_messages(tmp_path / "lake", store, RELEASE)
     _, of_store, _ = pull(line)
-    code, of_lake, _ = pull(line, place=tmp_path / "lake")
+    code, of_lake, _ = pull(line, place=write_lake(store, tmp_path / "lake"))
 
     shown = [[row for row in text.splitlines() if row.startswith("MSGID")] for text in (of_store, of_lake)]
     assert code == ExitCode.CLEAN
@@ -321,10 +320,8 @@ def test_a_trace_does_nothing_to_a_terminal(traced: Run, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("with_entries", [True, False])
 def test_a_lake_has_the_traces_of_its_store(with_entries: bool, tmp_path: Path, traced: Run) -> None:
-    write_messages(tmp_path / "lake", tmp_path / "store", RELEASE)
-    if with_entries:
-        write_entries(tmp_path / "lake", stored(_MESSAGES), RELEASE)
-    code, out, _ = traced("both", place=tmp_path / "lake")
+    tables = NAMES if with_entries else NAMES - {"index"}
+    code, out, _ = traced("both", place=write_lake(tmp_path / "store", tmp_path / "lake", tables=tables))
 
     assert code == ExitCode.CLEAN
     assert out == _BOTH.format(host=out.splitlines()[1].split()[2])

@@ -26,8 +26,7 @@ from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
 from tests.golden import StoreOf
 from tests.support.lakes import ingest_store
-from tests.support.query_lakes import open_lake
-from tests.support.query_stores import RELEASE, Sent, opened, stored, write_store
+from tests.support.query_stores import RELEASE, Sent, open_lake, opened, stored, write_store
 from tests.support.stores import stored_records
 
 # One line for each implementation: how it opens the store, and the lake that was made of it.

@@ -22,8 +22,7 @@ from tests.golden import StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store
-from tests.support.query_lakes import open_lake, write_entries, write_messages
-from tests.support.query_stores import GEOMETRY, Sent, opened, stored, write_segment, write_store
+from tests.support.query_stores import GEOMETRY, Sent, open_lake, opened, stored, write_lake, write_segment, write_store
 
 _SENT = re.compile(
     r"^SENT (\S+) status=SEND_OK msgId=(\S+) offsetMsgId=(\S+) queue=(\S+)/(\d+) queueOffset=(\d+)", re.MULTILINE
@@ -314,9 +313,8 @@ def test_a_tag_is_not_missed_in_an_index_of_a_release_that_may_not_index_tags(tm
     store = write_store(tmp_path / "store", records, release=Release.of("5.3.3"))
     asked = Place(store=str(store), geometry=GEOMETRY)
     if place == "lake":
-        write_messages(tmp_path / "lake", store, Release.of("5.3.3"))
-        write_entries(tmp_path / "lake", records, Release.of("5.3.3"))
-        asked = Place(lake=str(tmp_path / "lake"))
+        asked = Place(lake=str(write_lake(store, tmp_path / "lake", Release.of("5.3.3"))))
+        shutil.rmtree(tmp_path / "lake/runs")  # which says that it was 5.3.3
     with open_place(asked) as source:
         (story,) = timeline.stories(source, timeline.by_id(source, "ID", "Orders").messages)
     checks = {fact.key: fact.check for fact in story.copies[0].keys}
