@@ -22,7 +22,7 @@ from jobs.ingest.run import ingest
 from jobs.launch.spark import on_half_the_cores
 from jobs.storage import storage_of
 from jobs.storage.local import Care
-from jobs.store.beside_broker import DiskWouldFillError, broker_process
+from jobs.store.beside_broker import DiskWouldFillError
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
@@ -73,13 +73,6 @@ def held(store: Path) -> Iterator[int]:
         assert "held" == process.stdout.readline().strip()
         yield process.pid
         process.communicate()
-
-
-def test_the_lock_tells_whether_a_broker_runs_not_the_file(store: Path) -> None:
-    assert broker_process(str(store)) is None
-    with held(store) as process:
-        assert process == broker_process(str(store))
-    assert broker_process(str(store)) is None
 
 
 def test_priorities_go_down_once_and_are_inherited(store: Path) -> None:

@@ -1,8 +1,7 @@
 """Tiny stores, mutated: what the readable modules find in them, and what plan, scan and columns find."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -11,7 +10,6 @@ from jobs.store.chain import read_chained, watermark
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
-from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -165,40 +163,26 @@ def _log(content: bytes, base: int) -> SegmentBytes:
     return replace(plain, framing=framing_of(plain.read, plain.size, base))
 
 
-def found(root: Path, range_size: int, *, columns: bool = True) -> Result:
+def found(root: Path, range_size: int) -> Result:
     store = list_store(str(root))
     ranges = plan_ranges(store, store.start_offset, range_size)
-    outcomes = read_chained(OneByOne(), ranges, partial(_collected, _rows if columns else _raw))
+    outcomes = read_chained(OneByOne(), ranges, _collected)
     rows = [row for outcome in outcomes for row in outcome.payload[0]]
     damage = [place for outcome in outcomes for place in outcome.payload[1]]
     return Result(rows, sorted(damage), watermark(outcomes, store.start_offset))
 
 
-def _collected(
-    of_records: Callable[[Records], tuple[Rows, Damage]], _: Range, pieces: Iterator[Records | Piece]
-) -> tuple[Rows, Damage]:
+def _collected(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]:
     rows: Rows = []
     damage: Damage = []
     for item in pieces:
         if isinstance(item, Piece):
             damage += [(item.offset, item.size)] if item.kind is PieceKind.DAMAGE else []
         else:
-            good, bad = of_records(item)
-            rows += good
+            batch, bad = message_batch(item, PropertyParser.SCAN)
+            rows += [(row["physical_offset"], encode_record(record_of_row(row))) for row in batch.to_pylist()]
             damage += bad
     return rows, damage
-
-
-def _rows(records: Records) -> tuple[Rows, Damage]:
-    batch, bad = message_batch(records, PropertyParser.SCAN)
-    return [(row["physical_offset"], encode_record(record_of_row(row))) for row in batch.to_pylist()], bad
-
-
-def _raw(records: Records) -> tuple[Rows, Damage]:
-    places = [*zip(records.positions.tolist(), records.sizes.tolist(), strict=True)]
-    good = [(at, size) for at, size in places if kernels.has_right_crc(records.buffer, at)]
-    bad = [(records.base_offset + at, size) for at, size in places if (at, size) not in good]
-    return [(records.base_offset + at, bytes(records.buffer[at : at + size])) for at, size in good], bad
 
 
 def lost(store: TinyStore, result: Result) -> list[int]:

@@ -45,13 +45,13 @@ _ON_SPARK = 50  # stores, of two hundred in the campaign
 
 
 @settings(max_examples=300)
-@given(st.randoms(use_true_random=False), st.sampled_from(RANGE_SIZES), st.booleans())
-def test_mutated_stores_give_right_rows_or_quarantine(random: Random, range_size: int, columns: bool) -> None:
+@given(st.randoms(use_true_random=False), st.sampled_from(RANGE_SIZES))
+def test_mutated_stores_give_right_rows_or_quarantine(random: Random, range_size: int) -> None:
     store = mutated_store(random)
     with TemporaryDirectory() as folder:
         store.write(Path(folder))
 
-        result = found(Path(folder), range_size, columns=columns)
+        result = found(Path(folder), range_size)
 
     assert expected(store) == result
     assert lost(store, result) == []

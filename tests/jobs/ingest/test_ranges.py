@@ -1,6 +1,5 @@
 """Ranges of a log: any cut gives the same pieces, whatever lies in the bytes. No Spark here."""
 
-import random
 import shutil
 from collections.abc import Iterator, Sequence
 from heapq import heapreplace
@@ -24,10 +23,10 @@ from jobs.store.store import Segment, list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece, PieceKind, walk
+from rmq_formats.commitlog.segment import Piece
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf
-from tests.rmq_formats.builders import a_record, placed
+from tests.rmq_formats.builders import a_record
 from tests.support.stores import log_folders, records_of, segments_of
 
 SEGMENT = 1 << 14
@@ -88,23 +87,6 @@ def test_bodies_that_hold_whole_records_fool_no_range(tmp_path: Path, range_size
 
     assert expected == [offset for outcome in outcomes for offset in outcome.payload]
     assert any(offset not in expected for offsets in fooled for offset in offsets)
-
-
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("seed", range(20))
-def test_damage_gives_the_same_records_whatever_the_cut(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    records = placed([a_record(chance.randbytes(chance.randrange(400))) for _ in range(40)])
-    content = bytearray(b"".join(map(encode_record, records)).ljust(SEGMENT, b"\0"))
-    for _ in range(chance.randrange(1, 12)):
-        at = chance.randrange(records[-1].end_offset)
-        content[at : at + chance.choice([1, 4, 300])] = chance.randbytes(1)
-    content = content[:SEGMENT].ljust(SEGMENT, b"\0")
-    expected = [piece.offset for piece in walk(bytes(content), 0) if piece.kind is PieceKind.RECORD]
-    store = _log(tmp_path, bytes(content))
-
-    for range_size in (50, 700, 4096, SEGMENT):
-        assert expected == _read(store, range_size)[0], range_size
 
 
 def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: StoreOf, tmp_path: Path) -> None:

@@ -180,34 +180,6 @@ def test_rows_of_another_engine_without_our_columns_survive_a_merge(lake: Shared
     assert lake.values("topic")[-1] == "theirs"
 
 
-# Statements that tests/jobs/lake/test_other_engines_in_any_order.py does not draw.
-HARMLESS = {
-    "v2 checkpoints": ("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.checkpointPolicy' = 'v2')",),
-    "a longer retention": (
-        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 30 days')",
-    ),
-}
-
-
-@pytest.mark.parametrize("statements", HARMLESS.values(), ids=HARMLESS)
-def test_statements_that_leave_every_row(lake: SharedLake, statements: Sequence[str]) -> None:
-    offsets = lake.offsets()
-
-    lake.sql(*statements)
-    assert lake.offsets() == offsets
-    tags = lake.values("tags")
-    new = lake.grow(5)
-    lake.run()
-    assert lake.offsets() == [*offsets, *new]
-    optimize(str(lake.path), OneByOne())
-
-    assert lake.offsets() == [*offsets, *new]
-    assert {offset: tag for offset, tag in lake.values("tags").items() if offset in tags} == tags
-    cut = lake.grow(3)
-    lake.run()
-    assert lake.offsets() == [*offsets, *new, *cut]
-
-
 def test_a_lake_whose_rows_were_copied_without_its_transactions_is_refused(lake: SharedLake, tmp_path: Path) -> None:
     offsets = lake.offsets()
     copy = tmp_path / "copy"
@@ -276,20 +248,6 @@ def test_times_that_spark_has_written_again_stay_as_they_are(lake: SharedLake) -
     assert lake.files() == 1
     born = lake.values("CAST(CAST(born_time AS BIGINT) / 1000 AS BIGINT)")
     assert [born[at] for at in placed] == far
-
-
-def test_a_clone_is_a_table_of_its_own(lake: SharedLake, tmp_path: Path) -> None:
-    offsets = lake.offsets()
-    lake.sql(f"CREATE TABLE delta.`{tmp_path}/clone/messages` SHALLOW CLONE {{messages}}")
-    lake.sql(f"DELETE FROM delta.`{tmp_path}/clone/messages` WHERE {THIRD}")
-
-    new = lake.grow(4)
-    lake.run()
-    optimize(str(lake.path), OneByOne())
-
-    assert lake.offsets() == [*offsets, *new]
-    rows = lake.spark.sql(f"SELECT physical_offset FROM delta.`{tmp_path}/clone/messages`").collect()
-    assert sorted(row.physical_offset for row in rows) == [at for at in offsets if at % 3]
 
 
 UNREAD = {
@@ -432,16 +390,6 @@ def test_a_merge_names_a_file_that_is_missing(lake: SharedLake) -> None:
 
     with pytest.raises(FileNotFoundError, match=path.name):
         compact(lake.lake, MESSAGES)
-
-
-def test_files_that_deltalake_has_written_again_are_merged(lake: SharedLake) -> None:
-    offsets = lake.offsets()
-    DeltaTable(lake.path / "messages").update(updates={"tags": "'x'"}, predicate=f"physical_offset = {offsets[0]}")
-
-    optimize(str(lake.path), OneByOne())
-
-    assert (lake.offsets(), lake.files()) == (offsets, 1)
-    assert lake.values("tags")[offsets[0]] == "x"
 
 
 def test_a_merge_goes_on_after_a_commit_that_only_adds(lake: SharedLake) -> None:

@@ -41,6 +41,7 @@ PROPERTIES = {  # what platforms turn on by themselves
     "enableInCommitTimestamps": ("true", "false"),
     "checkpointPolicy": ("v2", "classic"),
     "checkpointInterval": ("1", "10"),
+    "deletedFileRetentionDuration": ("interval 30 days", "interval 7 days"),
 }
 MAPPED = SET % ("columnMapping.mode", "name")
 REFUSED = {

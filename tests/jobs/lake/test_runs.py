@@ -98,20 +98,6 @@ def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, st
     assert leftovers(Path(lake.location)) == []
 
 
-def test_eight_threads_prepare_one_run_and_one_wins(lake: Lake, store: KnownStore) -> None:
-    def attempt(_: int) -> bool:
-        try:
-            prepare(lake, a_manifest(lake, store))
-        except HeldByOtherError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(attempt, range(8)))
-
-    assert won.count(True) == 1
-
-
 def test_a_prepared_run_is_committed_from_its_manifest_alone_and_once(lake: Lake, store: KnownStore) -> None:
     prepare(lake, a_manifest(lake, store))
     (found,) = known_stores(lake)

@@ -13,15 +13,12 @@ from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
 from jobs.query.lake_tables import LISTED
 from jobs.query.lookups import Deadline, position_of, read_page
-from jobs.query.message import MAX_TIME, KeyWanted, Message, Wanted
+from jobs.query.message import MAX_TIME, Message, Wanted
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source
 from rmq_formats.body import decode_body
-from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.consumequeue.unit import QueueRules, expected_units
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
 from tests.golden import StoreOf
@@ -82,49 +79,6 @@ def test_every_message_is_at_its_offset_and_none_elsewhere(source: Source, recor
     covered = source.coverage()
     assert (records[0].physical_offset, records[-1].end_offset) == (covered.first_offset, covered.end_offset)
     assert records[0].store_timestamp == covered.first_time
-
-
-def test_every_key_leads_to_its_messages_the_newest_first(source: Source, records: list[MessageRecord]) -> None:
-    indexed = [one for one in records if transaction_type(one.sys_flag) is not TransactionType.ROLLBACK]
-    for topic in ("T1", "none"):
-        for key in {key for one in indexed for key in _properties(one).get("KEYS", "").split(" ") if key}:
-            with_key = [
-                one
-                for one in reversed(indexed)
-                if one.topic == topic and key in _properties(one).get("KEYS", "").split(" ")
-            ]
-            found = _offsets(list(source.by_key(KeyWanted(KeyKind.KEY, topic, key))))
-            assert [one.physical_offset for one in with_key] == list(dict.fromkeys(found))
-            assert {*found} <= {*_offsets(list(source.by_entry(KeyWanted(KeyKind.KEY, topic, key))))}
-
-
-def test_a_key_is_limited_to_its_times(source: Source, records: list[MessageRecord]) -> None:
-    with_key = [one for one in records if one.topic == "T1" and _properties(one).get("TAGS") == "TagA"]
-    begin, end = with_key[1].store_timestamp, with_key[-2].store_timestamp
-    found = source.by_key(KeyWanted(KeyKind.TAG, "T1", "TagA", begin, end))
-
-    inside = [one.physical_offset for one in reversed(with_key) if begin <= one.store_timestamp <= end]
-    assert list(dict.fromkeys(_offsets(list(found)))) == inside != []
-
-
-def test_every_queue_has_its_messages_by_their_numbers(source: Source, records: list[MessageRecord]) -> None:
-    expected: dict[tuple[str, int], dict[int, int]] = {}
-    for record in records:
-        for unit in expected_units(record, QueueRules(((0, RELEASE),))):
-            if unit.queue.topic == record.topic:
-                queue = expected.setdefault((record.topic, record.queue_id), {})
-                queue[unit.queue_offset] = record.physical_offset
-    for (topic, queue_id), queue in expected.items():
-        held = source.queue_offsets(topic, queue_id)
-        assert held is not None
-        assert (min(queue), max(queue) + 1) == held
-        assert list(queue.values()) == _offsets(list(source.by_queue(topic, queue_id, *held)))
-        assert queue_id in source.queue_ids(topic)
-        last = source.in_queue(topic, queue_id, max(queue))
-        assert last is not None
-        assert queue[max(queue)] == last.record.physical_offset
-    assert {topic for topic, _ in expected} <= source.topics()
-    assert source.queue_offsets("none", 0) is None
 
 
 TIME = 1795160559700
