@@ -104,16 +104,9 @@ def opened(
         yield StoreSource(reader, release, through_log=through_log)
 
 
-def write_lake(store: Path, lake: Path, release: Release = RELEASE, **options: Unpack[Options]) -> Path:
-    ingest_store(
-        store,
-        lake,
-        "b0",
-        release=str(release),
-        hash_slots=GEOMETRY.hash_slots,
-        index_num=GEOMETRY.index_num,
-        **options,
-    )
+def write_lake(store: Path, lake: Path, **options: Unpack[Options]) -> Path:
+    usual: Options = {"release": str(RELEASE), "hash_slots": GEOMETRY.hash_slots, "index_num": GEOMETRY.index_num}
+    ingest_store(store, lake, "b0", **(usual | options))
     return lake
 
 

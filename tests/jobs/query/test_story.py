@@ -313,7 +313,7 @@ def test_a_tag_is_not_missed_in_an_index_of_a_release_that_may_not_index_tags(tm
     store = write_store(tmp_path / "store", records, release=Release.of("5.3.3"))
     asked = Place(store=str(store), geometry=GEOMETRY)
     if place == "lake":
-        asked = Place(lake=str(write_lake(store, tmp_path / "lake", Release.of("5.3.3"))))
+        asked = Place(lake=str(write_lake(store, tmp_path / "lake", release="5.3.3")))
         shutil.rmtree(tmp_path / "lake/runs")  # which says that it was 5.3.3
     with open_place(asked) as source:
         (story,) = timeline.stories(source, timeline.by_id(source, "ID", "Orders").messages)
