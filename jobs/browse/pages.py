@@ -13,7 +13,7 @@ from jobs.browse.lake_lists import LakeLists
 from jobs.browse.shown import Words, hex_lines, histogram_marks, rendered, shown_body, store_picture
 from jobs.browse.store_lists import StoreLists
 from jobs.browse.workers import Question, Reply
-from jobs.console.moments import GivenTime
+from jobs.console.amounts import GivenTime
 from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.commitlog import record_fields
 from jobs.inspect.inspection import inspect_store

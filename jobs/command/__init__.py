@@ -1,1 +1,54 @@
-"""The command line: options, configuration, errors, and the one place that turns an exception into an exit code."""
+"""
+The command line: options, configuration, errors; and the verbs, one row each.
+
+This module imports the standard library only: the verbs are known before anything heavy is loaded.
+"""
+
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+if TYPE_CHECKING:
+    import click
+
+
+class Verb(NamedTuple):
+    """One command of the tool."""
+
+    name: str
+    place: str  # module and function
+    uses_spark: bool  # for work beyond a size, or when asked
+    help: str  # one line in the list of verbs
+    again: str = "Nothing was written; the same command starts again."  # what to do after it was interrupted
+
+    def load(self) -> "click.Command":
+        """Import the verb's module, and return its command."""
+        return cast("click.Command", resolve_name(self.place))
+
+
+_EXACT = "Nothing is lost or doubled: the same command starts again."
+_EMPTY = "The store is as it was; begin again with an empty --out DIR."
+_ALL = (
+    ("demo", "jobs.demo:demo", True, "Run a guided tour on a small store of a real broker.",
+     "Begin again in an empty directory."),
+    ("inspect", "jobs.verbs.look:inspect", False, "Show the contents of a store and the next command."),
+    ("dump", "jobs.verbs.look:dump", False, "Print one file of a store, with every byte named."),
+    ("ingest", "jobs.verbs.ingest:ingest", True, "Append a store's new messages to Delta tables, once.", _EXACT),
+    ("verify", "jobs.verbs.verify:verify", True, "Compare log, queues and index files with each other."),
+    ("rebuild-index", "jobs.verbs.rebuild:rebuild_index", True, "Rebuild a store's index files.", _EMPTY),
+    ("rebuild-consumequeue", "jobs.verbs.rebuild:rebuild_consumequeue", True, "Rebuild a store's queues.", _EMPTY),
+    ("restore", "jobs.verbs.lake:restore", True, "Restore a store from the lake, byte for byte.",
+     "The same command with --resume continues with the segments that are missing."),
+    ("repair", "jobs.verbs.repair:repair", True, "Plan the repair of a store; --apply carries it out.",
+     "The same command starts again; with --undo it takes back what was done."),
+    ("diff", "jobs.verbs.verify:diff", True, "Compare a store with a lake, and explain differences."),
+    ("query", "jobs.verbs.query:query", False, "Find messages as mqadmin does, with the broker down."),
+    ("browse", "jobs.verbs.look:browse", False, "Browse a store or a lake in a local web browser.",
+     "The same command opens the pages again."),
+    ("export", "jobs.verbs.export:export", True, "Export messages with decompressed bodies."),
+    ("type", "jobs.verbs.type:type_bodies", True, "Turn the bodies of topics into typed tables.", _EXACT),
+    ("optimize", "jobs.verbs.lake:optimize", True, "Compact a lake's tables and delete obsolete files.",
+     "Every table is whole; the same command does what is left."),
+    ("catalog", "jobs.verbs.lake:catalog", False, "Print SQL that registers a lake in a catalog."),
+)  # fmt: skip
+
+VERBS = {row[0]: Verb(*row) for row in _ALL}

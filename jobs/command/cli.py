@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from io import StringIO
 from itertools import takewhile
 from time import monotonic
@@ -20,6 +20,7 @@ from types import FrameType
 import click
 
 from jobs import __version__
+from jobs.command import VERBS
 from jobs.command.answer import TYPED
 from jobs.command.configuration import name_variables
 from jobs.command.engine import uses_s3
@@ -28,9 +29,8 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import fitted, width_of
 from jobs.console.log import JsonLines, in_json, say
 from jobs.console.process import CONSOLE_SCRIPT, program
-from jobs.console.verbs import VERBS
 from jobs.launch.arguments import divide, value_of
-from jobs.launch.engine import NO_SPARK, SetupError, has_session
+from jobs.launch.engine import NO_SPARK, SetupError, find_java_home, has_session
 from jobs.launch.failures import failures, follows_interrupt, one_line
 
 _EPILOG = """\
@@ -53,10 +53,16 @@ Exit codes: 0 clean · 1 failed · 2 usage or configuration
 
 
 _SPARK_OPTIONS = "RMQ_LAKE_SPARK_OPTIONS"
+_TRACEBACK = "RMQ_LAKE_TRACEBACK"
+_NOT_SET = frozenset(("", "0", "false", "no", "off"))
 _COMPLETION = "_RMQ_LAKE_COMPLETE"  # the variable by which a shell asks click for completions
 _OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, which a verb imports when it is called
 
 
+_SYNTAX = (
+    *(click.NoSuchOption, click.exceptions.NoSuchCommand, click.MissingParameter, click.BadOptionUsage),
+    click.BadArgumentUsage,
+)
 _OF_MQADMIN = re.compile(r"mqadmin|[a-z]+[A-Z]\w*")  # no word of ours has a capital
 
 
@@ -113,23 +119,11 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: str 
     for name in ("pyspark", "delta-spark", "deltalake", "pyarrow", "numba", "numpy"):
         with suppress(metadata.PackageNotFoundError):  # Spark is an extra of the wheel
             click.echo(f"{name} {metadata.version(name)}")
-    click.echo(f"java {_java()}")
-    ctx.exit()
-
-
-def _java() -> str:
-    from jobs.launch.engine import find_java_home
-
     try:
-        return str(find_java_home())
+        click.echo(f"java {find_java_home()}")
     except SetupError:
-        return "not found"
-
-
-class _Settings:
-    """The options before the verb, kept for the handling of errors."""
-
-    traceback = False
+        click.echo("java not found")
+    ctx.exit()
 
 
 @click.group(
@@ -149,48 +143,43 @@ class _Settings:
     callback=_print_versions,
     help="Show versions and exit.",
 )
-@click.option("--traceback", is_flag=True, envvar="RMQ_LAKE_TRACEBACK", help="Also show where an error was raised.")
+@click.option(
+    "--traceback", is_flag=True, expose_value=False, envvar=_TRACEBACK, help="Also show where an error was raised."
+)
 @click.option(
     "--log-json",
     is_flag=True,
-    expose_value=False,  # `main` has it: errors are also lines
+    expose_value=False,  # `main` reads it: errors are also lines
     help="Write every line on standard error as a JSON object.",
 )
 @click.pass_context
-def rmq_lake(ctx: click.Context, *, traceback: bool) -> None:
+def rmq_lake(ctx: click.Context) -> None:
     """Apache RocketMQ stores as Delta tables; queues and index files rebuilt byte for byte; no broker needed."""
-    ctx.obj.traceback = traceback
     if os.environ.get("NO_COLOR"):
         ctx.color = False
 
 
 def main(arguments: Sequence[str]) -> ExitCode:
     """Run one command line and return its exit code; an error is one line on standard error."""
-    if not _wants_json_lines(arguments):
-        return _main(arguments)
     began = monotonic()
-    with in_json(_verb_of(arguments)):
-        code = _main(arguments)
-        say("ended", exit_code=int(code), seconds=round(monotonic() - began, 3))
-    return code
-
-
-def _main(arguments: Sequence[str]) -> ExitCode:
     process.forget_resumption()
-    settings = _Settings()
     is_ours = not has_session()  # else it is a notebook's, which goes on with it
-    with _terminated_like_interrupted():
-        code = _run(arguments, settings)
-    if is_ours and has_session():
-        sys.modules["jobs.launch.session"].close(
-            succeeded=code is not ExitCode.FAILED and code is not ExitCode.INTERRUPTED
-        )
+    as_json = _is_given("--log-json", "RMQ_LAKE_LOG_JSON", arguments)
+    with in_json(_verb_of(arguments)) if as_json else nullcontext():
+        with _terminated_like_interrupted():
+            code = _run(arguments)
+        if is_ours and has_session():
+            succeeded = code not in {ExitCode.FAILED, ExitCode.INTERRUPTED}
+            sys.modules["jobs.launch.session"].close(succeeded=succeeded)
+        if as_json:
+            say("ended", exit_code=int(code), seconds=round(monotonic() - began, 3))
     return code
 
 
-def _wants_json_lines(arguments: Sequence[str]) -> bool:
+def _is_given(switch: str, variable: str, arguments: Sequence[str]) -> bool:
+    """Return whether a switch is before the verb, or in the environment."""
     before_verb = takewhile(lambda word: word not in VERBS, arguments)
-    return "--log-json" in before_verb or os.environ.get("RMQ_LAKE_LOG_JSON", "0") not in {"", "0", "false"}
+    return switch in before_verb or os.environ.get(variable, "").lower() not in _NOT_SET
 
 
 def _verb_of(arguments: Sequence[str]) -> str | None:
@@ -217,18 +206,18 @@ def _terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
+def _run(arguments: Sequence[str]) -> ExitCode:
     try:
         spark_options, own = divide(arguments)
         _leave_for_cluster(spark_options, own)
         with _spark_options(spark_options):
-            code = _call(own, settings)
+            code = run_within(own)
         sys.stdout.flush()
     except click.ClickException as raised:
         error = _explained(raised, list(arguments))
         if isinstance(sys.stderr, JsonLines):
             say(error.format_message(), "error")
-        elif _is_wrong_usage(error):
+        elif isinstance(error, _SYNTAX) or "unexpected extra argument" in error.message:  # the usage line helps
             shown = StringIO()
             error.show(shown)
             say(shown.getvalue().rstrip())
@@ -240,17 +229,11 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _OF_SPARK:
             raise
-        return _fail(SetupError(NO_SPARK), settings)
+        return _fail(SetupError(NO_SPARK), arguments)
     except failures() as error:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
-        return _interrupted(arguments) if follows_interrupt(error) else _fail(error, settings)
+        return _interrupted(arguments) if follows_interrupt(error) else _fail(error, arguments)
     return code
-
-
-def _is_wrong_usage(error: click.ClickException) -> bool:
-    """Return whether the error is one of syntax, which the usage line of the verb helps to correct."""
-    kinds = (click.NoSuchOption, click.exceptions.NoSuchCommand, click.MissingParameter, click.BadOptionUsage)
-    return isinstance(error, (*kinds, click.BadArgumentUsage)) or "unexpected extra argument" in error.message
 
 
 def _explained(error: click.ClickException, words: list[str]) -> click.ClickException:
@@ -271,13 +254,7 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
 
 def run_within(arguments: Sequence[str]) -> ExitCode:
     """Run one command line inside another command, in its session; what goes wrong is raised."""
-    return _call(arguments, _Settings())
-
-
-def _call(arguments: Sequence[str], settings: _Settings) -> ExitCode:
-    outcome = rmq_lake.main(
-        list(arguments), prog_name=program(), complete_var=_COMPLETION, standalone_mode=False, obj=settings
-    )
+    outcome = rmq_lake.main(list(arguments), prog_name=program(), complete_var=_COMPLETION, standalone_mode=False)
     return ExitCode(outcome or ExitCode.CLEAN)
 
 
@@ -297,7 +274,7 @@ def _leave_for_cluster(spark_options: Sequence[str], own: Sequence[str]) -> None
 def parsed(words: Sequence[str]) -> click.Context | None:
     """Return the context of the verb that *words* call, with the places that they name; nothing is run or refused."""
     verb = _verb_of(words)
-    group = rmq_lake.make_context(program(), list(words), resilient_parsing=True, obj=_Settings())
+    group = rmq_lake.make_context(program(), list(words), resilient_parsing=True)
     command = rmq_lake.get_command(group, verb) if verb is not None else None
     if verb is None or command is None:
         return None
@@ -325,8 +302,8 @@ def _interrupted(arguments: Sequence[str]) -> ExitCode:
     return ExitCode.INTERRUPTED
 
 
-def _fail(error: BaseException, settings: _Settings) -> ExitCode:
-    if settings.traceback:
+def _fail(error: BaseException, arguments: Sequence[str]) -> ExitCode:
+    if _is_given("--traceback", _TRACEBACK, arguments):
         import traceback
 
         say("".join(traceback.format_exception(error)).rstrip(), "error")

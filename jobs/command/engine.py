@@ -64,28 +64,21 @@ class StoreRun:
         return Lake(normalise(location), self.workers.options)
 
 
-def start_workers(asked: str, *places: str, half: bool = False, warm: str) -> "Callable[[], Workers]":
+def start_workers(
+    asked: str, *places: str, size: Callable[[], int | None] | None = None, half: bool = False, warm: str
+) -> "Callable[[], Workers]":
     """
-    Choose the engine for the bytes at *places*, and return a function that returns its workers.
+    Choose the engine for the bytes at *places*, which *size* counts, and return a function that returns its workers.
 
     If it is Spark, its session begins to start, and the function waits for it: import meanwhile what the run needs.
     *half* and *warm* are those of `begin_session`.
     """
-    is_remote = not all(map(is_local, places))
     context = click.get_current_context()
     context.meta.setdefault(PLACES, []).extend(places)
-    engine = start_engine(asked, lambda: stored_bytes(*places), half=half, is_remote=is_remote, warm=warm)
-    return partial(workers_of, engine, half=half)
-
-
-def start_engine(
-    asked: str, size: Callable[[], int | None], *, half: bool, is_remote: bool = False, warm: str
-) -> Engine:
-    """Choose the engine of this command; if it is Spark, its session begins to start. *size* counts the bytes."""
-    context = click.get_current_context()
-    verb = context.info_name or ""
     is_decided = asked != AUTO or is_spark_asked_for()
-    choice = choose(verb, None if is_decided else size(), asked, half=half, is_remote=is_remote)
+    to_read = None if is_decided else size() if size is not None else stored_bytes(*places)
+    is_remote = not all(map(is_local, places))
+    choice = choose(context.info_name or "", to_read, asked, half=half, is_remote=is_remote)
     context.meta[_CHOICE] = choice
     if choice.lacking:
         say(f"rmq-lake: {choice.explained()}")
@@ -93,7 +86,7 @@ def start_engine(
         from jobs.launch.session import begin_session
 
         begin_session(_application(), half=half, warm=warm, s3=uses_s3(context))
-    return choice.engine
+    return partial(workers_of, choice.engine, half=half)
 
 
 def uses_s3(context: click.Context) -> bool:

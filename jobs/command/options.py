@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from jobs.command.places import OUTPUT_DIRECTORY, STORE, PathListType
-from jobs.console.moments import EXAMPLES, UNIT_SECONDS, GivenTime, parse_time
+from jobs.console.amounts import EXAMPLES, UNIT_SECONDS, GivenTime, parse_time
 from jobs.query.mqadmin.java import check_charset
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
@@ -165,24 +165,27 @@ def _zone(name: str) -> ZoneInfo:
         raise ValueError(f"no time zone is named {name[:40]!r} (example: Asia/Shanghai)") from error
 
 
-def _charset(name: str) -> str:
-    check_charset(name)
-    return name
+def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
+    """Return the text as it is, once *check* has not refused it."""
+
+    def checked(text: str) -> str:
+        check(text)
+        return text
+
+    return checked
 
 
-def _release(text: str) -> str:
+def _release(text: str) -> object:
     from jobs.store.release import given_release
 
-    given_release(text)
-    return text
+    return given_release(text)
 
 
-def _releases(text: str) -> str:
-    """Return a release, or several that wrote a store one after another; one that never was is refused."""
+def _releases(text: str) -> object:
+    """Judge a release, or several that wrote a store one after another; one that never was is refused."""
     from jobs.store.release import given_rules
 
-    given_rules(text)
-    return text
+    return given_rules(text)
 
 
 TIME = ParsedType("time", given_time)
@@ -191,7 +194,7 @@ DURATION = ParsedType("duration", seconds_of)
 MILLISECONDS = ParsedType("duration", milliseconds_of)
 UNTIL = ParsedType("duration or time", seconds_until)
 ZONE = ParsedType("zone", _zone)
-CHARSET = ParsedType("charset", _charset)
+CHARSET = ParsedType("charset", _checked(check_charset))
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 POSITIVE = click.IntRange(min=1)
 NOT_NEGATIVE = click.IntRange(min=0)
@@ -201,8 +204,8 @@ json_option = flag("--json as_json", "Print only JSON on standard output.")
 quiet_option = flag("--quiet -q", "Print no progress and no summary.")
 verbose_option = flag("--verbose", "Also list the evidence for the broker's release.")
 dry_run_option = flag("--dry-run", "Show how much would be read; write nothing.")
-releases_option = option("--release", "X.Y.Z", _RELEASE_HELP, ParsedType("release", _releases))
-one_release_option = option("--release", "X.Y.Z", _RELEASE_HELP, ParsedType("release", _release))
+releases_option = option("--release", "X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(_releases)))
+one_release_option = option("--release", "X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(_release)))
 commitlog_option = option(
     "--commitlog", "PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", PathListType()
 )

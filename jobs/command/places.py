@@ -1,8 +1,8 @@
 """
 Types of options that name a place to read or to write.
 
-Nothing is written into a store, by no option, through no link: every option that names a place to write has a type that
-derives from `Output`, and that type refuses a place in any store. A store is known as the one that this command reads,
+Nothing is written into a store, by no option, through no link: every option that names a place to write has one of
+`OUTPUT_TYPES`, which refuse a place in any store. A store is known as the one that this command reads,
 and by its log: a directory with the segments of a CommitLog, or with a `commitlog` that has them.
 """
 
@@ -29,38 +29,31 @@ _IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BAC
 _MOST_LOOKED_AT = 10_000  # files: a directory with more is the verb's to judge
 
 
-class Output:
-    """The base of each type of a place to write: it refuses places in a store."""
-
-    makes_store = False  # the verb writes a store there: an interrupted one has left a part of it
-
-    def guard(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> None:
-        """Refuse a place in a store."""
-        store = store_around(value)
-        if store is not None and not (self.makes_store and is_within(store, value)):
-            _refuse(value, param, ctx, store)
-        if ctx is not None:
-            ctx.meta.setdefault(_OUTPUTS, []).append((value, param))
-            for store in ctx.meta.get(_STORES, []):
-                _refuse(value, param, ctx, store if is_within(value, store) else None)
+def _guard(value: str, param: click.Parameter | None, ctx: click.Context | None, *, makes_store: bool = False) -> None:
+    """Refuse a place to write that is in a store; a verb that *makes_store* may have left a part of one there."""
+    store = store_around(value)
+    if store is not None and not (makes_store and is_within(store, value)):
+        raise _refused(value, param, ctx, store)
+    if ctx is not None:
+        ctx.meta.setdefault(_OUTPUTS, []).append((value, param))
+        _compare_places(ctx)
 
 
-def note_store(store: str, ctx: click.Context | None) -> None:
-    """Refuse what this command would write into *store*, whichever of the two is named first."""
-    if ctx is None:
-        return
-    ctx.meta.setdefault(_STORES, []).append(store)
-    for value, param in ctx.meta.get(_OUTPUTS, []):
-        _refuse(value, param, ctx, store if is_within(value, store) else None)
+def _compare_places(ctx: click.Context) -> None:
+    """Refuse what this command would write into a store that it reads, whichever of the two is named first."""
+    for value, param in ctx.meta.get(_OUTPUTS, ()):
+        for store in ctx.meta.get(_STORES, ()):
+            if is_within(value, store):
+                raise _refused(value, param, ctx, store)
 
 
-def _refuse(value: str, param: click.Parameter | None, ctx: click.Context | None, store: str | None) -> None:
-    if store is not None and _is_lake(param) and _real(value) == _real(store):
-        raise click.BadParameter(f"{value}: is a store, not a lake, and nothing is written into a store", ctx, param)
-    if store is not None:
-        where = "is the same place as" if _real(value) == _real(store) else "is in"
-        reason = f"{value} {where} the store {store}, and nothing is written into a store. Name a place outside of it"
-        raise click.BadParameter(reason, ctx, param)
+def _refused(value: str, param: click.Parameter | None, ctx: click.Context | None, store: str) -> click.BadParameter:
+    is_same = _real(value) == _real(store)
+    if _is_lake(param) and is_same:
+        return click.BadParameter(f"{value}: is a store, not a lake, and nothing is written into a store", ctx, param)
+    where = "is the same place as" if is_same else "is in"
+    reason = f"{value} {where} the store {store}, and nothing is written into a store. Name a place outside of it"
+    return click.BadParameter(reason, ctx, param)
 
 
 def is_within(place: str, root: str) -> bool:
@@ -151,8 +144,7 @@ def _lacks_store(root: Path) -> str | None:
 
 def _lacks_tables(root: Path) -> str | None:
     """Return the problem if no directory below *root* is a Delta table."""
-    has_table = any((path / "_delta_log").is_dir() for path in root.iterdir())
-    if has_table:
+    if any((path / "_delta_log").is_dir() for path in root.iterdir()):
         return None
     if _has_segments(root / COMMITLOG_FOLDER):
         return (
@@ -192,10 +184,11 @@ class LocationType(click.ParamType[str]):
             self.fail(reason, param, ctx)
         if ctx is not None:
             ctx.meta.setdefault(PLACES, []).append(text)
-        if self._lacks is not None and ctx is not None and is_local(text):
-            ctx.meta.setdefault(_EXPECTED, []).append((text, self._lacks, param))
-        if self.is_guarded:
-            note_store(text, ctx)
+            if self._lacks is not None and is_local(text):
+                ctx.meta.setdefault(_EXPECTED, []).append((text, self._lacks, param))
+            if self.is_guarded:
+                ctx.meta.setdefault(_STORES, []).append(text)
+                _compare_places(ctx)
         return text
 
 
@@ -212,33 +205,28 @@ def _is_lake(param: click.Parameter | None) -> bool:
     return param is not None and param.name in {"lake", "findings_lake"}
 
 
-class OutputLocationType(Output, LocationType):
+class OutputLocationType(LocationType):
     """A path or a URI to write: files that are there are ours."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return it as it is."""
         location = super().convert(value, param, ctx)
-        for place in (location, *_links_in(location)):
-            self.guard(place, param, ctx)
+        path = Path(local_path(location)) if is_local(location) else None
+        links = [] if path is None else [str(path / name) for name in _names(path) if (path / name).is_symlink()]
+        for place in (location, *links):  # tables of a lake may lie elsewhere
+            _guard(place, param, ctx)
         if _kind_of(location) == "a file":
             wanted = "a lake is a directory of tables" if _is_lake(param) else "name a directory"
             self.fail(f"{location}: is a file; {wanted}", param, ctx)
         return location
 
 
-def _links_in(location: str) -> Iterator[str]:
-    """Yield the links in a directory of this machine: tables of a lake may lie elsewhere."""
-    if is_local(location):
-        path = Path(local_path(location))
-        yield from (str(path / name) for name in _names(path) if (path / name).is_symlink())
-
-
-class OutputPathType(Output, click.Path):
+class OutputPathType(click.Path):
     """A path of this machine to write: a directory, or a file, which is replaced, so that no device may be."""
 
     def __init__(self, *, is_file: bool = False, makes_store: bool = False) -> None:
         super().__init__(file_okay=is_file, dir_okay=not is_file, path_type=Path)
-        self.makes_store = makes_store
+        self._makes_store = makes_store
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -248,7 +236,7 @@ class OutputPathType(Output, click.Path):
         wanted = "a directory" if self.dir_okay else "a file"
         if not is_local(text):
             self.fail(f"{text}: name {wanted} of this machine", param, ctx)
-        self.guard(text, param, ctx)
+        _guard(text, param, ctx, makes_store=self._makes_store)
         kind = _kind_of(text)
         if kind not in {wanted, None}:
             self.fail(f"{text}: is {kind}; name {wanted}", param, ctx)
@@ -300,6 +288,7 @@ STORE_OR_LAKE = LocationType(_lacks_both, is_guarded=True)
 READ_LAKE = LocationType(_lacks_tables, to_write=True)
 CHANGED_LAKE = OutputLocationType(_lacks_tables, to_write=True)
 WRITTEN = OutputLocationType(to_write=True)
+OUTPUT_TYPES = (OutputLocationType, OutputPathType)
 OUTPUT_FILE = OutputPathType(is_file=True)
 OUTPUT_DIRECTORY = OutputPathType()
 NEW_STORE = OutputPathType(makes_store=True)

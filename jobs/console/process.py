@@ -111,14 +111,11 @@ def program() -> str:
     typed = os.environ.get(_TYPED) or sys.argv[0]
     path = Path(typed)
     if path.name == CONSOLE_SCRIPT:
-        return CONSOLE_SCRIPT if _is_on_path(path) else quote(typed)
+        found = shutil.which(CONSOLE_SCRIPT)
+        is_on_path = found is not None and path.exists() and Path(found).samefile(path)
+        return CONSOLE_SCRIPT if is_on_path else quote(typed)
     if _TYPED in os.environ:
         return quote(typed)
     if path.parts[-2:] == ("jobs", "main.py"):
         return f"spark-submit {quote(typed)}" if "PYSPARK_GATEWAY_PORT" in os.environ else "python -m jobs.main"
     return CONSOLE_SCRIPT
-
-
-def _is_on_path(script: Path) -> bool:
-    found = shutil.which(CONSOLE_SCRIPT)
-    return found is not None and script.exists() and Path(found).samefile(script)

@@ -8,7 +8,6 @@ a tour that goes wrong says so.
 import shlex
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import as_file, files
 from pathlib import Path, PurePosixPath
@@ -43,14 +42,7 @@ class TourError(Exception):
     """A step did not end as it must."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One thing to show: a command line, or something done to the files."""
-
-    name: str
-    says: str
-    arguments: tuple[str, ...] = ()
-    act: Callable[[], str] | None = None
+Act = Callable[[], str]  # something done to the files, and what it shows
 
 
 class Tour:
@@ -64,48 +56,44 @@ class Tour:
         self.rebuilt = folder / "index"  # directory of the rebuilt index file
         self.aside = folder / "lost"  # directory of the index file that gets lost, kept to compare
 
-    def steps(self) -> Iterator[Step]:
-        """Yield the steps in order."""
+    def steps(self) -> Iterator[tuple[str, str, tuple[str, ...] | Act]]:
+        """Yield the steps in order: a name, what it is for, and a command line, or something done to the files."""
         store, lake, rebuilt = map(str, (self.store, self.lake, self.rebuilt))
         query = ("query", "by-key", "-t", TOPIC, "-k", KEY, "--quiet")
         on_spark = ("--engine", "spark")
         rebuild = ("rebuild-index", store, "--out", rebuilt, "--lost-only")
-        yield Step("inspect", "What is in this directory?", ("inspect", store))
-        yield Step(
+        yield ("inspect", "What is in this directory?", ("inspect", store))
+        yield (
             "ingest",
             "Every message and every queue unit becomes a row, once.",
             ("ingest", store, "--lake", lake, "--report", str(self.report), *on_spark),
         )
-        yield Step("again", "A second run finds nothing new: the normal case.", ("ingest", store, "--lake", lake))
-        yield Step("verify", "Do log, queues and index files agree?", ("verify", store))
-        yield Step("query", f"Where is {KEY}? mqadmin's answer, without a broker.", (*query, "--store", store))
-        yield Step("lose", "Now an index file gets lost, as after a kill -9.", act=self._lose)
-        yield Step(
+        yield ("again", "A second run finds nothing new: the normal case.", ("ingest", store, "--lake", lake))
+        yield ("verify", "Do log, queues and index files agree?", ("verify", store))
+        yield ("query", f"Where is {KEY}? mqadmin's answer, without a broker.", (*query, "--store", store))
+        yield ("lose", "Now an index file gets lost, as after a kill -9.", self._lose)
+        yield (
             "miss",
             f"A broker would find less of {KEY} now, and say nothing. Here the log is searched for what no index has.",
             (*query[:-1], "--store", store),
         )
-        yield Step(
-            "rebuild", "The file is rebuilt from the log, and put in its place.", (*rebuild, "--install", *on_spark)
-        )
-        yield Step("compare", "Is it the file that the broker wrote?", act=self._compare)
-        yield Step("find", f"And {KEY} is found again.", (*query, "--store", store))
-        yield Step(
-            "lake", "From the tables, too, long after the broker has deleted its files.", (*query, "--lake", lake)
-        )
+        yield ("rebuild", "The file is rebuilt from the log, and put in its place.", (*rebuild, "--install", *on_spark))
+        yield ("compare", "Is it the file that the broker wrote?", self._compare)
+        yield ("find", f"And {KEY} is found again.", (*query, "--store", store))
+        yield ("lake", "From the tables, too, long after the broker has deleted its files.", (*query, "--lake", lake))
         if is_installed():
             yield from self._typing()
 
-    def _typing(self) -> Iterator[Step]:
+    def _typing(self) -> Iterator[tuple[str, str, tuple[str, ...] | Act]]:
         lake = str(self.orders_lake)
-        yield Step("orders", "The bodies of another broker are JSON.", ("ingest", str(self.orders), "--lake", lake))
-        yield Step("declare", "A file says which columns they are to be.", act=self._declare)
-        yield Step(
+        yield ("orders", "The bodies of another broker are JSON.", ("ingest", str(self.orders), "--lake", lake))
+        yield ("declare", "A file says which columns they are to be.", self._declare)
+        yield (
             "type",
             "Each is a row of a table now; a broken one is a dead letter, with the reason.",
             ("type", lake, "--types", str(self.types)),
         )
-        yield Step("ask", "One line of SQL, which Spark, DuckDB, Polars and the rest answer alike.", act=self._ask)
+        yield ("ask", "One line of SQL, which Spark, DuckDB, Polars and the rest answer alike.", self._ask)
 
     def _declare(self) -> str:
         self.types.write_text(TYPES, encoding="utf-8")
@@ -160,16 +148,16 @@ def extract(archive: Path, folder: Path) -> None:
 def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
     """Take every step, and stop at the first that does not end well."""
     steps = list(tour.steps())
-    for number, step in enumerate(steps, 1):
-        click.secho(f"\n── {number} of {len(steps)}: {step.says}", bold=True)
-        if step.act is not None:
-            click.echo(step.act())
+    for number, (name, says, step) in enumerate(steps, 1):
+        click.secho(f"\n── {number} of {len(steps)}: {says}", bold=True)
+        if callable(step):
+            click.echo(step())
             continue
-        click.secho(f"$ {program()} {shlex.join(step.arguments)}", fg="green")
-        code = call(step.arguments)
+        click.secho(f"$ {program()} {shlex.join(step)}", fg="green")
+        code = call(step)
         if code is not ExitCode.CLEAN:
-            raise TourError(f"step {step.name!r} ended with exit code {code}")
-        if "--engine" in step.arguments:
+            raise TourError(f"step {name!r} ended with exit code {code}")
+        if "--engine" in step:
             click.echo(_what_spark_ran())
 
 

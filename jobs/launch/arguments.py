@@ -53,12 +53,7 @@ def value_of(option: str, spark_options: Sequence[str]) -> str | None:
     return values[-1] if values else None
 
 
-def configured(key: str, spark_options: Sequence[str]) -> str | None:
-    """Return the value that `--conf key=value` gives to *key*."""
-    return _settings(spark_options).get(key)
-
-
-def _settings(spark_options: Sequence[str]) -> dict[str, str]:
+def configured(spark_options: Sequence[str]) -> dict[str, str]:
     """Return the settings of `--conf`; of repeated ones the last counts."""
     parts = (value.partition("=") for name, value in pairwise(spark_options) if name in {"--conf", "-c"})
     return {setting: value for setting, _, value in parts}
@@ -67,7 +62,7 @@ def _settings(spark_options: Sequence[str]) -> dict[str, str]:
 def all_settings(spark_options: Sequence[str]) -> dict[str, str]:
     """Return the settings of `--properties-file` and, over them, those of `--conf`."""
     properties = value_of("--properties-file", spark_options)
-    return {**(properties_of(Path(properties)) if properties is not None else {}), **_settings(spark_options)}
+    return {**(properties_of(Path(properties)) if properties is not None else {}), **configured(spark_options)}
 
 
 def file_system_options() -> dict[str, str]:

@@ -47,11 +47,20 @@ def main(root: Path, lock_name: str) -> int:
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
     directory = root / f".venv-{lock.stem}-{digest}-py{sys.version_info.major}{sys.version_info.minor}"
     with _alone(root / ".venv.lock"):
-        if not _is_complete(directory) and not _make(directory, lock):
+        if not (directory / "made-from").is_dir() and not _make(directory, lock):
             return 1
-        _write_console_script(directory / "bin" / "rmq-lake")
-        _turn_link(root / ".venv", directory)
-        _remove_others(root, directory)
+        script = directory / "bin" / "rmq-lake.unfinished"
+        script.write_text(_CONSOLE_SCRIPT)
+        script.chmod(0o755)
+        script.replace(directory / "bin" / "rmq-lake")
+        link = root / f".venv.{uuid4()}"
+        link.symlink_to(directory.relative_to(root))
+        link.replace(root / ".venv")
+        os.utime(directory)
+        others = [path for path in root.glob(".venv-requirements*") if path != directory]
+        others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in others[_KEPT - 1 :]:
+            shutil.rmtree(path, ignore_errors=True)
     return 0
 
 
@@ -68,10 +77,6 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _is_complete(directory: Path) -> bool:
-    return (directory / "made-from").is_dir()
-
-
 def _make(directory: Path, lock: Path) -> bool:
     print(f"rmq-lake: making .venv from {lock.name}, once …", file=sys.stderr, flush=True)  # noqa: T201  as above
     shutil.rmtree(directory, ignore_errors=True)  # what a killed launcher left
@@ -84,38 +89,13 @@ def _make(directory: Path, lock: Path) -> bool:
     # The checkout itself, by a relative path: a checkout that is moved as a whole keeps working.
     (site_packages,) = directory.glob("lib/python3*/site-packages")
     (site_packages / "rocketmq-lake.pth").write_text(f"{os.path.relpath(lock.parent, site_packages)}\n")
-    _mark_complete(directory, lock)
-    return True
-
-
-def _write_console_script(path: Path) -> None:
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text(_CONSOLE_SCRIPT)
-    unfinished.chmod(0o755)
-    unfinished.replace(path)
-
-
-def _mark_complete(directory: Path, lock: Path) -> None:
-    """Leave copies of the locks that the environment satisfies; the development lock contains the other."""
+    # Copies of the locks that the environment satisfies mark it as whole; the development lock contains the other.
     unfinished = directory / "made-from.unfinished"
     unfinished.mkdir()
     shutil.copy(lock, unfinished)
     shutil.copy(lock.parent / "requirements.lock", unfinished)
     unfinished.rename(directory / "made-from")
-
-
-def _turn_link(link: Path, directory: Path) -> None:
-    unfinished = link.with_name(f"{link.name}.{uuid4()}")
-    unfinished.symlink_to(directory.relative_to(link.parent))
-    unfinished.replace(link)
-    os.utime(directory)
-
-
-def _remove_others(root: Path, current: Path) -> None:
-    others = [path for path in root.glob(".venv-requirements*") if path != current]
-    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in others[_KEPT - 1 :]:
-        shutil.rmtree(path, ignore_errors=True)
+    return True
 
 
 if __name__ == "__main__":

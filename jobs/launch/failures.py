@@ -51,17 +51,23 @@ def follows_interrupt(error: BaseException) -> bool:
 def one_line(error: BaseException) -> str:
     """Return the message of an error without the text that libraries wrap around it."""
     if _is_lost_connection(error):
-        return _of_lost_jvm()
+        how = death_of_jvm()
+        if how is None:
+            return "Spark's JVM does not answer any more; the lines above may say why. The same command continues"
+        memory = "; the system may have had no memory left" if "SIGKILL" in how else ""
+        return f"Spark's JVM has died ({how}{memory}); the lines above are its last. The same command continues"
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     if isinstance(error, MemoryError):
         return f"there is not enough memory: {str(error) or 'the system gives no more'}"
     lines = [line for line in str(error).splitlines() if line.strip()]
+    first, *causes = _CAUSE.split(" ".join(lines))  # of `deltalake`, whose last cause is the one that a reader needs
     return (
         _of_worker_process(lines)
         or _raised_on_a_worker(lines)
-        or _raised_in_the_jvm(lines)
-        or _raised_in_rust(lines)
+        # The line after "An error occurred while calling o38.count.", which says nothing.
+        or next((line.removeprefix(": ") for line in lines if line.startswith(": ")), None)
+        or (": ".join([first.removeprefix("Kernel error -> "), *causes]) if causes else None)
         or [*lines, type(error).__name__][0]
     ).strip()
 
@@ -74,14 +80,6 @@ def _is_lost_connection(error: BaseException) -> bool:
     if isinstance(error, ConnectionError):
         return any("py4j" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
     return isinstance(error, py4j.Py4JNetworkError) or "Answer from Java side is empty" in str(error)
-
-
-def _of_lost_jvm() -> str:
-    how = death_of_jvm()
-    if how is None:
-        return "Spark's JVM does not answer any more; the lines above may say why. The same command continues"
-    memory = "; the system may have had no memory left" if "SIGKILL" in how else ""
-    return f"Spark's JVM has died ({how}{memory}); the lines above are its last. The same command continues"
 
 
 def _of_worker_process(lines: Sequence[str]) -> str | None:
@@ -116,14 +114,3 @@ def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
     if name.startswith(FormatError.__module__):
         return text
     return f"{raised} (--traceback shows where)" if raised else None
-
-
-def _raised_in_the_jvm(lines: Sequence[str]) -> str | None:
-    """Return the line after "An error occurred while calling o38.count.", which says nothing."""
-    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), None)
-
-
-def _raised_in_rust(lines: Sequence[str]) -> str | None:
-    """Return an error of `deltalake` with its causes; a reader needs the last one."""
-    first, *causes = _CAUSE.split(" ".join(lines))
-    return ": ".join([first.removeprefix("Kernel error -> "), *causes]) if causes else None

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
-from typing import NamedTuple
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -40,15 +38,8 @@ _TRACEBACK, _FRAME, _SOURCE = b"Traceback (most recent call last):", b'  File "'
 _NOBODY_READS = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 
 
-class _Jvm(NamedTuple):
-    """The JVM that this process has started."""
-
-    process: "subprocess.Popen[bytes]"
-    recording: Path | None  # of its classes
-    is_local: bool
-
-
-_jvms: list[_Jvm] = []  # one at most: pyspark keeps one gateway a process
+# The JVM that this process has started, and how; one at most: pyspark keeps one gateway a process.
+_jvms: "list[tuple[subprocess.Popen[bytes], spark.Submission]]" = []
 _starting: "list[Future[SparkSession]]" = []  # one at most, until the session is used
 _warming: list[threading.Thread] = []  # one at most, until there is work
 
@@ -67,7 +58,7 @@ def begin_session(app_name: str, *, half: bool, warm: str, s3: bool = False) -> 
     def start() -> None:
         try:
             _start(app_name, None, half=half, warm=warm, s3=s3)
-            if _jvms and _jvms[-1].is_local:
+            if _jvms and _jvms[-1][1].is_local:
                 _warming.append(threading.Thread(target=_warm_up, args=(SparkContext.getOrCreate(), warm), daemon=True))
                 _warming[-1].start()
             session.set_result(SparkSession.builder.appName(app_name).getOrCreate())
@@ -168,21 +159,24 @@ def close(*, succeeded: bool) -> None:
     the class archive of later runs. Until then it serves all other work of this process. On a cluster the
     application is informed that it is over.
     """
-    if not _jvms or (_jvms[-1].is_local and (_jvms[-1].recording is None or not succeeded)):
+    if not _jvms:
         return
-    jvm = _jvms.pop()
-    if jvm.recording is not None:
+    process, submitted = _jvms[-1]
+    if submitted.is_local and (submitted.recording is None or not succeeded):
+        return
+    _jvms.clear()
+    if submitted.recording is not None:
         say("rmq-lake: leaving an archive of Spark's classes for faster starts, once …")
     SparkSession.builder.getOrCreate().stop()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else pyspark takes the dead one for the next session
-    if jvm.process.stdin is not None:
-        jvm.process.stdin.close()
+    if process.stdin is not None:
+        process.stdin.close()
     try:
-        code = jvm.process.wait(_JVM_EXIT_SECONDS)
+        code = process.wait(_JVM_EXIT_SECONDS)
     except subprocess.TimeoutExpired:
         return
-    if jvm.recording is not None and code == 0:
-        spark.keep_class_archive(jvm.recording)
+    if submitted.recording is not None and code == 0:
+        spark.keep_class_archive(submitted.recording)
 
 
 def is_started() -> bool:
@@ -195,7 +189,7 @@ def death() -> str | None:
     if not _jvms:
         return None
     try:
-        code = _jvms[-1].process.wait(_DEATH_SECONDS)
+        code = _jvms[-1][0].wait(_DEATH_SECONDS)
     except subprocess.TimeoutExpired:
         return None
     if code < 0:
@@ -228,7 +222,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
         os.environ.pop(_JVM_FLAGS)
         if given is not None:
             os.environ[_JVM_FLAGS] = given
-    _jvms.append(_Jvm(gateway.proc, submitted.recording, submitted.is_local))
+    _jvms.append((gateway.proc, submitted))
     interrupt = signal.getsignal(signal.SIGINT)
     settings = SparkConf(loadDefaults=False).setAll([*secret.items()])
     context = SparkContext(appName=app_name, gateway=gateway, conf=settings)

@@ -74,7 +74,12 @@ def submission(
         "SPARK_LAUNCHER_OPTS": f"{_ONE_COLLECTOR} {_COMPILED_FAST}",
     }
     local = is_local(spark_options)
-    options = _with_defaults(spark_options)
+    defaults = [] if _master(spark_options) is not None else ["--master", DEFAULT_MASTER]
+    if value_of("--properties-file", spark_options) is None:
+        defaults += ["--properties-file", str(CONF / "spark-defaults.conf")]
+    else:
+        defaults += [word for setting in _DELTA for word in ("--conf", setting)]
+    options = [*defaults, *spark_options]
     if local and warm is not None and worker_daemon.IS_SAFE:
         environment[worker_daemon.MODULE] = warm
         options = ["--conf", f"spark.python.daemon.module={worker_daemon.__name__}", *options]
@@ -99,7 +104,7 @@ def submission(
         if host == "localhost" or host.startswith("127."):
             environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         # spark-submit does this for drivers that it starts itself; ours would have workers start any `python3`.
-        python = configured("spark.pyspark.python", spark_options)
+        python = configured(spark_options).get("spark.pyspark.python")
         if python is not None:
             environment["PYSPARK_PYTHON"] = python
     return Submission(tuple(options), environment, local, recording)
@@ -147,17 +152,6 @@ def check_master(spark_options: Sequence[str]) -> None:
 
 def _master(spark_options: Sequence[str]) -> str | None:
     return value_of("--master", spark_options) or all_settings(spark_options).get("spark.master")
-
-
-def _with_defaults(spark_options: Sequence[str]) -> list[str]:
-    defaults = []
-    if _master(spark_options) is None:
-        defaults += ["--master", DEFAULT_MASTER]
-    if value_of("--properties-file", spark_options) is None:
-        defaults += ["--properties-file", str(CONF / "spark-defaults.conf")]
-    else:
-        defaults += [word for setting in _DELTA for word in ("--conf", setting)]
-    return [*defaults, *spark_options]
 
 
 def _with_files(options: Sequence[str], name: str, files: Sequence[str]) -> list[str]:

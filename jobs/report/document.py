@@ -15,9 +15,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.console.amounts import duration_name
+from jobs.console.amounts import duration_name, time_text
 from jobs.console.lines import printable
-from jobs.console.moments import time_text
 from jobs.console.result import Result
 from jobs.console.severity import Severity
 

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jobs.console.amounts import counted
-from jobs.console.moments import time_text
+from jobs.console.amounts import counted, time_text
 from jobs.console.result import Result
 from jobs.console.severity import Judged, Severity, worst_met
 from jobs.lake.lake import Lake

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from getpass import getuser
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import (
@@ -48,15 +48,6 @@ for _handler in (HTTPHandler, HTTPSHandler, HTTPRedirectHandler, HTTPDefaultErro
     _OPENER.add_handler(_handler())
 
 
-class _Entry(NamedTuple):
-    """The status of a file or directory from a name node; `name` is empty in the status of the path asked for."""
-
-    name: str
-    is_directory: bool
-    size: int
-    modified_ms: int
-
-
 class _Refused(Exception):
     """A node has answered with an exception of its own."""
 
@@ -86,11 +77,17 @@ class _HdfsReader(Reader):
     def __init__(self, nodes: Sequence[str], location: str) -> None:
         self._nodes = nodes
         self._location = location
-        self.size = _status_of(nodes, location).size
+        self.size = _status_of(nodes, location)[0].size
 
     def read(self, position: int, length: int) -> bytes:
         wanted = min(length, self.size - position)
-        return _read(self._nodes, self._location, position, wanted) if wanted > 0 else b""
+        if wanted <= 0:
+            return b""
+        data = _ask(self._nodes, self._location, "OPEN", wanted, offset=position, length=wanted)
+        if len(data) != wanted:
+            ends = f"ends at {position + len(data)} now: it was cut while it was being read"
+            raise OSError(f"{self._location}: {ends}")
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +98,21 @@ class HdfsStorage(Storage):
 
     def list_files(self, location: str) -> list[FileInfo]:
         """Return every file below *location*, sorted by name."""
-        if not _status_of(self.name_nodes, location).is_directory:
+        if not _status_of(self.name_nodes, location)[1]:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
         found: list[FileInfo] = []
         pending = [""]
         while pending:
             prefix = pending.pop()
             with suppress(FileNotFoundError):  # retention deletes while we look
-                for entry in _entries_of(self.name_nodes, join(location, prefix).rstrip("/")):
+                for entry, is_directory in _entries_of(self.name_nodes, join(location, prefix).rstrip("/")):
                     name = f"{prefix}{entry.name}"
                     if name.count("/") > _DEEPEST or len(found) + len(pending) > _MOST_FILES:
                         raise OSError(errno.ELOOP, "more files or directories than any store has", location)
-                    if entry.is_directory:
+                    if is_directory:
                         pending.append(f"{name}/")
                     else:
-                        found.append(FileInfo(name, entry.size, entry.modified_ms))
+                        found.append(entry._replace(name=name))
         return sorted(found)
 
     @contextmanager
@@ -133,6 +130,9 @@ class HdfsStorage(Storage):
         raise OSError(refusal(location, to_write=True))
 
 
+_Entry = tuple[FileInfo, bool]  # whether it is a directory; the name is empty in the status of the path asked for
+
+
 def _status_of(nodes: Sequence[str], location: str) -> _Entry:
     answer = _ask(nodes, location, "GETFILESTATUS", _LARGEST_LISTING)
     return _parsed(answer, location, lambda answer: _entry(answer["FileStatus"]))
@@ -140,18 +140,16 @@ def _status_of(nodes: Sequence[str], location: str) -> _Entry:
 
 def _entries_of(nodes: Sequence[str], location: str) -> list[_Entry]:
     answer = _ask(nodes, location, "LISTSTATUS", _LARGEST_LISTING)
-    entries = _parsed(
-        answer, location, lambda answer: [_entry(entry) for entry in answer["FileStatuses"]["FileStatus"]]
-    )
-    for entry in entries:
+    entries = _parsed(answer, location, lambda answer: [*map(_entry, answer["FileStatuses"]["FileStatus"])])
+    for entry, _ in entries:
         if entry.name in {"", ".", ".."} or "/" in entry.name:
             raise OSError(f"{location}: what answers is no name node: it names a file {entry.name[:_SHOWN]!r}")
     return entries
 
 
 def _entry(entry: Mapping[str, Any]) -> _Entry:
-    name, kind = entry.get("pathSuffix", ""), entry["type"]
-    return _Entry(str(name), kind == "DIRECTORY", int(entry["length"]), int(entry.get("modificationTime", 0)))
+    info = FileInfo(str(entry.get("pathSuffix", "")), int(entry["length"]), int(entry.get("modificationTime", 0)))
+    return info, entry["type"] == "DIRECTORY"
 
 
 T = TypeVar("T")
@@ -165,20 +163,14 @@ def _parsed(data: bytes, location: str, take: Callable[[Any], T]) -> T:
         raise OSError(f"{location}: what answers is no name node: {error!r}") from error
 
 
-def _read(nodes: Sequence[str], location: str, position: int, length: int) -> bytes:
-    data = _ask(nodes, location, "OPEN", length, offset=position, length=length)
-    if len(data) != length:
-        raise OSError(f"{location}: ends at {position + len(data)} now: it was cut while it was being read")
-    return data
-
-
 _active: dict[Sequence[str], str] = {}  # which of a pair has answered last
 
 
 def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **parameters: str | int) -> bytes:
     """Return a name node's answer of at most *limit* bytes, or that of the data node which it names."""
     asked = {"op": operation, "user.name": _user(), **parameters}
-    target = f"{_PREFIX}{quote(_path(location))}?{urlencode(asked)}"
+    path = location.split("://", 1)[1].partition("/")[2]  # as it is there: names may hold '?', '#' and '%'
+    target = f"{_PREFIX}/{quote(path)}?{urlencode(asked)}"
     reason = "no dfs.namenode.http-address is set for it"
     for node in sorted(nodes, key=lambda node: node != _active.get(nodes)):
         try:
@@ -236,11 +228,6 @@ def _error(location: str, refused: _Refused) -> OSError:
     if refused.name in _FORBIDDEN:
         return PermissionError(errno.EACCES, f"HDFS denies it to user {_user()}: {refused.message}", location)
     return OSError(f"{location}: {refused.name}: {refused.message}")
-
-
-def _path(location: str) -> str:
-    """Return the path of a location as it is there: names may hold '?', '#' and '%'."""
-    return "/" + location.split("://", 1)[1].partition("/")[2]
 
 
 def _user() -> str:

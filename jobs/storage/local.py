@@ -119,13 +119,10 @@ class LocalReader(Reader):
         cached = self._cached(position, buffer)
         filled = cached + self._fill(position + cached, buffer[cached:])
         if filled > cached and not ends_cached:
-            self._drop(position + cached, position + filled)
+            # Pages that the bytes share with their neighbours are given back as well.
+            first, last = (position + cached) // _PAGE * _PAGE, -(-(position + filled) // _PAGE) * _PAGE
+            os.posix_fadvise(self._descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
         return filled
-
-    def _drop(self, start: int, end: int) -> None:
-        """Give back the pages of [start, end), those that it shares with its neighbours as well."""
-        first, last = start // _PAGE * _PAGE, -(-end // _PAGE) * _PAGE
-        os.posix_fadvise(self._descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
 
     def next_written(self, position: int) -> int:
         """Return the next position that was ever written; a file system stores nothing for the others."""
@@ -337,31 +334,20 @@ def room_for(location: str, size: int | None = None) -> Iterator[None]:
         with named(location):
             yield
     except Exception as error:  # libraries have errors of their own for it
-        if _is_of_rust(error) and location not in str(error) and not _is_full(error):
+        # `deltalake` raises an error of the file system that names no file.
+        if "LocalFileSystem error" in str(error) and location not in str(error) and not _is_full(error):
             raise type(error)(f"{location}: {error}") from error
-        if not _is_full(error) or _is_named(error):
+        is_named = isinstance(error, OSError) and error.filename is not None and "bytes are free" in str(error.strerror)
+        if is_named or not _is_full(error):
             raise
-        raise _named(error, location, size) from error
-
-
-def _is_of_rust(error: Exception) -> bool:
-    """Return whether `deltalake` raises an error of the file system, which names no file."""
-    return "LocalFileSystem error" in str(error)
+        number = getattr(error, "errno", None) or errno.ENOSPC
+        needed = f"{size} bytes are to be written, " if size is not None else ""
+        raise OSError(number, f"{os.strerror(number)}: {needed}{_free(location)}", location) from error
 
 
 def _is_full(error: Exception) -> bool:
     number = getattr(error, "errno", None)
     return number in _FULL if number is not None else any(f"(os error {full})" in str(error) for full in _FULL)
-
-
-def _named(error: Exception, location: str, size: int | None) -> OSError:
-    number = getattr(error, "errno", None) or errno.ENOSPC
-    needed = f"{size} bytes are to be written, " if size is not None else ""
-    return OSError(number, f"{os.strerror(number)}: {needed}{_free(location)}", location)
-
-
-def _is_named(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.filename is not None and "bytes are free" in str(error.strerror)
 
 
 def _free(location: str) -> str:

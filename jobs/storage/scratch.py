@@ -40,28 +40,25 @@ class Scratch:
         """Open a new file for writing; nothing is flushed to disk, for it is not read after a crash."""
         location = join(self.location, name)
         if is_local(location):
-            with room_for(location), self._open_new(location) as file:
+            with room_for(location), self._checked(location).open("wb") as file:
                 yield file
             return
         buffer = BytesIO()
         yield buffer
         storage_of(location, self.options).create(location, buffer.getvalue())
 
-    def _open_new(self, location: str) -> BinaryIO:
-        try:
-            return Path(local_path(location)).open("wb")
-        except FileNotFoundError as error:  # the run has made its directory where it began
-            raise self._not_seen() from error
-
-    def _not_seen(self) -> OSError:
-        return OSError(f"{self.location}: not to be seen on {gethostname()}: {self.advice}")
+    def _checked(self, location: str) -> Path:
+        """Return the path of a local file; refuse it where the run's directory, which is made first, is not seen."""
+        if not Path(local_path(self.location)).is_dir():
+            raise OSError(f"{self.location}: not to be seen on {gethostname()}: {self.advice}")
+        return Path(local_path(location))
 
     @contextmanager
     def open(self, name: str) -> Iterator[Reader]:
         """Open a file for reading."""
         location = join(self.location, name)
-        if is_local(location) and not Path(local_path(self.location)).is_dir():
-            raise self._not_seen()
+        if is_local(location):
+            self._checked(location)
         with storage_of(location, self.options).open(location) as reader:
             yield reader
 
@@ -69,8 +66,7 @@ class Scratch:
         """Remove a file, if it is there, unless files are kept."""
         if self.keeps_files:
             return
-        location = join(self.location, name)
-        storage_of(location, self.options).delete(location)
+        storage_of(self.location, self.options).delete(join(self.location, name))
 
 
 @contextmanager
@@ -82,19 +78,14 @@ def scratch_beside(output: str, options: Mapping[str, str]) -> Iterator[Scratch]
     try:
         with room_for(output):
             yield scratch
-    finally:
-        _remove(scratch)
-
-
-def _remove(scratch: Scratch) -> None:
-    """Remove a directory; a cancelled task that still writes there must not fail the run."""
-    if is_local(scratch.location):
-        shutil.rmtree(local_path(scratch.location), ignore_errors=True)
-        return
-    storage = storage_of(scratch.location, scratch.options)
-    with suppress(FileNotFoundError):  # nothing was written there
-        for info in storage.list_files(scratch.location):
-            storage.delete(join(scratch.location, info.name))
+    finally:  # a cancelled task that still writes there must not fail the run
+        if is_local(scratch.location):
+            shutil.rmtree(local_path(scratch.location), ignore_errors=True)
+        else:
+            storage = storage_of(scratch.location, scratch.options)
+            with suppress(FileNotFoundError):  # nothing was written there
+                for info in storage.list_files(scratch.location):
+                    storage.delete(join(scratch.location, info.name))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ where the settings or the environment have one, else by Azure's own chain of cre
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -42,7 +42,9 @@ KEYS = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")  # the
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the settings of the environment; its own keys, if there are any, and not a profile's."""
     settings = over(_of_profile(environment), given_in(environment, _OF_AMAZON))
-    if "fs.s3a.endpoint" in settings and not _is_amazons(settings["fs.s3a.endpoint"]):
+    endpoint = settings.get("fs.s3a.endpoint", "")
+    host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or ""
+    if endpoint and not host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
         settings["fs.s3a.path.style.access"] = "true"  # what others offer has no name for each bucket
     return settings
 
@@ -92,11 +94,6 @@ def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
     return {setting: found[key].strip() for setting, key in _IN_PROFILE.items() if found.get(key, "").strip()}
 
 
-def _is_amazons(endpoint: str) -> bool:
-    host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or ""
-    return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
-
-
 _KEY, _SIGNATURE, _ENDPOINT = "fs.azure.account.key", "fs.azure.sas.fixed.token", "fs.azure.endpoint"
 _BASE64 = re.compile(r"(?:[\w+/-]{4})*(?:[\w+/-]{4}|[\w+/-]{3}=|[\w+/-]{2}==)")
 _AZURITE = "devstoreaccount1"  # the account of Microsoft's own server for tests
@@ -105,11 +102,6 @@ _OF_AZURE = {
     _SIGNATURE: ("AZURE_STORAGE_SAS_TOKEN",),
     _ENDPOINT: ("AZURE_STORAGE_ENDPOINT",),
 }
-
-
-def azure_settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the settings of the environment under Hadoop's names, for any account."""
-    return given_in(environment, _OF_AZURE)
 
 
 class AzureSettings(NamedTuple):
@@ -174,7 +166,7 @@ OF_FILE_SYSTEMS = ("fs.", "dfs.")
 def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the settings of file systems (`fs.s3a.…`, `dfs.…`); no secret among them is printed from now on."""
     given = {name.removeprefix(_PREFIX): value for name, value in spark_settings if name.startswith(_PREFIX)}
-    environment = {**settings_of_environment(), **azure_settings_of_environment()}
+    environment = {**settings_of_environment(), **given_in(os.environ, _OF_AZURE)}
     settings = over(over(environment, dict(_from_files())), given)
     for name, value in settings.items():
         if is_secret(name):
@@ -182,19 +174,16 @@ def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str,
     return {name: value for name, value in settings.items() if name.startswith(OF_FILE_SYSTEMS)}
 
 
-def _from_files() -> Iterable[tuple[str, str]]:
+def _from_files() -> Iterator[tuple[str, str]]:
     directory = os.environ.get("HADOOP_CONF_DIR")
     for path in (Path(directory or "", name) for name in _FILES):
-        if directory and path.is_file():
-            yield from _properties(path)
+        if not directory or not path.is_file():
+            continue
+        from xml.etree import ElementTree as ET  # most have no such files
 
-
-def _properties(path: Path) -> Iterable[tuple[str, str]]:
-    from xml.etree import ElementTree as ET  # most have no such files
-
-    try:
-        found = ET.parse(path).getroot().iter("property")  # noqa: S314 - the user's own files
-    except ET.ParseError as error:
-        raise OSError(f"{path}: {error}") from error
-    for entry in found:
-        yield entry.findtext("name", "").strip(), entry.findtext("value", "").strip()
+        try:
+            found = ET.parse(path).getroot().iter("property")  # noqa: S314 - the user's own files
+        except ET.ParseError as error:
+            raise OSError(f"{path}: {error}") from error
+        for entry in found:
+            yield entry.findtext("name", "").strip(), entry.findtext("value", "").strip()

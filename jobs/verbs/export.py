@@ -20,10 +20,9 @@ from jobs.command.options import (
     until_option,
 )
 from jobs.command.places import OUTPUT_FILE
-from jobs.console.amounts import counted, size_text
+from jobs.console.amounts import GivenTime, counted, size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
-from jobs.console.moments import GivenTime
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_met
 from jobs.launch.engine import Engine
@@ -149,7 +148,10 @@ def export(  # noqa: PLR0913 - one argument an option
         return ExitCode.CLEAN
     output = Output(None if is_streamed else out, Format(kind), max_body_size)
     summary = export(planned, printed_as, output, workers, choose)
-    result = _result(summary, answer.seconds)
+    severity = worst_met(gap=summary.gaps, damage=summary.damaged)
+    verdict = "done" if summary.messages else "no message was found"
+    verdict = verdict if severity is Severity.NOT_VERIFIED else ""
+    result = Result(severity, counted(summary.messages, "message"), answer.seconds, summary.bytes, verdict)
     reason = None
     if not summary.messages:
         reason = why_nothing(asked, has_condition=where is not None)
@@ -157,7 +159,7 @@ def export(  # noqa: PLR0913 - one argument an option
         **_described(summary, out),
         "reason": reason and {"kind": reason.kind.value, "text": reason.text},
         "notes": planned.notes,
-        "severity": result.severity.value,
+        "severity": severity.value,
     }
     said = [*planned.notes, *([reason.text] if reason else [])]
     target = ("standard output" if is_streamed else out) if summary.messages else f"{out}: no file is written"
@@ -167,8 +169,7 @@ def export(  # noqa: PLR0913 - one argument an option
             say(line)
     else:
         answer.give(described, lines, result, indent=None)
-    has_something = summary.messages or result.severity.is_alarm
-    return result.severity.exit_code if has_something else ExitCode.NOT_FOUND
+    return severity.exit_code if summary.messages or severity.is_alarm else ExitCode.NOT_FOUND
 
 
 def _explained(given: GivenTime | None) -> int | None:
@@ -190,13 +191,6 @@ def _chooser(where: str) -> "Choose":
         return chooser(spark_session("rmq-lake export"), where)
     except UnsupportedFormat as error:
         raise click.BadParameter(str(error), param_hint="--where") from error
-
-
-def _result(summary: "Summary", seconds: float) -> Result:
-    severity = worst_met(gap=summary.gaps, damage=summary.damaged)
-    verdict = "done" if summary.messages else "no message was found"
-    what = counted(summary.messages, "message")
-    return Result(severity, what, seconds, summary.bytes, verdict if severity is Severity.NOT_VERIFIED else "")
 
 
 def _described(summary: "Summary", out: Path) -> dict[str, object]:

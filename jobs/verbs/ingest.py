@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options
-from jobs.command.engine import engine_option, start_engine, workers_of
+from jobs.command.engine import engine_option, start_workers, workers_of
 from jobs.command.options import (
     DURATION,
     MILLISECONDS,
@@ -224,22 +224,20 @@ _FINDINGS = ("CONTRADICTION", "DAMAGE", "SUPERSEDED", "NOTE", "GAP")  # how line
 Done = tuple[Summary, Mapping[str, str]]  # the outcome, and the settings of file systems
 
 
-def _once(request: IngestRequest, engine: str) -> Done:
+def _once(request: IngestRequest, asked: str) -> Done:
     """Do a run if the store has news."""
     look = Look(request)
     seen = look.nothing_new()
-    return (seen, {}) if seen is not None else _run(request, look, engine)
-
-
-def _run(request: IngestRequest, look: Look, asked: str) -> Done:
-    """Do a run after a look."""
-    engine = start_engine(asked, look.new_size, half=request.care is not None, warm="jobs.products.loaded")
+    if seen is not None:
+        return seen, {}
+    half = request.care is not None
+    ready = start_workers(asked, size=look.new_size, half=half, warm="jobs.products.loaded")
 
     # Beside the start of a JVM, Python imports what the run needs.
     from jobs.ingest.run import ingest
     from jobs.products import loaded  # noqa: F401
 
-    workers = workers_of(engine, half=request.care is not None)
+    workers = ready()
     return ingest(request, workers), workers.options
 
 

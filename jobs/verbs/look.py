@@ -1,5 +1,7 @@
-"""`inspect` and `browse`: the contents of a store, in a terminal and as pages in a browser; read-only."""
+"""`inspect`, `dump` and `browse`: a store, or one file of it, in a terminal, and as pages in a browser; read-only."""
 
+import json
+import sys
 from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
@@ -10,21 +12,30 @@ import click
 from jobs.command.answer import Answer, answer_options
 from jobs.command.configuration import config_option
 from jobs.command.options import (
+    NOT_NEGATIVE,
     StorePlace,
     broker_conf_option,
     commitlog_option,
     examples,
     flag,
+    hash_slots_option,
+    index_num_option,
+    json_option,
     one_release_option,
     option,
     store_options,
 )
-from jobs.command.places import STORE_OR_LAKE
+from jobs.command.places import STORE_OR_LAKE, STORED
 from jobs.console.exit_codes import ExitCode, worst
+from jobs.console.log import say
 from jobs.console.progress import LateProgress
+from jobs.dump.file import DumpRequest, Item, open_file
+from jobs.dump.kinds import NAMES, items_of, recognise
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import SetupError
+from rmq_formats.errors import FormatError
 from rmq_formats.release import Release
+from rmq_formats.store import FileKind
 
 _NEEDED = ("jinja2", "starlette", "uvicorn")  # by the pages
 
@@ -55,6 +66,89 @@ def inspect(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
     # Only the progress line asks for --quiet: the report is the answer.
     replace(answer, quiet=False).give(report.as_values(), dashboard(report, verbose=answer.verbose).split("\n"))
     return worst(problem.severity.exit_code for problem in report.problems)
+
+
+@click.command(
+    epilog=examples(
+        "dump store/commitlog/00000000000000000000",
+        "dump --from 16626 --limit 1 --fields store/commitlog/00000000000000000000",
+        """dump --json store/dledger-n0/data/00000000000000016384 | jq 'select(.kind == "record") | .topic'""",
+        "dump store/index/20251120010000000 --chain 'Orders#4711'",
+        "dump store/checkpoint",
+        exit_codes="0 clean · 1 a file cannot be read · 2 usage · 3 something in a file is damaged",
+    )
+)
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=STORED)
+@option("--from start", "N", "Begin at this offset.", NOT_NEGATIVE, default=0)
+@option("--limit", "N", "Print at most N items of each file.", NOT_NEGATIVE)
+@flag("--fields", "Name every byte, one line per field.")
+@option("--chain", "KEY|SLOT", "For an index file: print the entries of one slot, newest first. KEY is topic#key.")
+@hash_slots_option
+@index_num_option
+@option("--as named", None, "The kind of the files, if it is not recognised.", click.Choice(tuple(NAMES)))
+@json_option
+@config_option
+def dump(  # noqa: PLR0913 - one argument an option
+    *,
+    files: tuple[str, ...],
+    start: int,
+    limit: int | None,
+    fields: bool,
+    chain: str | None,
+    hash_slots: int | None,
+    index_num: int | None,
+    named: str | None,
+    as_json: bool,
+) -> ExitCode:
+    """
+    Print the contents of single files of a store, each line with its offset, and how each file ends.
+
+    The kind of a file is recognised from its path in a store, or from its first bytes. Offsets are physical
+    in a log (its file's name is the offset of the first byte), otherwise positions in the file.
+    """
+    request = DumpRequest(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
+    kind = NAMES[named] if named else None
+    return worst(_dump(location, kind, request) for location in files)
+
+
+def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> ExitCode:
+    try:
+        with open_file(location) as file:
+            known = kind or recognise(file)
+            is_damaged = False
+            if not request.as_json:
+                _print(f"# {location}: {known}, {file.size} bytes")
+            for item in items_of(file, known, request):
+                is_damaged |= item.is_damage
+                _print_item(item, location, as_json=request.as_json)
+            for place in file.unreadable:  # the storage refused to read it: it is shown as zeros
+                text = f"{place.size} bytes cannot be read at position {place.position}: {place.reason}"
+                values = {"file": location, "kind": "unreadable", **place._asdict()}
+                _print(json.dumps(values) if request.as_json else f"# UNREADABLE {text}")
+            return ExitCode.DAMAGE if is_damaged or file.unreadable else ExitCode.CLEAN
+    except FormatError as error:
+        message = str(error.in_file(location))
+    except OSError as error:  # any: reported, exit code 1, and the other files are dumped
+        message = f"{location}: {error.strerror or error}"
+    sys.stdout.flush()
+    say(f"rmq-lake: {message}")
+    return ExitCode.FAILED
+
+
+def _print_item(item: Item, location: str, *, as_json: bool) -> None:
+    if as_json:
+        values: dict[str, object] = {"file": location, "offset": item.offset, "size": item.size, "kind": item.kind}
+        _print(json.dumps(values | dict(item.values), ensure_ascii=False))
+        return
+    kind = item.kind.upper() if item.is_damage and item.kind != "record" else item.kind
+    _print(f"{item.offset:>20}  {kind:<9} {item.size:>10}  {item.text}".rstrip())
+    for field in item.fields:
+        _print(f"{field.offset:>20}      {field.name:<28} {field.text}".rstrip())
+
+
+def _print(line: str) -> None:
+    # Topics and bodies may hold what no UTF-8 can: lone surrogates never, file names perhaps.
+    sys.stdout.write(line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
 
 
 @click.command(

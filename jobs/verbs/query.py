@@ -34,9 +34,9 @@ from jobs.command.options import (
     until_option,
 )
 from jobs.command.places import OUTPUT_DIRECTORY, OUTPUT_FILE, STORE_OR_LAKE
+from jobs.console.amounts import GivenTime
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
-from jobs.console.moments import GivenTime
 from jobs.console.progress import LateProgress
 from jobs.console.rows import Form
 from jobs.launch.failures import shown_as_usage

@@ -140,8 +140,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         write_report(report, report_of_rebuild(result, outcome, installs=how.wants_install))
     more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
     to_install = more if result.files and not how.wants_install else None
-    options = request.options
-    return _give(result, outcome, answer, values=result.describe(), out=out, to_install=to_install, options=options)
+    return _give(result, result.describe(), outcome, answer, to_install, out, given_words(place, form))
 
 
 @click.command(
@@ -207,8 +206,8 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
             summary.installed = _put_in_place(partial(plan_queues, root, target), answer, held)
     more = [] if how.lost_only else ["--lost-only"]
     to_install = more if summary.files and summary.has_place and not how.wants_install else None
-    outcome, options = summary.result(answer.seconds), given_words(place, form)
-    return _give(summary, outcome, answer, values=asdict(summary), out=out, to_install=to_install, options=options)
+    outcome = summary.result(answer.seconds)
+    return _give(summary, asdict(summary), outcome, answer, to_install, out, given_words(place, form))
 
 
 def _begun(place: StorePlace, how: _Form, form: StoreForm, engine: str, *, warm: str) -> StoreRun:
@@ -259,14 +258,13 @@ def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, 
     return True
 
 
-def _give(  # noqa: PLR0913 - what the end of an answer is made of
+def _give(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
     rebuilt: "index.Result | Summary",
+    values: Mapping[str, object],
     result: Result,
     answer: Answer,
-    *,
-    values: Mapping[str, object],
-    out: str,
     to_install: Sequence[str] | None,
+    out: str,
     options: Sequence[str],
 ) -> ExitCode:
     """

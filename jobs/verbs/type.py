@@ -17,6 +17,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.process import program
 from jobs.console.result import Result
 from jobs.console.severity import Severity
+from jobs.storage.locations import normalise
 
 if TYPE_CHECKING:
     from jobs.typed.run import Summary, TopicSummary
@@ -114,14 +115,6 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("give --types FILE, or --infer -t TOPIC")
     if accept_dead_letters and not retype:
         raise click.UsageError("--accept-dead-letters goes with --retype TOPIC")
-    summary = _typed(lake, declared, retype, engine, retry=retry, accepts=accept_dead_letters)
-    return _answer(lake, declared, summary, limit=limit, metrics=metrics, answer=answer, retry=retry)
-
-
-def _typed(  # noqa: PLR0913 - one argument an option
-    lake: str, declared: Path, retype: tuple[str, ...], engine: str, *, retry: bool, accepts: bool
-) -> "Summary":
-    """Type the topics that a file declares."""
     from jobs.typed.declaration import read_types
 
     # The user's own words are judged before a JVM starts.
@@ -131,12 +124,13 @@ def _typed(  # noqa: PLR0913 - one argument an option
         raise click.BadParameter(f"{unknown[0]!r}: {declared} declares no such topic", param_hint="--retype")
     ready = start_workers(engine, lake, warm="jobs.typed.task")
     from jobs.lake.lake import Lake
-    from jobs.storage.locations import normalise
     from jobs.typed.run import TypeRequest, type_lake
 
     workers = ready()
-    request = TypeRequest(Lake(normalise(lake), workers.options), types, retype, str(declared), retry, accepts)
-    return type_lake(request, workers)
+    where = Lake(normalise(lake), workers.options)
+    request = TypeRequest(where, types, retype, str(declared), retry, accept_dead_letters)
+    summary = type_lake(request, workers)
+    return _answer(lake, declared, summary, limit=limit, metrics=metrics, answer=answer, retry=retry)
 
 
 def _answer(  # noqa: PLR0913 - one argument an option
@@ -181,7 +175,6 @@ def _answer(  # noqa: PLR0913 - one argument an option
 def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: Answer) -> ExitCode:
     ready = start_workers(engine, lake, warm="jobs.typed.task")
     from jobs.lake.lake import Lake
-    from jobs.storage.locations import normalise
     from jobs.typed.infer import infer
 
     workers = ready()

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from jobs.console.moments import time_text
+from jobs.console.amounts import time_text
 from jobs.diagnosis.log_check import LogCheck
 from jobs.lake.findings import (
     AHEAD_OF_LOG,

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jobs.console.amounts import counted
-from jobs.console.moments import time_text
+from jobs.console.amounts import counted, time_text
 from jobs.diagnosis.broker_start import QueueStop
 from jobs.diagnosis.log_check import LogCheck, check_range
 from jobs.lake.findings import (

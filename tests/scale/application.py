@@ -33,7 +33,7 @@ _LATE_SECONDS = 600.0  # of a busy machine; a good run waits for no more than a 
 def command(*arguments: str) -> dict[str, Any]:
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-        code = cli._run(arguments, cli._Settings())  # noqa: SLF001 - `main` would end the session
+        code = cli._run(arguments)  # noqa: SLF001 - `main` would end the session
     return {"code": int(code), "said": said.getvalue()}
 
 

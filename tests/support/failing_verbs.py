@@ -27,10 +27,9 @@ from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
 
-from jobs.command import cli
+from jobs.command import VERBS, cli
 from jobs.console import progress
 from jobs.console.exit_codes import ExitCode
-from jobs.console.verbs import VERBS
 from tests.golden import unpack
 from tests.support.killing import ended, forked
 from tests.support.lakes import leftovers

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from jobs.command import VERBS
 from jobs.command.configuration import key_of, settings_of
 from jobs.console.exit_codes import ExitCode
-from jobs.console.verbs import VERBS
 from tests.golden import StoreOf
 from tests.jobs.command.test_places import OPTIONS, Option
 from tests.support.commands import Run

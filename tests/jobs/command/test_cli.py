@@ -17,14 +17,14 @@ import pytest
 from deltalake import DeltaTable
 from py4j.protocol import Py4JError
 
-from jobs.command import cli
+from jobs.command import VERBS, Verb, cli
 from jobs.console import process
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import in_json
-from jobs.console.verbs import VERBS, Verb
 from jobs.launch.engine import SetupError
 from jobs.launch.failures import one_line
 from jobs.launch.session import pass_on
+from jobs.launch.spark import Submission
 from rmq_formats.errors import CorruptData
 from tests.support.commands import result_of
 from tests.support.query_stores import Sent, stored, write_store
@@ -174,7 +174,7 @@ def test_a_jvm_that_dies_is_said_to_have_died(
 
     with subprocess.Popen(["sleep", "600"]) as jvm:
         jvm.kill()
-        monkeypatch.setattr(session, "_jvms", [session._Jvm(jvm, None, is_local=True)])  # noqa: SLF001
+        monkeypatch.setattr(session, "_jvms", [(jvm, Submission((), {}, is_local=True, recording=None))])
         probe(raising(Py4JNetworkError("Answer from Java side is empty")))
 
         assert ExitCode.FAILED == cli.main(["probe"])

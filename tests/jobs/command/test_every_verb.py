@@ -1,4 +1,4 @@
-"""Every verb, in every mode: what `--json` prints is as its schema says, and what a terminal of 80 columns shows."""
+"""Every verb, in every mode: its JSON is as its schema says, 80 columns show it, Python and the tour call it."""
 
 import json
 import os
@@ -7,18 +7,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from jsonschema import Draft202012Validator
+from pyspark.sql import SparkSession
 
-from jobs.command import cli
+from jobs.command import VERBS, cli
+from jobs.command.cli import run_within
 from jobs.console.exit_codes import ExitCode
-from jobs.console.verbs import VERBS
+from jobs.console.severity import Severity
+from jobs.demo import TourError, demo, extract, unpack
+from jobs.demo import run as take
 from jobs.lake.runs import HeldByOtherError
+from jobs.library import by_offset, ingest, open_source, verify
 from tests.golden import StoreOf
 from tests.pictures import Terminal
 from tests.support.commands import Run, copy_of, overwrite, without_spark
@@ -264,3 +271,112 @@ def test_a_run_beside_another_one_says_so_and_ends_with_a_code_of_its_own(
     outcome = run(*words(line))
 
     assert (ExitCode.HELD, f"rmq-lake: {words(line)[1]}: another run holds it\n") == (outcome.code, outcome.err)
+
+
+def test_a_store_is_verified_ingested_and_asked_from_python(
+    golden: StoreOf, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_spark(monkeypatch)
+    store = golden("b551-base")
+
+    verdict = verify(store)
+    first, second = ingest(store, tmp_path / "lake", broker="b"), ingest(store, tmp_path / "lake", broker="b")
+    with open_source(lake=str(tmp_path / "lake")) as source:
+        (message,) = by_offset(source, "T1", 0, 3).messages
+
+    printed = run("verify", store, "--json").document
+    assert printed["severity"] == verdict.severity.value
+    assert printed["findings"] == [finding.describe() for finding in verdict.findings]
+    assert (first.messages > 0, second.messages) == (True, 0)
+    assert (message.topic, message.record.queue_offset) == ("T1", 3)
+
+
+def test_findings_are_data_with_file_and_offset(golden: StoreOf, tmp_path: Path) -> None:
+    store = copy_of(golden("b551-base"), tmp_path)
+    segment = sorted((store / "commitlog").iterdir())[1]
+    overwrite(segment, 4616, b"?")
+
+    verdict = verify(store)
+
+    assert verdict.severity is not Severity.HEALTHY
+    assert any(finding.file.endswith(segment.name) and finding.offset is not None for finding in verdict.findings)
+
+
+def test_only_chosen_topics_are_read(golden: StoreOf, tmp_path: Path) -> None:
+    every = ingest(golden("b551-base"), tmp_path / "every")
+    some = ingest(golden("b551-base"), tmp_path / "some", topics=["T1"], bodies=False)
+
+    assert 0 < some.messages < every.messages
+
+
+# What each step must show. A step that is missing, or shows something else, fails here.
+SHOWN = {
+    "inspect": "● nothing wrong seen; not verified",
+    "ingest": "65 messages, offsets 0 to 57,539",
+    "again": "nothing new after offset 57,539",
+    "verify": ": healthy",
+    "query": "0A010203075F4E0E2F2A6380678E0019",
+    "lose": "moved 20261120074239491",
+    "miss": "the log itself is searched",
+    "rebuild": "20261120074239491 full 19 keys, proven",
+    "compare": "byte for byte: a78fbdbeb7df6834",  # the first of the file's SHA-256 in the store's PROVENANCE
+    "find": "0A010203075F4E0E2F2A6380678E0019",
+    "lake": "0A010203075F4E0E2F2A6380678E0019",
+    "orders": "5 messages",
+    "declare": '[topic."Orders"]',
+    "type": "Orders → typed/Orders: 4 rows, 1 dead letter\n    1 time: invalid JSON",
+    "ask": "Ada       2         13.50\nGrace     2         37.25\n",
+}
+
+
+def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    del spark
+    result = CliRunner().invoke(demo, [str(tmp_path / "tour")], standalone_mode=False)
+    parts = re.split(r"\n── \d+ of \d+: .*\n", result.output)[1:]
+
+    assert result.return_value is ExitCode.CLEAN, result.output
+    assert len(SHOWN) == len(parts)
+    for (step, text), part in zip(SHOWN.items(), parts, strict=True):
+        assert text in part, step
+    assert "0A010203075F4E0E2F2A6380678E0019" in parts[list(SHOWN).index("miss")]
+    assert result.output.count("Spark ran ") == 2
+    assert "So small a step" in parts[list(SHOWN).index("rebuild")]
+    (story,) = re.findall(r"^.* (query story .*)$", result.output, re.MULTILINE)
+    assert run_within([*shlex.split(story), "--time-zone", "UTC"]) is ExitCode.CLEAN
+    half = "half message of the producer group pg for T1 queue 1, returned to the queue after check 1"
+    assert f"2026-11-20 07:43:03,761  {half}" in (capsys.readouterr().out)
+    assert {"store", "lake"} <= {path.name for path in (tmp_path / "tour").iterdir()}
+    assert "65 messages, 56.2 KiB in " in (tmp_path / "tour" / "report" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_tour_that_goes_wrong_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TourError, match="'inspect' ended with exit code 1"):
+        take(unpack(tmp_path), lambda _: ExitCode.FAILED)
+
+
+def test_a_file_that_is_not_the_broker_s_is_not_called_equal(tmp_path: Path) -> None:
+    tour = unpack(tmp_path)
+    steps: dict[str, Callable[[], str]] = {name: step for name, _, step in tour.steps() if callable(step)}
+    steps["lose"]()
+    (lost,) = tour.aside.iterdir()
+    tour.rebuilt.mkdir()
+    shutil.copy(lost, tour.rebuilt / lost.name)
+    (tour.rebuilt / lost.name).write_bytes(lost.read_bytes()[:-1] + b"\1")
+
+    with pytest.raises(TourError, match="not the bytes"):
+        steps["compare"]()
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/rocketmq-lake-outside", "store/../../outside"])
+def test_an_archive_with_a_path_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+    archive = tmp_path / "store.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(tarfile.TarInfo("store/first"))
+        tar.addfile(tarfile.TarInfo(name))
+    folder = tmp_path / "deep" / "folder"
+    folder.mkdir(parents=True)
+
+    with pytest.raises(TourError, match="not a file below"):
+        extract(archive, folder)
+    assert not list(folder.iterdir())
+    assert not Path(name).exists()

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from jobs.command import VERBS
 from jobs.command.answer import Answer
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import config_option, name_variables
@@ -23,9 +24,8 @@ from jobs.command.options import (
     quiet_option,
     store_options,
 )
+from jobs.console.amounts import GivenTime, parse_time, time_text
 from jobs.console.exit_codes import ExitCode
-from jobs.console.moments import GivenTime, parse_time, time_text
-from jobs.console.verbs import VERBS
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.support.commands import Run

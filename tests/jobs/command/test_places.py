@@ -8,12 +8,20 @@ from typing import NamedTuple, cast
 import click
 import pytest
 
-from jobs.command import cli
+from jobs.command import VERBS, cli
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import leaves
-from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, OUTPUT_FILE, STORE, LocationType, Output, store_around
+from jobs.command.places import (
+    CHANGED_LAKE,
+    LAKE,
+    NEW_STORE,
+    OUTPUT_FILE,
+    OUTPUT_TYPES,
+    STORE,
+    LocationType,
+    store_around,
+)
 from jobs.console.exit_codes import ExitCode
-from jobs.console.verbs import VERBS
 from jobs.launch.cache import CONF
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_of, state_of, without_spark
@@ -37,7 +45,7 @@ def _options() -> Iterator[Option]:
 
 
 OPTIONS = list(_options())
-OUTPUTS = [option for option in OPTIONS if isinstance(option.parameter.type, Output)]
+OUTPUTS = [option for option in OPTIONS if isinstance(option.parameter.type, OUTPUT_TYPES)]
 
 
 def _name(option: Option) -> str:
@@ -80,7 +88,7 @@ def test_every_option_that_takes_a_path_says_whether_it_is_written_to() -> None:
         _name(option)
         for option in OPTIONS
         if isinstance(option.parameter.type, click.Path | click.File)
-        and not isinstance(option.parameter.type, Output)
+        and not isinstance(option.parameter.type, OUTPUT_TYPES)
         and not (isinstance(option.parameter.type, click.Path) and option.parameter.type.exists)
     ]
 

@@ -17,13 +17,13 @@ from typing import NamedTuple
 import click
 import pytest
 
+from jobs.command import VERBS
 from jobs.console.amounts import counted, duration_text, rate_text, size_text
 from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.lines import fitted, headed
 from jobs.console.process import program
 from jobs.console.result import Result
 from jobs.console.severity import Severity
-from jobs.console.verbs import VERBS
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.sampling import some_often
