@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TypeVar, cast
@@ -77,44 +77,30 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
         raise _bad_file(f"{_OF_A_VERB} is for single verbs: put it into their tables, such as [ingest]", ctx)
     found: dict[str, object] = {}
     keys, inner, table, place = {*known, *_SHARED}, set(VERBS), values, ""
-    for level in (ctx.parent, ctx):
-        if level is None or level.parent is None:  # the one above all verbs
-            continue
-        found = _narrowed(found, _own(table, place, keys, inner, ctx), known, ctx)
-        table = cast("dict[str, object]", table.get(str(level.info_name), {}))
-        place = ".".join(_verbs(level))
-        keys = {key for _, below in leaves(level.command, ()) for one in settings_of(below) for key in keys_of(one)}
-        inner = set(level.command.commands) if isinstance(level.command, click.Group) else set()
-    return _narrowed(found, _own(table, place, keys, inner, ctx), known, ctx)
-
-
-def _own(
-    table: Mapping[str, object], place: str, keys: set[str], inner: set[str], ctx: click.Context
-) -> dict[str, object]:
-    """Return the options of one table; refuse keys that are neither options nor, as tables, commands below it."""
-    for key, value in table.items():
-        name, is_table = f"{place}.{key}".lstrip("."), isinstance(value, dict)
-        if key in inner and not is_table:
-            raise _bad_file(f"{name} is a table, not {_shown(value)}", ctx)
-        if key not in inner and (is_table or key not in keys):
-            hint = _meant(key, keys | inner)
-            raise _bad_file(f"unknown key {f'[{name}]' if is_table else name}{hint}", ctx)
-    return {key: value for key, value in table.items() if key not in inner}
-
-
-def _narrowed(
-    found: dict[str, object], table: Mapping[str, object], known: Mapping[str, click.Parameter], ctx: click.Context
-) -> dict[str, object]:
-    """Return the values *found* so far under those of a narrower table, by parameter name."""
-    own: dict[str, object] = {}
-    for key in filter(known.__contains__, table):
-        name = str(known[key].name)
-        if name in own:
-            raise _bad_file(f"{' and '.join(keys_of(known[key]))} are names of one option: give one", ctx)
-        own[name] = _value(key, table[key], known[key], ctx)
-    if _EXCLUSIVE & own.keys() and all(isinstance(known.get(one), click.Option) for one in _EXCLUSIVE):
-        found = {one: value for one, value in found.items() if one not in _EXCLUSIVE}
-    return found | own
+    levels = [level for level in (ctx.parent, ctx) if level is not None and level.parent is not None]
+    for level in (*levels, None):
+        own: dict[str, object] = {}
+        for key, value in table.items():
+            name, is_table = f"{place}.{key}".lstrip("."), isinstance(value, dict)
+            if key in inner and not is_table:
+                raise _bad_file(f"{name} is a table, not {_shown(value)}", ctx)
+            if key not in inner and (is_table or key not in keys):
+                hint = _meant(key, keys | inner)
+                raise _bad_file(f"unknown key {f'[{name}]' if is_table else name}{hint}", ctx)
+            if key not in inner and key in known:
+                option = str(known[key].name)
+                if option in own:
+                    raise _bad_file(f"{' and '.join(keys_of(known[key]))} are names of one option: give one", ctx)
+                own[option] = _value(key, value, known[key], ctx)
+        if _EXCLUSIVE & own.keys() and all(isinstance(known.get(one), click.Option) for one in _EXCLUSIVE):
+            found = {one: value for one, value in found.items() if one not in _EXCLUSIVE}
+        found |= own
+        if level is not None:
+            table = cast("dict[str, object]", table.get(str(level.info_name), {}))
+            place = ".".join(_verbs(level))
+            keys = {key for _, below in leaves(level.command, ()) for one in settings_of(below) for key in keys_of(one)}
+            inner = set(level.command.commands) if isinstance(level.command, click.Group) else set()
+    return found
 
 
 def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Context) -> object:

@@ -107,22 +107,21 @@ class Progress:
             self._stream.flush()
 
 
-class LateProgress:
-    """A line that begins with the first call, which a search or a walk makes once it takes long."""
+@contextmanager
+def late_progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Give a function that shows how far work is: its line begins with the first call, once the work takes long."""
+    line: Progress | None = None
 
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._line: Progress | None = None
+    def show(done: int, total: int) -> None:
+        nonlocal line
+        line = line or Progress(Work(label, total))
+        line.show(done)
 
-    def __call__(self, done: int, total: int) -> None:
-        """Show how far the work is."""
-        self._line = self._line or Progress(Work(self._label, total))
-        self._line.show(done)
-
-    def close(self) -> None:
-        """Clear the terminal's line for the next output."""
-        if self._line is not None:
-            self._line.close()
+    try:
+        yield show
+    finally:
+        if line is not None:
+            line.close()
 
 
 def _mib(size: float) -> str:

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
@@ -172,7 +171,9 @@ _NO_JAVA = (
 
 def find_java_home() -> Path:
     """Return the home of the first suitable Java: JAVA_HOME's, PATH's, else the newest in the usual directories."""
-    for home in _preferred():
+    on_path = shutil.which("java")
+    preferred = [os.environ.get("JAVA_HOME"), Path(on_path).resolve().parent.parent if on_path else None]
+    for home in map(Path, filter(None, preferred)):
         if _major_version(home) >= _OLDEST_JAVA:
             return home
     expanded = (Path(pattern).expanduser() for pattern in _USUAL)
@@ -185,30 +186,18 @@ def find_java_home() -> Path:
     return min(suitable, key=lambda home: (usual[home], home))
 
 
-def _preferred() -> Iterator[Path]:
-    if os.environ.get("JAVA_HOME"):
-        yield Path(os.environ["JAVA_HOME"])
-    on_path = shutil.which("java")
-    if on_path:
-        yield Path(on_path).resolve().parent.parent
-
-
 def _major_version(home: Path) -> int:
     if not os.access(home / "bin" / "java", os.X_OK):
         return 0
     try:
         text = (home / "release").read_text(errors="replace")
     except OSError:  # no file `release`, or no access: the Java itself says its version
-        text = _properties_of(home)
+        command = [str(home / "bin" / "java"), "-XshowSettings:properties", "-version"]
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603  found above
+        except (OSError, subprocess.TimeoutExpired):  # not executable here: no Java that will do
+            return 0
+        text = answer.stderr
     # JAVA_VERSION="17.0.15", java.version = 21, and Java 8's "1.8.0_412"
     found = re.search(r'(?:JAVA_VERSION=|java\.version = )"?(\d+)', text)
     return int(found[1]) if found else 0
-
-
-def _properties_of(home: Path) -> str:
-    command = [str(home / "bin" / "java"), "-XshowSettings:properties", "-version"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603  found above
-    except (OSError, subprocess.TimeoutExpired):  # not executable here: no Java that will do
-        return ""
-    return answer.stderr

@@ -118,15 +118,6 @@ def spark_session(
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 
-def _ship_code() -> None:
-    """Give workers our code where the user's own spark-submit has started this driver, with `jobs/main.py` alone."""
-    context = SparkContext.getOrCreate()
-    archive = code_archive()
-    shipped = context.getConf().get("spark.submit.pyFiles", "") or ""
-    if archive.name not in shipped and not any(archive.name in path for path in sys.path):
-        context.addPyFile(str(archive))
-
-
 def _start(  # noqa: PLR0913 - what a session may be like
     app_name: str,
     spark_options: Sequence[str] | None,
@@ -138,7 +129,11 @@ def _start(  # noqa: PLR0913 - what a session may be like
 ) -> None:
     """Start a JVM where this process has none."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        _ship_code()
+        # The user's own spark-submit has started this driver, with `jobs/main.py` alone.
+        context, archive = SparkContext.getOrCreate(), code_archive()
+        shipped = context.getConf().get("spark.submit.pyFiles", "") or ""
+        if archive.name not in shipped and not any(archive.name in path for path in sys.path):
+            context.addPyFile(str(archive))
         return
     if _jvms:
         return
@@ -237,20 +232,17 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
             raise SetupError(f"{lacking[0]}. {remedies()}")
 
 
-def _say(line: bytes) -> None:
-    line = masked_output(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-    if isinstance(sys.stderr, JsonLines):
-        sys.stderr.event(line.decode("utf-8", "replace").rstrip(), source="jvm")
-    else:
-        os.write(2, line)
-
-
 def pass_on(reading: int) -> None:
     """Copy what the JVM says to our standard error, without the noise."""
     with os.fdopen(reading, "rb") as lines:
         for line in _without_late_workers(lines):
-            if not line.startswith(_NOISE):
-                _say(line)
+            if line.startswith(_NOISE):
+                continue
+            shown = masked_output(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            if isinstance(sys.stderr, JsonLines):
+                sys.stderr.event(shown.decode("utf-8", "replace").rstrip(), source="jvm")
+            else:
+                os.write(2, shown)
 
 
 def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from jobs.storage.locations import AZURE_SCHEMES, S3_SCHEMES, object_key, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
@@ -43,10 +43,13 @@ _ANSWER = re.compile(
 )
 
 
+_Calls = Callable[[Callable[[], Any]], Any]  # makes a call of pyarrow's, more than once where that may help
+
+
 class _ArrowReader(Reader):
     """A file of a pyarrow file system."""
 
-    def __init__(self, file: "NativeFile", size: int, calls: "_Calls") -> None:
+    def __init__(self, file: "NativeFile", size: int, calls: _Calls) -> None:
         self._file = file
         self._calls = calls
         self.size = size
@@ -70,31 +73,6 @@ def persistently(call: Callable[[], Result]) -> Result:
                 raise
         time.sleep(pause)
     return call()
-
-
-class _Calls(NamedTuple):
-    """Calls of pyarrow's: access that is denied is named as such, with the settings that were used."""
-
-    location: str
-    service: str
-    asked: str
-
-    def __call__(self, call: Callable[[], Result]) -> Result:
-        """Return the result of *call*, which may be called more than once."""
-        try:
-            return persistently(call)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.location) from error
-        except OSError as error:
-            if not _DENIED.search(str(error)) or isinstance(error, PermissionError):
-                raise
-            said = re.split("(?:AWS|Azure) Error:? ", str(error))[-1].partition("\n")[0]
-            raise self.denied(said) from error
-
-    def denied(self, said: str) -> PermissionError:
-        """Return the error of access that is denied."""
-        reason = f"{self.service} denies access ({said[:_SHOWN]}); asked {self.asked}"
-        return PermissionError(errno.EACCES, reason, self.location)
 
 
 class _Persistent(io.RawIOBase):
@@ -145,7 +123,7 @@ class ObjectStorage(Storage):
         from pyarrow.fs import FileSelector
 
         root = object_key(location)
-        infos = self._calls(location)(lambda: self.filesystem.get_file_info(FileSelector(root, recursive=True)))
+        infos = self._call(location, lambda: self.filesystem.get_file_info(FileSelector(root, recursive=True)))
         return sorted(
             FileInfo(info.path[len(root) + 1 :], info.size, (info.mtime_ns or 0) // 1_000_000)
             for info in infos
@@ -155,9 +133,8 @@ class ObjectStorage(Storage):
     @contextmanager
     def open(self, location: str) -> Iterator[_ArrowReader]:
         """Open an object; every read is one ranged request."""
-        calls = self._calls(location)
-        with calls(lambda: self.filesystem.open_input_file(object_key(location))) as file:
-            yield _ArrowReader(file, calls(file.size), calls)
+        with self._call(location, lambda: self.filesystem.open_input_file(object_key(location))) as file:
+            yield _ArrowReader(file, self._call(location, file.size), partial(self._call, location))
 
     def create(self, location: str, data: Buffer) -> None:
         """
@@ -166,28 +143,27 @@ class ObjectStorage(Storage):
         pyarrow cannot ask for a put that fails then, so it is looked for first: names that two may write at the same
         moment hold a random part.
         """
-        key, calls = object_key(location), self._calls(location)
-        if calls(lambda: self.filesystem.get_file_info(key)).is_file:
+        key = object_key(location)
+        if self._call(location, lambda: self.filesystem.get_file_info(key)).is_file:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), location)
 
         def put() -> None:
             with self.filesystem.open_output_stream(key) as stream:
                 stream.write(data)
 
-        calls(put)
+        self._call(location, put)
 
     def delete(self, location: str) -> None:
         """Remove an object, if it is there."""
         with suppress(FileNotFoundError):  # deleted already
-            self._calls(location)(lambda: self.filesystem.delete_file(object_key(location)))
+            self._call(location, lambda: self.filesystem.delete_file(object_key(location)))
 
     def arrow_file(self, location: str) -> "NativeFile":
         """Open an object for pyarrow's own readers."""
         from pyarrow import PythonFile
 
-        calls = self._calls(location)
-        file = calls(lambda: self.filesystem.open_input_file(object_key(location)))
-        return PythonFile(_Persistent(file, calls), mode="r")
+        file = self._call(location, lambda: self.filesystem.open_input_file(object_key(location)))
+        return PythonFile(_Persistent(file, partial(self._call, location)), mode="r")
 
     def answered(self, location: str, error: OSError) -> OSError:
         """Return an error of `deltalake` in the words of the server's answer; *error* itself where it had none."""
@@ -196,11 +172,25 @@ class ObjectStorage(Storage):
             return error
         said = f"{found['code']}: {found['message']}"
         if found["status"] in {"401", "403"}:
-            return self._calls(location).denied(said)
+            return self._denied(location, said)
         return OSError(f"{location}: {self.service} refuses ({said[:_SHOWN]})")
 
-    def _calls(self, location: str) -> _Calls:
-        return _Calls(location, self.service, self.asked)
+    def _call(self, location: str, call: Callable[[], Result]) -> Result:
+        """Return the result of *call*; access that is denied is named as such, with the settings that were used."""
+        try:
+            return persistently(call)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location) from error
+        except OSError as error:
+            if not _DENIED.search(str(error)) or isinstance(error, PermissionError):
+                raise
+            raise self._denied(
+                location, re.split("(?:AWS|Azure) Error:? ", str(error))[-1].partition("\n")[0]
+            ) from error
+
+    def _denied(self, location: str, said: str) -> PermissionError:
+        reason = f"{self.service} denies access ({said[:_SHOWN]}); asked {self.asked}"
+        return PermissionError(errno.EACCES, reason, location)
 
 
 class S3Settings(NamedTuple):

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +27,7 @@ from jobs.command.options import (
 from jobs.command.places import STORE_OR_LAKE, STORED
 from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.log import say
-from jobs.console.progress import LateProgress
+from jobs.console.progress import late_progress
 from jobs.dump.file import DumpRequest, Item, open_file
 from jobs.dump.kinds import NAMES, items_of, recognise
 from jobs.launch.arguments import file_system_options
@@ -61,7 +60,7 @@ def inspect(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
     from jobs.inspect.text import dashboard
 
     conf = place.conf()
-    with closing(LateProgress("walking the log")) as walk:
+    with late_progress("walking the log") as walk:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
     # Only the progress line asks for --quiet: the report is the answer.
     replace(answer, quiet=False).give(report.as_values(), dashboard(report, verbose=answer.verbose).split("\n"))

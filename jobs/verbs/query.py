@@ -37,7 +37,7 @@ from jobs.command.places import OUTPUT_DIRECTORY, OUTPUT_FILE, STORE_OR_LAKE
 from jobs.console.amounts import GivenTime
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
-from jobs.console.progress import LateProgress
+from jobs.console.progress import late_progress
 from jobs.console.rows import Form
 from jobs.launch.failures import shown_as_usage
 from jobs.query import lookups, reasons
@@ -164,7 +164,7 @@ def _opened(options: Options) -> Iterator[Sequence[Source]]:
     if place.store is None and place.lake is None:
         raise click.UsageError(ONE_SOURCE)
     with ExitStack() as stack:
-        searched = silent if printer.quiet else stack.enter_context(closing(LateProgress("searching the log")))
+        searched = silent if printer.quiet else stack.enter_context(late_progress("searching the log"))
         try:
             opened = stack.enter_context(open_stores(place, searched))
         except OtherBrokerError as error:
