@@ -34,10 +34,9 @@ BORROWED = {"rmq_formats.arrays": {"numpy"}, "rmq_formats.body": {"pyarrow"}}
 # What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second. Verbs that work by
 # Spark start their JVM before they import.
 LIGHT = (
-    *("jobs.command.cli", "jobs.command", "jobs.command.options", "jobs.launch"),
+    *("jobs.command.cli", "jobs.command", "jobs.command.options", "jobs.launch", "jobs.browse.server"),
     *("jobs.verbs.query", "jobs.verbs.look", "jobs.verbs.ingest", "jobs.ingest.look"),
     *("jobs.verbs.verify", "jobs.verbs.rebuild", "jobs.verbs.export", "jobs.verbs.type", "jobs.verbs.lake"),
-    *("jobs.browse.server"),
 )
 
 

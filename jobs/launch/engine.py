@@ -172,7 +172,7 @@ _NO_JAVA = (
 def find_java_home() -> Path:
     """Return the home of the first suitable Java: JAVA_HOME's, PATH's, else the newest in the usual directories."""
     on_path = shutil.which("java")
-    preferred = [os.environ.get("JAVA_HOME"), Path(on_path).resolve().parent.parent if on_path else None]
+    preferred = [os.environ.get("JAVA_HOME"), str(Path(on_path).resolve().parent.parent) if on_path else None]
     for home in map(Path, filter(None, preferred)):
         if _major_version(home) >= _OLDEST_JAVA:
             return home
