@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -28,20 +27,13 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
+from tests.support.stores import held
 
 ROOT = Path(__file__).parent.parent.parent
 MIB = 1 << 20
 AGAIN = 4  # times
 PAGE = mmap.PAGESIZE
 AT_ONCE = MIB // 4
-
-HOLD = """
-import fcntl, sys
-file = open(sys.argv[1], "r+b")
-fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
-print("held", flush=True)
-sys.stdin.read()
-"""
 
 PRIORITIES = """
 import ctypes, os, platform, subprocess, sys
@@ -62,17 +54,6 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
     copy = Path(shutil.copytree(golden("b498-base"), tmp_path / "store"))
     (copy / "lock").write_bytes(b"lock")
     return copy
-
-
-@contextmanager
-def held(store: Path) -> Iterator[int]:
-    """Hold the store's lock as a broker does, in another process; give its id."""
-    command = [sys.executable, "-c", HOLD, str(store / "lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert "held" == process.stdout.readline().strip()
-        yield process.pid
-        process.communicate()
 
 
 def test_priorities_go_down_once_and_are_inherited(store: Path) -> None:

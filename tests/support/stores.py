@@ -4,8 +4,11 @@ import atexit
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -145,3 +148,19 @@ def folder_of_process(prefix: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+HOLD = (
+    "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1); "
+    "print(flush=True); sys.stdin.read()"
+)
+
+
+@contextmanager
+def held(store: Path) -> Iterator[int]:
+    """Hold the store's lock as a running broker does, in another process; give its id."""
+    command = [sys.executable, "-c", HOLD, str(store / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process.pid

@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -23,7 +22,7 @@ from rmq_formats.store import FileKind, classify
 from tests.golden import GOLDEN, SITUATIONS, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.support.commands import Outcome, Run, copy_of, overwrite, state_of
-from tests.support.stores import log_folders, names, newest_segment, read_segment, segments_of, stored_records
+from tests.support.stores import held, log_folders, names, newest_segment, read_segment, segments_of, stored_records
 
 
 @pytest.fixture
@@ -411,14 +410,6 @@ def test_a_single_index_file_that_is_not_full_tells_no_numbers(store: Path, run:
 
 # --- the broker
 
-HOLD_LOCK = """
-import fcntl, sys
-with open(sys.argv[1], "r+") as file:
-    fcntl.lockf(file, fcntl.LOCK_EX, 1)
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
 
 @pytest.mark.parametrize(
     ("name", "broker"),
@@ -442,16 +433,11 @@ def test_a_running_broker_is_known_by_its_lock(store: Path, run: Run) -> None:
     with (store / "lock").open("r+") as file:  # asking for the lock has not taken it
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD_LOCK, store / "lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as broker:
-        assert broker.stdout is not None
-        broker.stdout.readline()
+    with held(store) as broker:
         state = inspected(run, store).document["state"]
-        broker.communicate()
 
-    assert state["process"] == broker.pid
-    assert state["broker"] == f"running: process {broker.pid} holds the lock"
+    assert state["process"] == broker
+    assert state["broker"] == f"running: process {broker} holds the lock"
 
 
 # --- what is no store

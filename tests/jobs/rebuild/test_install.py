@@ -23,7 +23,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import StoreOf
 from tests.support.commands import state_of
-from tests.support.stores import files_in
+from tests.support.stores import HOLD, files_in, held
 
 STORE = "b533-base"
 INDEX, QUEUES = FOLDERS = ("index", "consumequeue")
@@ -159,24 +159,15 @@ def kill_at(number: int, plan: Installation) -> None:
     assert os.WIFSIGNALED(status)
 
 
-_LOCK = (
-    "import fcntl,sys;f=open(sys.argv[1],'r+b');fcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB,1);print(flush=True);input()"
-)
-
-
 def test_nothing_is_installed_while_the_broker_runs(store: Path) -> None:
-    command = [sys.executable, "-c", _LOCK, str(store / "lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
-        assert broker.stdout is not None
-        assert broker.stdout.readline()
-        with pytest.raises(RefusedError, match="the broker runs"), hold_store(str(store), store.parent / "out"):
-            pytest.fail("the lock is held by somebody else")
-        broker.communicate(b"\n")
+    refused = pytest.raises(RefusedError, match="the broker runs")
+    with held(store), refused, hold_store(str(store), store.parent / "out"):
+        pytest.fail("the lock is held by somebody else")
 
 
 def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
     """Also after a look for a running broker: POSIX locks end when any descriptor of the file is closed."""
-    broker = [sys.executable, "-c", _LOCK, str(store / "lock")]
+    broker = [sys.executable, "-c", HOLD, str(store / "lock")]
     with hold_store(str(store), store.parent / "out"):
         assert broker_process(str(store)) is None
         (store / "lock").read_bytes()

@@ -1,8 +1,6 @@
 """A damaged store is repaired: what log and lake can tell is right again, the rest is named, all can be undone."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
@@ -44,6 +42,7 @@ from tests.support.lakes import ingest_store, rows_of
 from tests.support.stores import (
     content_of,
     flip,
+    held,
     lose_first_segment_like_retention,
     records_of,
     stored_records,
@@ -230,19 +229,12 @@ def test_a_plan_needs_no_lock_no_space_and_no_rights(store: Path, lake: Path, mo
     (store / "lock").write_text("lock")
     (store / "lock").chmod(0o444)
     monkeypatch.setattr("jobs.rebuild.install._SPARE", 1 << 60)
-    code = (
-        "import fcntl,sys;f=open(sys.argv[1],'r+b');fcntl.lockf(f,fcntl.LOCK_EX,1);print(flush=True);sys.stdin.read()"
-    )
-    broker = [sys.executable, "-c", code, str(store / "lock")]
-    with subprocess.Popen(broker, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
-        assert running.stdout is not None
-        running.stdout.readline()
+    with held(store):
         before = tree_state(store)
         plan = repaired(store, lake, apply=False)
         assert before == tree_state(store)
         with pytest.raises(RefusedError, match="the broker runs"):
             repaired(store, lake)
-        running.kill()
 
     assert plan.left is None
     assert {line.partition("/")[0] for line in plan.plan} >= {"new: index", "new: commitlog"}
