@@ -37,6 +37,7 @@ from rmq_formats.errors import UnsupportedFormat
 
 _PAGE = 100  # messages or rows
 _DOWNLOADED = 500  # messages that are read in one batch for a download
+_ROOM = 1 << 24  # bytes of the records of a batch or of a page, whose last one may be larger
 _SECONDS = 4.0  # for the search of a page of messages
 _SLOTS = 60
 _LARGEST_DOWNLOAD = 64 << 20  # bytes of an inflated body
@@ -133,7 +134,7 @@ class Pages:
         before = None if given is None else position_of(given)
         asked = {name: question.query[name] for name in _MESSAGE_FIELDS if question.query.get(name)}
         histogram = lists.histogram(wanted, _SLOTS, Deadline(1)) if before is None else None
-        page = read_page(lists.source, wanted, before, _PAGE, Deadline(_SECONDS))
+        page = read_page(lists.source, wanted, before, _PAGE, Deadline(_SECONDS), _ROOM)
         topics = _topics_to_pick(lists)
         has_topic = page.messages or wanted.topic is None or lists.source.has_topic(wanted.topic)
         similar = [] if has_topic else get_close_matches(str(wanted.topic), topics, _SUGGESTED)
@@ -155,7 +156,7 @@ class Pages:
 
     def _download(self, lists: Lists, question: Question) -> Reply:
         """Send messages of a list, one JSON object a line, as `query list --json` prints it."""
-        page = read_page(lists.source, _wanted(question), question.before, _DOWNLOADED, Deadline(_SECONDS))
+        page = read_page(lists.source, _wanted(question), question.before, _DOWNLOADED, Deadline(_SECONDS), _ROOM)
         lines = "".join(line("message", message_object(found)) for found in page.messages)
         return Reply(lines.encode(), next=page.next)
 

@@ -6,6 +6,7 @@ only a collision of hashes. Here the real keys are compared first, so that colli
 answer of a client where hashes collide is that of `by_key_as_client`.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from itertools import islice
@@ -196,17 +197,24 @@ class Page(NamedTuple):
     was_cut_short: bool = False  # the time was over before the page was full
 
 
-def read_page(source: Source, wanted: Wanted, before: int | None, limit: int, deadline: Deadline) -> Page:
-    """Return at most *limit* messages that are stored before an offset of the log, the newest first."""
+def read_page(  # noqa: PLR0913, PLR0917 - what is read, and three limits
+    source: Source, wanted: Wanted, before: int | None, limit: int, deadline: Deadline, room: float = math.inf
+) -> Page:
+    """
+    Return at most *limit* messages that are stored before an offset of the log, the newest first.
+
+    The last one begins within the first *room* bytes of their records.
+    """
     end = MAX_TIME if before is None else before
     found: list[Message] = []
     page = Page(found, None)
     for offset, message in source.by_time(wanted, end, limit):
         if message is not None and wanted.takes(message):
-            if len(found) == limit:
+            if len(found) == limit or room <= 0:
                 page = Page(found, found[-1].record.physical_offset)
                 break
             found.append(message)
+            room -= message.record.total_size
         if deadline.is_over:
             page = Page(found, offset, was_cut_short=True)
             break

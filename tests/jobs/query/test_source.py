@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -101,17 +102,20 @@ CASES: dict[str, tuple[Wanted, Callable[[MessageRecord], bool]]] = {
 
 
 @pytest.mark.sample(12)
-@pytest.mark.parametrize("seconds", [0.0, 60.0])
+@pytest.mark.parametrize(("seconds", "room"), [(0.0, inf), (60.0, inf), (60.0, 900)])
 @pytest.mark.parametrize("case", CASES)
-def test_pages_hold_every_message_once(source: Source, records: list[MessageRecord], case: str, seconds: float) -> None:
-    """However early a page is cut short, the next one begins where it ended."""
+def test_pages_hold_every_message_once(
+    source: Source, records: list[MessageRecord], case: str, seconds: float, room: float
+) -> None:
+    """However early a page is cut short, the next one begins where it ended; large messages fill one sooner."""
     wanted, is_wanted = CASES[case]
     expected = [one.physical_offset for one in reversed(records) if is_wanted(one)]
     found: list[int] = []
     before = None
     while True:
-        page = read_page(source, wanted, before, 7, Deadline(seconds))
+        page = read_page(source, wanted, before, 7, Deadline(seconds), room)
         assert len(page.messages) <= 7
+        assert sum(message.record.total_size for message in page.messages[:-1]) < room
         found += _offsets(page.messages)
         before = page.next
         if before is None:
