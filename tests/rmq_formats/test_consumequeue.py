@@ -60,12 +60,6 @@ def test_a_configured_file_size_is_rounded_up_to_whole_units(configured: int, ma
     assert file_size_of(configured) == made
 
 
-def test_a_plain_message_gives_one_unit_in_its_queue() -> None:
-    record = a_record(queue_id=3, queue_offset=8, physical_offset=500, properties={"TAGS": "TagA"})
-
-    assert units_of(record) == [ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 3), 8, 500, record.total_size, 2598919, 0)]
-
-
 @pytest.mark.parametrize(
     ("properties", "topic", "codes"),
     [

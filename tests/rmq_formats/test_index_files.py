@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import CorruptData
-from rmq_formats.indexfile.file import IndexFile, index_keys, key_text, tag_text, time_diff_s
+from rmq_formats.indexfile.file import IndexFile, index_keys, key_text, time_diff_s
 from rmq_formats.indexfile.layout import (
     DEFAULT_GEOMETRY,
     ENTRY,
@@ -58,14 +58,6 @@ def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_abou
 
     assert [entry[3] for entry in entries_of(file)] == [0, 0, 2, 0, 1, 5]
     assert file.header.hash_slot_count == 3
-
-
-def test_a_file_takes_one_entry_less_than_its_index_num() -> None:
-    file = IndexFile.created(TINY)
-
-    assert [file.put(i, i, 1000, HashSlotCount.EMPTY_SLOT) for i in range(20)] == [True] * 19 + [False]
-    assert file.header.index_count == 20
-    assert file.encode()[TINY.entry_position(0) : TINY.entry_position(1)] == bytes(ENTRY.size)
 
 
 def test_the_first_entry_of_a_later_file_counts_from_the_end_of_the_file_before() -> None:
@@ -205,31 +197,6 @@ def set_entry(data: bytearray, number: int, *, time_diff_s: int | None = None, p
         data[at + 12 : at + 16] = time_diff_s.to_bytes(4, "big", signed=True)
     if prev_entry is not None:
         data[at + 16 : at + 20] = prev_entry.to_bytes(4, "big", signed=True)
-
-
-def test_a_key_is_found_newest_first() -> None:
-    reader = a_reader(
-        a_file(("T#a", 100, 1000), ("T#b", 200, 2000), ("T#a", 300, 3000), (tag_text("T", "red"), 400, 0))
-    )
-
-    assert reader.select(key_text("T", "a"), *FOR_EVER).physical_offsets == [300, 100]
-    assert reader.select(key_text("T", "none"), *FOR_EVER) == Selection([])
-    assert reader.select("T#T#red", *FOR_EVER) == Selection([400])  # tags have a text of their own, from 5.4.0 on
-
-
-def test_another_key_of_the_same_slot_is_not_a_hit_but_one_of_the_same_hash_is() -> None:
-    """The whole hash is compared, never the text: "Aa" and "BB" have one hash."""
-    reader = a_reader(a_file(("T#Aa", 100, 1000), ("T#BB", 200, 1000), ("T#Ai", 300, 1000)))
-
-    assert {index_key_hash(text) % GEOMETRY.hash_slots for text in ("T#Aa", "T#Ai")} == {7}
-    assert reader.select("T#Aa", *FOR_EVER).physical_offsets == [200, 100]
-
-
-def test_a_limit_cuts_the_oldest_hits() -> None:
-    reader = a_reader(a_file(*(("T#a", offset, 1000) for offset in (1, 2, 3, 4))))
-
-    assert reader.select("T#a", *FOR_EVER, 2).physical_offsets == [4, 3]
-    assert reader.select("T#a", *FOR_EVER, 0).physical_offsets == []
 
 
 def test_times_are_compared_without_their_milliseconds() -> None:

@@ -10,9 +10,8 @@ from subprocess import run
 import pytest
 
 import rmq_formats
-from rmq_formats.commitlog.layout import HEAD, RECORD
 from rmq_formats.errors import CorruptData, FormatError, LimitExceeded, NeedMoreData, NotAStore, UnsupportedFormat
-from rmq_formats.layout import Content, Layout, Row, in_blocks
+from rmq_formats.layout import Content, in_blocks
 
 ROOT = Path(rmq_formats.__file__).parents[1]
 
@@ -63,50 +62,11 @@ def test_an_error_survives_the_trip_from_a_worker_to_the_driver(kind: type[Forma
     assert (arrived.reason, arrived.offset, arrived.file) == (error.reason, error.offset, error.file)
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (CorruptData("magic 00000000 is not that of a message"), "magic 00000000 is not that of a message"),
-        (CorruptData("short", 0), "short at offset 0"),
-        (CorruptData("short", 7, "log"), "log: short at offset 7"),
-        (CorruptData("odd", None, "log"), "log: odd"),
-    ],
-)
-def test_an_error_says_fact_and_place_in_one_line(error: FormatError, text: str) -> None:
-    assert str(error) == text
-
-
 def test_naming_the_file_keeps_kind_fact_and_offset() -> None:
     named = NeedMoreData("short", 7).in_file("log")
 
     assert type(named) is NeedMoreData
     assert str(named.in_file("outer")) == "log: short at offset 7"
-
-
-PAIR = Layout(("size", "i", "bytes that follow"), ("offset", "q", "where"))
-
-
-def test_integers_are_big_endian_and_signed() -> None:
-    raw = bytes.fromhex("fffffffe 0000000000000003")
-
-    assert PAIR.unpack(raw) == (-2, 3)
-    assert PAIR.pack(-2, 3) == raw
-
-
-@pytest.mark.parametrize("position", [-1, 1, 12, 1000])
-def test_a_buffer_that_ends_too_early_needs_more_data(position: int) -> None:
-    with pytest.raises(NeedMoreData):
-        PAIR.unpack(bytes(12), position)
-
-
-def test_what_is_short_is_said_with_the_offset_that_the_caller_knows() -> None:
-    with pytest.raises(NeedMoreData, match="12 bytes wanted, 4 there at offset 4711"):
-        PAIR.unpack(bytes(12), 8, 4711)
-
-
-def test_a_value_too_large_for_its_field_is_no_surprise_exception() -> None:
-    with pytest.raises(CorruptData, match="do not fit"):
-        PAIR.pack(1 << 31, 0)
 
 
 def test_a_file_is_read_once_a_block_and_gives_the_same_bytes() -> None:
@@ -122,21 +82,3 @@ def test_a_file_is_read_once_a_block_and_gives_the_same_bytes() -> None:
 
     assert [data[position : position + length] for position, length in asked] == [in_parts(*one) for one in asked]
     assert [(0, 40), (36, 40), (70, 50), (95, 40), (3, 40)] == reads
-
-
-def test_a_layout_describes_itself() -> None:
-    described = Layout(("magic", "i", "kind"), ("address", "4s", "of the host"), ("count", "H", "of ids"))
-
-    assert list(described.rows()) == [
-        Row(0, 4, "magic", "i32", "kind"),
-        Row(4, 4, "address", "4 bytes", "of the host"),
-        Row(8, 2, "count", "u16", "of ids"),
-    ]
-
-
-def test_all_record_shapes_share_their_head() -> None:
-    """`sys_flag` must be found before it can say how long the hosts are."""
-    for layout in RECORD.values():
-        assert [(row.name, row.offset) for row in layout.rows()][: len(HEAD.fields)] == [
-            (row.name, row.offset) for row in HEAD.rows()
-        ]

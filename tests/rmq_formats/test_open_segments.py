@@ -136,19 +136,6 @@ def test_a_clock_that_stepped_back_does_not_make_a_leftover_of_what_queues_prove
     assert set(asked) == {(_BASE + _SIZE, _BASE + 2 * _SIZE)}
 
 
-def _reasons(pieces: Iterable[Piece]) -> set[str]:
-    return {piece.reason for piece in pieces if piece.kind is PieceKind.WAITING}
-
-
-def test_records_that_are_left_over_are_named_so() -> None:
-    """They differ from a record that is being written, behind which there is none yet."""
-    left_over = _with_second_record_zeroed(_times(9000, 9001, 4000), _SIZE)
-    half_written = _times(9000, 9001)[: 2 * _SIZE - 40] + bytes(200)
-
-    assert "left over" in "".join(_reasons(walk(left_over, _BASE)))
-    assert "left over" not in "".join(_reasons(walk(half_written, _BASE)))
-
-
 _RECORD, _WAITING, _BLANK = PieceKind.RECORD, PieceKind.WAITING, PieceKind.BLANK
 
 
@@ -240,12 +227,6 @@ def test_an_entry_whose_record_is_damaged_still_says_its_term() -> None:
     assert scanned(bytes(raw), Framing.DLEDGER) == pieces
 
 
-def test_the_first_entry_of_a_segment_says_its_term() -> None:
-    first = entries([3])
-
-    assert SegmentBytes.of(first, BASE, Framing.DLEDGER).term_before(len(first)) == 3
-
-
 def test_a_bad_sector_says_no_term() -> None:
     segment = SegmentBytes(_failing(OSError(errno.EIO, "bad sector")), 4096, BASE, Framing.DLEDGER)
 
@@ -266,10 +247,6 @@ def _failing(error: OSError) -> Callable[[int, int], bytes]:
         raise error
 
     return read
-
-
-def test_a_plain_log_has_no_terms() -> None:
-    assert SegmentBytes.of(entries([3]), BASE).term_before(len(entries([3]))) == LOWEST_TERM
 
 
 _TERMS = st.one_of(st.integers(-1, 3), st.sampled_from([-(1 << 63), LOWEST_TERM, (1 << 63) - 1]))

@@ -177,10 +177,6 @@ STORES: dict[tuple[str, str], Callable[[Path], None]] = {
 }
 
 
-def all_commands() -> list[Shown]:
-    return [shown for page in PAGES for shown in commands(page)]
-
-
 def bare(shown: Shown) -> str:
     return shown.text.partition(" #")[0].strip()
 
@@ -196,7 +192,7 @@ def scenes() -> list[list[Shown]]:
     return [
         list(scene)
         for _, scene in groupby(
-            (shown for shown in all_commands() if reason_not_to_run(shown) is None),
+            (shown for page in PAGES for shown in commands(page) if reason_not_to_run(shown) is None),
             key=lambda shown: (shown.page, shown.section if shown.page.endswith(_HAS_A_STORE_FOR_EACH_SECTION) else ""),
         )
     ]

@@ -37,8 +37,6 @@ from tests.support.lakes import ingest_store, request_of, rows_of, table_of
 from tests.support.meanwhile import BetweenRanges, followed, preceded
 from tests.support.stores import records_of, segments_of, stored_records
 
-BORN, BORN_AT = struct.Struct(">q"), 40  # on purpose not the declared layout
-CONSUMED, CONSUMED_AT = struct.Struct(">i"), 72
 Row = dict[str, Any]
 
 

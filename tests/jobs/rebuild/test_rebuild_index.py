@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 
 LEFT_OPEN = ("b470-base",)  # between 4.7.0 and 4.7.1 nothing in a log tells
-ARGUMENTS = ("--hash-slots", "100", "--index-num", "20", "--release", "5.3.3")
 
 
 def files_in(directory: Path) -> list[bytes]:
