@@ -244,7 +244,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
             is_final = segment.base_offset < newest
             with store.open(segment) as reader:
                 log = segment_bytes(segment, reader)
-                for walked in walk(log, 0, final=is_final, leads_to=queue_evidence(store)):
+                for walked in walk(log, 0, final=is_final, why_left_over=queue_evidence(store)):
                     piece = walked.piece
                     if piece.kind is PieceKind.RECORD:
                         for number, offset in enumerate(walked.wrong):

@@ -27,7 +27,7 @@ from jobs.query import json_text
 from jobs.query.message import Message
 from jobs.storage.local import named, room_for
 from rmq_formats.commitlog.record import record_of_row
-from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.commitlog.segment import Piece
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
     for item in items:
         if not isinstance(item, Piece):
             yield item
-        elif item.kind is PieceKind.DAMAGE:
+        elif item.is_lost:
             damage.append(item)
         del item
 

@@ -135,7 +135,7 @@ class LogInspector:
     def _walk(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
         report.end, report.end_offset = "open", log.base_offset + start
         records = 0
-        for walked in walk(log, start, final=final, leads_to=queue_evidence(self.store)):
+        for walked in walk(log, start, final=final, why_left_over=queue_evidence(self.store)):
             records += walked.records
             self._note(walked, report, log)
             report.end = str(ENDS[walked.piece.kind])
@@ -156,6 +156,8 @@ class LogInspector:
                 self.problems.damage(report.file, "a record's body has another CRC", offset)
         elif piece.kind is PieceKind.DAMAGE:
             self.problems.damage(report.file, f"{piece.size} bytes do not form a record: {piece.reason}", piece.offset)
+        elif piece.is_lost:
+            self.problems.gap(report.file, piece.reason, piece.offset)
         elif piece.kind is PieceKind.WAITING:
             # Complete records that the walk does not believe: the log was cut back, and continued before them.
             self._report.left_over_bytes = left_over_bytes(log, piece)

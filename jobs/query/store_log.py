@@ -106,7 +106,7 @@ def _compiled_blocks(_store: StoreReader, range_: Range) -> Iterator[RecordBlock
     for item in RangeReader(range_).pieces():
         if not isinstance(item, Piece):
             yield RecordBlock(item.buffer.tobytes(), item.base_offset, item.positions.tolist(), item.sizes.tolist())
-        elif item.kind is PieceKind.DAMAGE:
+        elif item.is_lost:
             yield item
 
 
@@ -117,8 +117,9 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock | 
     framing = store.framing(segment)
     start = range_.start_offset
     data = bytes(store.file(segment.location).read(range_.start, range_.end - range_.start))
-    pieces = list(walk_segment(SegmentBytes.of(data, start, framing), final=range_.final, leads_to=range_.leads_to))
-    yield from (piece for piece in pieces if piece.kind is PieceKind.DAMAGE)
+    log = SegmentBytes.of(data, start, framing)
+    pieces = list(walk_segment(log, final=range_.final, why_left_over=range_.why_left_over))
+    yield from (piece for piece in pieces if piece.is_lost)
     records = [piece for piece in pieces if piece.kind is PieceKind.RECORD]
     if records:
         positions = [piece.offset - start + framing.header_size for piece in records]

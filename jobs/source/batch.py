@@ -34,7 +34,7 @@ from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import Store, list_store
 from rmq_formats.commitlog.columns import message_batch
-from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import CorruptData
 
 
@@ -123,7 +123,7 @@ def rows_of(partition: InputPartition, wanted: Wanted) -> Iterator[pa.RecordBatc
     reader = RangeReader(range_)
     for item in reader.pieces():
         if isinstance(item, Piece):
-            if item.kind is PieceKind.DAMAGE and wanted.fails_on_damage:
+            if item.is_lost and wanted.fails_on_damage:
                 raise CorruptData(item.reason, item.offset, range_.location)
             continue
         for group, parser in parts_by_release(item, writer.rules):

@@ -22,7 +22,7 @@ from jobs.store.record_places import record_places, segment_bytes
 from jobs.store.store import Segment, Store, list_again
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import LeadsTo, SegmentBytes
+from rmq_formats.commitlog.segment import LED_TO, STALE, SegmentBytes, WhyLeftOver
 from rmq_formats.errors import FormatError, NotAStore, is_lost
 
 _LARGEST = 1 << 20
@@ -106,28 +106,28 @@ def _with_left_over(promotion: Promotion, segment: Segment, store: Store) -> Pro
     )
 
 
-def queue_evidence(store: Store) -> LeadsTo:
+def queue_evidence(store: Store) -> WhyLeftOver:
     """Return the function that asks the queue files of a store, listed when it is called, for a record after damage."""
-    return partial(_queues_prove, store.root, store.commitlog, store.storage)
+    return partial(_why_left_over, store.root, store.commitlog, store.storage)
 
 
-def _queues_prove(root: str, commitlog: tuple[str, ...], storage: AnyStorage, gap: int, record: MessageRecord) -> bool:
-    """Return whether a unit leads to *record*, and one to the record that must have been at the offset *gap*."""
+def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, gap: int, record: MessageRecord) -> str:
+    """Return why *record* is none of the log unless units lead to it and to the one that was at the offset *gap*."""
     try:
         store = list_again(Store(root, storage=storage, commitlog=commitlog))
         if takeovers(store):  # a promotion leaves units of the records that it removes
-            return False
+            return STALE
         queues = queues_of_files(store.queue_files, store.storage)
         own = (queue for queue in queues if queue.name[1:] == (record.topic, record.queue_id))
-        return any(_has_unit(queue, record.physical_offset) for queue in own) and any(
-            _has_unit(queue, gap) for queue in queues
-        )
-    except NotAStore:  # it was deleted meanwhile
-        return False
+        if any(_has_unit(queue, record.physical_offset) for queue in own):
+            # A half or a rollback message has no unit; a store that was closed leads to no record after its end.
+            return "" if any(_has_unit(queue, gap) for queue in queues) else LED_TO if store.is_closed else STALE
+    except NotAStore:
+        pass  # it was deleted meanwhile
     except OSError as error:
         if not is_lost(error):
             raise
-        return False
+    return STALE
 
 
 def _has_unit(queue: StoredQueue, physical_offset: int) -> bool:

@@ -28,6 +28,7 @@ class Seen:
     store_timestamp: int | None  # of its last record
     first: int | None = None  # where its first piece begins; None when no piece begins in it
     end: PieceKind | None = None  # the kind of its last piece
+    reason: str = ""  # of that piece
     open_at: int | None = None  # where the log is not written yet, or not whole: a later run goes on there
     was_deleted: bool = False  # the file was deleted before all of it was read
     records: int = 0
@@ -83,10 +84,10 @@ class RangeReader:
             window=self._window,
             read_into=file.read_into,
             next_written=file.next_written,
-            leads_to=range_.leads_to,
+            why_left_over=range_.why_left_over,
         ):
             if isinstance(item, Piece):
-                self._see(item.offset, item.end, item.kind)
+                self._see(item.offset, item.end, item.kind, item.reason)
                 yield item
                 continue
             at = int(item.positions[0]) + item.base_offset - framing.header_size - range_.base_offset
@@ -137,11 +138,11 @@ class RangeReader:
             return group.positions.size
         return int(kernels.count_settled(group.buffer, group.positions, settling.limit, settling.ahead))
 
-    def _see(self, start: int, end: int, kind: PieceKind) -> None:
+    def _see(self, start: int, end: int, kind: PieceKind, reason: str = "") -> None:
         seen = self._seen
         if seen.first is None:
             seen.first = start
-        seen.next, seen.end = end, kind
+        seen.next, seen.end, seen.reason = end, kind, reason
         if kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
             seen.open_at = start
 

@@ -14,11 +14,11 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right
 from rmq_formats.commitlog.segment import (
     LEFTOVER,
     STALE,
-    LeadsTo,
     Piece,
     PieceKind,
     SegmentBytes,
-    nothing_leads_to,
+    WhyLeftOver,
+    by_time_alone,
     walk_segment,
 )
 from rmq_formats.errors import FormatError, is_lost
@@ -137,9 +137,11 @@ class WalkedPiece(NamedTuple):
     shown: Sequence[MessageRecord] = ()  # the last one is the run's last
 
 
-def walk(log: SegmentBytes, start: int, *, final: bool, leads_to: LeadsTo = nothing_leads_to) -> Iterator[WalkedPiece]:
+def walk(
+    log: SegmentBytes, start: int, *, final: bool, why_left_over: WhyLeftOver = by_time_alone
+) -> Iterator[WalkedPiece]:
     """Yield the pieces after position *start*."""
-    for piece in walk_segment(log, final=final, start=start, leads_to=leads_to):
+    for piece in walk_segment(log, final=final, start=start, why_left_over=why_left_over):
         if piece.kind is not PieceKind.RECORD:
             yield WalkedPiece(piece)
             continue
@@ -148,17 +150,19 @@ def walk(log: SegmentBytes, start: int, *, final: bool, leads_to: LeadsTo = noth
         yield WalkedPiece(piece, 1, {record.topic: 1}, wrong, [record])
         position = piece.end - log.base_offset
         if position - start > COMPILED_BEHIND:
-            yield from _in_groups(log, position, record.store_timestamp, leads_to, final=final)
+            yield from _in_groups(log, position, record.store_timestamp, why_left_over, final=final)
             return
 
 
-def _in_groups(log: SegmentBytes, start: int, newest: int, leads_to: LeadsTo, *, final: bool) -> Iterator[WalkedPiece]:
+def _in_groups(
+    log: SegmentBytes, start: int, newest: int, why_left_over: WhyLeftOver, *, final: bool
+) -> Iterator[WalkedPiece]:
     from rmq_formats.commitlog.columns import message_batch
     from rmq_formats.commitlog.scan import scan
 
     found = scan(
         log.read, start, log.size, log.size, log.base_offset, log.framing,
-        final=final, store_timestamp=newest, next_written=log.next_written, leads_to=leads_to,
+        final=final, store_timestamp=newest, next_written=log.next_written, why_left_over=why_left_over,
     )  # fmt: skip
     for item in found:
         if isinstance(item, Piece):

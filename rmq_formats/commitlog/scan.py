@@ -24,13 +24,13 @@ from rmq_formats.commitlog.segment import (
     LEFTOVER,
     UNSETTLED,
     Framing,
-    LeadsTo,
     NextWritten,
     OpenTail,
     Piece,
     PieceKind,
     SegmentBytes,
-    nothing_leads_to,
+    WhyLeftOver,
+    by_time_alone,
 )
 from rmq_formats.errors import CorruptData, FormatError, is_unreadable
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
@@ -168,7 +168,7 @@ def scan(
     window: int = WINDOW,
     read_into: ReadInto | None = None,
     next_written: NextWritten = int,
-    leads_to: LeadsTo = nothing_leads_to,
+    why_left_over: WhyLeftOver = by_time_alone,
 ) -> Iterator[Records | Piece]:
     """
     Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.
@@ -176,7 +176,7 @@ def scan(
     Records come in groups, all other pieces one by one. *start* is where a piece begins, or with *sync* any position:
     then the range begins at the first record that proves itself. *read* raises `OSError` for what cannot be read; with
     *read_into*, bytes are not copied once more; with *next_written*, no zeros are searched that a file system does not
-    store. *final*, *store_timestamp* and *leads_to* are those of `segment.walk_segment`.
+    store. *final*, *store_timestamp* and *why_left_over* are those of `segment.walk_segment`.
     """
     if base_offset + segment_size > MAX_LONG:
         raise CorruptData("a file that begins here reaches after the last offset that 64 bits can hold", base_offset)
@@ -187,7 +187,7 @@ def scan(
             return
         start = first
     file = SegmentBytes(read, segment_size, base_offset, framing)
-    tail = OpenTail(file, log.find_record, store_timestamp, leads_to, final=final)
+    tail = OpenTail(file, log.find_record, store_timestamp, why_left_over, final=final)
     term_before = file.term_before if framing is Framing.DLEDGER and not final else _no_term
     yield from _Walker(log, end, tail, term_before, term_before(start)).walk(start)
 

@@ -36,7 +36,8 @@ from rmq_formats.errors import CorruptData, FormatError, is_unreadable
 from rmq_formats.layout import Buffer, Read
 
 NextWritten = Callable[[int], int]  # the next position, this one or later, that is in no hole of the file
-LeadsTo = Callable[[int, MessageRecord], bool]  # whether queues prove a record after bytes that are none: their offset
+# Why an older record after bytes that are none, at an offset, is no part of the log; empty where queues prove it one.
+WhyLeftOver = Callable[[int, MessageRecord], str]
 
 
 @unique
@@ -94,6 +95,11 @@ class Piece(NamedTuple):
         """The physical offset after this piece."""
         return self.offset + self.size
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether who reads the log may lack messages here."""
+        return self.kind is PieceKind.DAMAGE or self.reason == LED_TO
+
 
 def walk(  # noqa: PLR0913 - facts about a segment besides its bytes
     segment: Buffer,
@@ -109,9 +115,9 @@ def walk(  # noqa: PLR0913 - facts about a segment besides its bytes
     return walk_segment(log, final=final, start=start, store_timestamp=store_timestamp)
 
 
-def nothing_leads_to(_gap: int, _record: MessageRecord) -> bool:
-    """Return that no queue proves a record: the queues were not asked."""
-    return False
+def by_time_alone(_gap: int, _record: MessageRecord) -> str:
+    """Return that an older record is left over: no queue was asked."""
+    return STALE
 
 
 def walk_segment(
@@ -120,7 +126,7 @@ def walk_segment(
     final: bool = False,
     start: int = 0,
     store_timestamp: int | None = None,
-    leads_to: LeadsTo = nothing_leads_to,
+    why_left_over: WhyLeftOver = by_time_alone,
 ) -> Iterator[Piece]:
     """
     Yield the pieces of a segment from position *start* on; never more than one record is in memory.
@@ -128,7 +134,7 @@ def walk_segment(
     *final*: records are known to follow in a later segment, so nothing here is unfinished. *store_timestamp* is that of
     the last record before *start*, if one is known.
     """
-    yield from _walk_on(log, start, OpenTail(log, log.find_record, store_timestamp, leads_to, final=final))
+    yield from _walk_on(log, start, OpenTail(log, log.find_record, store_timestamp, why_left_over, final=final))
 
 
 def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[Piece]:
@@ -185,15 +191,15 @@ class OpenTail:
     file: "SegmentBytes"  # every look at it reads the file again
     find_record: Callable[[int], int | None]
     newest: int | None  # store time of the last record that is part of the log
-    leads_to: LeadsTo
+    why_left_over: WhyLeftOver
     final: bool  # no broker writes here any more, and nothing is left over
-    is_stale: bool = False  # whether the last search met a record that is left over
+    stale: str = ""  # why the record that the last search met is left over
     _place: int = -1
     _looks: int = 0
 
     def next_record(self, position: int) -> int | None:
         """Return the position of the next record after *position*, if it is part of the log."""
-        self.is_stale = False
+        self.stale = ""
         found = self.find_record(position + 1)
         if found is None or self.newest is None or self.final:
             return found
@@ -202,12 +208,12 @@ class OpenTail:
         except FormatError:  # a broker cut the file, or overwrites leftovers
             return None
         gap = self.file.base_offset + position + self.file.framing.header_size
-        self.is_stale = record.store_timestamp < self.newest and not self.leads_to(gap, record)
-        return None if self.is_stale else found
+        self.stale = self.why_left_over(gap, record) if record.store_timestamp < self.newest else ""
+        return None if self.stale else found
 
     def reason(self, otherwise: str) -> str:
         """Return why no record follows: what the last search met is left over, or *otherwise*."""
-        return STALE if self.is_stale else otherwise
+        return self.stale or otherwise
 
     def last_pieces(self, log: "SegmentBytes", position: int, reason: str) -> list[Piece] | None:
         """Return the pieces after the last record; None where a record is by now what would be damage."""
@@ -389,6 +395,9 @@ def _last_term(data: bytes, end_offset: int) -> int | None:
 LOWEST_TERM = -(1 << 63) + 1  # groups of one count from -1 on up to 4.7.1
 LEFTOVER = "an entry of a lower term than the one before it: taken back, and not written over yet"
 STALE = "older records follow: they are left over from before the log was cut back"
+LED_TO = (
+    "older records follow, and queues of a store that was closed lead to them: undecided whether they are left over"
+)
 UNSETTLED = "the newest record is not complete yet"
 
 _MOST_LOOKS = 3  # at one place

@@ -14,6 +14,7 @@ from rmq_formats.commitlog.scan import scan
 from rmq_formats.commitlog.segment import (
     LEFTOVER,
     LOWEST_TERM,
+    STALE,
     Framing,
     Piece,
     PieceKind,
@@ -122,14 +123,14 @@ def test_a_clock_that_stepped_back_does_not_make_a_leftover_of_what_queues_prove
     raw = _with_second_record_zeroed(_times(9000, 9001, 4000, 4001), _SIZE)
     asked: list[tuple[int, int]] = []
 
-    def leads_to(gap: int, record: object) -> bool:
+    def why_left_over(gap: int, record: object) -> str:
         asked.append((gap, getattr(record, "physical_offset", -1)))
-        return is_proven
+        return "" if is_proven else STALE
 
     expected = [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.RECORD, PieceKind.RECORD, PieceKind.UNWRITTEN]
     log = SegmentBytes.of(raw, _BASE)
-    by_walk = list(walk_segment(log, leads_to=leads_to))
-    by_scan = flat(scan(log.read, 0, len(raw), len(raw), _BASE, final=False, window=300, leads_to=leads_to))
+    by_walk = list(walk_segment(log, why_left_over=why_left_over))
+    by_scan = flat(scan(log.read, 0, len(raw), len(raw), _BASE, final=False, window=300, why_left_over=why_left_over))
 
     assert [piece.kind for piece in by_walk] == (expected if is_proven else [PieceKind.RECORD, PieceKind.WAITING])
     assert by_scan == by_walk

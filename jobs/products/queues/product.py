@@ -30,6 +30,7 @@ from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.topics import Fate
+from rmq_formats.commitlog.segment import LED_TO
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 
 
@@ -63,6 +64,9 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
             discard_units(scratch, part)
         # Losses before its own part of the log do not concern a later run.
         lost = [one for one in lost_ends(run.store, seen.newest, to_offset) if state is None or one.end >= to_offset]
+        gaps = [(one.start, one.end, f"{one.text}; `verify` says more") for one in lost]
+        if outcomes and outcomes[-1].seen.reason == LED_TO:
+            gaps.append((to_offset, seen.newest, LED_TO))
         finished = Finished(
             state=state_of(joined, state),
             units={
@@ -71,7 +75,7 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
                 "differences": len(joined.differences),
             },
             behind=joined.behind,
-            gaps=[(one.start, one.end, f"{one.text}; `verify` says more") for one in lost],
+            gaps=gaps,
             notes=list(notes_of_undecided(joined)),
             contradictions=count_contradictions(joined, run.store),
         )

@@ -216,7 +216,7 @@ def test_without_a_unit_that_proves_it_an_earlier_record_is_left_over(
     assert _ingested(store, tmp_path / "lake", run) == (ExitCode.CLEAN, expected)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 139])  # 139: a half or rollback message is damaged
 def test_no_verb_loses_repeats_or_leaves_out_a_message_for_its_store_time(seed: int, tmp_path: Path) -> None:
     assert list(of_clocks(seed, tmp_path)) == []
 
