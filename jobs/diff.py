@@ -351,7 +351,7 @@ def _of_store(work: SegmentDiff) -> tuple[Integers, Integers, Flags, list[Piece]
                     continue
                 starts = item.positions + item.base_offset
                 places.append((starts, starts + item.sizes, _are_chosen(item, starts, work.choices)))
-        work.is_gone = reader.was_deleted
+        work.is_gone = reader.seen.was_deleted
     starts, ends, is_chosen = _sorted(places, 1)
     return starts, ends, is_chosen, others
 

@@ -268,7 +268,7 @@ class LogItem:
                 yield item
                 continue
             yield from self._rows(item, columns, takes)
-        if reader.was_deleted:
+        if reader.seen.was_deleted:
             start = reader.seen.next if reader.seen.first is not None else self.range.start_offset
             yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, DELETED)
 

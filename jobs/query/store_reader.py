@@ -65,11 +65,6 @@ class StoreReader:
             self._open[location] = self._stack.enter_context(self.store.storage.open(location))
         return self._open[location]
 
-    @property
-    def log_size(self) -> int:
-        """Bytes of the log's files."""
-        return sum(segment.readable for segment in self.store.segments)
-
     def framing(self, segment: Segment) -> Framing:
         """Return the framing of a segment: nothing before each record, or an entry header."""
         if segment.location not in self._framings:
@@ -124,7 +119,7 @@ class StoreReader:
     def record_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
         """Return begin and end of the record around *physical_offset*; after the last record, that one's."""
         begin = end = segment.base_offset
-        for begin, end in self._places(segment):  # noqa: B007 - the last place remains
+        for begin, end in record_places(self._bytes(segment)):  # noqa: B007 - the last place remains
             if end > physical_offset:
                 break
         return begin, end
@@ -145,14 +140,11 @@ class StoreReader:
         """Yield positions at which pieces begin, each the first that is *distance* after the one before."""
         header = self.framing(segment).header_size
         wanted = distance
-        for begin, _ in self._places(segment):
+        for begin, _ in record_places(self._bytes(segment)):
             position = begin - header - segment.base_offset
             if position >= wanted:
                 yield position
                 wanted = position + distance
-
-    def _places(self, segment: Segment) -> Iterator[tuple[int, int]]:
-        return record_places(self._bytes(segment))
 
     def _bytes(self, segment: Segment) -> SegmentBytes:
         read = self.file(segment.location).read

@@ -110,7 +110,7 @@ class StoreSource(Source):
     @property
     def searches_all(self) -> bool:  # type: ignore[override]
         """Whether the log itself is searched where index and queue files leave a question open."""
-        return self.through_log or self.reader.log_size <= LOG_SEARCHED_UNASKED
+        return self.through_log or self.reader.store.log_size <= LOG_SEARCHED_UNASKED
 
     # messages of the log
 
@@ -183,7 +183,7 @@ class StoreSource(Source):
         A log of more than *searched* bytes is not searched for those that no index file leads to.
         """
         given: set[tuple[int, KeyKind, bool]] = set()
-        is_searched = self.through_log or self.reader.log_size <= searched
+        is_searched = self.through_log or self.reader.store.log_size <= searched
         for one in chain(self._indexed(text), islice(self._logged(text), EXPLAINED_BY if is_searched else 0)):
             place = (one.message.record.physical_offset, one.kind, one.is_shadowed)
             if place not in given:  # the log has what the index has led to
@@ -528,7 +528,7 @@ class StoreSource(Source):
 
     def count(self, wanted: Wanted) -> int | None:
         """Return the number of messages of a topic, or of all, in the wanted times; None in a large log."""
-        if self.reader.log_size > COMPILED_FROM:
+        if self.reader.store.log_size > COMPILED_FROM:
             return None
         counted = wanted._replace(key=None, tag=None, words=None)
         return sum(self._is_listed(message, counted) for message in self.search(holding(wanted.topic or "")))

@@ -133,7 +133,7 @@ def rows_of(partition: InputPartition, wanted: Wanted) -> Iterator[pa.RecordBatc
             batch = _within_bounds(batch, wanted)
             if batch.num_rows:
                 yield table_rows(batch, range_.base_offset, writer.broker, writer.store_id, wanted.columns)
-    if reader.was_deleted and wanted.fails_on_data_loss:
+    if reader.seen.was_deleted and wanted.fails_on_data_loss:
         raise data_loss(range_.start_offset, range_.end_offset, range_.location)
 
 

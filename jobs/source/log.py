@@ -237,7 +237,7 @@ def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> 
         if taken:
             _cut(cuts, item, ends[:taken], part_size)
             place = Place.after(item, taken - 1)
-    if reader.was_deleted:
+    if reader.seen.was_deleted:
         raise FileNotFoundError(ENOENT, "deleted while it was read", range_.location)
     if place.offset == range_.start_offset and first.offset <= min(stop, range_.end_offset):
         place = first

@@ -163,11 +163,6 @@ class RangeReader:
         self._seen.records += count
 
     @property
-    def was_deleted(self) -> bool:
-        """Whether the file was deleted before all of it was read."""
-        return self._seen.was_deleted
-
-    @property
     def seen(self) -> Seen:
         """The facts of the range, once its pieces are read."""
         if not self._seen.records:

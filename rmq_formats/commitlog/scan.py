@@ -229,7 +229,7 @@ class _Walker:
                 if after is None:
                     after = unreadable_end
                 if after is None:
-                    reason = tail.reason(reason)
+                    reason = tail.stale or reason
                     break
                 if tail.has_record_now(position):
                     log.forget()
@@ -239,7 +239,7 @@ class _Walker:
                 position, self.term = after, self.term_before(after)
         if self.held is not None and not self._is_followed(position):
             position, self.held = self.held.base_offset - log.base_offset, None
-            reason = tail.reason(UNSETTLED)
+            reason = tail.stale or UNSETTLED
         yield from self._release()
         pieces = tail.last_pieces(log, position, reason) if position < self.end else []
         if pieces is None:

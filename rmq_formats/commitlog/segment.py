@@ -152,7 +152,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
         except FormatError as error:
             resume = None if log.is_zero(position) else tail.next_record(position)
             if resume is None:
-                reason = tail.reason(error.reason)
+                reason = tail.stale or error.reason
                 break
             if tail.has_record_now(position):
                 continue
@@ -173,7 +173,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
         held = log.piece(PieceKind.RECORD, position, end)
         position = end
     if held and record and not final and not is_settled(record):
-        position, held, reason = held.offset - log.base_offset, None, tail.reason(UNSETTLED)
+        position, held, reason = held.offset - log.base_offset, None, tail.stale or UNSETTLED
     if held:
         yield held
     pieces = tail.last_pieces(log, position, reason)
@@ -210,10 +210,6 @@ class OpenTail:
         gap = self.file.base_offset + position + self.file.framing.header_size
         self.stale = self.why_left_over(gap, record) if record.store_timestamp < self.newest else ""
         return None if self.stale else found
-
-    def reason(self, otherwise: str) -> str:
-        """Return why no record follows: what the last search met is left over, or *otherwise*."""
-        return self.stale or otherwise
 
     def last_pieces(self, log: "SegmentBytes", position: int, reason: str) -> list[Piece] | None:
         """Return the pieces after the last record; None where a record is by now what would be damage."""
@@ -395,9 +391,7 @@ def _last_term(data: bytes, end_offset: int) -> int | None:
 LOWEST_TERM = -(1 << 63) + 1  # groups of one count from -1 on up to 4.7.1
 LEFTOVER = "an entry of a lower term than the one before it: taken back, and not written over yet"
 STALE = "older records follow: they are left over from before the log was cut back"
-LED_TO = (
-    "older records follow, and queues of a store that was closed lead to them: undecided whether they are left over"
-)
+LED_TO = "older records follow, to which queues of a closed store lead: undecided whether they are left over"
 UNSETTLED = "the newest record is not complete yet"
 
 _MOST_LOOKS = 3  # at one place

@@ -20,6 +20,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
+from html import unescape
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -30,6 +32,7 @@ from deltalake import DeltaTable
 from jobs.command import VERBS, cli
 from jobs.console import progress
 from jobs.console.exit_codes import ExitCode
+from jobs.query.place import Place
 from tests.golden import unpack
 from tests.support.killing import ended, forked
 from tests.support.lakes import leftovers
@@ -76,6 +79,17 @@ COMMANDS = (
     "type {lake} --types {types}",
     "optimize {lake}",
     "catalog {lake}",
+    "browse store={bad} /",
+    "browse store={bad} /messages topic=T1",
+    "browse store={good} /messages.ndjson key=k1",
+    "browse store={good} /find id=k1",
+    "browse store={bad} /topics",
+    "browse store={good} /groups",
+    "browse store={good} /unfinished",
+    "browse lake={lake} /",
+    "browse lake={lake} /messages topic=T1",
+    "browse lake={lake} /find id=k1",
+    "browse lake={lake} /tables/messages",
 )
 _CHANGE_LAKES = ("ingest", "type", "optimize", "verify {bad} --findings-lake")
 # What differs from run to run: seconds, rates, ids, times of files, names that a run makes.
@@ -225,10 +239,21 @@ class Commands:
             fail_call(here, failure, os.open(self._folder / "noted", os.O_WRONLY | os.O_CREAT, 0o644))
         progress._PLAIN_INTERVAL = float("inf")  # noqa: SLF001 - a slow machine would print lines that a fast one does not
         try:
-            return int(cli.main(words))
+            return _browsed(words[1], *words[2:]) if words[0] == "browse" else int(cli.main(words))
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
+
+
+def _browsed(place: str, path: str, *query: str) -> int:
+    """Answer for a page as a process of `browse` does, and print the answer."""
+    from jobs.browse.pages import Pages
+    from jobs.browse.workers import Question
+
+    question = Question(path, dict(word.split("=", 1) for word in query), "en")
+    reply = Pages(Place(**dict([place.split("=", 1)]))).answer(0, question)  # type: ignore[arg-type] # two of its texts
+    sys.stdout.write(f"{reply.status} {reply.location}\n{unescape(reply.content.decode(errors='replace'))}")
+    return int(ExitCode.CLEAN if reply.status < HTTPStatus.BAD_REQUEST else ExitCode.FAILED)
 
 
 def _rows_of(table: Path) -> str:
@@ -321,6 +346,7 @@ def load_everything() -> None:
     """Import what verbs import, so that each fork has it."""
     for verb in VERBS.values():
         verb.load()
+    import_module("jobs.browse.pages")
     for path in sorted((Path(cli.__file__).parents[1]).rglob("*.py")):
         name = ".".join(path.relative_to(Path(cli.__file__).parents[2]).with_suffix("").parts)
         if not any(

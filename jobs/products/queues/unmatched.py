@@ -276,7 +276,7 @@ def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: QueueRules) 
             found.update(_records_in(item, inside, rules))
         elif item.kind is PieceKind.DAMAGE:
             found |= dict.fromkeys(inside[(inside >= item.offset) & (inside < item.end)].tolist(), DAMAGED)
-    return {**dict.fromkeys(inside.tolist(), DELETED), **found} if reader.was_deleted else found
+    return {**dict.fromkeys(inside.tolist(), DELETED), **found} if reader.seen.was_deleted else found
 
 
 def _records_in(records: Records, wanted: NDArray[np.int64], rules: QueueRules) -> Iterator[tuple[int, RecordAt]]:

@@ -194,6 +194,12 @@ def test_a_key_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None
 
 OBJECT = "s3a://bucket/file"
 FAILED = "AWS Error INTERNAL_FAILURE during GetObject operation: Failed to flush response stream (eof: 0, bad: 1)"
+ANSWERS = (
+    FAILED,
+    "AWS Error SLOW_DOWN during GetObject operation (HTTP status 503): Please reduce your request rate.",
+    "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 28, Timeout was reached",
+    "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 18, Transferred a partial file",
+)
 CONTENT = bytes(range(200))
 
 
@@ -254,12 +260,13 @@ CALLS: dict[str, tuple[Callable[[ObjectStorage], object], object]] = {
 
 
 @pytest.mark.parametrize("failures", [1, 3])
+@pytest.mark.parametrize("said", ANSWERS)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_that_fails_is_made_again(call: str, failures: int) -> None:
+def test_a_call_that_fails_is_made_again(call: str, said: str, failures: int) -> None:
     """Amazon's client gives up where an error's answer is longer than the bytes that were asked for."""
     made, expected = CALLS[call]
 
-    assert made(ObjectStorage(Failing(CONTENT, failures))) == expected
+    assert made(ObjectStorage(Failing(CONTENT, failures, said))) == expected
 
 
 @pytest.mark.parametrize("call", CALLS)
