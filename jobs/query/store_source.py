@@ -407,9 +407,7 @@ class StoreSource(Source):
     def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return the queue offset that one pull from *queue_offset* does not go beyond: a pull reads one file."""
         queue = self._queue(topic, queue_id)
-        if queue is None or queue.is_batch:
-            return MAX_TIME
-        ends = (file.end // queue.unit_size for file in queue.files)
+        ends = () if queue is None or queue.is_batch else (file.end // queue.unit_size for file in queue.files)
         return next((end for end in ends if end > queue_offset), MAX_TIME)
 
     def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
@@ -671,8 +669,7 @@ class StoreSource(Source):
             number = bisect_right(range(end), offset, first, key=partial(_named_offset, queue))
             if number > first:
                 named = max(named, _named_offset(queue, number - 1))
-        proven = self.by_offset(named) is not None
-        return named - header if proven else segment.base_offset
+        return named - header if self.by_offset(named) is not None else segment.base_offset
 
     # evidence
 
@@ -744,9 +741,8 @@ class StoreSource(Source):
 
     def unknown_facts(self) -> list[Sentence]:
         """Return the questions that a store's files cannot answer."""
-        config = self.config
-        template = "not all of the broker's configuration can be read: {reason}"
-        return [Sentence(template, reason=config.unread)] if config.unread else []
+        template, unread = "not all of the broker's configuration can be read: {reason}", self.config.unread
+        return [Sentence(template, reason=unread)] if unread else []
 
 
 def _batch_position(queue: StoredQueue, queue_offset: int, end: int) -> int:
