@@ -230,6 +230,15 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
         )
 
 
+def index_notes(outcome: StartOutcome | None) -> Iterator[str]:
+    """Say which index files a start deletes that are made again whole; `start_lines` says what is lost."""
+    if outcome is not None and outcome.cuts_at is None and outcome.loses_keys is None:
+        files = [file for file in outcome.deletes_files if file.startswith(INDEX_FOLDER)]
+        if files:
+            index = counted(len(files), "index file")
+            yield f"a start of this broker ({outcome.release}) deletes {index}, and makes all of the keys again"
+
+
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:
     """Walk over the part of the log that a start reads; None if that part is too large."""
     starts = [gathered(store, release).walks_from for release in releases_of(writers)]

@@ -6,32 +6,19 @@ Index files form a chain: where one ends and the next begins tells which message
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby, islice, pairwise
+from itertools import islice, pairwise
 from operator import attrgetter
 
 from jobs.inspect.report import IndexFileReport, IndexReport, Problems
-from jobs.storage.model import Reader
-from jobs.store.record_places import find_record, records_from, segment_bytes
-from jobs.store.release import Marks
+from jobs.store.record_places import records_from, segment_bytes
+from jobs.store.release import Marks, index_marks
 from jobs.store.store import Store, geometry_of_index
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.detection import slot_count_mark, tag_entry_mark
 from rmq_formats.errors import ignore_lost
 from rmq_formats.indexfile.file import index_keys
-from rmq_formats.indexfile.layout import (
-    DEFAULT_GEOMETRY,
-    ENTRY,
-    HEADER,
-    Geometry,
-    IndexEntry,
-    IndexHeader,
-    decode_entry,
-    decode_header,
-)
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry, IndexHeader, decode_header
 from rmq_formats.release import OLDEST
 
-_ENTRIES_LOOKED_AT = 4096
-_NEWEST_LOOKED_AT = 16
 _RECORDS_LOOKED_AT = 500  # after an index file's end, until one has a key
 
 
@@ -56,12 +43,8 @@ def inspect_index(store: Store, marks: Marks, problems: Problems) -> IndexReport
     _check_sizes(report, geometry, problems)
     if geometry is not None:
         for location, header in headers.items():
-            with problems.noted(location), store.storage.open(location) as reader:
-                first = _entries(reader, 1, min(header.entry_count, geometry.capacity, _ENTRIES_LOOKED_AT), geometry)
-                has_shared_slot = any(entry.prev_entry > 0 for entry in first)
-                marks.add(slot_count_mark(header, has_shared_slot=has_shared_slot))
-                for record, key_hashes in _tagged_records(reader, header, geometry, store):
-                    marks.add(tag_entry_mark(record, key_hashes))
+            with problems.noted(location):
+                marks.add_all(index_marks(store, location, header, geometry))
     return report
 
 
@@ -75,25 +58,6 @@ def _check_sizes(report: IndexReport, geometry: Geometry | None, problems: Probl
             problems.note(file.file, f"{file.size} bytes long, the others {usual}")
         if geometry is not None and file.index_count > geometry.index_num:
             problems.damage(file.file, f"index_count {file.index_count} where {geometry.index_num} fit", 36)
-
-
-def _entries(reader: Reader, first: int, count: int, geometry: Geometry) -> list[IndexEntry]:
-    raw = bytes(reader.read(geometry.entry_position(first), count * ENTRY.size))
-    return [decode_entry(raw, position) for position in range(0, len(raw) - ENTRY.size + 1, ENTRY.size)]
-
-
-def _tagged_records(
-    reader: Reader, header: IndexHeader, geometry: Geometry, store: Store
-) -> Iterator[tuple[MessageRecord, set[int]]]:
-    """Yield some of the newest messages of a file with all their key hashes."""
-    newest = min(header.entry_count, geometry.capacity)
-    first = max(newest - _NEWEST_LOOKED_AT, 1)
-    groups = groupby(_entries(reader, first, newest - first + 1, geometry), key=attrgetter("physical_offset"))
-    # Some keys of the first and the last message may lie outside the range that was read.
-    for offset, entries in [(offset, {entry.key_hash for entry in group}) for offset, group in groups][1:-1]:
-        record = find_record(store, offset)
-        if record is not None:
-            yield record, entries
 
 
 def compare_index(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:

@@ -23,6 +23,7 @@ from jobs.lake.findings import (
     DAMAGED_RECORDS,
     INDEX,
     LOG,
+    MISNAMED_SEGMENT,
     MISSING_INDEX_ENTRIES,
     MISSING_RECORDS,
     NOT_INDEXED,
@@ -372,6 +373,14 @@ class _Repair:
             notes.append(f"{lake.location} has none of the bytes that the log has lost")
         if bases:
             self.segments, changed = mend(store, plan, bases, self.work / "log", self.workers)
+            made = {one.base_offset for one in self.segments}
+            notes += [
+                f"{one.file} has the records of {one.expected} under a wrong name, and stays beside the one that is "
+                f"made from {lake.location}: move it out of the folder after this plan, or, instead of this plan, give "
+                "it its own name and plan again, which brings back each of its records"
+                for one in known
+                if one.kind == MISNAMED_SEGMENT and one.log_offset in made and int(Path(one.file).name) not in made
+            ]
             if changed:
                 places = _some([f"{offset:,}" for offset in changed])
                 notes.append(

@@ -20,13 +20,14 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
 from jobs.products.index.file_builder import detect_zone
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import Wanted, span_of_rules
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
 from jobs.restore.plan import DELETED, source_of
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.beside_broker import FileState
 from jobs.store.broker_config import CONFIG_FOLDER
-from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, eras_of, given_rules
+from jobs.store.store import Store
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
 from rmq_formats.store import FileKind
@@ -119,6 +120,7 @@ class Forms(NamedTuple):
     queues: SeenQueues
     zone: tzinfo | None  # by which the broker named its index files
     release: Known[str] | None  # as `--release` takes it; None: only the restored log can tell
+    is_span: bool = False  # the release stands for all that write the same
 
     @classmethod
     def of(cls, known: KnownStore, wanted: Wanted, lake: Lake) -> Self:
@@ -142,15 +144,18 @@ class Forms(NamedTuple):
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
             release = Known(rules, DETECTED, "runs read the store so")
         zone = wanted.zone or _zone_of_names(lake, known.store_id)
-        return cls(index, queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain}), zone, release)
+        queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})
+        is_span = wanted.release is None and " to " in (noted.get("releases") or "")
+        return cls(index, queues, zone, release, is_span)
 
-    def lines(self) -> Iterator[str]:
-        """Yield each figure, and how it is known."""
+    def lines(self, restored: Store) -> Iterator[str]:
+        """Yield each figure, and how it is known; what the log of the *restored* store allows names the releases."""
         for kind, size in self.queues.sizes.items():
             yield f"{kind.value}s of {size.value:,} bytes ({size.how})"
         yield f"index files of {self.index_files.value} ({self.index_files.how})"
         if self.release is not None:
-            yield f"rules of RocketMQ {self.release.value} ({self.release.how})"
+            allowed = [release for era in eras_of(restored) for release in era.candidates] if self.is_span else []
+            yield f"rules of RocketMQ {span_of_rules(given_rules(self.release.value), allowed)} ({self.release.how})"
 
 
 def _zone_of_names(lake: Lake, store_id: str) -> tzinfo | None:

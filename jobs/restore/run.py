@@ -29,6 +29,7 @@ from jobs.restore.plan import Interval, NothingToRestoreError, Plan, last_store_
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, read_file, room_for, sha256_of
 from jobs.store.beside_broker import FileState, file_states
+from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
 
@@ -321,7 +322,8 @@ def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers
     wanted = request.wanted
     if forms.release is not None:
         wanted = wanted._replace(release=forms.release.value)
-    summary.forms = list(forms.lines()) if request.with_queues or request.with_index else []
+    if request.with_queues or request.with_index:
+        summary.forms = list(forms.lines(list_store(str(out))))
     if request.with_queues:
         with _built(out, unfinished, "queues") as folder:
             if folder is not None:

@@ -10,18 +10,18 @@ something that matters, the newest one is assumed, and called an assumption.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import groupby, islice, takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from jobs.console.exit_codes import RequestError
 from jobs.storage.locations import is_local, local_path
-from jobs.store.record_places import records_from
-from jobs.store.store import Segment, Store
+from jobs.store.record_places import find_record, records_from
+from jobs.store.store import Segment, Store, geometry_of_index, header_of
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord
@@ -34,9 +34,11 @@ from rmq_formats.detection import (
     detect_eras,
     file_marks,
     record_marks,
+    slot_count_mark,
     tag_entry_mark,
 )
 from rmq_formats.errors import FormatError, ignore_lost
+from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexEntry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import in_blocks
 from rmq_formats.properties import TAGS, PropertyParser, parse_properties
@@ -50,6 +52,8 @@ _BLOCK = 1 << 18  # of a segment, read in one piece
 _DAMAGE_SKIPPED = 4 << 20  # at most, before the next record of a segment is not looked for any more
 _ABORT_READ = 64
 _TAGS_LOOKED_UP = 3
+_ENTRIES_LOOKED_AT = 4096  # at the beginning of an index file
+_NEWEST_LOOKED_AT = 16  # entries of an index file
 _PREVIEWS = frozenset({"5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA"})
 
 
@@ -217,9 +221,16 @@ def _in_words(named: Iterable[tuple[str, int]]) -> str:
     return ", then ".join(f"{name} from offset {since}" if since else name for name, since in named)
 
 
-def eras_of(store: Store, effort: Effort = THOROUGH, index: Iterable[IndexReader] = ()) -> tuple[Era, ...]:
-    """Return the eras of a store, by the marks in its files and records; *index* are index files to look tags up in."""
+def eras_of(
+    store: Store, effort: Effort = THOROUGH, index: Iterable[IndexReader] = (), besides: Iterable[Mark] = ()
+) -> tuple[Era, ...]:
+    """
+    Return the eras of a store, by the marks in its files and records, and those known *besides*.
+
+    *index* are index files to look tags up in.
+    """
     marks = Marks()
+    marks.add_all(besides)
     for found in marks_of_files(store):
         marks.add(found)
     readers, tags_left = list(index), _TAGS_LOOKED_UP
@@ -235,6 +246,47 @@ def eras_of(store: Store, effort: Effort = THOROUGH, index: Iterable[IndexReader
                     tags_left -= mark is not None
                     marks.add(mark)
     return marks.eras()
+
+
+def starting_writers(store: Store, given: str | None, wrong: Container[str] = ()) -> Known[Writers]:
+    """
+    Return the releases that may start with a store next, of which `inspect` names the same: index files tell as well.
+
+    *wrong* are index files, by their path below the root, that tell nothing.
+    """
+    if given is not None:
+        return known_writers(store, given, ())
+    own = Marks()
+    with suppress(OSError, FormatError):  # what cannot be read gives nothing away
+        own.add_all(_marks_of_index(store, wrong))
+    return writers_of(eras_of(store, besides=own.kept), ())
+
+
+def _marks_of_index(store: Store, wrong: Container[str]) -> Iterator[Mark]:
+    found = geometry_of_index(store)
+    for file in store.index_files if found is not None else ():
+        header = None if file.about.path in wrong else header_of(file, store)
+        if header is not None and found is not None:
+            yield from index_marks(store, file.location, header, found.geometry)
+
+
+def index_marks(store: Store, location: str, header: IndexHeader, geometry: Geometry) -> Iterator[Mark]:
+    """Yield the marks in an index file: in its header, and in the entries of some of its newest messages."""
+    count = min(header.entry_count, geometry.capacity)
+    with store.storage.open(location) as reader:
+
+        def entries(first: int, number: int) -> list[IndexEntry]:
+            raw = bytes(reader.read(geometry.entry_position(first), number * ENTRY.size))
+            return [decode_entry(raw, position) for position in range(0, len(raw) - ENTRY.size + 1, ENTRY.size)]
+
+        has_shared_slot = any(entry.prev_entry > 0 for entry in entries(1, min(count, _ENTRIES_LOOKED_AT)))
+        mark = slot_count_mark(header, has_shared_slot=has_shared_slot)
+        first = max(count - _NEWEST_LOOKED_AT, 1)
+        groups = groupby(entries(first, count - first + 1), key=attrgetter("physical_offset"))
+        # Some keys of the first and the last message may lie outside the range that was read.
+        hashes = [(offset, {entry.key_hash for entry in group}) for offset, group in groups][1:-1]
+        tagged = (tag_entry_mark(record, keys) for offset, keys in hashes if (record := find_record(store, offset)))
+        yield from filter(None, (mark, *tagged))
 
 
 def marks_of_files(store: Store) -> Iterator[Mark]:

@@ -38,7 +38,7 @@ from jobs.storage.scratch import Scratch
 from jobs.store.beside_broker import broker_process, check_room
 from jobs.store.chain import begun_again
 from jobs.store.epochs import Promotion, promotion_of
-from jobs.store.release import UndecidedError, Writers, given_rules
+from jobs.store.release import UndecidedError, given_rules, starting_writers
 from jobs.store.store import IsTierError, Store, StoreRequest
 from jobs.store.workers import Workers
 from jobs.verify.compaction import add_compaction
@@ -79,7 +79,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         return Verdict(request.store, verify_tier(tier, workers, request.range_size), options=request.options)
     scratch = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
     check_room(store.root, scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
-    store, check, queues, releases = begun_again(store, partial(_log_and_queues, request, workers))
+    store, check, queues = begun_again(store, partial(_log_and_queues, request, workers))
     index = begun_again(store, partial(_index, request, workers, check))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]
     ahead = max([offset for offset in (*known_ahead, queues.ahead) if offset is not None], default=None)
@@ -95,7 +95,9 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     start = None
     walked = walked_log(checks, queues.log_end)._replace(queue_stops=queues.stops)
     if broker_process(store.root) is None:
-        start = start_outcome(store, releases, walked, request.wanted.conf)
+        wrong = {finding.file for finding in index.findings}
+        starting = starting_writers(store, request.wanted.release, wrong).value
+        start = start_outcome(store, starting, walked, request.wanted.conf)
         _add_start(start, parts, store)
         if keeps_half_record(store, Release.of(start.release), walked.end):
             log.notes.append(
@@ -118,9 +120,7 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
         parts[LOG].findings.append(doubted_by_broker(start.cuts_at, store))
 
 
-def _log_and_queues(
-    request: VerifyRequest, workers: Workers, store: Store
-) -> tuple[Store, LogCheck, QueueFindings, Writers]:
+def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> tuple[Store, LogCheck, QueueFindings]:
     check = LogCheck()
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
@@ -128,7 +128,7 @@ def _log_and_queues(
     add_what_waits(queues.report, store)
     add_compaction(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")
-    return store, check, queues, releases.value
+    return store, check, queues
 
 
 def _index(request: VerifyRequest, workers: Workers, check: LogCheck, store: Store) -> PartReport:

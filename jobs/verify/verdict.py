@@ -10,7 +10,7 @@ from jobs.console.amounts import counted
 from jobs.console.process import program
 from jobs.console.result import Result, Step
 from jobs.console.severity import Judged, Severity, worst_of
-from jobs.diagnosis.broker_start import WalkedLog, start_lines
+from jobs.diagnosis.broker_start import WalkedLog, index_notes, start_lines
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
     DAMAGED_RECORDS,
@@ -129,7 +129,7 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
     known = [f"  {fact.kind}: {fact.file}: {fact.expected} - {fact.cause}" for fact in facts[:limit]]
     for shown, count in ((causes, len(groups)), (known, len(facts))):
         shown.extend([f"  … {count - limit} more (--limit, --json)"] * (count > limit))
-    known += [f"  {note}" for note in notes]
+    known += [f"  {note}" for note in [*notes, *index_notes(verdict.start)]]
     steps = [line for step, _ in advice(verdict) for line in (step.words, *(f"  {one}" for one in step.commands))]
     to_do = ["WHAT TO DO", *(f"  {line}" for line in steps)] if steps else []
     blocks: list[list[str]] = [causes, known, to_do, list(start_lines(verdict.start))]

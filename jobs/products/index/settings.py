@@ -186,7 +186,7 @@ def rules_of_files(
             (score, rules), candidates = other, PUBLISHED
     if not score or rules is None:
         return None
-    text = ", then ".join(_name(since, release, candidates) for since, release in rules)
+    text = span_of_rules(rules, candidates)
     return Known(Writers(rules, text), DETECTED, f"{score} of {len(looks)} index files hold what {text} puts")
 
 
@@ -204,12 +204,15 @@ def _best(looks: "Sequence[_Look]", candidates: Sequence[Release]) -> tuple[int,
     )
 
 
-def _name(since: int, release: Release, candidates: Sequence[Release]) -> str:
-    """Name an era by the releases that it spans, of those that are possible."""
-    alike = [other for other in candidates if is_alike(other, release)] or [release]
-    first, last = (pick(alike, key=lambda other: other.version) for pick in (min, max))
-    span = str(first) if first == last else f"{first} to {last}"
-    return f"{span} from offset {since}" if since else span
+def span_of_rules(rules: Rules, candidates: Sequence[Release]) -> str:
+    """Name rules of index files by the releases that follow them, of those that are possible."""
+    names = []
+    for since, release in rules:
+        alike = [other for other in candidates if is_alike(other, release)] or [release]
+        first, last = (pick(alike, key=lambda other: other.version) for pick in (min, max))
+        span = str(first) if first == last else f"{first} to {last}"
+        names.append(f"{span} from offset {since}" if since else span)
+    return ", then ".join(names)
 
 
 def _mixed(looks: "Sequence[_Look]", fitting: Sequence[Sequence[bool]], eras: Sequence[Release]) -> list[Rules]:

@@ -45,6 +45,7 @@ from tests.support.stores import (
     held,
     lose_first_segment_like_retention,
     records_of,
+    segments_of,
     stored_records,
     tree_state,
 )
@@ -587,6 +588,19 @@ def test_what_bridges_would_save_is_said_whenever_a_start_deletes_messages(store
         printed.out.split()
     )
     assert "--bridge" in printed.out
+
+
+def test_a_plan_says_that_a_segment_under_a_wrong_name_stays(store: Path, lake: Path) -> None:
+    """After the repair it was a gap and a damaged range, of which the plan had not spoken."""
+    segment, newest = segments_of(store)[1], segments_of(store)[-1]
+    wrong = f"{int(newest.name) + 2 * newest.stat().st_size:020d}"
+    segment.rename(segment.with_name(wrong))
+
+    plan = repaired(store, lake, apply=False)
+
+    assert f"new: commitlog/{segment.name}" in plan.plan
+    (note,) = (note for note in plan.notes if wrong in note)
+    assert note.startswith(f"commitlog/{wrong} has the records of {segment.name} under a wrong name, and stays")
 
 
 def test_older_messages_of_the_lake_are_counted_and_restored_when_they_were_lost(
