@@ -65,7 +65,7 @@ def _hole_in_a_queue(store: Path) -> None:
         ("b533-base", "5.3.3", [_zeros(-3, 5000, 50)], True, False, ""),  # a start reads the last segment alone
         ("b533-base", None, [_zeros(-3, 5000, 50)], True, True, "(one of 5.3.3 would not;"),  # but 5.2.0 would
         ("b498-clock", None, [], True, False, ""),  # only its index files are of no later release than 5.3.3
-        ("b533-base", "5.3.3", [_killed], True, False, "deletes 12 index files, and makes all of the keys again"),
+        ("b533-base", "5.3.3", [_killed], True, False, "deletes 13 index files, and makes all of the keys again"),
         ("b498-base", "4.9.8", [_zeros(-3, 5000, 50)], True, True, "do not start this broker (4.9.8): it would cut"),
         ("b533-base", "5.3.3", [_zeros(1, 5000, 50), _killed], True, True, "do not start this broker (5.3.3)"),
         ("b533-base", "5.3.3", [_longer], False, False, "this broker (5.3.3) does not start, which loses nothing"),
