@@ -390,15 +390,8 @@ def _lost_keys(headers: Iterable[IndexHeader], facts: StartFacts) -> KeyRange | 
     return KeyRange(begin, walks_from) if begin < walks_from else None
 
 
-class Obstacle(NamedTuple):
-    """A place at which a start would end the log, and where exactly."""
-
-    place: BadPlace
-    offset: int
-
-
-def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[Obstacle]:
-    """Yield every place on the way at which a start would end the log, if all before it were mended."""
+def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPlace, int]]:
+    """Yield every place on the way at which a start would end the log, if all before it were mended, and where."""
     store, passed = facts.store, facts.walks_from or 0
     for place in log.places:
         if place.offset < passed:
@@ -411,7 +404,7 @@ def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[Obstacle]:
         if stop.kind is StopKind.BAD_RECORD or (
             stop.kind is StopKind.END_OF_FILE and segment is store.segments[-1] and place.sound_before < log.messages
         ):
-            yield Obstacle(place, passed)
+            yield place, passed
             passed = max(passed, place.end)
         elif stop.kind is StopKind.END_OF_FILE:
             passed = segment.base_offset + segment.size  # it goes on with the next file
@@ -419,8 +412,8 @@ def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[Obstacle]:
 
 def _cut(facts: StartFacts, log: WalkedLog) -> Cut:
     """Return the cut of a start; one for which it is unknown how far back it looks may look at all of the log."""
-    first = next(obstacles(facts, log), None)
-    return Cut(log.end, 0) if first is None else Cut(first.offset, log.messages - first.place.sound_before)
+    place, offset = next(obstacles(facts, log), (None, log.end))
+    return Cut(offset, 0 if place is None else log.messages - place.sound_before)
 
 
 def keeps_half_record(store: Store, release: Release, log_end: int) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jobs.diagnosis.broker_start import BadPlace, WalkedLog
 from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, WRONG_STORE_TIME, ZEROED_PROPERTIES
@@ -29,80 +30,58 @@ _LOWEST_BIT = FAR.bit_length() - 1
 _KINDS = {kernels.BODY_CRC: WRONG_BODY, kernels.RECORD_CRC: WRONG_RECORD, kernels.ZEROS: ZEROED_PROPERTIES}
 
 
-class StoredAt(NamedTuple):
-    """A record, and its store time."""
-
-    offset: int
-    size: int
-    time: int
-
-
 class StrayTime(NamedTuple):
     """A record whose store time leaves those of the records before and after it."""
 
-    record: StoredAt
-    before: int
-    after: int
-
-    @property
-    def right(self) -> int | None:
-        """The time that one changed bit explains; None where no bit does."""
-        low, high = min(self.before, self.after) - _NEAR, max(self.before, self.after) + _NEAR
-        times = (_signed(self.record.time ^ 1 << bit) for bit in range(_LOWEST_BIT, 64))
-        return next((time for time in times if low <= time <= high), None)
+    offset: int
+    size: int
+    right: int | None  # the time that one changed bit explains
 
 
-def _signed(value: int) -> int:
-    return int(np.uint64(value & (1 << 64) - 1).astype(np.int64))
+_RECORD = np.dtype([("offset", np.int64), ("size", np.int64), ("time", np.int64)])
+_NO_RECORDS: NDArray[np.void] = np.empty(0, _RECORD)
 
 
 @dataclass(slots=True)
 class StoreTimes:
     """The store times of a range of the log, as they pass: its stray ones, and those at its ends."""
 
-    first: list[StoredAt] = field(default_factory=list)  # two at most
-    last: list[StoredAt] = field(default_factory=list)  # two at most
+    first: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
+    last: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
     stray: list[StrayTime] = field(default_factory=list)
 
     def add(self, group: Records, times: Integers) -> None:
         """Compare the times of the next records."""
-        known = self.last
-        series = np.concatenate([np.array([one.time for one in known], np.int64), times])
-
-        def record(number: int) -> StoredAt:
-            if number < len(known):
-                return known[number]
-            at = number - len(known)
-            offset = group.base_offset + int(group.positions[at])
-            return StoredAt(offset, int(group.sizes[at]), int(times[at]))
-
-        for number in _stray(series):
-            self.stray.append(StrayTime(record(number), int(series[number - 1]), int(series[number + 1])))
-        self.first += [record(len(known) + at) for at in range(min(2 - len(self.first), times.size))]
-        self.last = [record(number) for number in range(max(series.size - 2, 0), series.size)]
+        records = np.empty(times.size, _RECORD)
+        records["offset"], records["size"], records["time"] = group.positions, group.sizes, times
+        records["offset"] += group.base_offset
+        self.first = np.concatenate([self.first, records[:2]])[:2]
+        series = np.concatenate([self.last, records])
+        self.stray += _stray(series)
+        self.last = series[-2:].copy()
 
 
-def _stray(times: Integers) -> list[int]:
-    """Return the numbers of times that differ from both neighbours by more than these differ from each other."""
-    exact = times.astype(np.float64)  # a difference of two 64-bit integers may not fit into one
+def _stray(records: NDArray[np.void]) -> Iterator[StrayTime]:
+    """Yield those whose times differ from both neighbours' by more than these differ from each other."""
+    exact = records["time"].astype(np.float64)  # a difference of two 64-bit integers may not fit into one
     steps = np.abs(np.diff(exact)) > FAR
     apart = np.abs(exact[2:] - exact[:-2]) > FAR
-    return (np.flatnonzero(steps[:-1] & steps[1:] & ~apart) + 1).tolist()
+    for at in np.flatnonzero(steps[:-1] & steps[1:] & ~apart).tolist():
+        before, time, after = records["time"][at : at + 3].tolist()
+        low, high = min(before, after) - _NEAR, max(before, after) + _NEAR
+        flipped = (np.int64(time) ^ np.uint64(1 << bit).astype(np.int64) for bit in range(_LOWEST_BIT, 64))
+        right = next((int(one) for one in flipped if low <= one <= high), None)
+        yield StrayTime(int(records["offset"][at + 1]), int(records["size"][at + 1]), right)
 
 
 def stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[StrayTime]]:
     """Yield the stray times of each range of a log, with those at its ends, whose neighbours are in other ranges."""
-    filled = [one for one in ranges if one.first]
-    before = dict(zip(map(id, filled[1:]), (one.last[-1:] for one in filled), strict=False))
-    after = dict(zip(map(id, filled), (one.first[:1] for one in filled[1:]), strict=False))
-    for one in ranges:
-        ends: list[StrayTime] = []
-        for row in ([*before.get(id(one), ()), *one.first], [*one.last, *after.get(id(one), ())]):
-            # Of a range with one record both rows lack a neighbour.
-            whole = [*before.get(id(one), ()), *row] if len(one.first) == 1 and row[:1] == one.first else row
-            times = np.array([record.time for record in whole], np.int64)
-            ends += (StrayTime(whole[at], whole[at - 1].time, whole[at + 1].time) for at in _stray(times))
-        yield list(dict.fromkeys([*one.stray, *ends]))
+    ends = [np.unique(np.concatenate([one.first, one.last])) for one in ranges]
+    # The second record of a range and its last but one may be no neighbours: both are judged in their range.
+    outer = {int(end["offset"][at]) for end in ends if end.size for at in (0, -1)}
+    at_ends = {one.offset: one for one in _stray(np.concatenate([_NO_RECORDS, *ends])) if one.offset in outer}
+    for one, end in zip(ranges, ends, strict=True):
+        yield [*one.stray, *(at_ends[at] for at in end["offset"].tolist() if at in at_ends)]
 
 
 class ChangedRecord(NamedTuple):
@@ -120,9 +99,7 @@ class RangeCheck:
     records: int = 0
     damaged: list[Piece] = field(default_factory=list)
     wrong: list[ChangedRecord] = field(default_factory=list)  # of these the body has another CRC
-    doubtful: list[ChangedRecord] = field(
-        default_factory=list
-    )  # complete for a broker, but changed since it was written
+    doubtful: list[ChangedRecord] = field(default_factory=list)  # complete for a broker, but changed since
     newest_timestamp: int = 0  # the latest store time
     places: list[BadPlace] = field(default_factory=list)  # the damage, and ends of files, with whole messages before
     times: StoreTimes = field(default_factory=StoreTimes)
@@ -167,12 +144,10 @@ class RangeCheck:
         """Note store times that leave those around them, of records that nothing else shows to be changed."""
         changed = {one.offset for one in (*self.wrong, *self.doubtful)}
         for stray in found:
-            if stray.record.offset in changed:
-                continue
-            if stray.right is None:
+            if stray.offset not in changed and stray.right is None:
                 self.undecided.append(stray)
-            else:
-                self.doubtful.append(ChangedRecord(stray.record.offset, stray.record.size, WRONG_STORE_TIME))
+            elif stray.offset not in changed:
+                self.doubtful.append(ChangedRecord(stray.offset, stray.size, WRONG_STORE_TIME))
 
     def _note(self, offset: int, end: int, records_before: int = 0) -> None:
         self.places.append(BadPlace(offset, end, self.messages + records_before))

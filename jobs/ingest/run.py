@@ -66,7 +66,11 @@ def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
 def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Summary]:
     """Yield the runs that bring new messages into the lake: an interruption costs no more than one of them."""
     clock = Clock()
-    workers = workers or _spark_workers(request)
+    if workers is None:
+        from jobs.launch.session import spark_session
+        from jobs.store.spark_workers import SparkWorkers
+
+        workers = SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
     with room_for(request.lake):
         try:
             summary = _uncut(request, workers, clock)
@@ -77,13 +81,6 @@ def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Su
         later = replace(request, acknowledge=False)  # what the first step met is not acknowledged
         while summary.bytes_left:
             yield (summary := _uncut(later, workers, Clock()))
-
-
-def _spark_workers(request: IngestRequest) -> Workers:
-    from jobs.launch.session import spark_session
-    from jobs.store.spark_workers import SparkWorkers
-
-    return SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
 
 
 @kept_snapshots()

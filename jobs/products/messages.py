@@ -85,23 +85,23 @@ _Shared = tuple[Output, Rules, Selection, int, tuple[str, ...]]
 
 def _collector(shared: _Shared, range_: Range, files: ExitStack) -> Collector[_RangeRead]:
     messages = _RangeMessages(shared, range_, files)
-    return Collector(messages.add, messages.finish)
+    return messages.add, messages.finish
 
 
-def _finish(run: Run, outcomes: Sequence[Outcome[Made[_RangeRead]]], _to_offset: int) -> Finished:
+def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) -> Finished:
     """
     Accept that files were deleted after their records had been read, if it was retention that did it.
 
     `TopicsError` if a pattern of topics matches nothing.
     """
-    matched = frozenset[str]().union(*(outcome.payload.value[1] for outcome in outcomes))
+    matched = frozenset[str]().union(*(outcome.payload[1] for outcome in outcomes))
     unmatched = [pattern for pattern in run.unmatched_topics if pattern not in matched]
     if unmatched:
         raise TopicsError(
             f"{', '.join(unmatched)}: no topic of this log matches; nothing was committed. Names are compared as the "
             "broker writes them, upper and lower case apart"
         )
-    deleted = [outcome.range for outcome in outcomes if outcome.payload.value[0]]
+    deleted = [outcome.range for outcome in outcomes if outcome.payload[0]]
     confirm_gone(run.store, deleted)
     why = "deleted before the bytes between its messages were read: the messages are here"
     return Finished(gaps=[(range_.start_offset, range_.end_offset, why) for range_ in deleted])

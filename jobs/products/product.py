@@ -87,21 +87,16 @@ class Made(NamedTuple, Generic[C_co]):
     scratch: tuple[str, ...] = ()  # files of the run's scratch, which are deleted before its commit
 
 
-@dataclass(frozen=True, slots=True)
-class Collector(Generic[C_co]):
-    """Takes the pieces of one range, in its task."""
-
-    add: Callable[[Records | Piece], object]  # the next ones; a buffer of records is valid until the next call
-    finish: Callable[[], Made[C_co]]  # returns the result of the range
+# What takes the next piece of a range in its task (a buffer of records is valid until the next call), and what returns
+# the result of the range.
+Collector = tuple[Callable[[Records | Piece], object], Callable[[], Made[C]]]
+# Travels to tasks. The files that the collector enters there leave nothing half-written after an error.
+NewCollector = Callable[[Range, ExitStack], Collector[C]]
 
 
 def nothing_to_collect(_range: Range, _files: ExitStack) -> Collector[None]:
     """Return the collector of a product that needs nothing of the log."""
-    return Collector(lambda _: None, lambda: Made(None, {}))
-
-
-# Travels to tasks. The files that the collector enters there leave nothing half-written after an error.
-NewCollector = Callable[[Range, ExitStack], Collector[C]]
+    return lambda _: None, lambda: Made(None, {})
 
 
 Gap = tuple[int, int, str]  # from and to of offsets that the lake will not have, or not in full, and why
@@ -133,15 +128,12 @@ class Started(Generic[C]):
     from_offset: int
     collector: NewCollector[C]
     # Settles what no range's task could settle, if anything; the offset is where the next run goes on. Each accepted
-    # range comes with what this product's collector made of it, and with the files of all products.
-    finish: Callable[[Sequence[Outcome[Made[C]]], int], Finished] = lambda *_: Finished()
+    # range comes with what this product's collector made of it.
+    finish: Callable[[Sequence[Outcome[C]], int], Finished]
 
     def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> Finished:
         """Finish with result *number* of each range, which this product's own collector made."""
-        own = [
-            Outcome(one.range, one.seen, Made(cast("C", one.payload[number].value), _files(one.payload)))
-            for one in outcomes
-        ]
+        own = [Outcome(one.range, one.seen, cast("C", one.payload[number].value)) for one in outcomes]
         return self.finish(own, to_offset)
 
 
@@ -161,9 +153,9 @@ class RangePass:
         with ExitStack() as files:
             collectors = [collector(range_, files) for collector in self.collectors]
             for item in pieces:
-                for collector in collectors:
-                    collector.add(item)
-            return tuple(collector.finish() for collector in collectors)
+                for add, _ in collectors:
+                    add(item)
+            return tuple(finish() for _, finish in collectors)
 
     def discard(self, collected: Collected) -> None:
         """Delete the files of a range that was not accepted."""

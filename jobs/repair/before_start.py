@@ -86,7 +86,7 @@ def find_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
     if not after.deletes_messages and _possible_cut(found, after) is None:
         return []
     facts = gathered(store, Release.of(after.release))
-    places = [one.place for one in obstacles(facts, verdict.walked)]
+    places = [place for place, _ in obstacles(facts, verdict.walked)]
     segments = [next(one for one in reversed(store.segments) if one.base_offset <= place.offset) for place in places]
     queues = [
         queue for queue in queues_of_files(store.queue_files, store.storage) if queue.name.kind is QueueKind.PLAIN

@@ -55,6 +55,7 @@ class _CompactedFile(NamedTuple):
     name: str
     log: StoredFile | None
     units: StoredFile | None
+    original: StoredQueue | None  # what the broker's own log has of the queue
 
     def store(self, store: Store) -> Store:
         """Return the log's file as a store of one segment: zeros may end each file, not the newest alone."""
@@ -68,15 +69,6 @@ class _CompactedFile(NamedTuple):
         """Return its units as a queue that begins here; they are not numbered, each says which message it is of."""
         files = () if self.units is None else (QueueFile(self.units.location, 0, self.units.size),)
         return StoredQueue(QueueName(QueueKind.BATCH, self.topic, self.queue_id), files, store.storage)
-
-
-class _Work(NamedTuple):
-    """A file of a compacted log, and what the broker's own log has of its queue."""
-
-    file: _CompactedFile
-    store: Store
-    original: StoredQueue | None
-    rules: QueueRules
 
 
 class _Verified(NamedTuple):
@@ -93,16 +85,11 @@ def add_compaction(part: PartReport, store: Store, workers: Workers, rules: Queu
     queues = _whole(store)
     if not queues:
         return
-    originals = {(queue.name.topic, queue.name.queue_id): queue for queue in stored_queues(store) if not queue.is_batch}
     bare = Store(store.root, store.segments, storage=store.storage)  # other files need not travel to tasks
-    work = [
-        _Work(file, bare, originals.get((file.topic, file.queue_id)), replace(rules, multi_dispatch=False))
-        for files in queues
-        for file in files
-    ]
-    verify = partial(_verify, is_closed=store.is_closed)
+    verify = partial(_verify, store=bare, rules=replace(rules, multi_dispatch=False), is_closed=store.is_closed)
+    work = [file for files in queues for file in files]
     by_file: Mapping[tuple[str, int, str], _Verified] = dict(
-        zip((one.file[:3] for one in work), workers.map(work, verify, "verifying compacted logs"), strict=True)
+        zip((file[:3] for file in work), workers.map(work, verify, "verifying compacted logs"), strict=True)
     )
     for files in queues:
         part.findings += _across([(file, by_file[file[:3]]) for file in files], store)
@@ -124,7 +111,8 @@ def _compacted_queues(store: Store) -> list[list[_CompactedFile]]:
         for kind in (FileKind.COMPACTION_LOG, FileKind.COMPACTION_QUEUE)
     )
     places = sorted({*logs, *units})
-    files = [_CompactedFile(*place, logs.get(place), units.get(place)) for place in places]
+    originals = {queue.name[1:]: queue for queue in stored_queues(store) if not queue.is_batch} if places else {}
+    files = [_CompactedFile(*place, logs.get(place), units.get(place), originals.get(place[:2])) for place in places]
     return [list(group) for _, group in groupby(files, key=lambda file: (file.topic, file.queue_id))]
 
 
@@ -151,12 +139,12 @@ def _across(files: Sequence[tuple[_CompactedFile, _Verified]], store: Store) -> 
         before = verified.last if verified.last is not None else before
 
 
-def _verify(work: _Work, *, is_closed: bool) -> _Verified:
+def _verify(file: _CompactedFile, *, store: Store, rules: QueueRules, is_closed: bool) -> _Verified:
     """Verify a file; what a broker at work has replaced meanwhile is looked at again, and not if it is gone."""
     verified = _Verified()
     for _ in range(1 if is_closed else _ATTEMPTS):
         try:
-            verified = _verify_file(work, is_closed=is_closed)
+            verified = _verify_file(file, store, rules, is_closed=is_closed)
         except FileNotFoundError:
             return _Verified()
         if not verified.findings:
@@ -164,8 +152,7 @@ def _verify(work: _Work, *, is_closed: bool) -> _Verified:
     return verified
 
 
-def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
-    file, store = work.file, work.store
+def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_closed: bool) -> _Verified:
     if file.log is None or file.units is None:
         there, lacking = file.log or file.units, "compactionCq" if file.log else "compactionLog"
         alone = store.below(there and there.location), None, "file"
@@ -177,17 +164,17 @@ def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
     log = file.store(store)
     check = LogCheck()
     ranges = plan_ranges(log, log.start_offset, DEFAULT_RANGE_SIZE)
-    outcomes = read_chained(OneByOne(), ranges, partial(_collect, work=work), collector=check)
+    outcomes = read_chained(OneByOne(), ranges, partial(_collect, file=file, rules=rules), collector=check)
     checks = check.checks
     made = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload for outcome in outcomes)])
-    findings = list(_of_records(work.file, log, checks, made))
+    findings = list(_of_records(file, log, checks, made))
     behind = 0
     if not findings:  # units of damaged records follow from the damage
-        found_in_units, behind = _compared_units(work, units, made, is_closed=is_closed)
+        found_in_units, behind = _compared_units(file, store, units, made, is_closed=is_closed)
         findings += found_in_units
     wrong = [one.offset for check in checks for one in check.wrong]
     whole = made[~np.isin(made["physical_offset"], np.array(wrong, np.int64))]
-    compared, others = _other_copies(work, log.segments[0], whole)
+    compared, others = _other_copies(file.original, store, log.segments[0], whole)
     numbers = made["queue_offset"]
     first, last = (int(numbers.min()), int(numbers.max())) if made.size else (None, None)
     return _Verified((*findings, *others), int(made.size), compared, first, last, behind)
@@ -216,12 +203,12 @@ def _as_damage(finding: Finding) -> Finding:
     return finding._replace(part=QUEUES, kind=DAMAGED_COMPACTION, cause=cause, log_offset=None)
 
 
-def _collect(_: Range, pieces: Iterator[Records | Piece], *, work: _Work) -> Units:
-    collector = UnitCollector(work.rules)
+def _collect(_: Range, pieces: Iterator[Records | Piece], *, file: _CompactedFile, rules: QueueRules) -> Units:
+    collector = UnitCollector(rules)
     for item in pieces:
         if not isinstance(item, Piece):
             collector.add(item)
-    return collector.finish().of_queue(work.file.topic, work.file.queue_id)
+    return collector.finish().of_queue(file.topic, file.queue_id)
 
 
 def _units(queue: StoredQueue, most: int) -> Units:
@@ -238,7 +225,9 @@ def _units(queue: StoredQueue, most: int) -> Units:
     return units[:end]
 
 
-def _compared_units(work: _Work, units: Units, made: Units, *, is_closed: bool) -> tuple[list[Finding], int]:
+def _compared_units(
+    file: _CompactedFile, store: Store, units: Units, made: Units, *, is_closed: bool
+) -> tuple[list[Finding], int]:
     """Return the findings on a file's units, and the number of records that have no unit yet."""
     count = min(units.size, made.size)
     own = {name: made[of_record] for name, of_record in _FIELDS.items()} | {"batch_count": np.ones(made.size, np.int64)}
@@ -258,33 +247,19 @@ def _compared_units(work: _Work, units: Units, made: Units, *, is_closed: bool) 
         cause = "the broker was shut down in order, and would have written it: the file was cut short or overwritten"
     elif not places.size:
         cause = "the log lost records, or the unit changed after the broker wrote it"
-    place = work.store.below(work.file.units and work.file.units.location), at * UNITS[QueueKind.BATCH].itemsize
+    place = store.below(file.units and file.units.location), at * UNITS[QueueKind.BATCH].itemsize
     values = f"unit {at}", found or "no unit", expected or "no record"
     return [Finding(QUEUES, OTHER_UNIT, *place, *values, cause, times or lacking)], 0
 
 
-def _other_copies(work: _Work, log: Segment, made: Units) -> tuple[int, list[Finding]]:
-    """Return how many records were compared with those that they are copies of, and the first one that differs."""
-    if work.original is None or not work.store.segments:
-        return 0, []
-    compared, others = compare_copies(work.store, work.original, log, made)
-    if not others:
-        return compared, []
-    number, offset = others[0]
-    copy = made[number]
-    place = work.store.below(log.location), int(copy["physical_offset"]) - log.base_offset
-    what = f"record of message {copy['queue_offset']}"
-    expected, cause = f"those of the log at {offset}", "one of them changed after the broker wrote it"
-    values = what, "other bytes", expected, cause
-    return compared, [Finding(QUEUES, OTHER_COPY, *place, *values, len(others), offset)]
-
-
-def compare_copies(store: Store, queue: StoredQueue, file: Segment, copies: Units) -> tuple[int, list[tuple[int, int]]]:
+def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies: Units) -> tuple[int, list[Finding]]:
     """
     Compare the records of *file*, whose units are *copies*, with those that a queue of *store* leads to.
 
-    Return the number of compared records, and for each copy that differs its number and the offset of its record.
+    Return the number of compared records, and the finding of the first one that differs.
     """
+    if queue is None or not store.segments:
+        return 0, []
     numbers, offsets, segments = _originals(store, queue, copies)
     chosen = copies[numbers]
     places = chosen["physical_offset"].astype(np.int64) - file.base_offset
@@ -308,7 +283,13 @@ def compare_copies(store: Store, queue: StoredQueue, file: Segment, copies: Unit
             found = find_other_copies(records, in_records[known], part, in_part[known], sizes[some][known], wrong)
             count += known.size
             others += (some.start + known[wrong[:found]]).tolist()
-    return count, [(int(numbers[one]), int(offsets[one])) for one in others]
+    if not others:
+        return count, []
+    copy, offset = chosen[others[0]], int(offsets[others[0]])
+    place = store.below(file.location), int(copy["physical_offset"]) - file.base_offset
+    what = f"record of message {copy['queue_offset']}", "other bytes", f"those of the log at {offset}"
+    cause = "one of them changed after the broker wrote it"
+    return count, [Finding(QUEUES, OTHER_COPY, *place, *what, cause, len(others), offset)]
 
 
 def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integers, Integers, Integers]:

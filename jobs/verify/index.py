@@ -23,7 +23,7 @@ from jobs.lake.findings import (
 )
 from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
 from jobs.products.index.file_builder import RealFile
-from jobs.products.index.key_row import Key, KeyRow, collect_keys
+from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import real_files
 from jobs.storage.scratch import Scratch, scratch_for
@@ -202,78 +202,62 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
             )  # fmt: skip
 
 
+def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that it is about
+    row: KeyRow, kind: str, place: tuple[str, int | None, str], start: int, keys: int, cause: str, of_messages: str = ""
+) -> Finding:
+    """Return the finding that *keys* of the log, from number *start* on, have no entries."""
+    (first,), (last,) = row.keys(start, start + 1), row.keys(start + keys - 1, start + keys)
+    offsets = f"messages at offsets {first.physical_offset} to {last.physical_offset}"
+    if row.is_taken_back(first.physical_offset, last.physical_offset):
+        found = f"{keys} keys of {offsets}"
+        cause = (
+            "on this replica the index was ahead of the new master's records; its key queries do not find these "
+            "messages, the other replicas' do; rebuild-index makes them"
+        )
+        here = place[0], None, "entries"
+        return Finding(INDEX, NOT_INDEXED_HERE, *here, found, found, cause, keys, first.physical_offset)
+    found = f"no entries for {keys} keys{of_messages}".format(offsets=offsets, first=first.physical_offset)
+    cause = cause.format(changed=_KEYS_CHANGED * (first.physical_offset == last.physical_offset))
+    return Finding(INDEX, kind, *place, found, "", cause, keys, first.physical_offset)
+
+
 def _skips(explanation: Explanation) -> Iterator[Finding]:
     """Yield keys that are in no index file although the files before and after them are right."""
+    cause = (
+        "{changed}messageIndexEnable was false while these messages came; only a full rebuild brings them back, "
+        "for --lost-only keeps this file"
+    )
     for explained in explanation.files:
         survivor = explained.survivor
-        if survivor is None or not explained.verdict.is_explained:
-            continue
-        for skip in survivor.skips:
-            first, *_ = explanation.row.keys(skip.start, skip.start + 1)
-            last, *_ = explanation.row.keys(skip.start + skip.keys - 1, skip.start + skip.keys)
-            if explanation.row.is_taken_back(first.physical_offset, last.physical_offset):
-                yield _not_indexed_here(f"index/{explained.real.name}", skip.keys, first, last)
-                continue
-            why = _KEYS_CHANGED * (first.physical_offset == last.physical_offset)
-            yield Finding(
-                INDEX, NOT_INDEXED, f"index/{explained.real.name}", explanation.geometry.entry_position(skip.entry),
-                f"entry {skip.entry}",
-                f"no entries for {skip.keys} keys of messages at offsets {first.physical_offset} to "
-                f"{last.physical_offset}", "",
-                f"{why}messageIndexEnable was false while these messages came; only a full rebuild brings them back, "
-                "for --lost-only keeps this file", skip.keys,
-            )  # fmt: skip
-
-
-def _not_indexed_here(file: str, keys: int, first: Key, last: Key) -> Finding:
-    """Explain why keys of a new master have no entries on a replica that a promotion cut back."""
-    found = f"{keys} keys of messages at offsets {first.physical_offset} to {last.physical_offset}"
-    cause = (
-        "on this replica the index was ahead of the new master's records; its key queries do not find these messages, "
-        "the other replicas' do; rebuild-index makes them"
-    )
-    return Finding(INDEX, NOT_INDEXED_HERE, file, None, "entries", found, found, cause, keys, first.physical_offset)
+        for skip in survivor.skips if survivor is not None and explained.verdict.is_explained else ():
+            position = explanation.geometry.entry_position(skip.entry)
+            place = f"index/{explained.real.name}", position, f"entry {skip.entry}"
+            yield _without_entries(explanation.row, NOT_INDEXED, place, skip.start, skip.keys, cause, " of {offsets}")
 
 
 def _gaps(explanation: Explanation) -> Iterator[Finding]:
     for name, keys, start, is_in_later_files in explanation.gaps:
-        first, *_ = explanation.row.keys(start, start + 1)
-        last, *_ = explanation.row.keys(start + keys - 1, start + keys)
-        if explanation.row.is_taken_back(first.physical_offset, last.physical_offset):
-            yield _not_indexed_here(f"index/{name}", keys, first, last)
-            continue
-        why = _KEYS_CHANGED * (first.physical_offset == last.physical_offset)
-        yield Finding(
-            INDEX, MISSING_INDEX_ENTRIES, f"index/{name}", None, "before this file", f"no entries for {keys} keys", "",
-            "undecided: files were exchanged or renamed, for files of later names have these entries"
-            if is_in_later_files
-            else f"{why}index files were deleted or lost, or a restart did not index these messages again", keys,
-            first.physical_offset,
-        )  # fmt: skip
+        cause = "{changed}index files were deleted or lost, or a restart did not index these messages again"
+        if is_in_later_files:
+            cause = "undecided: files were exchanged or renamed, for files of later names have these entries"
+        place = f"index/{name}", None, "before this file"
+        yield _without_entries(explanation.row, MISSING_INDEX_ENTRIES, place, start, keys, cause)
 
 
 def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     """Yield a finding where keys of the log's end are missing and no broker is about to add them."""
-    behind = explanation.behind
+    row, behind, last_file = explanation.row, explanation.behind, explanation.files[-1]
     if not behind:
         return
-    total = len(explanation.row)
-    first, *_ = explanation.row.keys(total - behind, total - behind + 1)
-    last, *_ = explanation.row.keys(total - 1, total)
-    if explanation.row.is_taken_back(first.physical_offset, last.physical_offset):
-        yield _not_indexed_here(f"index/{explanation.files[-1].real.name}", behind, first, last)
-        return
-    crashed = not store.is_closed
-    running = broker_process(store.root) is not None
-    if (crashed or running) and last.store_timestamp - first.store_timestamp < STALE_MS:
-        return
-    doubt = "" if explanation.files[-1].verdict.is_explained else "undecided: that file may have them unseen, or "
-    yield Finding(
-        INDEX, MISSING_INDEX_ENTRIES, f"index/{explanation.files[-1].real.name}", None, "after the last file",
-        f"no entries for {behind} keys, from physical offset {first.physical_offset} on", "",
-        f"{doubt}a crashed broker deleted its newest index files and did not index all of their messages again", behind,
-        first.physical_offset,
-    )  # fmt: skip
+    doubt = "" if last_file.verdict.is_explained else "undecided: that file may have them unseen, or "
+    cause = f"{doubt}a crashed broker deleted its newest index files and did not index all of their messages again"
+    place, start = (f"index/{last_file.real.name}", None, "after the last file"), len(row) - behind
+    from_first = ", from physical offset {first} on"
+    finding = _without_entries(row, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first)
+    (first,), (last,) = row.keys(start, start + 1), row.keys(len(row) - 1, len(row))
+    may_come = not store.is_closed or broker_process(store.root) is not None
+    if finding.kind == NOT_INDEXED_HERE or not may_come or last.store_timestamp - first.store_timestamp >= STALE_MS:
+        yield finding
 
 
 def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Finding]:

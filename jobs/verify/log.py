@@ -258,10 +258,9 @@ def _doubtful_times(checks: Sequence[RangeCheck]) -> Iterator[str]:
     """Say which store times are a clock's or a changed record's."""
     stray = [one for check in checks for one in check.undecided]
     if stray:
-        first = stray[0].record
         yield (
             f"{counted(len(stray), 'store time')} more than a day away from those before and after, which agree, the "
-            f"first at {first.offset:,}: undecided whether the record changed or the clock was wrong for a moment"
+            f"first at {stray[0].offset:,}: undecided whether the record changed or the clock was wrong for a moment"
         )
 
 

@@ -97,6 +97,7 @@ _CAUSES = {
     DifferenceKind.QUEUE_LOST: "the queue's folder was lost, and the broker began it at 0 once more: the topic was not "
     "deleted, and consumers get none of these messages",
 }
+_NUMBERS = ("behind", "expected", "matched", "misplaced", "expired", "blanks", "ahead")
 _ALL_LOST = (
     "the folders of all queues were deleted; a broker of 4.7.1 or later makes them again from the log when it starts"
 )
@@ -133,7 +134,14 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
         if stored is not None:
             stored.rows.check()
     except FormatError as error:
-        return QueueFindings(_unreadable(error, store), _read_log(workers, store, range_size, check))
+        unreadable = PartReport([unreadable_database(QUEUES, error, store, ", or lack these queues")])
+        if isinstance(error, UnsupportedFormat):
+            unreadable = PartReport(unverified=str(error))
+        outcomes = read_chained(
+            workers, plan_ranges(store, store.start_offset, range_size), check_range, collector=check
+        )
+        confirm_deleted(store, outcomes)
+        return QueueFindings(unreadable, watermark(outcomes, store.start_offset))
     # Before the queues are looked at: a consumer may go on meanwhile.
     progress = broker_config(store).progress  # read now, yielded later
     joined = join(workers, store, rules, range_size, check, scratch)
@@ -143,7 +151,10 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
     size = plain_file_size(store)
     units = [_finding(queues[difference.queue], difference, size, joined) for difference in joined.differences]
     doubted = {unit.log_offset: unit.title for unit in units if unit.cause == _UNDECIDED}
-    tails = tail_findings(workers, store, [(queue, joined.ends[name]) for name, queue in queues.items()])
+    ends = [(queue, joined.ends[name]) for name, queue in queues.items()]
+    parts = [ends[at : at + _TAILS_A_TASK] for at in range(0, len(ends), _TAILS_A_TASK)]
+    look = partial(_tails, looks=1 if store.is_closed else _LOOKS)
+    tails = chain.from_iterable(workers.map(parts, look, "reading the ends of queues"))
     double = compare_double_write(store, queues)
     left_out = frozenset(unwritten_light_queues(double, joined.without_queue))
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
@@ -164,13 +175,24 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
             *sequence_findings(joined, store),
             *_progress_findings(progress, queues, joined),
         ],
-        {**_numbers(joined), "of_deleted_topics": sum(finding.times for finding in deleted)},
+        {
+            "queues": len(joined.queues),
+            "records_dispatched_to": joined.dispatched,
+            **{name: getattr(joined, name) for name in _NUMBERS},
+            "damaged_bytes": sum(end - start for start, end in joined.damaged),
+            "of_deleted_topics": sum(finding.times for finding in deleted),
+        },
         notes,
         deleted,
         doubts=[f"which topics were deleted: {joined.topics.unsupported}"] * is_unknown,
         database=queue_step(store),
     )
-    return QueueFindings(report, joined.log_end, joined.ahead_of_log(), tuple(_stops(joined)))
+    stops = tuple(
+        QueueStop(one.queue, one.position, one.times)
+        for one in joined.differences
+        if one.kind in {DifferenceKind.HOLE, DifferenceKind.CORRUPT}
+    )
+    return QueueFindings(report, joined.log_end, joined.ahead_of_log(), stops)
 
 
 def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:
@@ -179,49 +201,12 @@ def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:
     return finding if title is None else finding._replace(follows=title)
 
 
-def _stops(joined: JoinResult) -> Iterator[QueueStop]:
-    """Yield the places inside queues at which a start takes the queue for ended."""
-    for one in joined.differences:
-        if one.kind in {DifferenceKind.HOLE, DifferenceKind.CORRUPT}:
-            yield QueueStop(one.queue, one.position, one.times)
-
-
-def _unreadable(error: FormatError, store: Store) -> PartReport:
-    """Return the report on queues in a database that cannot be read."""
-    if isinstance(error, UnsupportedFormat):
-        return PartReport(unverified=str(error))
-    return PartReport([unreadable_database(QUEUES, error, store, ", or lack these queues")])
-
-
-def _read_log(workers: Workers, store: Store, range_size: int, check: LogCheck | None) -> int:
-    """Read the log for the check alone, and return its end."""
-    ranges = plan_ranges(store, store.start_offset, range_size)
-    outcomes = read_chained(workers, ranges, check_range, collector=check)
-    confirm_deleted(store, outcomes)
-    return watermark(outcomes, store.start_offset)
-
-
 def _damaged_configuration(store: Store) -> Iterator[Finding]:
     """Yield the tables of topics and of consumers' positions that exist and cannot be read."""
     for name, cause in _TABLES.items():
         path = f"config/{name}"
         if store.other_file(path) and read_config(store, name) is None:
             yield Finding(QUEUES, DAMAGED_CONFIGURATION, path, None, "file", "no JSON", "a table", cause)
-
-
-def _numbers(joined: JoinResult) -> dict[str, int]:
-    return {
-        "queues": len(joined.queues),
-        "records_dispatched_to": joined.dispatched,
-        "behind": joined.behind,
-        "expected": joined.expected,
-        "matched": joined.matched,
-        "misplaced": joined.misplaced,
-        "expired": joined.expired,
-        "blanks": joined.blanks,
-        "ahead": joined.ahead,
-        "damaged_bytes": sum(end - start for start, end in joined.damaged),
-    }
 
 
 def _notes(
@@ -402,14 +387,8 @@ _CAUSE = (
 )
 
 
-def tail_findings(workers: Workers, store: Store, queues: Sequence[tuple[StoredQueue, int]]) -> Iterator[Finding]:
-    """Yield the queues, each with its end, that have anything but zeros after it."""
-    parts = [queues[at : at + _TAILS_A_TASK] for at in range(0, len(queues), _TAILS_A_TASK)]
-    tails = partial(_tails, looks=1 if store.is_closed else _LOOKS)
-    yield from chain.from_iterable(workers.map(parts, tails, "reading the ends of queues"))
-
-
 def _tails(queues: Sequence[tuple[StoredQueue, int]], *, looks: int) -> list[Finding]:
+    """Return the findings on queues, each with its end, that have anything but zeros after it."""
     return list(filter(None, (_tail(queue, end, looks) for queue, end in queues)))
 
 

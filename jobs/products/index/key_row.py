@@ -222,7 +222,12 @@ def collect_keys(  # noqa: PLR0913, PLR0917 - the log, its rules, and the extras
     """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
     log = log.narrow()
-    outcomes = read_what_stays(workers, log, task, partial(_discard, scratch), collector)
+
+    def discard(span: RangeKeys) -> None:
+        if span.file:
+            scratch.delete(span.file)
+
+    outcomes = read_what_stays(workers, log, task, discard, collector)
     start = read_from(log, outcomes)
     gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
     return KeyRow(scratch, tuple(outcome.payload for outcome in outcomes), start, gaps)
@@ -236,11 +241,6 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((start, end))
     return merged
-
-
-def _discard(scratch: Scratch, span: RangeKeys) -> None:
-    if span.file:
-        scratch.delete(span.file)
 
 
 def collect_range(

@@ -48,9 +48,9 @@ def start(run: Run, state: State | None) -> Started[RangeKeys]:
     """Start a run's index entries: continue the index file that the last run left open, or begin with the broker's."""
     opening = _first(run) if state is None else _continuation(run, state)
 
-    def finish(outcomes: Sequence[Outcome[Made[RangeKeys]]], to_offset: int) -> Finished:
+    def finish(outcomes: Sequence[Outcome[RangeKeys]], to_offset: int) -> Finished:
         output = run.output
-        spans = tuple(outcome.payload.value for outcome in outcomes)
+        spans = tuple(outcome.payload for outcome in outcomes)
         works = plan(opening, run, KeyRow(output.scratch, spans, opening.from_offset))
         written = run.workers.map(works, partial(write, output=output), "making index entries")
         finished = Finished(state=_state(opening, written, to_offset))
@@ -117,7 +117,7 @@ def _collector(
         span = keys.finish()
         return Made(span, {}, span.scratch_files)
 
-    return Collector(keys.add, finish)
+    return keys.add, finish
 
 
 def plan(opening: Opening, run: Run, row: KeyRow) -> list[EntryWork]:

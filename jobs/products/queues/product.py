@@ -53,10 +53,10 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
     collector = partial(_collector, partial(collect, from_offset, seen.dispatched))
     topics = topics_of(run.store, seen.queues)
 
-    def finish(outcomes: Sequence[Outcome[Made[RangeUnits]]], to_offset: int) -> Finished:
+    def finish(outcomes: Sequence[Outcome[RangeUnits]], to_offset: int) -> Finished:
         deleted = deleted_ranges(outcomes)
         kept = _collect_deleted(run, collect, taken_to, min(run.from_offset, seen.dispatched), deleted)
-        units = [outcome.payload.value for outcome in outcomes]
+        units = [outcome.payload for outcome in outcomes]
         log = CollectedLog(units, scratch, groups, run.store.start_offset, to_offset, deleted, kept)
         write = partial(run.output.write, CONSUME_QUEUE)
         joined = compare(run.workers, run.store, rules, seen, log, topics, write)
@@ -138,7 +138,7 @@ def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: 
         units = collector.finish()
         return Made(units, {}, (units.file,) if units.file else ())
 
-    return Collector(collector.add, finish)
+    return collector.add, finish
 
 
 def count_contradictions(joined: JoinResult, store: Store) -> int:

@@ -125,7 +125,7 @@ def _found(times: list[int], cuts: list[int], groups: int) -> list[int]:
             part = np.array(times[at : min(at + groups, end)], np.int64)
             one.add(_group(at, part.size), part)
         ranges.append(one)
-    return sorted(stray.record.offset // 100 for each in stray_times(ranges) for stray in each)
+    return sorted(stray.offset // 100 for each in stray_times(ranges) for stray in each)
 
 
 @given(steps=st.lists(_STEPS, max_size=12), cuts=st.lists(st.integers(0, 12), max_size=4), groups=st.integers(1, 5))
