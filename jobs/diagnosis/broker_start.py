@@ -6,7 +6,7 @@ tell: `verify` has made one, `inspect` makes one where little is written. Withou
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -33,7 +33,6 @@ from rmq_formats.broker_start import (
     LAST_FILES,
     Cut,
     FileLength,
-    FirstRecord,
     KeyRange,
     SegmentStart,
     StartOutcome,
@@ -174,11 +173,14 @@ def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] =
         return replace(_unknown(release, facts.unknown), may_cut=may_cut, leaves_out=left_out)
     empty = [one.file for one in lengths if not one.length and release.start_deletes_empty_last_file]
     index = [] if facts.store.is_closed else _index_after_abort(facts.store, facts.checkpoint)
+    walks_from = facts.walks_from or 0
+    begin = min((header.begin_physical_offset for _, header in index if header.entry_count > 0), default=walks_from)
+    begin = max(begin, facts.store.start_offset)
     outcome = StartOutcome(
         str(release),
         starts=True,
         deletes_files=(*empty, *(file for file, _ in index)),
-        loses_keys=_lost_keys([header for _, header in index], facts),
+        loses_keys=KeyRange(begin, walks_from) if begin < walks_from else None,
     )
     if log is None:
         return replace(outcome, deletes_messages=None, unknown=_NOT_WALKED)
@@ -346,7 +348,7 @@ def _walks_from(store: Store, release: Release, checkpoint: Checkpoint) -> int |
     has_abort = not store.is_closed
     asks_queues = not has_abort and release.clean_start_asks_queues
     return start_segment(
-        [SegmentStart(one.base_offset, _first(store, one, release)) for one in store.segments if one.size],
+        list(_segment_starts(store, release)),
         release,
         checkpoint,
         _queue_reach(store) if asks_queues else -1,
@@ -354,9 +356,10 @@ def _walks_from(store: Store, release: Release, checkpoint: Checkpoint) -> int |
     )
 
 
-def _first(store: Store, segment: Segment, release: Release) -> FirstRecord | None:
-    with store.open(segment) as reader:
-        return first_record(reader.read, segment.size, release)
+def _segment_starts(store: Store, release: Release) -> Iterator[SegmentStart]:
+    for segment in (one for one in store.segments if one.size):
+        with store.open(segment) as reader:
+            yield SegmentStart(segment.base_offset, first_record(reader.read, segment.size, release))
 
 
 def _queues(store: Store) -> list[StoredQueue]:
@@ -381,13 +384,6 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
         if header is not None and header.end_timestamp > checkpoint.index_timestamp:
             deleted.append((file.about.path, header))
     return deleted
-
-
-def _lost_keys(headers: Iterable[IndexHeader], facts: StartFacts) -> KeyRange | None:
-    walks_from = facts.walks_from or 0
-    begin = min((header.begin_physical_offset for header in headers if header.entry_count > 0), default=walks_from)
-    begin = max(begin, facts.store.start_offset)
-    return KeyRange(begin, walks_from) if begin < walks_from else None
 
 
 def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPlace, int]]:

@@ -154,7 +154,10 @@ class _TierRun(NextRun):
             self.summary.seconds = self.clock.laps
             yield self.summary
             states, tables = dict(now), {**tables, **dict.fromkeys(self.summary.versions, self.summary.run or 0)}
-            self.clock, self.summary = Clock(), _next(self.summary)
+            done, self.clock = self.summary, Clock()
+            self.summary = Summary(done.store, done.lake, done.broker, done.store_id, tier_queues=done.tier_queues)
+            self.summary.topics = done.topics
+            self.summary.from_offset = self.summary.to_offset = done.to_offset
             self.request = replace(self.request, acknowledge=False)  # what the first step met is not acknowledged
 
     def _planned(self) -> list[_QueuePlan]:
@@ -208,13 +211,6 @@ class _TierRun(NextRun):
                 raise FileNotFoundError(errno.ENOENT, "disappeared while it was read", range_.location)
             why = f"{topic} {queue_id}: deleted while it was being read"
             self.summary.add_gap(range_.start_offset, range_.end_offset, why)
-
-
-def _next(earlier: Summary) -> Summary:
-    summary = Summary(earlier.store, earlier.lake, earlier.broker, earlier.store_id, tier_queues=earlier.tier_queues)
-    summary.topics = earlier.topics
-    summary.from_offset = summary.to_offset = earlier.to_offset
-    return summary
 
 
 def _plans(queues: Sequence[tuple[TierQueue, QueueState | None]], *, settling: Settling | None) -> list[_QueuePlan]:

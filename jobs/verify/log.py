@@ -25,15 +25,15 @@ from jobs.lake.findings import (
 from jobs.store.beside_broker import broker_process
 from jobs.store.log_ends import has_lost_end, lost_start, newest_known, right_name, wrong_name_text
 from jobs.store.queue_files import queues_of_files
-from jobs.store.ranges import Hole, cut_short, holes
-from jobs.store.store import Segment, Store, checkpoint_file, checkpoint_of
+from jobs.store.ranges import cut_short, holes
+from jobs.store.store import Store, checkpoint_file, checkpoint_of
 from jobs.verify.findings import CHECKPOINT_AHEAD, SHORT_CHECKPOINT, LostRange, LostRanges, PartReport, place_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import ignore_lost
-from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, Checkpoint, name_of_offset
+from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, name_of_offset
 
 _FLUSHED = ("physical_timestamp", "logic_timestamp")
 UNCHECKED_FIELDS = (
@@ -70,8 +70,16 @@ def log_findings(
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, doubts = checkpoint_findings(store, newest)
-    doubts += _doubtful_end(store, log_end)
-    doubts += _doubtful_times(checks)
+    if (known := doubted_end(store, log_end)) is not None:  # a copy of one at work looks the same
+        doubts.append(
+            f"queues or index files lead to a record at {known:,}, and the log has none after {log_end:,}: "
+            "undecided whether the log has lost its end, or was copied before them while the broker wrote"
+        )
+    if stray := [one for check in checks for one in check.undecided]:
+        doubts.append(
+            f"{counted(len(stray), 'store time')} more than a day away from those before and after, which agree, the "
+            f"first at {stray[0].offset:,}: undecided whether the record changed or the clock was wrong for a moment"
+        )
     if odd := doubtful_length(store, conf):
         doubts.append(f"{odd} (--broker-conf says it)")
     if lost:  # the lost part may hold the time that it names
@@ -94,7 +102,12 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
     wrong_names = LostRanges(lost)
     for hole in holes(store.segments):
         cut = next((piece for piece in pieces if piece.end == hole.start), None)
-        finding = wrong_names.attributed(_gap(hole, store))
+        location, position = hole.place(store.segments)
+        cause = "the file was cut short: a copy that broke off, a full disk, or fsck"
+        if position is None:
+            cause = "a segment is missing: it was deleted, or not copied"
+        place = store.below(location), position
+        finding = wrong_names.attributed(_of_offsets(GAP, place, (hole.start, hole.end), cause))
         findings.append(finding)
         lost.append(LostRange(cut.offset if cut else hole.start, hole.end, finding.follows or finding.title))
         pieces = [piece for piece in pieces if piece is not cut]
@@ -121,7 +134,9 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
         with ignore_lost(), store.open(segment) as file:
             right = right_name(store, segment, file.read)
             if right is not None:
-                finding = _misnamed(segment, right, store)
+                names = name_of_offset(segment.base_offset), name_of_offset(right)
+                place = store.below(segment.location), 0, "name"
+                finding = Finding(LOG, MISNAMED_SEGMENT, *place, *names, wrong_name_text(right), log_offset=right)
                 findings.append(finding)
                 pieces[:] = [piece for piece in pieces if not segment.base_offset <= piece.offset < segment.end]
                 start = gaps.get(segment.base_offset, segment.base_offset)
@@ -172,20 +187,6 @@ def _lost_start(store: Store) -> Iterator[Finding]:
             f"{doubt}the first segments are missing: {started.text}; these were lost, not copied, or deleted by hand",
             log_offset=oldest, log_end=started.start,
         )  # fmt: skip
-
-
-def _gap(hole: Hole, store: Store) -> Finding:
-    location, position = hole.place(store.segments)
-    cause = "a segment is missing: it was deleted, or not copied"
-    if position is not None:
-        cause = "the file was cut short: a copy that broke off, a full disk, or fsck"
-    return _of_offsets(GAP, (store.below(location), position), (hole.start, hole.end), cause)
-
-
-def _misnamed(segment: Segment, right: int, store: Store) -> Finding:
-    names = name_of_offset(segment.base_offset), name_of_offset(right)
-    file, cause = store.below(segment.location), wrong_name_text(right)
-    return Finding(LOG, MISNAMED_SEGMENT, file, 0, "name", *names, cause, log_offset=right)
 
 
 def _damaged(piece: Piece, store: Store) -> Finding:
@@ -244,26 +245,6 @@ def doubted_by_broker(offset: int, store: Store) -> Finding:
     return _of_offsets(DAMAGED_RANGE, place_of(offset, store), (offset, offset + BLANK.size), cause)
 
 
-def _doubtful_end(store: Store, log_end: int) -> Iterator[str]:
-    """Say that the log of a broker that was killed may have lost its end: a copy of one at work looks the same."""
-    newest = doubted_end(store, log_end)
-    if newest is not None:
-        yield (
-            f"queues or index files lead to a record at {newest:,}, and the log has none after {log_end:,}: "
-            "undecided whether the log has lost its end, or was copied before them while the broker wrote"
-        )
-
-
-def _doubtful_times(checks: Sequence[RangeCheck]) -> Iterator[str]:
-    """Say which store times are a clock's or a changed record's."""
-    stray = [one for check in checks for one in check.undecided]
-    if stray:
-        yield (
-            f"{counted(len(stray), 'store time')} more than a day away from those before and after, which agree, the "
-            f"first at {stray[0].offset:,}: undecided whether the record changed or the clock was wrong for a moment"
-        )
-
-
 def doubted_end(store: Store, log_end: int) -> int | None:
     """Return the offset after the end of a killed broker's log that queues or index files lead to; None without any."""
     if store.is_closed or not store.segments or broker_process(store.root) is not None:
@@ -296,21 +277,18 @@ def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[
         found = str(stored.size), str(CHECKPOINT_SIZE)
         findings.append(Finding(LOG, SHORT_CHECKPOINT, "checkpoint", stored.size, "size", *found, cause))
     checkpoint = checkpoint_of(store)
-    if checkpoint is not None and newest and store.is_closed:  # a running broker's may be newer than the log's copy
-        findings += _checkpoint_ahead(checkpoint, newest)
-    return findings, []
-
-
-def _checkpoint_ahead(checkpoint: Checkpoint, newest: int) -> Iterator[Finding]:
-    for name in _FLUSHED:
+    # A running broker's may be newer than the log's copy.
+    for name in _FLUSHED if checkpoint is not None and newest and store.is_closed else ():
         time = getattr(checkpoint, name)
         if time > newest:
-            yield Finding(
-                LOG, CHECKPOINT_AHEAD, "checkpoint", CHECKPOINT.offset(name), name, str(time), str(newest),
-                f"{_moment(time)} is after the log's latest store time, {_moment(newest)}: "
-                "the checkpoint was overwritten or is of another store, or the log has lost its end; after a crash the "
-                "broker would begin to recover too late in its log", right_time=newest,
-            )  # fmt: skip
+            cause = (
+                f"{_moment(time)} is after the log's latest store time, {_moment(newest)}: the checkpoint was "
+                "overwritten or is of another store, or the log has lost its end; after a crash the broker would begin "
+                "to recover too late in its log"
+            )
+            place, values = ("checkpoint", CHECKPOINT.offset(name), name), (str(time), str(newest))
+            findings.append(Finding(LOG, CHECKPOINT_AHEAD, *place, *values, cause, right_time=newest))
+    return findings, []
 
 
 def _moment(time: int) -> str:
