@@ -195,7 +195,9 @@ class _Comparison:
                 "time_diff_s": index.seconds_to(keys["store_timestamp"]),
             }
             times = keys["store_timestamp"]
-            if len(found) == len(index.entries) and not _may_end(index, times):
+            # A header may have its end from one of its messages, or after a restart from the file's own beginning.
+            may_end = index.end_timestamp == index.begin_timestamp or (times == index.end_timestamp).any()
+            if len(found) == len(index.entries) and not may_end:
                 file, _ = self._files[self._file[found[0]]]
                 end = Difference(_END_AT, "end_timestamp", str(index.end_timestamp), str(times.max()))
                 yield _damaged(file.name, end)
@@ -306,11 +308,6 @@ class _Comparison:
                 if title:
                     finding = lost.attributed(finding._replace(kind=LOST_MESSAGES, log_offset=int(finding.found)))
                 yield finding
-
-
-def _may_end(index: TierIndex, times: Integers) -> bool:
-    """Return whether a header may have its end: one of its messages' times, or after a restart the file's own."""
-    return index.end_timestamp == index.begin_timestamp or bool((times == index.end_timestamp).any())
 
 
 def _numbered(keys: QueueKeys, queue_ids: Integers, entries: NDArray[np.void]) -> tuple[Integers, Integers, int]:
