@@ -162,7 +162,7 @@ def rmq_lake(ctx: click.Context) -> None:
 def main(arguments: Sequence[str]) -> ExitCode:
     """Run one command line and return its exit code; an error is one line on standard error."""
     began = monotonic()
-    process.forget_resumption()
+    process.note_resumption("")
     is_ours = not has_session()  # else it is a notebook's, which goes on with it
     as_json = _is_given("--log-json", "RMQ_LAKE_LOG_JSON", arguments)
     with in_json(_verb_of(arguments)) if as_json else nullcontext():

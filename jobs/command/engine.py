@@ -85,7 +85,7 @@ def start_workers(
     if choice.engine is Engine.SPARK:
         from jobs.launch.session import begin_session
 
-        begin_session(_application(), half=half, warm=warm, s3=uses_s3(context))
+        begin_session(f"rmq-lake {context.info_name}", half=half, warm=warm, s3=uses_s3(context))
     return partial(workers_of, choice.engine, half=half)
 
 
@@ -95,21 +95,18 @@ def uses_s3(context: click.Context) -> bool:
     return any(scheme_of(place) in S3_SCHEMES for place in (*context.meta.get(PLACES, ()), *settings))
 
 
-def _application() -> str:
-    return f"rmq-lake {click.get_current_context().info_name}"
-
-
 def workers_of(engine: Engine, *, half: bool = False) -> "Workers":
     """Return the workers of an engine; those of Spark wait for the session, or start it."""
+    context = click.get_current_context()
     if engine is Engine.HERE:
         from jobs.store.workers import InProcessWorkers
 
-        is_threaded = click.get_current_context().info_name in THREADED
+        is_threaded = context.info_name in THREADED
         return InProcessWorkers(file_system_options(), usable_cores(half=half) if is_threaded else 1)
     from jobs.launch.session import spark_session
     from jobs.store.spark_workers import SparkWorkers
 
-    return SparkWorkers(spark_session(_application(), half=half, s3=uses_s3(click.get_current_context())))
+    return SparkWorkers(spark_session(f"rmq-lake {context.info_name}", half=half, s3=uses_s3(context)))
 
 
 def chosen() -> Choice | None:

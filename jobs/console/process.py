@@ -23,7 +23,7 @@ _left: list[str] = []
 
 
 def note_resumption(sentence: str) -> None:
-    """From now on, end an interruption with *sentence* in place of the verb's general one."""
+    """From now on, end an interruption with *sentence*, unless it is empty, in place of the verb's general one."""
     _left[:] = [sentence]
 
 
@@ -34,11 +34,6 @@ def exit_process(code: int) -> None:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
-
-
-def forget_resumption() -> None:
-    """Forget the noted sentence: another command begins."""
-    _left.clear()
 
 
 def resumption() -> str | None:

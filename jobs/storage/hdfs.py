@@ -176,8 +176,13 @@ def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **para
         try:
             data = _get(node, target, limit)
         except _Refused as refused:
+            if refused.name == _MISSING:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location) from refused
+            if refused.name in _FORBIDDEN:
+                reason = f"HDFS denies it to user {_user()}: {refused.message}"
+                raise PermissionError(errno.EACCES, reason, location) from refused
             if refused.name not in _STANDBY:
-                raise _error(location, refused) from refused
+                raise OSError(f"{location}: {refused.name}: {refused.message}") from refused
             reason = f"{node}: {refused.message}"
         except (OSError, HTTPException, ValueError) as error:  # the other node is asked; ValueError: not a URL
             cause = getattr(error, "reason", error)  # urllib wraps errors of the connection
@@ -220,14 +225,6 @@ def _refused(error: HTTPError, data: bytes) -> _Refused:
         return _Refused(str(answer["exception"]), str(answer["message"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         return _Refused(f"HTTP status {error.code}", str(error.reason))
-
-
-def _error(location: str, refused: _Refused) -> OSError:
-    if refused.name == _MISSING:
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
-    if refused.name in _FORBIDDEN:
-        return PermissionError(errno.EACCES, f"HDFS denies it to user {_user()}: {refused.message}", location)
-    return OSError(f"{location}: {refused.name}: {refused.message}")
 
 
 def _user() -> str:

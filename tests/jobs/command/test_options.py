@@ -78,10 +78,19 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(config
     assert {"store": "s", "hash_slots": 3, "index_num": 11, "consume_queue_size": 20} == values
 
 
-def test_a_verbs_own_table_wins_over_what_all_verbs_share(config: Path) -> None:
-    config.write_text("hash-slots = 1\n[ingest]\nhash-slots = 2\n")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hash-slots = 1\n[ingest]\nhash-slots = 2\n", {"store": "s", "hash_slots": 2}),
+        ('broker = "b"\nreport = "/report"\n[query]\nanything = 1\n', {"store": "s"}),
+    ],
+)
+def test_a_verbs_own_table_wins_over_what_all_share_and_keys_of_other_verbs_do_not_disturb(
+    config: Path, text: str, expected: dict[str, object]
+) -> None:
+    config.write_text(text)
 
-    assert {"store": "s", "hash_slots": 2} == told("s", "--config", str(config))
+    assert expected == told("s", "--config", str(config))
 
 
 @pytest.mark.parametrize(
@@ -161,20 +170,9 @@ def test_what_is_shown_can_be_kept_as_a_configuration_file(config: Path) -> None
     assert ("UTC", str(config)) == (settings["time-zone"]["value"], settings["time-zone"]["from"])
 
 
-@pytest.mark.parametrize("text", ["2026-11-20 07:42", "2h", "1763624520000", "-1"])
-def test_a_moment_is_shown_as_it_was_given(text: str) -> None:
-    assert text == str(given_time(text))
-
-
-@pytest.mark.parametrize("text", ["4096", "2026-11-20T07:42:00.123+08:00"])
-def test_a_place_in_the_log_is_shown_as_it_can_be_given_again(text: str) -> None:
-    assert text == str(log_place(text))
-
-
-def test_keys_of_other_verbs_do_not_disturb(config: Path) -> None:
-    config.write_text('broker = "b"\nreport = "/report"\n[query]\nanything = 1\n')
-
-    assert {"store": "s"} == told("s", "--config", str(config))
+@pytest.mark.parametrize("text", ["2026-11-20 07:42", "2h", "1763624520000", "4096", "2026-11-20T07:42:00.123+08:00"])
+def test_a_moment_and_a_place_in_the_log_are_shown_as_they_were_given(text: str) -> None:
+    assert text == str(given_time(text)) == str(log_place(text))
 
 
 @pytest.mark.parametrize("option", ["--commitlog=/a,,/b", "--config=no such file"])
