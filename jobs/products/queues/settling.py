@@ -102,14 +102,16 @@ class _Settling:
 
     def _explain(self, unit: OddUnit) -> None:
         position, offset = unit.position, unit.physical_offset
-        meaningless = without_meaning(unit, has_file=self._queue.file_at(position) is not None)
-        if meaningless is not None:
-            kind, text = meaningless
-            # The place of a lost file is named with the record that has its unit there.
-            if kind is not DifferenceKind.MISSING_FILE or not self._remainder.is_lost_at(position):
-                self._differ(kind, position, text)
-                if not unit.is_zero:
-                    self._row(unit, Status.DANGLING, is_pre_blank=unit.is_blank)
+        if unit.is_zero:
+            if self._queue.file_at(position) is not None:
+                self._differ(DifferenceKind.HOLE, position, "zeros")
+            elif not self._remainder.is_lost_at(position):  # else it is named with the record that has its unit there
+                self._differ(DifferenceKind.MISSING_FILE, position, "no file")
+            return
+        if unit.is_blank or offset < 0 or unit.size <= 0:
+            kind = DifferenceKind.BLANK_INSIDE if unit.is_blank else DifferenceKind.CORRUPT
+            self._differ(kind, position, "a blank" if unit.is_blank else unit.text)
+            self._row(unit, Status.DANGLING, is_pre_blank=unit.is_blank)
             return
         number, record = int(np.searchsorted(self._offsets, offset)), self._resolved.get(offset)
         if number < self._offsets.size and self._offsets[number] == offset:
@@ -123,13 +125,20 @@ class _Settling:
             self._joined.expired += 1
             self._row(unit, Status.EXPIRED)
         else:
-            bounds = self._bounds
-            missing = without_record(unit, record, bounds.log_end, bounds.gaps, is_closed=bounds.is_closed)
-            if missing is None:
-                self._joined.ahead += 1
-            else:
-                self._differ(missing, position, unit.text, log_offset=offset)
+            self._explain_without_record(unit, is_damaged=record == DAMAGED)
             self._row(unit, Status.DANGLING)
+
+    def _explain_without_record(self, unit: OddUnit, *, is_damaged: bool) -> None:
+        bounds, offset = self._bounds, unit.physical_offset
+        if offset >= bounds.log_end and not bounds.is_closed:  # newer than a log that was copied before it
+            self._joined.ahead += 1
+            return
+        kind = DifferenceKind.DAMAGED_RECORD if is_damaged else DifferenceKind.DANGLING
+        if any(start <= offset < end for start, end in bounds.gaps):
+            kind = DifferenceKind.LOST_RECORD
+        if offset >= bounds.log_end:
+            kind = DifferenceKind.BEHIND_LOG
+        self._differ(kind, unit.position, unit.text, log_offset=offset)
 
     def _explain_by(self, unit: OddUnit, record: RecordAt) -> None:
         """Explain a unit by a record that has its own unit elsewhere, or its place in a file that is lost."""
@@ -320,26 +329,6 @@ class _Settling:
             return np.array([-1], np.int32)
         self.tags.append(text)
         return np.array([len(self.tags) - 1], np.int32)
-
-
-def without_meaning(unit: OddUnit, *, has_file: bool) -> tuple[DifferenceKind, str] | None:
-    """Classify a unit that has no valid address; None if the address lies in the log."""
-    if unit.is_zero:
-        return (DifferenceKind.HOLE, "zeros") if has_file else (DifferenceKind.MISSING_FILE, "no file")
-    if unit.is_blank:
-        return DifferenceKind.BLANK_INSIDE, "a blank"
-    return (DifferenceKind.CORRUPT, unit.text) if unit.physical_offset < 0 or unit.size <= 0 else None
-
-
-def without_record(
-    unit: OddUnit, found: str | None, log_end: int, gaps: Sequence[tuple[int, int]], *, is_closed: bool
-) -> DifferenceKind | None:
-    """Classify a unit whose record was not found; None if it is newer than a log that was copied before it."""
-    if unit.physical_offset >= log_end:
-        return DifferenceKind.BEHIND_LOG if is_closed else None
-    if any(start <= unit.physical_offset < end for start, end in gaps):
-        return DifferenceKind.LOST_RECORD
-    return DifferenceKind.DAMAGED_RECORD if found == DAMAGED else DifferenceKind.DANGLING
 
 
 def by_record(unit: OddUnit, queue: QueueName, record: RecordAt) -> tuple[DifferenceKind | None, str, tuple[str, ...]]:

@@ -126,19 +126,21 @@ Written = Callable[[Store, Unit], bytes]  # by the store, and the unit as it was
         # A broker that starts now takes the queue for ended there.
         (lambda *_: bytes(2 * UNIT.size), 0, "hole", 2, "zeros", "offset {0},"),
         (lambda *_: b"\xff" * 12, 0, "corrupt_unit", 1, "offset -1,", "offset {0},"),
+        (lambda *_: be(0, 4), 8, "corrupt_unit", 1, "size 0,", "offset {0},"),
     ],
-    ids=["dangling", "size", "tags", "other queue", "other topic", "twice", "hole", "no unit"],
+    ids=["dangling", "size", "tags", "other queue", "other topic", "twice", "hole", "no unit", "no size"],
 )
 def test_a_unit_that_was_overwritten_is_told(  # noqa: PLR0913, PLR0917 - a table's columns
     store: Store, written: Written, byte: int, kind: str, times: int, found: str, expected: str
 ) -> None:
     unit = decode_unit(store.unit(T1, 12))
     store.write(T1, 12, written(store, unit), byte)
-    finding = only(store, kind, f"{T1}/{name_of_offset(200)}", 40 + byte, times)
+    place = byte if kind.startswith("wrong") else 0
+    finding = only(store, kind, f"{T1}/{name_of_offset(200)}", 40 + place, times)
 
     assert found.format(next=unit.physical_offset + 1, larger=unit.size + 1) in finding.found
     assert finding.expected.startswith(expected.format(*unit))
-    assert finding.field == {8: "size", 12: "tags_code"}.get(byte, "unit")
+    assert finding.field == {"wrong_size": "size", "wrong_tags_code": "tags_code"}.get(kind, "unit")
 
 
 def test_a_unit_of_a_record_that_the_log_lost_is_told(store: Store) -> None:
