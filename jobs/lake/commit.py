@@ -29,7 +29,7 @@ from jobs.lake.snapshot_files import files, select
 from jobs.lake.snapshots import open_delta, snapshot_of, transaction_of
 from jobs.lake.table_file import STATISTICS_LENGTH, Action, TableFile
 from jobs.lake.tables import Table
-from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, writer_of
+from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, add_columns, set_properties, write
 from jobs.storage import answered
 from jobs.storage.local import flush_directory, room_for
 from jobs.storage.locations import is_local, local_path
@@ -144,11 +144,11 @@ def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
     new = [field for field in table.delta_schema.fields if field.name not in there]
     if new:
         with suppress(CommitFailedError):  # another process does it at this moment
-            writer_of(snapshot).add_columns(snapshot, new)
+            add_columns(snapshot, new)
         snapshot.update_incremental()
     if STATISTICS not in snapshot.metadata().configuration:
         with suppress(CommitFailedError):  # the same
-            writer_of(snapshot).set_properties(snapshot, {STATISTICS: _statistics_of(table)})
+            set_properties(snapshot, {STATISTICS: _statistics_of(table)})
         snapshot.update_incremental()
     return snapshot
 
@@ -345,7 +345,7 @@ def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) ->
     """Write a commit; after commits that come between only where *attempts* let the writer judge them."""
     before = snapshot.version()
     with _failing_as_files_do(lake, lake.locate(new.table.name), "written"):
-        writer_of(snapshot).write(lake, snapshot, new, attempts)
+        write(lake, snapshot, new, attempts)
         snapshot.update_incremental()
     version: int = snapshot.version()
     _flush(snapshot.table_uri, range(before + 1, version + 1))

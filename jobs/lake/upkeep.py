@@ -29,7 +29,7 @@ from jobs.lake.runs import Manifest, commit_prepared, forget, known_stores, unfi
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
-from jobs.lake.writers import CHECKPOINT_INTERVAL, Saved, writer_of
+from jobs.lake.writers import CHECKPOINT_INTERVAL, Saved, set_properties
 from jobs.storage.locations import normalise
 from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError
@@ -167,4 +167,4 @@ def expect_many_commits(lake: Lake, every_s: float) -> None:
         kept = f"interval {hours * (15 if table in _KEPT_SHORTER else 60)} minutes"
         short = {FILES_KEPT: kept} | ({LOG_KEPT: kept} if there.get(LOG_KEPT) == CONFIGURATION[LOG_KEPT] else {})
         with suppress(CommitFailedError):  # another process commits at this moment; the next start asks again
-            writer_of(snapshot).set_properties(snapshot, short)
+            set_properties(snapshot, short)

@@ -1,5 +1,5 @@
 """
-The writers of Delta's log: their interface, the content of a commit, and the two implementations.
+The writers of Delta's log, and the content of a commit.
 
 `deltalake` writes to most tables, Spark's own Delta to those with features that only Spark writes. The table decides:
 its protocol names the features that every writer must know. Both write the same commit, and it follows the very
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from json import dumps, loads
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
@@ -96,57 +96,60 @@ class Saved(NamedTuple):
         )
 
 
-class Writer(Protocol):
-    """Writes to the log of a table; raises `CommitFailedError` where another commit came first."""
+def write(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
+    """
+    Write a commit that follows *snapshot*, or after *attempts* commits of others at the most.
 
-    def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
-        """Write a commit that follows *snapshot*, or after *attempts* commits of others at the most."""
+    `CommitFailedError` where another commit came first. Spark's Delta writes after no commit that came between: who
+    asks looks at the newer snapshot first.
+    """
+    if needs_spark(snapshot):
+        _write_by_spark(lake, snapshot, new)
+        return
+    if new.change.vectors:
+        _write_removing_vectors(lake, snapshot, new)
+        return
+    now = int(time.time() * 1000)
+    snapshot.create_write_transaction(
+        [
+            *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
+            # Without size and partitions Spark's feed of changes stops at the commit.
+            *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.change.removed),
+        ],
+        new.mode,
+        new.table.delta_schema,
+        commit_properties=CommitProperties(
+            custom_metadata=dict(new.metadata),
+            app_transactions=[Transaction(app, number) for app, number in new.transactions],
+            max_commit_retries=attempts,
+        ),
+        # To clean up, all of the log is listed: after each commit that would cost more than the commit.
+        post_commithook_properties=None if (snapshot.version() + 1) % CHECKPOINT_INTERVAL == 0 else _NO_CLEANUP,
+    )
 
-    def add_columns(self, snapshot: DeltaTable, new: Sequence[Field]) -> None:
-        """Give a table more columns."""
 
-    def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
-        """Give a table properties."""
-
-
-def writer_of(snapshot: DeltaTable) -> Writer:
-    """Return the writer of a table; whether there is one is for `refuse_features` to say."""
-    return SparkWriter() if needs_spark(snapshot) else DeltalakeWriter()
-
-
-class DeltalakeWriter:
-    """The package `deltalake`, which needs no JVM."""
-
-    def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
-        """Write a commit; one that removes files with vectors by hand."""
-        if new.change.vectors:
-            _write_removing_vectors(lake, snapshot, new)
-            return
-        now = int(time.time() * 1000)
-        snapshot.create_write_transaction(
-            [
-                *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
-                # Without size and partitions Spark's feed of changes stops at the commit.
-                *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.change.removed),
-            ],
-            new.mode,
-            new.table.delta_schema,
-            commit_properties=CommitProperties(
-                custom_metadata=dict(new.metadata),
-                app_transactions=[Transaction(app, number) for app, number in new.transactions],
-                max_commit_retries=attempts,
-            ),
-            # To clean up, all of the log is listed: after each commit that would cost more than the commit.
-            post_commithook_properties=None if (snapshot.version() + 1) % CHECKPOINT_INTERVAL == 0 else _NO_CLEANUP,
-        )
-
-    def add_columns(self, snapshot: DeltaTable, new: Sequence[Field]) -> None:
-        """Give a table more columns."""
+def add_columns(snapshot: DeltaTable, new: Sequence[Field]) -> None:
+    """Give a table more columns; `CommitFailedError` where another commit came first."""
+    if not needs_spark(snapshot):
         snapshot.alter.add_columns(list(new))
+        return
+    from pyspark.sql.types import StructType
 
-    def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
-        """Give a table properties."""
+    columns = StructType.fromJson(loads(Schema(list(new)).to_json()))
+    described = ", ".join(
+        f"`{column.name}` {column.dataType.simpleString()} COMMENT {sql_text(column.metadata.get('comment', ''))}"
+        for column in columns
+    )
+    _run_sql(snapshot, f"ALTER TABLE {{table}} ADD COLUMNS ({described})")
+
+
+def set_properties(snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
+    """Give a table properties; `CommitFailedError` where another commit came first."""
+    if not needs_spark(snapshot):
         snapshot.alter.set_table_properties(dict(properties))
+        return
+    described = ", ".join(f"{sql_text(name)} = {sql_text(value)}" for name, value in properties.items())
+    _run_sql(snapshot, f"ALTER TABLE {{table}} SET TBLPROPERTIES ({described})")
 
 
 def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
@@ -176,48 +179,27 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
         raise CommitFailedError(f"version {version} was committed by another process") from error
 
 
-class SparkWriter:
+def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
     """
-    Spark's Delta, for tables with features that `deltalake` does not write.
+    Write a commit by the transaction that Delta's own commands use.
 
-    Our Parquet files become part of the table by the transaction that Delta's own commands use: it assigns row ids and
-    times of commits, keeps what clusters the table, and refuses what the protocol forbids. Spark computes nothing but
-    the snapshot of the log.
+    It assigns row ids and times of commits, keeps what clusters the table, and refuses what the protocol forbids. Spark
+    computes nothing but the snapshot of the log.
     """
-
-    def write(self, lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
-        """Write a commit; after commits that came between, nothing: who asks looks at the newer snapshot first."""
-        del attempts
-        location = _location(snapshot)
-        jvm, session = connected(location)
-        delta = jvm.org.apache.spark.sql.delta
-        with _conflicts_as_ours():
-            transaction = delta.DeltaLog.forTable(session, location).startTransaction()
-            if transaction.snapshot().version() != snapshot.version():
-                raise CommitFailedError(f"{lake.locate(new.table.name)}: another process has committed")
-            for app, _ in new.transactions:  # read, so that a commit of the same application is a conflict
-                transaction.txnVersion(app)
-            actions = [delta.actions.Action.fromJson(dumps(action)) for action in new.additions()]
-            actions += _removals(transaction, new)
-            tags = {"delta.rowTracking.preserved": str(not new.change.removed).lower(), **new.metadata}
-            operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-            transaction.commit(_seq(jvm, actions), operation, _map(jvm, tags))
-
-    def add_columns(self, snapshot: DeltaTable, new: Sequence[Field]) -> None:
-        """Give a table more columns."""
-        from pyspark.sql.types import StructType
-
-        columns = StructType.fromJson(loads(Schema(list(new)).to_json()))
-        described = ", ".join(
-            f"`{column.name}` {column.dataType.simpleString()} COMMENT {sql_text(column.metadata.get('comment', ''))}"
-            for column in columns
-        )
-        _run_sql(snapshot, f"ALTER TABLE {{table}} ADD COLUMNS ({described})")
-
-    def set_properties(self, snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
-        """Give a table properties."""
-        described = ", ".join(f"{sql_text(name)} = {sql_text(value)}" for name, value in properties.items())
-        _run_sql(snapshot, f"ALTER TABLE {{table}} SET TBLPROPERTIES ({described})")
+    location = _location(snapshot)
+    jvm, session = connected(location)
+    delta = jvm.org.apache.spark.sql.delta
+    with _conflicts_as_ours():
+        transaction = delta.DeltaLog.forTable(session, location).startTransaction()
+        if transaction.snapshot().version() != snapshot.version():
+            raise CommitFailedError(f"{lake.locate(new.table.name)}: another process has committed")
+        for app, _ in new.transactions:  # read, so that a commit of the same application is a conflict
+            transaction.txnVersion(app)
+        actions = [delta.actions.Action.fromJson(dumps(action)) for action in new.additions()]
+        actions += _removals(transaction, new)
+        tags = {"delta.rowTracking.preserved": str(not new.change.removed).lower(), **new.metadata}
+        operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+        transaction.commit(_seq(jvm, actions), operation, _map(jvm, tags))
 
 
 def merge_by_spark(snapshot: DeltaTable, table: str, *, small: int, large: int) -> Saved:

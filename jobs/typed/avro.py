@@ -7,10 +7,9 @@ A schema becomes functions, one for each of its types, that read a value and ref
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from fastavro.schema import parse_schema
@@ -28,40 +27,41 @@ _UUID_SIZE = 16
 _FACTORS = {"millis": 1000, "micros": 1}
 
 
-@dataclass(frozen=True)
-class Avro(BodyFormat):
-    """The format: schemas by the numbers of a registry, or one under None of bodies without a number."""
+Schemas = Mapping[int | None, str]  # by the numbers of a registry, or one under None of bodies without a number
 
-    schemas: Mapping[int | None, str]
-    name: ClassVar = "avro"
 
-    def columns(self) -> tuple[pa.Field, ...]:
-        """Return the columns of all schemas, each of the type that holds the values of all of them."""
-        found: dict[str, pa.DataType] = {}
-        for number, schema in self.schemas.items():
-            for name, type_ in _Record(schema, Times()).types.items():
-                known = found.get(name, type_)
-                if not (is_wider(type_, known) or is_wider(known, type_)):
-                    raise SchemaError(f"schema {number}: {name}: {type_text(type_)}, elsewhere {type_text(known)}")
-                found[name] = type_ if is_wider(type_, known) else known
-        return tuple(pa.field(name, type_) for name, type_ in found.items())
+def avro_format(schemas: Schemas) -> BodyFormat:
+    """Return the format of bodies of such schemas."""
+    return BodyFormat("avro", partial(_reader, schemas))
 
-    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
-        """Return a reader of such bodies."""
-        records = {number: _Record(schema, times) for number, schema in self.schemas.items()}
 
-        def values_of(body: bytes) -> Mapping[str, object]:
-            if not body:
-                raise at_byte("an empty body", 0)
-            number, at = (None, 0) if None in records else _registered(body)
-            if number not in records:
-                raise RefusedBodyError("a schema that the folder does not have", f"schema {number}")
-            values, at = records[number].read(body, at)
-            if at != len(body):
-                raise at_byte("more after the record", at)
-            return values
+def columns_of(schemas: Schemas) -> tuple[pa.Field, ...]:
+    """Return the columns of all schemas, each of the type that holds the values of all of them."""
+    found: dict[str, pa.DataType] = {}
+    for number, schema in schemas.items():
+        for name, type_ in _Record(schema, Times()).types.items():
+            known = found.get(name, type_)
+            if not (is_wider(type_, known) or is_wider(known, type_)):
+                raise SchemaError(f"schema {number}: {name}: {type_text(type_)}, elsewhere {type_text(known)}")
+            found[name] = type_ if is_wider(type_, known) else known
+    return tuple(pa.field(name, type_) for name, type_ in found.items())
 
-        return reader_of(values_of, columns)
+
+def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: Times) -> Reader:
+    records = {number: _Record(schema, times) for number, schema in schemas.items()}
+
+    def values_of(body: bytes, _: object) -> Mapping[str, object]:
+        if not body:
+            raise at_byte("an empty body", 0)
+        number, at = (None, 0) if None in records else _registered(body)
+        if number not in records:
+            raise RefusedBodyError("a schema that the folder does not have", f"schema {number}")
+        values, at = records[number].read(body, at)
+        if at != len(body):
+            raise at_byte("more after the record", at)
+        return values
+
+    return reader_of(values_of, columns)
 
 
 def _registered(body: bytes) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from jobs.typed.ddl import (
     refuse_reserved,
     table_name,
 )
-from jobs.typed.formats import BodyFormat, Json, Reader, Text
+from jobs.typed.formats import JSON, BodyFormat, Reader, check_pattern, text_format
 from jobs.typed.values import UNITS, Times
 
 _TEXT = (str,), 'a text, like "…"'
@@ -95,7 +95,7 @@ class TopicType:
         zone = None if self.times.zone is None else str(self.times.zone)
         return {
             "format": self.format.name,
-            **self.format.described(),
+            **self.format.described,
             "columns": columns_text(self.all_columns),
             "from": dict(sorted(self.sources.items())),
             "properties": [name if name == one else f"{name}={one}" for name, one in self.properties.items()],
@@ -156,9 +156,9 @@ class _Declared:
             raise DeclarationError(f"{self._place}: a topic has 1 to {LONGEST_FOLDER} characters, with its type")
         format_, columns = {"avro": self._avro, "protobuf": self._protobuf}.get(kind, self._by_schema)()
         sources = self._sources(columns)
-        if isinstance(format_, Text):
+        if kind == "text":
             try:
-                format_.check(_renamed(columns, sources))
+                check_pattern(self._text("pattern"), _renamed(columns, sources))
             except SchemaError as error:
                 raise self._error("pattern", str(error)) from error
         found = TopicType(self._topic, format_, columns, sources, self._properties(), self._times(), self._name)
@@ -179,20 +179,20 @@ class _Declared:
         read = {one: _Declared(self._path_of_types, self._topic, values, one).type() for one, values in types.items()}
         if any(one.by is not None or (source == "field" and one.format.name != "json") for one in read.values()):
             raise self._error("types", 'no type has types; and by = "field …" needs format = "json" in each of them')
-        return TopicType(self._topic, Json(), (), by=by.strip(), types=read)
+        return TopicType(self._topic, JSON, (), by=by.strip(), types=read)
 
     def _by_schema(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
-        format_ = Json() if self._values["format"] == "json" else Text(self._text("pattern"))
+        format_ = JSON if self._values["format"] == "json" else text_format(self._text("pattern"))
         return format_, self._columns("schema", lambda: self._text("schema"))
 
     def _avro(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
-        from jobs.typed.avro import Avro
+        from jobs.typed.avro import avro_format, columns_of
 
         key = "schemas" if "schemas" in self._values else "schema_file"
         if self._values.keys() >= {"schemas", "schema_file"}:
             raise self._error(key, "goes without schema_file: bodies have the number of a schema before them, or not")
         if key == "schema_file":
-            format_ = Avro({None: self._file(key, self._path(key)).decode(errors="replace")})
+            files: dict[int | None, Path] = {None: self._path(key)}
         else:
             paths = sorted(self._path(key).glob("*.avsc"))
             strange = [path.name for path in paths if not (path.stem.isascii() and path.stem.isdigit())]
@@ -202,15 +202,16 @@ class _Declared:
                     key,
                     f"must be a folder of files like 7.avsc, of the registry's numbers; {self._path(key)} has {found}",
                 )
-            format_ = Avro({int(path.stem): self._file(key, path).decode(errors="replace") for path in paths})
-        return format_, self._columns(key, lambda: self._declared(format_.columns()))
+            files = {int(path.stem): path for path in paths}
+        schemas = {number: self._file(key, path).decode(errors="replace") for number, path in files.items()}
+        return avro_format(schemas), self._columns(key, lambda: self._declared(columns_of(schemas)))
 
     def _protobuf(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
-        from jobs.typed.protobuf import Protobuf
+        from jobs.typed.protobuf import columns_of, protobuf_format
 
         key = "descriptors"
-        format_ = Protobuf(self._file(key, self._path(key)), self._text("message"))
-        return format_, self._columns(key, lambda: self._declared(format_.columns()))
+        of = self._file(key, self._path(key)), self._text("message")
+        return protobuf_format(*of), self._columns(key, lambda: self._declared(columns_of(*of)))
 
     def _declared(self, columns: Sequence[pa.Field]) -> str:
         """Return the text that declares columns of bodies, under the names that `from` gives them."""

@@ -12,10 +12,9 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from jobs.typed.formats import Row, Typed, UnknownField, merge_unknown, typed
-from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, member, struct_of
+from jobs.typed.formats import Row, Typed, decoded, typed
+from jobs.typed.values import Number, RefusedBodyError, Times, Value, member, struct_of
 
-_LONGEST_EXAMPLE = 60  # characters
 _DEEPEST = 100  # objects and arrays in each other
 _BRACKETS = re.compile(rb'[\[{]+|[\]}]+|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # and texts, which may have some
 _HALF = re.compile(r"\\u[dD]")
@@ -24,20 +23,15 @@ _LONE = re.compile("[\ud800-\udfff]")
 
 def read_all(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times) -> Typed:
     """Return the rows, or the refusals, of bodies, and the fields that no column takes."""
-    results: list[Row | Refusal] = []
-    unknown: dict[str, UnknownField] = {}
-    for number, body in enumerate(bodies):
-        try:
-            value = parsed(body)
-            results.append(tuple(struct_of(value, columns, times, "$").values()))
-        except RefusedBodyError as error:
-            results.append(error.refusal)
-            continue
-        fields: dict[str, UnknownField] = {}
+
+    def read(body: bytes, left: dict[str, Value]) -> Row:
+        value = parsed(body)
+        row = tuple(struct_of(value, columns, times, "$").values())
         for path, one in _unknown(value, pa.struct(columns), "$"):
-            fields.setdefault(path, UnknownField(1, number, shortened(one)))
-        merge_unknown(unknown, fields)
-    return typed(results, [column.type for column in columns])._replace(unknown=unknown)
+            left.setdefault(path, one)
+        return row
+
+    return typed(bodies, read, [column.type for column in columns])
 
 
 def _unknown(value: Value, type_: pa.DataType, path: str) -> Iterator[tuple[str, Value]]:
@@ -56,23 +50,12 @@ def _unknown(value: Value, type_: pa.DataType, path: str) -> Iterator[tuple[str,
             yield from _unknown(item, item_type, f"{path}[]")
 
 
-def shortened(value: Value) -> str:
-    """Return a value as an example: of a long text its beginning, of an object or an array only its size."""
-    if isinstance(value, list | dict):
-        return f"[{len(value)} items]" if isinstance(value, list) else f"{{{len(value)} fields}}"
-    text = value if isinstance(value, Number) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST_EXAMPLE else f"{text[:_LONGEST_EXAMPLE]}…"
-
-
 def parsed(body: bytes) -> Value:
     """Return the one document of a body, its numbers as they are spelled; `RefusedBodyError` where there is none."""
     if not body.strip(b" \t\r\n"):
         raise RefusedBodyError("an empty body", "byte 0")
     _refuse_depth(body)
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        raise RefusedBodyError("invalid UTF-8", f"byte {error.start}") from None
+    text = decoded(body)
     try:
         value = json.loads(
             text, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant, object_pairs_hook=_object

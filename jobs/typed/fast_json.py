@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.typed.ddl import without_demands
-from jobs.typed.exact_json import parsed, read_all, shortened
-from jobs.typed.formats import Typed, UnknownField, array_of, merge_unknown
+from jobs.typed.exact_json import parsed, read_all
+from jobs.typed.formats import Typed, UnknownField, array_of, merge_unknown, shortened
 from jobs.typed.values import UNITS, Number, RefusedBodyError, Times, converted, member
 from rmq_formats.json import columns as cells
 from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, members, named

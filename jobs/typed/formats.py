@@ -1,11 +1,11 @@
 """Bodies of any format as rows; of JSON, which says all that there is to know, and of text."""
 
-from abc import ABC, abstractmethod
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 from jobs.typed.ddl import SchemaError, type_text, without_demands
 from jobs.typed.values import DECIMAL, Number, Refusal, RefusedBodyError, Times, Value, struct_of
 
+T = TypeVar("T")
 Row = tuple[object, ...]
 OTHER_FIELDS = "other fields"
 _MOST_UNKNOWN = 200  # unknown fields of a topic that are counted one by one
+_LONGEST_EXAMPLE = 60  # characters
 
 
 class UnknownField(NamedTuple):
@@ -37,91 +39,79 @@ class Typed(NamedTuple):
 Reader = Callable[[pa.Array], Typed]  # of bodies of one type, none of which is NULL
 
 
-class BodyFormat(ABC):
+class BodyFormat(NamedTuple):
     """How bodies spell values."""
 
-    name: ClassVar[str]  # in types.toml
-
-    def described(self) -> Mapping[str, object]:
-        """Return all that decides which rows a body gives, besides its columns."""
-        return {}
-
-    @abstractmethod
-    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
-        """Return a reader of *columns*, by the names that the body has for them."""
+    name: str  # in types.toml
+    reader: Callable[[Sequence[pa.Field], Times], Reader]  # of columns, by the names that the body has for them
+    described: Mapping[str, object] = MappingProxyType({})  # what decides which rows a body gives, besides its columns
 
 
-@dataclass(frozen=True)
-class Json(BodyFormat):
-    """Bodies of JSON."""
+def _json_reader(columns: Sequence[pa.Field], times: Times) -> Reader:
+    from jobs.typed.fast_json import read_bodies  # loads the compiler
 
-    name: ClassVar = "json"
-
-    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
-        """Return a reader of such bodies."""
-        from jobs.typed.fast_json import read_bodies  # loads the compiler
-
-        return partial(read_bodies, columns, times)
+    return partial(read_bodies, columns, times)
 
 
-@dataclass(frozen=True)
-class Text(BodyFormat):
+JSON = BodyFormat("json", _json_reader)
+
+
+def text_format(pattern: str) -> BodyFormat:
     """
-    Bodies of text: each matches a pattern as a whole, whose named groups are its columns.
+    Return the format of bodies of text: each matches a pattern as a whole, whose named groups are its columns.
 
     RE2 does the matching, as Arrow has it: its time grows with the length of a body alone, for any pattern.
     """
-
-    pattern: str
-    name: ClassVar = "text"
-
-    def described(self) -> Mapping[str, object]:
-        """Return all that decides which rows a body gives, besides the columns."""
-        return {"pattern": self.pattern}
-
-    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
-        """Return a reader of such bodies."""
-
-        def row(text: str | Refusal, groups: Mapping[str, str] | None) -> Row | Refusal:
-            if isinstance(text, Refusal):
-                return text
-            if groups is None:
-                return Refusal("does not match the pattern", "$")
-            values = {field.name: _value_of_group(groups[field.name], field.type, times) for field in columns}
-            try:
-                return tuple(struct_of(values, columns, times, "$").values())
-            except RefusedBodyError as error:
-                return error.refusal
-
-        def read(bodies: pa.Array) -> Typed:
-            texts = list(map(_decoded, bodies.to_pylist()))
-            matched = self._matched([None if isinstance(text, Refusal) else text for text in texts])
-            return typed(map(row, texts, matched.to_pylist()), [column.type for column in columns])
-
-        return read
-
-    def check(self, columns: Sequence[pa.Field]) -> None:
-        """Raise `SchemaError` where the pattern is none, or a column has no group, or a group can not have its type."""
-        try:
-            groups = {field.name for field in self._matched([]).type}
-        except (pa.ArrowInvalid, UnicodeEncodeError) as error:
-            raise SchemaError(f"{error} (a group is (?P<name>…), or (?:…) where it is no column)") from error
-        for column in columns:
-            if column.name not in groups or pa.types.is_nested(column.type):
-                raise SchemaError(
-                    f"{column.name} {type_text(column.type)}: of no group, or no type of a single value; "
-                    f"the groups are: {', '.join(sorted(groups)) or 'none'}"
-                )
-
-    def _matched(self, texts: Sequence[str | None]) -> pa.Array:
-        return pc.extract_regex(pa.array(texts, pa.string()), rf"\A(?:{self.pattern})\z")
+    return BodyFormat("text", partial(_text_reader, pattern), {"pattern": pattern})
 
 
-def _decoded(body: bytes) -> str | Refusal:
+def _text_reader(pattern: str, columns: Sequence[pa.Field], times: Times) -> Reader:
+    def row(matched: tuple[bytes, Mapping[str, str] | None], _: object) -> Row:
+        body, groups = matched
+        if groups is None:
+            decoded(body)
+            raise RefusedBodyError("does not match the pattern", "$")
+        values = {field.name: _value_of_group(groups[field.name], field.type, times) for field in columns}
+        return tuple(struct_of(values, columns, times, "$").values())
+
+    def read(bodies: pa.Array) -> Typed:
+        stored = bodies.to_pylist()
+        groups = _matched(pattern, list(map(_text_or_none, stored))).to_pylist()
+        return typed(zip(stored, groups, strict=True), row, [column.type for column in columns])
+
+    return read
+
+
+def check_pattern(pattern: str, columns: Sequence[pa.Field]) -> None:
+    """Raise `SchemaError` where a pattern is none, or a column has no group, or a group can not have its type."""
+    try:
+        groups = {field.name for field in _matched(pattern, []).type}
+    except (pa.ArrowInvalid, UnicodeEncodeError) as error:
+        raise SchemaError(f"{error} (a group is (?P<name>…), or (?:…) where it is no column)") from error
+    for column in columns:
+        if column.name not in groups or pa.types.is_nested(column.type):
+            raise SchemaError(
+                f"{column.name} {type_text(column.type)}: of no group, or no type of a single value; "
+                f"the groups are: {', '.join(sorted(groups)) or 'none'}"
+            )
+
+
+def _matched(pattern: str, texts: Sequence[str | None]) -> pa.Array:
+    return pc.extract_regex(pa.array(texts, pa.string()), rf"\A(?:{pattern})\z")
+
+
+def _text_or_none(body: bytes) -> str | None:
+    with suppress(UnicodeDecodeError):  # it has no groups: `decoded` names the byte
+        return body.decode()
+    return None
+
+
+def decoded(body: bytes) -> str:
+    """Return a body as text; `RefusedBodyError` names the byte from which it is none."""
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        return Refusal("invalid UTF-8", f"byte {error.start}")
+        raise RefusedBodyError("invalid UTF-8", f"byte {error.start}") from None
 
 
 def _value_of_group(group: str, type_: pa.DataType, times: Times) -> Value:
@@ -138,17 +128,31 @@ def _value_of_group(group: str, type_: pa.DataType, times: Times) -> Value:
     return group
 
 
-def typed(results: Iterable[Row | Refusal], types: Sequence[pa.DataType]) -> Typed:
-    """Return rows of values as columns of some types."""
+def typed(bodies: Iterable[T], read: Callable[[T, dict[str, Value]], Row], types: Sequence[pa.DataType]) -> Typed:
+    """Return what *read* makes of bodies, as columns of some types; it notes the fields that no column takes."""
     rows: list[Row] = []
     refusals: dict[int, Refusal] = {}
-    for number, result in enumerate(results):
-        if isinstance(result, Refusal):
-            refusals[number] = result
-        else:
-            rows.append(result)
+    unknown: dict[str, UnknownField] = {}
+    for number, body in enumerate(bodies):
+        left: dict[str, Value] = {}
+        try:
+            rows.append(read(body, left))
+        except RefusedBodyError as error:
+            refusals[number] = error.of_body
+            continue
+        if left:
+            merge_unknown(unknown, {path: UnknownField(1, number, shortened(one)) for path, one in left.items()})
     cells = zip(*rows, strict=True) if rows else ((),) * len(types)
-    return Typed([array_of(values, type_) for values, type_ in zip(cells, types, strict=True)], refusals)
+    return Typed([array_of(values, type_) for values, type_ in zip(cells, types, strict=True)], refusals, unknown)
+
+
+def shortened(value: Value) -> str:
+    """Return a value as an example: of a long text its beginning, of an object, an array or bytes only the size."""
+    for type_, text in ((list, "[{} items]"), (dict, "{{{} fields}}"), (bytes, "[{} bytes]")):
+        if isinstance(value, type_):
+            return text.format(len(value))
+    text = value if isinstance(value, Number) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_EXAMPLE else f"{text[:_LONGEST_EXAMPLE]}…"
 
 
 def merge_unknown(known: dict[str, UnknownField], more: Mapping[str, UnknownField]) -> None:

@@ -23,7 +23,7 @@ from jobs.store.workers import Workers
 from jobs.typed.ddl import MOST_DIGITS, RESERVED, SchemaError, columns_text, parse_columns
 from jobs.typed.declaration import TopicType
 from jobs.typed.exact_json import parsed
-from jobs.typed.formats import Json, Row, typed
+from jobs.typed.formats import JSON, Row, typed
 from jobs.typed.task import read_topic
 from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, day, instant
 
@@ -152,16 +152,13 @@ def _is_declared(name: str, type_: pa.DataType = pa.string()) -> bool:  # noqa: 
 def _shape_of(lake: Lake, topic: str, file: StoredFile) -> Shape:
     shape = Shape()
 
-    def take(body: bytes) -> Row | Refusal:
-        try:
-            value = parsed(body)
-        except RefusedBodyError as error:
-            return error.refusal
+    def take(body: bytes, _: object) -> Row:
+        value = parsed(body)
         if isinstance(value, dict):
             shape.add(value)
         return ()
 
-    for _ in read_topic(lake, file, topic, lambda bodies: typed(map(take, bodies.to_pylist()), ())):
+    for _ in read_topic(lake, file, topic, lambda bodies: typed(bodies.to_pylist(), take, ())):
         pass
     return shape
 
@@ -210,7 +207,7 @@ def infer(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
         shape.merge(one)
     type_, left_out = _proposed(topic, shape)
     # Where there is nothing to propose, a column that no body has: all are counted with their reasons.
-    tried = type_ or TopicType(topic, Json(), (pa.field("nothing", pa.string(), nullable=False),))
+    tried = type_ or TopicType(topic, JSON, (pa.field("nothing", pa.string(), nullable=False),))
     found: Counter[Refusal | None] = Counter()
     for part in workers.map(work, partial(_refusals, lake, tried), "reading bodies by the proposed types"):
         found.update(part)
@@ -232,7 +229,7 @@ def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ..
         columns.append(pa.field(column, type_))
         if column != name:
             sources[column] = name
-    return (TopicType(topic, Json(), tuple(columns), sources) if columns else None), tuple(left_out)
+    return (TopicType(topic, JSON, tuple(columns), sources) if columns else None), tuple(left_out)
 
 
 def _column_name(name: str, taken: Iterable[str]) -> str | None:

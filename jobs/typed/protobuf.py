@@ -2,14 +2,15 @@
 Bodies of Protobuf: each is one message that a set of descriptors describes, with or without Confluent's header.
 
 Fields are read by their declared types; what the format would overwrite, cut or leave aside is refused. A field that
-is not declared is left out.
+is not declared is left out, and counted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from decimal import Decimal
+from functools import partial
 from struct import Struct
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -21,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 from jobs.typed import wire
 from jobs.typed.ddl import SchemaError
 from jobs.typed.formats import BodyFormat, Reader
-from jobs.typed.values import RefusedBodyError, Times, member
+from jobs.typed.values import Number, RefusedBodyError, Times, Value, member
 from jobs.typed.wire import Read, at_byte, reader_of, sized, texts, then, varint
 
 _VARINT, _EIGHT, _SIZED, _GROUP, _END, _FOUR = range(6)  # wire types
@@ -32,45 +33,39 @@ _WRAPPERS = {f"google.protobuf.{one}Value" for one in ("Double", "Float", "Int64
                                                        "String", "Bytes")}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Protobuf(BodyFormat):
-    """The format: a message of a set of descriptors, as `protoc --include_imports --descriptor_set_out` writes it."""
+def protobuf_format(descriptors: bytes, message: str) -> BodyFormat:
+    """Return the format of a message of descriptors, as `protoc --include_imports --descriptor_set_out` writes them."""
+    return BodyFormat("protobuf", partial(_reader, descriptors, message), {"message": message})
 
-    descriptors: bytes
-    message: str
-    name: ClassVar = "protobuf"
 
-    def columns(self) -> tuple[pa.Field, ...]:
-        """Return the columns: one for each field."""
-        return tuple(pa.field(one.name, one.type) for one in _Message(self._descriptor()).fields.values())
+def columns_of(descriptors: bytes, message: str) -> tuple[pa.Field, ...]:
+    """Return the columns of such bodies: one for each field."""
+    return tuple(pa.field(one.name, one.type) for one in _Body(_described(descriptors, message)).fields.values())
 
-    def described(self) -> Mapping[str, object]:
-        """Return all that decides which rows a body gives, besides the columns."""
-        return {"message": self.message}
 
-    def reader(self, columns: Sequence[pa.Field], times: Times) -> Reader:
-        """Return a reader of such bodies, whose times need no zone."""
-        del times
-        descriptor = self._descriptor()
-        message, indexes = _Message(descriptor), _indexes(descriptor)
+def _reader(descriptors: bytes, message: str, columns: Sequence[pa.Field], _times: Times) -> Reader:
+    descriptor = _described(descriptors, message)
+    of_body, indexes = _Body(descriptor), _indexes(descriptor)
 
-        def values_of(body: bytes) -> Mapping[str, object]:
-            return message.read(body, _after_header(body, indexes) if body[:1] == b"\0" else 0, len(body))
+    def values_of(body: bytes, left: dict[str, Value]) -> Mapping[str, object]:
+        of_body.left = left
+        return of_body.read(body, _after_header(body, indexes) if body[:1] == b"\0" else 0, len(body))
 
-        return reader_of(values_of, columns)
+    return reader_of(values_of, columns)
 
-    def _descriptor(self) -> Descriptor:
-        pool = DescriptorPool()
-        try:
-            for file in FileDescriptorSet.FromString(self.descriptors).file:
-                pool.Add(file)
-        except (DecodeError, TypeError, ValueError) as error:
-            raise SchemaError(f"no set of descriptors with all that they import: {error}") from error
-        try:
-            found: Descriptor = pool.FindMessageTypeByName(self.message)
-        except KeyError as error:
-            raise SchemaError(f"describes no message {self.message!r}") from error
-        return found
+
+def _described(descriptors: bytes, message: str) -> Descriptor:
+    pool = DescriptorPool()
+    try:
+        for file in FileDescriptorSet.FromString(descriptors).file:
+            pool.Add(file)
+    except (DecodeError, TypeError, ValueError) as error:
+        raise SchemaError(f"no set of descriptors with all that they import: {error}") from error
+    try:
+        found: Descriptor = pool.FindMessageTypeByName(message)
+    except KeyError as error:
+        raise SchemaError(f"describes no message {message!r}") from error
+    return found
 
 
 def _after_header(body: bytes, wanted: Sequence[int]) -> int:
@@ -145,44 +140,102 @@ class _Field(NamedTuple):
         return at
 
 
-class _Message:
-    def __init__(self, descriptor: Descriptor, outer: tuple[str, ...] = ()) -> None:
+_Fields = Mapping[int, _Field]  # by their numbers
+_ReadMessage = Callable[[bytes, int, int], dict[str, Any]]  # of a body, between two bytes
+
+
+class _Body:
+    """The reading of a message and of those in it."""
+
+    def __init__(self, descriptor: Descriptor) -> None:
+        self.left: dict[str, Value]  # gets the fields of a body that are not declared, by their paths
+        self.fields, self.read = self._message(descriptor, (), "$")
+
+    def _message(self, descriptor: Descriptor, outer: tuple[str, ...], path: str) -> tuple[_Fields, _ReadMessage]:
         inner = (*outer, descriptor.full_name)
-        self.fields = {one.number: _field(one, inner) for one in descriptor.fields}
-        self._missing = {one.name: one.default for one in self.fields.values()}
+        is_entry = descriptor.GetOptions().map_entry  # its key and its value have the place of the map
+        fields = {
+            one.number: self._field(one, inner, path if is_entry else member(path, one.name))
+            for one in descriptor.fields
+        }
+        missing = {one.name: one.default for one in fields.values()}
 
-    def read(self, body: bytes, at: int, end: int) -> dict[str, Any]:
-        """Return the values of a message between two bytes."""
-        fields = self.fields
-        found: dict[str, Any] = {}
-        while at < end:
-            begin = at
-            tag, at = varint(body, at)
-            number = tag >> 3
-            if not 0 < number <= _MOST:
-                raise at_byte("no number of a field", begin)
-            field = fields.get(number)
-            if field is None:
-                at = _skipped(body, at, tag)
-            else:
-                try:
-                    at = field.take(found, body, at, tag & 7)
-                except RefusedBodyError as error:
-                    raise error.within(member("", field.name)) from None
-            if at > end:
-                raise at_byte(wire.CUT, end)
-        self._check(found, end)
-        return {**self._missing, **found}
+        def read(body: bytes, at: int, end: int) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            while at < end:
+                begin = at
+                tag, at = varint(body, at)
+                number = tag >> 3
+                if not 0 < number <= _MOST:
+                    raise at_byte("no number of a field", begin)
+                field = fields.get(number)
+                if field is None:
+                    begin, at = at, _skipped(body, at, tag)
+                    self.left.setdefault(f"{path}.{number}", _example(body[begin:at], tag & 7))
+                else:
+                    try:
+                        at = field.take(found, body, at, tag & 7)
+                    except RefusedBodyError as error:
+                        raise error.within(member("", field.name)) from None
+                if at > end:
+                    raise at_byte(wire.CUT, end)
+            _check(fields, found, end)
+            return {**missing, **found}
 
-    def _check(self, found: Mapping[str, object], end: int) -> None:
-        oneofs = set()
-        for field in self.fields.values():
-            if field.is_required and field.name not in found:
-                raise at_byte("a value that must be there is missing", end).within(member("", field.name))
-            if field.oneof is not None and field.name in found:
-                if field.oneof in oneofs:
-                    raise at_byte("two fields of a oneof", end).within(member("", field.name))
-                oneofs.add(field.oneof)
+        return fields, read
+
+    def _field(self, field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Field:
+        scalar = self._scalar(field, outer, f"{path}[]" if field.is_repeated else path)
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+        type_, default = scalar.type, None if field.has_presence else scalar.default
+        if is_map:
+            type_, default = pa.map_(pa.string(), scalar.type.field("value").type), {}
+        elif field.is_repeated:
+            type_, default = pa.list_(scalar.type), []
+        elif field.containing_type.GetOptions().map_entry:
+            default = scalar.default
+        oneof = field.containing_oneof
+        return _Field(field.name, type_, scalar, default, field.is_repeated, is_map, field.is_required,
+                      None if oneof is None else oneof.name)  # fmt: skip
+
+    def _scalar(self, field: FieldDescriptor, outer: tuple[str, ...], path: str) -> _Scalar:
+        if field.type == FieldDescriptor.TYPE_GROUP:
+            raise SchemaError(f"{field.full_name}: a group")
+        if field.type == FieldDescriptor.TYPE_ENUM:
+            names = {one.number: one.name for one in field.enum_type.values}
+            return _Scalar(pa.string(), _VARINT, then(varint, _enum(names)), names.get(0))
+        message = field.message_type
+        if message is None:
+            return _SCALARS[field.type]
+        if message.full_name in outer or not message.fields:
+            return _SCALARS[FieldDescriptor.TYPE_BYTES]._replace(
+                read=then(sized(varint), _proven(message)), default=None
+            )
+        fields, read_message = self._message(message, outer, path)
+
+        def read(body: bytes, at: int) -> tuple[Any, int]:
+            size, at = varint(body, at)
+            if at + size > len(body):
+                raise at_byte(wire.CUT, at)
+            return read_message(body, at, at + size), at + size
+
+        if message.full_name == "google.protobuf.Timestamp":
+            return _Scalar(pa.timestamp("us", "UTC"), _SIZED, then(read, _instant), 0)
+        if message.full_name in _WRAPPERS:
+            return _Scalar(fields[1].type, _SIZED, then(read, lambda values: values["value"]), fields[1].default)
+        type_ = pa.struct([(one.name, one.type) for one in fields.values()])
+        return _Scalar(type_, _SIZED, read, None)
+
+
+def _check(fields: _Fields, found: Mapping[str, object], end: int) -> None:
+    oneofs = set()
+    for field in fields.values():
+        if field.is_required and field.name not in found:
+            raise at_byte("a value that must be there is missing", end).within(member("", field.name))
+        if field.oneof is not None and field.name in found:
+            if field.oneof in oneofs:
+                raise at_byte("two fields of a oneof", end).within(member("", field.name))
+            oneofs.add(field.oneof)
 
 
 def _skipped(body: bytes, at: int, tag: int) -> int:
@@ -206,47 +259,16 @@ def _skipped(body: bytes, at: int, tag: int) -> int:
         tag, at = varint(body, at)
 
 
-def _field(field: FieldDescriptor, outer: tuple[str, ...]) -> _Field:
-    scalar = _scalar(field, outer)
-    is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-    type_, default = scalar.type, None if field.has_presence else scalar.default
-    if is_map:
-        type_, default = pa.map_(pa.string(), scalar.type.field("value").type), {}
-    elif field.is_repeated:
-        type_, default = pa.list_(scalar.type), []
-    elif field.containing_type.GetOptions().map_entry:
-        default = scalar.default
-    oneof = field.containing_oneof
-    return _Field(field.name, type_, scalar, default, field.is_repeated, is_map, field.is_required,
-                  None if oneof is None else oneof.name)  # fmt: skip
-
-
-def _scalar(field: FieldDescriptor, outer: tuple[str, ...]) -> _Scalar:
-    if field.type == FieldDescriptor.TYPE_GROUP:
-        raise SchemaError(f"{field.full_name}: a group")
-    if field.type == FieldDescriptor.TYPE_ENUM:
-        names = {one.number: one.name for one in field.enum_type.values}
-        return _Scalar(pa.string(), _VARINT, then(varint, _enum(names)), names.get(0))
-    message = field.message_type
-    if message is None:
-        return _SCALARS[field.type]
-    if message.full_name in outer or not message.fields:
-        return _SCALARS[FieldDescriptor.TYPE_BYTES]._replace(read=then(sized(varint), _proven(message)), default=None)
-    fields = _Message(message, outer)
-
-    def read(body: bytes, at: int) -> tuple[Any, int]:
-        size, at = varint(body, at)
-        if at + size > len(body):
-            raise at_byte(wire.CUT, at)
-        return fields.read(body, at, at + size), at + size
-
-    if message.full_name == "google.protobuf.Timestamp":
-        return _Scalar(pa.timestamp("us", "UTC"), _SIZED, then(read, _instant), 0)
-    if message.full_name in _WRAPPERS:
-        inner = fields.fields[1]
-        return _Scalar(inner.type, _SIZED, then(read, lambda values: values["value"]), inner.default)
-    type_ = pa.struct([(one.name, one.type) for one in fields.fields.values()])
-    return _Scalar(type_, _SIZED, read, None)
+def _example(data: bytes, wire_type: int) -> Value:
+    """Return the value of a field that is not declared, as far as its bytes alone say what it is."""
+    if wire_type == _SIZED:
+        data = data[varint(data, 0)[1] :]
+        with suppress(UnicodeDecodeError):  # bytes, or a message
+            text = data.decode()
+            return text if text.isprintable() else data
+    if wire_type in {_SIZED, _GROUP}:
+        return data
+    return Number(varint(data, 0)[0] if wire_type == _VARINT else int.from_bytes(data, "little"))
 
 
 def _proven(message: Descriptor) -> Callable[[bytes], bytes]:

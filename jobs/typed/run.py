@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from shlex import join
 from types import MappingProxyType
@@ -32,7 +32,7 @@ from jobs.store.workers import Workers
 from jobs.typed.ddl import TYPING, parse_columns
 from jobs.typed.declaration import DeclarationError, LosingError, TopicType, needs_rebuild
 from jobs.typed.formats import UnknownField
-from jobs.typed.task import FromOffset, TypedFile, TypingTask
+from jobs.typed.task import TypedFile, type_file
 from jobs.typed.typings import (
     EVERY_ROW,
     NEVER_TYPED,
@@ -224,11 +224,11 @@ def _typed(
     lake = request.lake
     number = before.number + 1
     work = [file for file in files(lake, snapshot) if _may_have_new(file, topics)]
-    task = TypingTask(lake, number, tuple(FromOffset(topic.type, topic.offsets) for topic in topics))
+    task = partial(type_file, lake, number, [(topic.type, topic.offsets) for topic in topics])
     done = TypedFile.of(workers.map(work, task, "typing bodies"))
     if not request.accepts_dead_letters:
         _refuse_lost_rows(request, topics, done)
-    retried = _retried(request, replace(task, retries=True), workers)
+    retried = _retried(request, partial(task, retries=True), workers)
     summary = Summary(number, [_summary(topic, done, retried, before) for topic in topics])
     absent = [
         found.topic
@@ -255,7 +255,7 @@ def _typed(
     return summary
 
 
-def _retried(request: TypeRequest, task: TypingTask, workers: Workers) -> TypedFile:
+def _retried(request: TypeRequest, task: Callable[[StoredFile], TypedFile], workers: Workers) -> TypedFile:
     """Type dead letters again; return the files that take the place of all of them, none where none fits now."""
     dead = open_table(request.lake, DEAD_LETTERS.name) if request.retries else None
     if dead is None:

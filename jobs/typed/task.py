@@ -5,11 +5,10 @@ Rows go from Parquet to Parquet; each message of a topic becomes exactly one row
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
 from jobs.typed.ddl import TYPING, typed_table
 from jobs.typed.declaration import TopicType
-from jobs.typed.formats import Json, Reader, Typed, UnknownField, merge_unknown
+from jobs.typed.formats import JSON, Reader, Typed, UnknownField, merge_unknown
 from jobs.typed.values import Refusal, Times
 
 _KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE))
@@ -34,20 +33,17 @@ _COMPRESSED = "cannot be decompressed: "
 _NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
 
 
-class FromOffset(NamedTuple):
-    """Which messages of a topic are still to be typed."""
+Topic = tuple[TopicType, Mapping[str, int]]  # and by store from where on its messages are still to be typed
 
-    type: TopicType
-    offsets: Mapping[str, int]  # by store: from here on; from 0 on where it is not named
 
-    def wanted(self, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
-        """Return which rows these are, or those *before* them; another engine's without store or offset is neither."""
-        stores, at = rows.column("store_id"), rows.column("physical_offset")
-        is_old: pa.Array = pc.less(at, 0)
-        for store, offset in self.offsets.items():
-            is_old = pc.or_(is_old, pc.and_(pc.equal(stores, store), pc.less(at, offset)))
-        found = pc.and_(pc.equal(rows.column("topic"), self.type.topic), is_old if before else pc.invert(is_old))
-        return pc.fill_null(pc.and_(found, stores.is_valid()), fill_value=False)
+def _wanted(topic: Topic, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
+    """Return which rows are still to be typed, or those *before* them; one without store or offset is neither."""
+    (type_, offsets), stores, at = topic, rows.column("store_id"), rows.column("physical_offset")
+    is_old: pa.Array = pc.less(at, 0)
+    for store, offset in offsets.items():
+        is_old = pc.or_(is_old, pc.and_(pc.equal(stores, store), pc.less(at, offset)))
+    found = pc.and_(pc.equal(rows.column("topic"), type_.topic), is_old if before else pc.invert(is_old))
+    return pc.fill_null(pc.and_(found, stores.is_valid()), fill_value=False)
 
 
 @dataclass
@@ -78,37 +74,30 @@ class TypedFile:
         return found
 
 
-@dataclass(frozen=True)
-class TypingTask:
-    """Types the messages of a file, or the dead letters of one again."""
-
-    lake: Lake
-    number: int  # of the typing
-    topics: tuple[FromOffset, ...]
-    retries: bool = False
-
-    def __call__(self, file: StoredFile) -> TypedFile:
-        """Write the rows of a file into new files, and return these."""
-        table, columns = (DEAD_LETTERS, _OF_DEAD) if self.retries else (MESSAGES, _READ)
-        needed: set[str] = set()
-        done = TypedFile()
-        for batch in plain_batches(self.lake, table, file, ("topic", "store_id", "physical_offset")):
-            needed |= {one.type.topic for one in self.topics if one.wanted(batch, before=self.retries).true_count}
-            if not self.retries:  # one that is superseded may lie after the messages that are typed
-                _note_ends(done, batch)
-        topics = [one for one in self.topics if one.type.topic in needed]
-        with ExitStack() as stack:
-            work = _Work(self, stack, done)
-            for batch in plain_batches(self.lake, table, file, columns) if topics else ():
-                for topic in topics:
-                    wanted = topic.wanted(batch, before=self.retries)
-                    chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
-                    for some in _slices((_as_read(chosen),) if self.retries else with_inflated(chosen)):
-                        work.type_rows(topic.type, some)
-            for name, file_ in work.files.items():
-                if (action := file_.close()) is not None:
-                    done.actions[name].append(action)
-        return done
+def type_file(
+    lake: Lake, number: int, topics: Sequence[Topic], file: StoredFile, *, retries: bool = False
+) -> TypedFile:
+    """Type the messages of a file, or the dead letters of one again, into new files of typing *number*: a task."""
+    table, columns = (DEAD_LETTERS, _OF_DEAD) if retries else (MESSAGES, _READ)
+    needed: set[str] = set()
+    done = TypedFile()
+    for batch in plain_batches(lake, table, file, ("topic", "store_id", "physical_offset")):
+        needed |= {topic[0].topic for topic in topics if _wanted(topic, batch, before=retries).true_count}
+        if not retries:  # one that is superseded may lie after the messages that are typed
+            _note_ends(done, batch)
+    topics = [topic for topic in topics if topic[0].topic in needed]
+    with ExitStack() as stack:
+        work = _Work(lake, FileNaming(TYPING, number), stack, done)
+        for batch in plain_batches(lake, table, file, columns) if topics else ():
+            for topic in topics:
+                wanted = _wanted(topic, batch, before=retries)
+                chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
+                for some in _slices((_as_read(chosen),) if retries else with_inflated(chosen)):
+                    work.type_rows(topic[0], some)
+        for name, file_ in work.files.items():
+            if (action := file_.close()) is not None:
+                done.actions[name].append(action)
+    return done
 
 
 def _note_ends(done: TypedFile, rows: pa.RecordBatch) -> None:
@@ -125,7 +114,8 @@ def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @dataclass
 class _Work:
-    task: TypingTask
+    lake: Lake
+    naming: FileNaming
     stack: ExitStack
     done: TypedFile
     files: dict[str, TableFile] = field(default_factory=dict)
@@ -183,8 +173,8 @@ class _Work:
 
     def _file(self, table: Table) -> TableFile:
         if table.name not in self.files:
-            name = FileNaming(TYPING, self.task.number).name("rows")
-            self.files[table.name] = self.stack.enter_context(TableFile(self.task.lake, table, name, {}))
+            file = TableFile(self.lake, table, self.naming.name("rows"), {})
+            self.files[table.name] = self.stack.enter_context(file)
         return self.files[table.name]
 
 
@@ -204,7 +194,7 @@ def _names(by: str, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, Refusal]]
         return rows.column("tags"), {}
     if source == "property":
         return pc.map_lookup(rows.column("properties"), name, "first"), {}
-    results = _results(Json().reader((pa.field(name, pa.string()),), Times()), rows)
+    results = _results(JSON.reader((pa.field(name, pa.string()),), Times()), rows)
     is_read = np.ones(rows.num_rows, np.bool_)
     is_read[list(results.refusals)] = False
     whole = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.string()), pa.array(is_read), results.columns[0])

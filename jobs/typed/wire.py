@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs.typed.formats import Reader, Row, typed
-from jobs.typed.values import EPOCH, Refusal, RefusedBodyError, Times, in_zone
+from jobs.typed.values import EPOCH, RefusedBodyError, Times, Value, in_zone
 
 Read = Callable[[bytes, int], tuple[object, int]]  # of a body from a byte on: the value, and the byte after it
 CUT = "cut off"
@@ -107,19 +107,19 @@ def texts(data_of: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes
     return read
 
 
-def reader_of(values_of: Callable[[bytes], Mapping[str, object]], columns: Sequence[pa.Field]) -> Reader:
+def reader_of(
+    values_of: Callable[[bytes, dict[str, Value]], Mapping[str, object]], columns: Sequence[pa.Field]
+) -> Reader:
     """Return a reader of columns, by their names, from the values that a format makes of a body."""
     names, types = [column.name for column in columns], [column.type for column in columns]
 
-    def row(body: bytes) -> Row | Refusal:
+    def row(body: bytes, left: dict[str, Value]) -> Row:
         try:
-            return tuple(map(values_of(body).get, names))
-        except RefusedBodyError as error:
-            return error.of_body
+            return tuple(map(values_of(body, left).get, names))
         except IndexError:
-            return Refusal(CUT, f"byte {len(body)}")
+            raise at_byte(CUT, len(body)) from None
 
-    return lambda bodies: typed(map(row, bodies.to_pylist()), types)
+    return lambda bodies: typed(bodies.to_pylist(), row, types)
 
 
 def instant(microseconds: int) -> int:

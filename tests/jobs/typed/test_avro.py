@@ -15,7 +15,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.typed.avro import Avro
+from jobs.typed.avro import avro_format, columns_of
 from jobs.typed.ddl import SchemaError, columns_text
 from jobs.typed.declaration import DeclarationError
 from jobs.typed.values import Refusal, Times
@@ -51,13 +51,12 @@ def schema_of(**fields: object) -> str:
 
 def read(body: bytes, times: Times = Times(), **fields: object) -> list[object] | Refusal:  # noqa: B008 - frozen
     """Return the row of a body by a schema of the given fields."""
-    avro = Avro({None: schema_of(**fields)})
-    columns = avro.columns()
-    return results_of(avro.reader(columns, times)(pa.array([body])), 1)[0]
+    schemas: dict[int | None, str] = {None: schema_of(**fields)}
+    return results_of(avro_format(schemas).reader(columns_of(schemas), times)(pa.array([body])), 1)[0]
 
 
 def test_a_schema_gives_the_columns() -> None:
-    assert _COLUMNS == columns_text(Avro({None: schema_of(**_FIELDS)}).columns())
+    assert _COLUMNS == columns_text(columns_of({None: schema_of(**_FIELDS)}))
 
 
 _INSTANT = {"type": "long", "logicalType": "timestamp-millis"}
@@ -139,7 +138,7 @@ def test_a_time_without_a_zone_is_of_the_declared_one() -> None:
 )
 def test_a_schema_without_columns_is_refused(schema: str, says: str) -> None:
     with pytest.raises(SchemaError, match=says):
-        Avro({None: schema}).columns()
+        columns_of({None: schema})
 
 
 _VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -157,8 +156,8 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "v": st.none() | st.just([{"x": 1, "y": b""}]),
 }  # fmt: skip
 _PARSED = parse_schema(json.loads(schema_of(**_FIELDS)))
-_AVRO = Avro({None: schema_of(**_FIELDS)})
-_READER = _AVRO.reader(_AVRO.columns(), Times())
+_READ = columns_of({None: schema_of(**_FIELDS)})
+_READER = avro_format({None: schema_of(**_FIELDS)}).reader(_READ, Times())
 _OF_VALUES = {
     "a time that no calendar has", "a day that no calendar has", "a key occurs twice in one object",
     "a number has more digits than decimal(12,2)", "a number has more digits than decimal(9,0)", "no decimal(12,2)",
@@ -195,13 +194,12 @@ def _as_column(name: str, value: Any) -> object:  # noqa: ANN401
 
 @given(st.fixed_dictionaries(_VALUES).map(_encoded), st.integers(0, 200), st.binary(max_size=3), st.integers(0, 3))
 def test_a_body_is_read_as_fastavro_reads_it_or_is_refused(good: bytes, at: int, new: bytes, size: int) -> None:
-    columns = _AVRO.columns()
     at %= len(good) + 1
     for body in (good, good[:at] + new + good[at + size :]):
         found, judged = results_of(_READER(pa.array([body])), 1)[0], _judged(body)
         if isinstance(found, list):  # fastavro may write the value shorter, or in other blocks
             again = judged or schemaless_reader(BytesIO(body), _PARSED, None)
-            expected = [_as_column(field.name, again[field.name]) for field in columns]  # type: ignore[index]
+            expected = [_as_column(field.name, again[field.name]) for field in _READ]  # type: ignore[index]
             assert expected == found or "nan" in repr(found)
         else:
             assert judged is None or found.reason in _OF_VALUES

@@ -12,11 +12,11 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 
 from jobs.lake.lake import Lake
 from jobs.store.workers import OneByOne
-from jobs.typed.avro import Avro
+from jobs.typed.avro import avro_format
 from jobs.typed.ddl import parse_columns
 from jobs.typed.declaration import TopicType
-from jobs.typed.formats import BodyFormat, Json, Text
-from jobs.typed.protobuf import Protobuf
+from jobs.typed.formats import JSON, BodyFormat, text_format
+from jobs.typed.protobuf import protobuf_format
 from jobs.typed.run import TypeRequest, type_lake
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
@@ -69,13 +69,13 @@ def _descriptors() -> bytes:
 _FIELDS = [{"name": name, "type": type_} for name, type_ in (("id", "long"), ("name", "string"), ("price", "double"))]
 FORMATS: Mapping[str, tuple[BodyFormat, Callable[[int], bytes]]] = {  # and how a body of each is made
     "json": (
-        Json(),
+        JSON,
         lambda number: b'{"id": %d, "name": "name %d \xc3\xbc", "price": %d.25, "more": [1, {}]}' % ((number,) * 3),
     ),
-    "avro": (Avro({None: json.dumps({"type": "record", "name": "Order", "fields": _FIELDS})}), _avro),
-    "protobuf": (Protobuf(_descriptors(), "shop.Order"), _protobuf),
+    "avro": (avro_format({None: json.dumps({"type": "record", "name": "Order", "fields": _FIELDS})}), _avro),
+    "protobuf": (protobuf_format(_descriptors(), "shop.Order"), _protobuf),
     "text": (
-        Text(r"(?P<id>[^ ]*) (?P<name>[^ ]*) (?P<price>[^ ]*)"),
+        text_format(r"(?P<id>[^ ]*) (?P<name>[^ ]*) (?P<price>[^ ]*)"),
         lambda number: b"%d name\xc3\xbc %d.25" % (number, number),
     ),
 }

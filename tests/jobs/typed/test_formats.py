@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jobs.console.exit_codes import ExitCode
 from jobs.typed.ddl import SchemaError, parse_columns
-from jobs.typed.formats import Text
+from jobs.typed.formats import check_pattern, text_format
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed import test_avro, test_protobuf
 from tests.jobs.typed.cells import SPELLED, Dead, Spelled, formats_table, table
@@ -55,8 +55,8 @@ _COLUMNS = parse_columns("message string, level string, took double NOT NULL")
 
 def read(body: bytes, pattern: str = _PATTERN, columns: str | None = None) -> list[object] | Refusal:
     declared = _COLUMNS if columns is None else parse_columns(columns)
-    Text(pattern).check(declared)
-    return results_of(Text(pattern).reader(declared, Times())(pa.array([body])), 1)[0]
+    check_pattern(pattern, declared)
+    return results_of(text_format(pattern).reader(declared, Times())(pa.array([body])), 1)[0]
 
 
 @pytest.mark.parametrize(

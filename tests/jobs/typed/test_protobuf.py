@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from jobs.typed.ddl import columns_text
 from jobs.typed.declaration import DeclarationError
-from jobs.typed.protobuf import Protobuf
+from jobs.typed.formats import UnknownField
+from jobs.typed.protobuf import columns_of, protobuf_format
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.test_json import results_of
 from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead
@@ -72,9 +73,8 @@ def _descriptors() -> bytes:
 
 
 _SET = _descriptors()
-_FORMAT = Protobuf(_SET, "shop.Order")
-_COLUMNS = _FORMAT.columns()
-_READER = _FORMAT.reader(_COLUMNS, Times())
+_COLUMNS = columns_of(_SET, "shop.Order")
+_READER = protobuf_format(_SET, "shop.Order").reader(_COLUMNS, Times())
 _POOL = DescriptorPool()
 for _file in descriptor_pb2.FileDescriptorSet.FromString(_SET).file:
     _POOL.Add(_file)
@@ -149,8 +149,27 @@ def test_a_message_is_read_exactly_or_refused_with_its_place(body: str, expected
         assert {**found, **expected} == found  # type: ignore[dict-item]
 
 
+def test_fields_that_are_not_declared_are_counted_with_an_example() -> None:
+    """A message that is refused keeps all of its fields; one that has a field twice counts once."""
+    bodies = [
+        "c0 3e 01 c0 3e 02 c2 3e 02 68 69",  # a number, which is there twice, and a text
+        "c0 3e 07 aa 01 02 18 05 ba 01 01 02 ca 01 03 1a 01 ff",  # and in messages: another number, and a byte
+        "c0 3e 07 4a 02 c3 28",
+        "cd 3e 01 00 00 00 cb 3e 08 01 cc 3e",  # four bytes, and a group
+    ]
+    found = _READER(pa.array(list(map(bytes.fromhex, bodies))))
+
+    assert [2] == list(found.refusals)
+    assert found.unknown == {
+        "$.1000": UnknownField(2, 0, "1"),
+        "$.who.3": UnknownField(1, 1, "5"),
+        "$.rw[].3": UnknownField(1, 1, "[1 bytes]"),
+        "$.1001": UnknownField(1, 3, "1"),
+    }
+
+
 def test_a_header_that_counts_fewer_indexes_than_none_is_refused() -> None:
-    first = Protobuf(_SET, "shop.Other").reader((), Times())
+    first = protobuf_format(_SET, "shop.Other").reader((), Times())
 
     refused = first(pa.array([bytes.fromhex(f"00 00 00 00 07 {count}") for count in ("00", "02 00", "01")])).refusals
 
