@@ -111,7 +111,18 @@ class Pages:
     def _front(self, lists: Lists, _question: Question) -> Reply:
         """Show the store to scale, or the lake's stores, runs and growth."""
         if isinstance(lists, LakeLists):
-            return self._page("front_lake.html", **_lake_overview(lists))
+            histogram = lists.histogram(Wanted(), _SLOTS, Deadline(1))
+            return self._page(
+                "front_lake.html",
+                stores=lists.stores(),
+                gaps=lists.gaps(),
+                losses=lists.losses(),
+                messages=lists.messages,
+                growth=lists.growth(_SLOTS),
+                histogram=histogram,
+                marks=histogram_marks(histogram, "/messages", ()) if histogram else (),
+                tables=lists.tables(),
+            )
         if self._overview is None:
             conf = read_broker_conf(self._place.broker_conf)
             folders = log_directories(self._place.commitlog, conf)
@@ -129,7 +140,6 @@ class Pages:
     # messages
 
     def _messages(self, lists: Lists, question: Question) -> Reply:
-        """Show messages, newest first, and how many were stored when."""
         wanted, given = _wanted(question), question.query.get("before")
         before = None if given is None else position_of(given)
         asked = {name: question.query[name] for name in _MESSAGE_FIELDS if question.query.get(name)}
@@ -207,24 +217,17 @@ class Pages:
     # tables
 
     def _topics(self, lists: Lists, question: Question) -> Reply:
-        """Show the topics; those of the broker itself on request."""
-        rows = lists.topics()
-        shown = (
-            rows.rows
-            if _SHOW_SYSTEM in question.query
-            else [one for one in rows.rows if not is_system_topic(str(one[0]))]
-        )
-        hidden = len(rows.rows) - len(shown)
+        rows, shows_all = lists.topics(), _SHOW_SYSTEM in question.query
+        shown = [one for one in rows.rows if shows_all or not is_system_topic(str(one[0]))]
         return self._page(
             "rows.html",
             title="topics",
             table=rows._replace(rows=shown),
-            hidden=hidden,
+            hidden=len(rows.rows) - len(shown),
             command="" if rows.sql else self._place.command("inspect", "{}"),
         )
 
     def _groups(self, lists: Lists, _question: Question) -> Reply:
-        """Show how far the consumer groups are."""
         rows = lists.groups()
         command = "" if rows.sql else self._place.query("mqadmin", "consumerProgress")
         return self._page("rows.html", title="consumer groups", table=rows, command=command)
@@ -234,7 +237,6 @@ class Pages:
         return self._page("unfinished.html", shown=lists.unfinished())
 
     def _table(self, lists: Lists, question: Question) -> Reply:
-        """Show the rows of a table of a lake."""
         name = question.path.removeprefix("/tables/")
         if isinstance(lists, StoreLists):
             raise UnsupportedFormat(f"a store has no table {name[:40]!r}; a lake has")
@@ -265,20 +267,6 @@ def _topics_to_pick(lists: Lists) -> list[str]:
     if isinstance(lists, LakeLists) and lists.messages > _MOST_FOR_TOPICS:
         return []
     return sorted(topic for topic in lists.source.topics() if not is_system_topic(topic))
-
-
-def _lake_overview(lists: LakeLists) -> dict[str, object]:
-    histogram = lists.histogram(Wanted(), _SLOTS, Deadline(1))
-    return {
-        "stores": lists.stores(),
-        "gaps": lists.gaps(),
-        "losses": lists.losses(),
-        "messages": lists.messages,
-        "growth": lists.growth(_SLOTS),
-        "histogram": histogram,
-        "marks": histogram_marks(histogram, "/messages", ()) if histogram else (),
-        "tables": lists.tables(),
-    }
 
 
 def _wanted(question: Question) -> Wanted:
@@ -348,11 +336,9 @@ def _fields(message: Message, raw: bytes) -> list[tuple[int, str, str, str]]:
     fields = record_fields(message.record)
     base = message.record.physical_offset
     ends = [*(field.offset - base for field in fields[1:]), len(raw)]
-    return [
-        (field.offset, field.name, field.text, _digits(raw[field.offset - base : end][:_RAW]))
-        for field, end in zip(fields, ends, strict=True)
-    ]
-
-
-def _digits(data: bytes) -> str:
-    return data.hex(" ") if len(data) <= _SHORT else "\n".join(hex_lines(data))
+    shown = []
+    for field, end in zip(fields, ends, strict=True):
+        data = raw[field.offset - base : end][:_RAW]
+        digits = data.hex(" ") if len(data) <= _SHORT else "\n".join(hex_lines(data))
+        shown.append((field.offset, field.name, field.text, digits))
+    return shown

@@ -16,7 +16,7 @@ import secrets
 import socket
 import sys
 import webbrowser
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from hmac import compare_digest
 from html import escape
@@ -164,10 +164,6 @@ class Door:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
-            return
         request = Request(scope)
         refusal = self._refusal(request)
 
@@ -188,7 +184,7 @@ class Door:
             return _refused(HTTPStatus.MISDIRECTED_REQUEST, f"Wrong Host. Tunnels need the same port: {self._own}")
         if request.method not in {"GET", "HEAD"}:
             return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed: only GET and HEAD.")
-        given = _token_of(request)
+        given = QueryParams(request.scope["query_string"]).get("token") if request.url.path == "/" else None
         is_first = given is not None and self._is_right(given)
         is_own_origin = headers.get("origin") in {None, *(f"http://{host}" for host in self._hosts)}
         is_own_page = headers.get("sec-fetch-site", "none") in {"same-origin", "none"}
@@ -214,12 +210,6 @@ class Door:
         return "" if morsel is None else morsel.value
 
 
-def _token_of(request: Request) -> str | None:
-    if request.url.path != "/":
-        return None
-    return QueryParams(request.scope["query_string"]).get("token")
-
-
 def _refused(status: HTTPStatus, sentence: str) -> Response:
     return PlainTextResponse(f"{sentence}\n", status)
 
@@ -238,24 +228,19 @@ class Application:
         """Answer a request, which only reads."""
         request = Request(scope, receive)
         path = request.url.path
-        try:
+        with suppress(_GoneError):
             if path in _DOWNLOADS:
                 await self._download(request, send)
-            elif path in _FILES or path in {"/again", "/favicon.ico"}:
-                await self._plain(path)(scope, receive, send)
+            elif path in _FILES:
+                content, media_type = _FILES[path]
+                await Response(content, media_type=media_type)(scope, receive, send)
+            elif path == "/again":
+                self._workers.look_again()
+                await RedirectResponse("/", HTTPStatus.SEE_OTHER)(scope, receive, send)
+            elif path == "/favicon.ico":
+                await Response(status_code=HTTPStatus.NO_CONTENT)(scope, receive, send)
             else:
                 await self._page(request, send)
-        except _GoneError:
-            return
-
-    def _plain(self, path: str) -> Response:
-        if path in _FILES:
-            content, media_type = _FILES[path]
-            return Response(content, media_type=media_type)
-        if path == "/again":
-            self._workers.look_again()
-            return RedirectResponse("/", HTTPStatus.SEE_OTHER)
-        return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def _page(self, request: Request, send: Send) -> None:
         words, every = words_of(request), request.query_params.get("every")
@@ -317,29 +302,24 @@ class Application:
         question = _question(request, words)
         name, media_type = _DOWNLOADS[question.path]
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        is_begun = False
-        async for reply in self._parts(request, question, words):
-            if not is_begun:
-                is_begun = True
-                if reply.status != HTTPStatus.OK:
-                    content = f"{self._head(request, words, None)}".encode() + reply.content
-                    await HTMLResponse(content, reply.status)(request.scope, request.receive, send)
-                    return
-                await _begin(send, Response(b"", media_type=media_type, headers=headers))
-            elif reply.status != HTTPStatus.OK:
-                raise OSError(f"{question.path}: the download is not complete")  # the connection ends: clients notice
-            await send({"type": "http.response.body", "body": reply.content, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _parts(self, request: Request, question: Question, words: Words) -> AsyncIterator[Reply]:
-        while True:
+        following: int | None = 0
+        while following is not None:
             answer = asyncio.ensure_future(self._answer(question, words))
             await _unless_gone(request.receive, answer, None)
             reply = await answer
-            yield reply
-            if reply.next is None:
+            is_first = question.before is None
+            if reply.status != HTTPStatus.OK and is_first:
+                content = self._head(request, words, None).encode() + reply.content
+                await HTMLResponse(content, reply.status)(request.scope, request.receive, send)
                 return
-            question = question._replace(before=reply.next)
+            if reply.status != HTTPStatus.OK:
+                raise OSError(f"{question.path}: the download is not complete")  # the connection ends: clients notice
+            if is_first:
+                await _begin(send, Response(b"", media_type=media_type, headers=headers))
+            await send({"type": "http.response.body", "body": reply.content, "more_body": True})
+            following = reply.next
+            question = question._replace(before=following)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _question(request: Request, words: Words) -> Question:

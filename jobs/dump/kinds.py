@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 
 from jobs.dump.commitlog import dump_log
 from jobs.dump.file import DumpFile, DumpRequest, Item
-from jobs.dump.index import dump_index
-from jobs.dump.units import dump_numbers, dump_queue, dump_timer_log, dump_wheel
+from jobs.dump.units import dump_index, dump_numbers, dump_queue, dump_timer_log, dump_wheel
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_END_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.store import CHECKPOINT_SIZE, FileKind, classify

@@ -74,19 +74,6 @@ _TEMPLATES = {
         "dead letter of {group} after {tries} tries, from {origin}, in {topic} queue {queue}, number {number:,}"
     ),
 }
-# The state of a message whose newest copy has a role; of a half message it is more than that.
-_STATES = {
-    Role.SENT: "sent",
-    Role.SENT_AGAIN: "sent again",
-    Role.COMMITTED: "committed",
-    Role.DELIVERED: "delivered",
-    Role.RETRIED: "retried",
-    Role.ROLLED_BACK: "rolled back",
-    Role.ABANDONED: "abandoned",
-    Role.DELAYED: "waits for its time",
-    Role.TIMED: "waits for its time",
-    Role.RETRY_WAITING: "waits for its time",
-}
 _BY_TRANSACTION = {
     TransactionType.PREPARED: Role.HALF,  # brokers up to 4.2.0 put half messages under the real topic
     TransactionType.COMMIT: Role.COMMITTED,
@@ -418,7 +405,7 @@ def _state(copies: Sequence[Copy]) -> Sentence:
         return Sentence("dead letter of {groups}", groups=", ".join(sorted(dead)))
     if last.role is Role.HALF:
         return _half_state(last, copies)
-    state = Sentence(_STATES[last.role])
+    state = Sentence("waits for its time" if last.role in _WAITING else last.role.value.replace("_", " "))
     if last.role not in _READ_BY_CONSUMERS:
         return state
     facts = [fact for copy in copies if copy.role in _READ_BY_CONSUMERS for fact in copy.groups]

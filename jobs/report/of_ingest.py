@@ -1,7 +1,9 @@
 """The report of one run of `ingest`: the messages read, their distribution, and the time each step took."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from math import exp, factorial
 from shlex import quote
 from typing import Any
@@ -33,8 +35,8 @@ def report_of(summary: Summary, lake: Lake) -> Report:
     """Return the report of a run that has ended."""
     parts: list[Part] = []
     if summary.run is not None and summary.store_id is not None:
-        contents = _Contents(lake, FileNaming(summary.store_id, summary.run).prefix)
-        parts += contents.parts()
+        read = partial(_batches, lake, FileNaming(summary.store_id, summary.run).prefix)
+        parts += [*_messages(read), *_index(read)]
     parts.append(_facts(summary))
     if summary.versions:
         parts.append(Grid("Tables written", ("table", "Delta version"), list(summary.versions.items())))
@@ -116,97 +118,94 @@ def _damage(summary: Summary, lake: Lake) -> Grid:
     return Grid("Damage in quarantine", columns, sorted(rows))
 
 
-class _Contents:
-    """The rows in the files of one run."""
+_Read = Callable[[Table, Sequence[str]], Iterator[pa.RecordBatch]]
 
-    def __init__(self, lake: Lake, prefix: str) -> None:
-        self._lake = lake
-        self._prefix = prefix
 
-    def parts(self) -> list[Part]:
-        """Return plots and tables of the run's messages and index files."""
-        return [*self._messages(), *self._index()]
+def _batches(lake: Lake, prefix: str, table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in the files of one run."""
+    snapshot = open_table(lake, table.name)
+    for file in files(lake, snapshot) if snapshot is not None else ():
+        if file.path.startswith(prefix):
+            yield from plain_batches(lake, table, file, columns)
 
-    def _batches(self, table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        snapshot = open_table(self._lake, table.name)
-        for file in files(self._lake, snapshot) if snapshot is not None else ():
-            if file.path.startswith(self._prefix):
-                yield from plain_batches(self._lake, table, file, columns)
 
-    def _rows(self, *columns: str) -> Iterator[pa.RecordBatch]:
-        """Yield the run's messages, of a broker's log or of a tier."""
-        for table in (MESSAGES, TIERED):
-            yield from self._batches(table, columns)
+def _rows(read: _Read, *columns: str) -> Iterator[pa.RecordBatch]:
+    """Yield the run's messages, of a broker's log or of a tier."""
+    return chain(read(MESSAGES, columns), read(TIERED, columns))
 
-    def _messages(self) -> Iterator[Part]:
-        topics, producers, keys, sizes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-        span = self._span()
-        times: dict[str, Counter[int]] = {}
-        for batch in self._rows("topic", "born_host", "keys", "total_size", "store_timestamp"):
-            topics.update(_counted(batch["topic"]))
-            for host, count in _counted(batch["born_host"]).items():
-                producers[host.rpartition(":")[0]] += count
-            counts = pc.fill_null(pc.list_value_length(batch["keys"]), 0)
-            keys.update({f"{number} keys": n for number, n in _counted(counts).items()})
-            sizes.update(_size_classes(batch["total_size"]))
-            for topic, slots in _by_time(batch, *span):
-                times.setdefault(topic, Counter()).update(slots)
-        if not topics:
-            return
-        yield _timeline(times, topics, *span)
-        yield Bars("Messages by topic", "messages", _largest(topics))
-        yield Bars("Records by size", "records", {name: sizes[name] for name in _size_names() if sizes[name]})
-        yield Bars("Keys per message", "messages", dict(sorted(keys.items())))
-        yield Bars("Producers", "messages", _largest(producers))
 
-    def _span(self) -> tuple[int, int]:
-        """Return the first time and the milliseconds of one slot, both round."""
-        lows, highs = [], []
-        for batch in self._rows("store_timestamp"):
-            limits = pc.min_max(batch["store_timestamp"]).as_py()
-            lows.append(limits["min"])
-            highs.append(limits["max"])
-        first, last = min(lows, default=0), max(highs, default=0)
-        step = round_duration((last - first + 1) / (_SLOTS - 1))
-        return first // step * step, step
+def _messages(read: _Read) -> Iterator[Part]:
+    topics, producers, keys, sizes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    span = _span(read)
+    times: dict[str, Counter[int]] = {}
+    for batch in _rows(read, "topic", "born_host", "keys", "total_size", "store_timestamp"):
+        topics.update(_counted(batch["topic"]))
+        for host, count in _counted(batch["born_host"]).items():
+            producers[host.rpartition(":")[0]] += count
+        counts = pc.fill_null(pc.list_value_length(batch["keys"]), 0)
+        keys.update({f"{number} keys": n for number, n in _counted(counts).items()})
+        sizes.update(_size_classes(batch["total_size"]))
+        for topic, slots in _by_time(batch, *span):
+            times.setdefault(topic, Counter()).update(slots)
+    if not topics:
+        return
+    yield _timeline(times, topics, *span)
+    yield Bars("Messages by topic", "messages", _largest(topics))
+    yield Bars("Records by size", "records", {name: sizes[name] for name in _size_names() if sizes[name]})
+    yield Bars("Keys per message", "messages", dict(sorted(keys.items())))
+    yield Bars("Producers", "messages", _largest(producers))
 
-    def _index(self) -> Iterator[Part]:
-        rows = [row for batch in self._batches(INDEX_FILES, _HEADER) for row in batch.to_pylist()]
-        if not rows:
-            return
-        cells = [
-            (
-                row["index_file"],
-                row["name"] or "",
-                row["index_count"] - 1,
-                f"{(row['index_count'] - 1) / (row['index_num'] - 1):.0%}",
-                f"{row['hash_slot_count'] / row['hash_slots']:.1%}",
-                (row["sha256"] or "")[:16],
-            )
-            for row in rows
-        ]
-        yield Grid("Index files of this run", ("file", "name", "entries", "full", "slots in use", "SHA-256"), cells)
-        yield from self._chains(max(rows, key=lambda row: (row["is_complete"], row["index_file"])))
 
-    def _chains(self, header: Mapping[str, Any]) -> Iterator[Part]:
-        """Yield the lengths of the chains of one index file, next to those that an even hash would give."""
-        slots = np.zeros(header["hash_slots"], np.int32)
-        for batch in self._batches(INDEX_ENTRIES, ("index_file", "slot")):
-            own = batch.filter(pc.equal(batch["index_file"], header["index_file"]))["slot"].to_numpy()
-            slots += np.bincount(own, minlength=slots.size).astype(np.int32)
-        lengths = np.bincount(np.minimum(slots, _CHAINS))
-        mean = float(slots.mean())
-        # With an even hash the number of entries in a slot is Poisson-distributed.
-        ideal = [slots.size * exp(-mean) * mean**length / factorial(length) for length in range(_CHAINS)]
-        ideal.append(max(slots.size - sum(ideal), 0.0))
-        names = [f"{length} entries" for length in range(_CHAINS)] + [f"{_CHAINS} or more"]
-        yield Bars(
-            f"Chains of index file {header['index_file']}",
-            "slots",
-            {name: int(count) for name, count in zip(names, lengths, strict=False)},
-            {name: round(count, 1) for name, count, _ in zip(names, ideal, lengths, strict=False)},
-            note="The dashed mark is what an even hash would give.",
+def _span(read: _Read) -> tuple[int, int]:
+    """Return the first time and the milliseconds of one slot, both round."""
+    lows, highs = [], []
+    for batch in _rows(read, "store_timestamp"):
+        limits = pc.min_max(batch["store_timestamp"]).as_py()
+        lows.append(limits["min"])
+        highs.append(limits["max"])
+    first, last = min(lows, default=0), max(highs, default=0)
+    step = round_duration((last - first + 1) / (_SLOTS - 1))
+    return first // step * step, step
+
+
+def _index(read: _Read) -> Iterator[Part]:
+    rows = [row for batch in read(INDEX_FILES, _HEADER) for row in batch.to_pylist()]
+    if not rows:
+        return
+    cells = [
+        (
+            row["index_file"],
+            row["name"] or "",
+            row["index_count"] - 1,
+            f"{(row['index_count'] - 1) / (row['index_num'] - 1):.0%}",
+            f"{row['hash_slot_count'] / row['hash_slots']:.1%}",
+            (row["sha256"] or "")[:16],
         )
+        for row in rows
+    ]
+    yield Grid("Index files of this run", ("file", "name", "entries", "full", "slots in use", "SHA-256"), cells)
+    yield from _chains(read, max(rows, key=lambda row: (row["is_complete"], row["index_file"])))
+
+
+def _chains(read: _Read, header: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield the lengths of the chains of one index file, next to those that an even hash would give."""
+    slots = np.zeros(header["hash_slots"], np.int32)
+    for batch in read(INDEX_ENTRIES, ("index_file", "slot")):
+        own = batch.filter(pc.equal(batch["index_file"], header["index_file"]))["slot"].to_numpy()
+        slots += np.bincount(own, minlength=slots.size).astype(np.int32)
+    lengths = np.bincount(np.minimum(slots, _CHAINS))
+    mean = float(slots.mean())
+    # With an even hash the number of entries in a slot is Poisson-distributed.
+    ideal = [slots.size * exp(-mean) * mean**length / factorial(length) for length in range(_CHAINS)]
+    ideal.append(max(slots.size - sum(ideal), 0.0))
+    names = [f"{length} entries" for length in range(_CHAINS)] + [f"{_CHAINS} or more"]
+    yield Bars(
+        f"Chains of index file {header['index_file']}",
+        "slots",
+        {name: int(count) for name, count in zip(names, lengths, strict=False)},
+        {name: round(count, 1) for name, count, _ in zip(names, ideal, lengths, strict=False)},
+        note="The dashed mark is what an even hash would give.",
+    )
 
 
 _HEADER = ("index_file", "name", "index_count", "index_num", "hash_slot_count", "hash_slots", "sha256", "is_complete")

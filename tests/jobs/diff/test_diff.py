@@ -1,7 +1,9 @@
 """A store and a lake of the same log: what one has and the other lacks is named, with its cause."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -34,10 +36,6 @@ def segments(store: Path) -> list[Path]:
     return sorted(path for path in (store / "commitlog").iterdir())
 
 
-def rows_in(lake: Path, start: int, end: int) -> int:
-    return sum(start <= row["physical_offset"] < end for row in rows_of(lake))
-
-
 QUICK = {"b498-dledger", "b498-multipath", "b420-crash-later"}
 
 
@@ -54,16 +52,61 @@ def test_every_brokers_store_equals_its_lake(name: str, golden: StoreOf, tmp_pat
     assert len(rows_of(tmp_path / "lake")) == summary.equal
 
 
-def test_what_retention_has_deleted_is_no_finding(store: Path) -> None:
-    lake = taken(store)
+Rows = list[dict[str, Any]]  # of the lake
+
+
+def _expire(store: Path, rows: Rows) -> Rows:
     end = lose_first_segment_like_retention(store)
+    return [row for row in rows if row["physical_offset"] < end]
+
+
+def _lose_a_segment(store: Path, rows: Rows) -> Rows:
+    victim, after = segments(store)[1:3]
+    victim.unlink()
+    return [row for row in rows if int(victim.name) <= row["physical_offset"] < int(after.name)]
+
+
+def _rot_a_body(store: Path, rows: Rows) -> Rows:
+    row = next(row for row in rows if row["body"])
+    path = segments(store)[0]
+    flip(path, path.read_bytes().index(row["body"], row["physical_offset"]), 0xFF)
+    return [row]
+
+
+def _delete_rows(store: Path, rows: Rows) -> Rows:
+    start, end = rows[10]["physical_offset"], rows[12]["physical_offset"]
+    DeltaTable(store.parent / "lake/messages").delete(f"physical_offset >= {start} AND physical_offset <= {end}")
+    return rows[10:13]
+
+
+def _change_a_row(store: Path, rows: Rows) -> Rows:
+    predicate = f"physical_offset = {rows[10]['physical_offset']}"
+    DeltaTable(store.parent / "lake/messages").update({"flag": "flag + 1"}, predicate=predicate)
+    return rows[10:11]
+
+
+@pytest.mark.parametrize(
+    ("harm", "severity", "what", "cause"),
+    [
+        (_expire, Severity.HEALTHY, "only in the lake", "expired"),
+        (_lose_a_segment, Severity.GAP, "only in the lake", "no file of the store"),
+        (_rot_a_body, Severity.DAMAGE, "different", "damaged in the store since"),
+        (_delete_rows, Severity.GAP, "only in the store", "rows were deleted from the lake"),
+        (_change_a_row, Severity.DAMAGE, "changed in the lake", "another engine has changed the row since a run wrote"),
+    ],
+)
+def test_what_one_side_has_lost_or_changed_since_is_named_with_its_cause(
+    store: Path, harm: Callable[[Path, Rows], Rows], severity: Severity, what: str, cause: str
+) -> None:
+    harmed = harm(store, rows_of(taken(store)))
 
     summary = compared(store)
 
-    (expired,) = summary.differences
-    assert (0, "only in the lake", 0) == (summary.exit_code, expired.what, expired.start)
-    assert "expired" in expired.cause
-    assert expired.records == rows_in(lake, 0, end)
+    (found,) = summary.differences
+    assert (severity, what) == (found.severity, found.what)
+    assert (harmed[0]["physical_offset"], len(harmed)) == (found.start, found.records)
+    assert cause in found.cause
+    assert (0 if severity is Severity.HEALTHY else 3) == summary.exit_code
 
 
 def test_segments_that_retention_did_not_delete_are_a_gap(golden: StoreOf, tmp_path: Path) -> None:
@@ -89,31 +132,6 @@ def test_what_is_new_in_the_store_is_not_ingested_yet(broker: Broker, tmp_path: 
     assert (0, Severity.BEHIND) == (summary.exit_code, summary.severity)
     assert ("only in the store", "not ingested yet") == (summary.differences[0].what, summary.differences[0].cause)
     assert sum(one.records for one in summary.differences) == len(new)
-
-
-def test_a_lost_segment_of_the_store_is_a_gap(store: Path) -> None:
-    lake = taken(store)
-    victim, after = segments(store)[1:3]
-    victim.unlink()
-
-    (lost,) = compared(store).differences
-
-    assert (Severity.GAP, rows_in(lake, int(victim.name), int(after.name))) == (lost.severity, lost.records)
-    assert "no file of the store" in lost.cause
-
-
-def test_a_byte_of_a_body_that_rotted_since_is_damage_of_the_store(store: Path) -> None:
-    lake = taken(store)
-    row = next(row for row in rows_of(lake) if row["body"])
-    path = segments(store)[0]
-    at = path.read_bytes().index(row["body"], row["physical_offset"])
-    flip(path, at, 0xFF)
-
-    summary = compared(store)
-
-    (rotten,) = summary.differences
-    assert (3, row["physical_offset"], 1) == (summary.exit_code, rotten.start, rotten.records)
-    assert "damaged in the store since" in rotten.cause
 
 
 def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> None:
@@ -148,31 +166,6 @@ def test_after_a_failover_no_row_is_called_deleted(tmp_path: Path) -> None:
     assert not any("deleted" in one.cause for one in summary.differences)
 
 
-def test_rows_that_another_engine_deleted_are_a_gap_of_the_lake(store: Path) -> None:
-    lake = taken(store)
-    first, *_, last = rows_of(lake)[10:13]
-    start, end = first["physical_offset"], last["physical_offset"]
-    DeltaTable(lake / "messages").delete(f"physical_offset >= {start} AND physical_offset <= {end}")
-
-    summary = compared(store)
-
-    (gap,) = summary.differences
-    assert (3, "only in the store", start, 3) == (summary.exit_code, gap.what, gap.start, gap.records)
-    assert gap.cause == "rows were deleted from the lake"
-
-
-def test_a_row_that_another_engine_changed_is_not_blamed_on_the_store(store: Path) -> None:
-    lake = taken(store)
-    start = rows_of(lake)[10]["physical_offset"]
-    DeltaTable(lake / "messages").update({"flag": "flag + 1"}, predicate=f"physical_offset = {start}")
-
-    summary = compared(store)
-
-    (changed,) = summary.differences
-    assert (3, start, 1) == (summary.exit_code, changed.start, changed.records)
-    assert changed.cause == "another engine has changed the row since a run wrote it"
-
-
 def test_a_lost_file_of_the_lake_is_named(store: Path) -> None:
     lake = taken(store)
     victim = max((lake / "messages").glob("*.parquet"))
@@ -184,7 +177,8 @@ def test_a_lost_file_of_the_lake_is_named(store: Path) -> None:
     assert {f"messages/{victim.name} is missing"} == {one.cause for one in summary.differences}
 
 
-def test_topics_that_were_not_chosen_are_no_finding(store: Path) -> None:
+def test_topics_that_were_not_chosen_are_no_finding_and_deleted_rows_of_a_chosen_one_are(store: Path) -> None:
+    """The latter were called messages of topics that were not chosen, which is no finding."""
     lake = taken(store)
     topic = rows_of(lake)[0]["topic"]
     chosen = sum(row["topic"] == topic for row in rows_of(lake))
@@ -198,18 +192,8 @@ def test_topics_that_were_not_chosen_are_no_finding(store: Path) -> None:
     assert sum(one.records for one in summary.differences) == others
     assert all("not chosen" in one.cause for one in summary.differences)
 
-
-def test_deleted_rows_of_a_topic_that_was_chosen_are_a_gap(store: Path) -> None:
-    """They were called messages of topics that were not chosen, which is no finding."""
-    lake = taken(store)
-    topic = rows_of(lake)[0]["topic"]
-    chosen = sum(row["topic"] == topic for row in rows_of(lake))
-    others = len(rows_of(lake)) - chosen
-    shutil.rmtree(lake)
-    lake = taken(store, Selection(topics=(topic,)))
     DeltaTable(lake / "messages").delete("queue_id = 0")
     left = len(rows_of(lake))
-
     summary = compared(store)
 
     found = {severity: [one for one in summary.differences if one.severity is severity] for severity in Severity}
