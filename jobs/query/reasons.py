@@ -7,17 +7,11 @@ which topic, of which kind, when, and would the broker's own index have found it
 
 from collections.abc import Iterable
 from datetime import UTC
+from operator import attrgetter
 
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted
 from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_text, time_text
-from jobs.query.source import (
-    EXPLAINED_BY,
-    Coverage,
-    Occurrence,
-    Reason,
-    ReasonKind,
-    Source,
-)
+from jobs.query.source import EXPLAINED_BY, Coverage, Occurrence, Reason, ReasonKind, Source
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
@@ -42,7 +36,8 @@ _ONLY = {
 def no_key(source: Source, wanted: KeyWanted) -> Reason:
     """Explain why no message was found under a key."""
     topic, key = wanted.topic, wanted.key
-    seen = sorted(source.occurrences(key), key=_age)
+    age = attrgetter("message.record.store_timestamp", "message.record.physical_offset")
+    seen = sorted(source.occurrences(key), key=age)
     is_part = len(seen) >= EXPLAINED_BY or not source.searches_all
     here = [occurrence for occurrence in seen if occurrence.message.topic == topic]
     same_kind = [occurrence for occurrence in here if occurrence.kind is wanted.kind]
@@ -234,10 +229,6 @@ def _where_else(source: Source, topic: str, queue_id: int) -> str:
 
 def _time(milliseconds: int) -> str:
     return f"{time_text(milliseconds, UTC)} UTC"
-
-
-def _age(one: Occurrence) -> tuple[int, int]:
-    return one.message.record.store_timestamp, one.message.record.physical_offset
 
 
 def _places(seen: list[Occurrence], *, is_part: bool) -> str:

@@ -146,12 +146,8 @@ class Copy:
         return self.message.record.store_timestamp
 
 
-class Report(NamedTuple):
-    """A line of a trace, and the origin of the message whose body it is in."""
-
-    trace: Trace
-    text: Sentence
-    place: Origin
+# A line of a trace, its text, and the origin of the message whose body it is in.
+Report = tuple[Trace, Sentence, Origin]
 
 
 @dataclass(slots=True)
@@ -351,7 +347,7 @@ def _reports(source: Source, unique_key: str) -> list[Report]:
     # The line that ends a request names no group, the one that took the messages does.
     groups = {trace.request_id: trace.client_group for trace, *_ in traces if trace.request_id and trace.client_group}
     return [
-        Report(trace, _trace_text(trace, message, groups.get(trace.request_id or "", "?")), place)
+        (trace, _trace_text(trace, message, groups.get(trace.request_id or "", "?")), place)
         for trace, message, place in traces
     ]
 
@@ -455,9 +451,9 @@ def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
     for copy in story.copies:
         newest = max(newest, copy.time)
         timed.append((newest, TimelineLine(copy.time, copy.text, copy.place, list(_below(copy, zone)), copy.offset)))
-    for report in story.reports:
-        time = report.trace.event_timestamp
-        timed.append((newest if time is None else time, TimelineLine(time, report.text, report.place, ())))
+    for trace, text, place in story.reports:
+        time = trace.event_timestamp
+        timed.append((newest if time is None else time, TimelineLine(time, text, place, ())))
     return [line for _, line in sorted(timed, key=lambda pair: pair[0])]
 
 
@@ -512,7 +508,7 @@ def story_object(story: Story) -> dict[str, object]:
         "state": story.state,
         "copies": [_copy_object(copy) for copy in story.copies],
         "traces": [
-            {**one.trace._asdict(), "text": one.text, "known_from": one.place._asdict()} for one in story.reports
+            {**trace._asdict(), "text": text, "known_from": place._asdict()} for trace, text, place in story.reports
         ],
         "not_known": story.unknown,
     }

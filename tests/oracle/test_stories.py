@@ -267,7 +267,7 @@ def _surprises(note: Note, story: Story) -> Iterator[str]:
     yield from (one.text for one in copies if one.role is Role.DEAD_LETTER and f" after {tries} tries," not in one.text)
     if story.state != _state(note):
         yield f"state is '{story.state}', not '{_state(note)}'"
-    traces = [(one.trace.client_group, one.trace.is_success) for one in story.reports]
+    traces = [(trace.client_group, trace.is_success) for trace, _, _ in story.reports]
     if traces != [("traced-producers", True)] * (note.way == "traced"):
         yield f"traces {traces}"
 
