@@ -228,7 +228,7 @@ class Application:
         """Answer a request, which only reads."""
         request = Request(scope, receive)
         path = request.url.path
-        with suppress(_GoneError):
+        with suppress(_GoneError):  # the browser has left: nobody waits for the rest
             if path in _DOWNLOADS:
                 await self._download(request, send)
             elif path in _FILES:
