@@ -112,9 +112,13 @@ def _fields(template: str) -> set[tuple[str | None, str | None]]:
 
 def test_each_template_has_a_translation_with_the_same_values() -> None:
     """Those that are written in the calls themselves; test_story has the others."""
-    for node in ast.walk(ast.parse((ROOT / "jobs/query/story.py").read_text())):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Sentence":
-            assert all(one.value in CHINESE for one in node.args[:1] if isinstance(one, ast.Constant))
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "jobs/query").glob("**/*.py"))]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    templates = [call.args[0] for call in calls if getattr(call.func, "id", "") == "Sentence"]
+    texts = {one.value for node in templates for one in ast.walk(node) if isinstance(one, ast.Constant)}
+
+    assert texts != set()
+    assert texts <= {*CHINESE}
     assert [] == [english for english, chinese in CHINESE.items() if _fields(english) != _fields(chinese)]
 
 
