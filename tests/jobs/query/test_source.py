@@ -217,6 +217,19 @@ def test_transactions_without_an_end_are_those_that_the_broker_waits_for(
     assert expected == len(ids[0])
 
 
+def test_a_delayed_message_waits_until_it_is_delivered(golden: StoreOf) -> None:
+    """The producer sent one of level 1, which was delivered, and one of level 16, which was not due yet."""
+    store = golden("b551-base")
+    sent = (store / "EXPECT" / "sent.txt").read_text()
+    (waits,) = (line.split() for line in sent.splitlines() if line.startswith("SENT delay16 "))
+
+    with opened(store, RELEASE, None) as source:
+        table = dict(StoreLists(source).unfinished())["delayed messages that wait"]
+
+    assert ("due", "topic", "level", "id") == table.columns
+    assert [("T2", 16, waits[3].removeprefix("msgId="))] == [row[1:] for row in table.rows]
+
+
 def test_dead_letters_are_counted_by_group_and_origin(tmp_path: Path) -> None:
     origins = ("A", "A", "B", "A")
     sent = [Sent(f"%DLQ%g{number % 2}", properties=(("RETRY_TOPIC", one),)) for number, one in enumerate(origins)]

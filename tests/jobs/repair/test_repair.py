@@ -168,11 +168,15 @@ def test_a_person_decides_one_undecided_file_and_nothing_else(store: Path) -> No
     assert content_of(store) == before
 
 
-def test_a_person_decides_an_undecided_index_file(store: Path, healthy: Path) -> None:
+def test_a_person_decides_an_undecided_index_file(store: Path, healthy: Path, lake: Path) -> None:
     file = sorted((store / "index").iterdir())[2]
     overwrite(file, 500, bytes(range(100, 200)))
     name = f"index/{file.name}"
-    assert repaired(store, apply=False).undecided == [name]
+    told = "that has the record as it was tells"
+    for given, who in ((None, f"a lake or a slave {told} (--lake)"), (lake, f"a slave {told}")):
+        plan = repaired(store, given, apply=False)
+        assert plan.undecided == [name]
+        assert f"; {who}, or you do: --accept FILE" in "\n".join(plan.notes)
     assert repaired(store, None, name).exit_code == 0
     assert content_of(store) == content_of(healthy)
 
