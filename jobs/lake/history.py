@@ -69,7 +69,7 @@ def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded 
     """Return which rows of the lake the store's log has replaced by others; None when there are none."""
     if known.newest is None:
         return None
-    agreed, differs = compare(known, store)[1:]
+    _, agreed, differs = compare(known, store)
     agreed_end = agreed[-1].end if agreed else 0
     before = _boundary_before(agreed, store) if differs is None else None
     if differs is not None:

@@ -57,26 +57,23 @@ class Likeness(Enum):
     UNKNOWN = "unknown"  # no offset that both have: expired, or not reached
 
 
-class Comparison(NamedTuple):
-    """How a known store compares with the one at hand."""
+def compare(known: KnownStore, store: Store) -> tuple[Likeness, Sequence[Fingerprint], int | None]:
+    """
+    Compare the lake's fingerprints of a known store with the bytes of *store*.
 
-    likeness: Likeness
-    agreed: tuple[Fingerprint, ...] = ()  # those before the first one that differs, ascending
-    differs: int | None = None  # the first offset that is known to hold other bytes
-
-
-def compare(known: KnownStore, store: Store) -> Comparison:
-    """Compare the lake's fingerprints of a known store with the bytes of *store*."""
+    Return the fingerprints that agree, ascending, as far as those before the first offset that is known to hold other
+    bytes; and that offset.
+    """
     held = [(one, holds(one, store)) for one in reversed(known.fingerprints)]
     same = [one for one, verdict in held if verdict]
     other = [one for one, verdict in held if verdict is False]
     if not other:
-        return Comparison(Likeness.SAME if same else Likeness.UNKNOWN, tuple(same))
+        return Likeness.SAME if same else Likeness.UNKNOWN, same, None
     # Whoever cuts off a log deletes the files after the cut: what differs in a file before one that agrees has rotted.
     last = store.segment_at(same[-1].offset) if same else None
     differs = next((one.offset for one in other if last is None or one.offset >= last.base_offset), None)
-    agreed = tuple(one for one in same if differs is None or one.offset < differs)
-    return Comparison(Likeness.PARTLY if same else Likeness.OTHER, agreed, differs)
+    agreed = [one for one in same if differs is None or one.offset < differs]
+    return Likeness.PARTLY if same else Likeness.OTHER, agreed, differs
 
 
 def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
@@ -147,7 +144,7 @@ def _find(
     by_label = _newest_of_label_first(stores, broker)
     undecided: dict[Likeness, list[KnownStore]] = {likeness: [] for likeness in Likeness}
     for known in by_label:
-        likeness = compare(known, store).likeness
+        likeness, _, _ = compare(known, store)
         if likeness is Likeness.SAME:
             return known
         undecided[likeness].append(known)

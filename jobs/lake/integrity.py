@@ -46,7 +46,7 @@ from jobs.lake.runs import (
 )
 from jobs.lake.snapshots import transaction_of
 from jobs.lake.superseded import tables_rewritten
-from jobs.lake.table_file import FileNaming
+from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import BY_NAME, FINDINGS, PRODUCED, RUNS, Table
 from jobs.storage.locations import is_local, local_path
 from rmq_formats.errors import FormatError
@@ -181,21 +181,26 @@ class Lost(NamedTuple):
     doubt: str = ""  # why the table's rows do not prove it
 
 
-class _Store(NamedTuple):
-    """The newest runs of one store, as rows of `runs` have them."""
-
-    store_id: str
-    prepared: int = 0
-    done: int = 0
-    manifest: str = ""
-
-
 def lost_transactions(lake: Lake) -> list[Lost]:
     """Return the transactions that tables have lost, in the order in which they are restored: `runs` last."""
-    stores, registered = _stores(lake)
-    found = [lost for store in stores for lost in _of_tables(lake, store)]
-    wanted = [(done_app(store.store_id), store.done) for store in stores]
-    wanted += [(store.store_id, store.prepared) for store in stores]
+    prepared: dict[str, tuple[int, str]] = {}  # by store: its newest run, and the manifest of that
+    done: dict[str, int] = {}
+    registered = 0
+    names = ("store_id", "run", "state", "manifest", "detail")
+    for store_id, run, state, manifest, detail in rows(lake, RUNS.name, names):
+        if state == PREPARED and run > prepared.get(store_id, (0, ""))[0]:
+            prepared[store_id] = run, manifest
+        if state == DONE:
+            done[store_id] = max(done.get(store_id, 0), run)
+        if state == REGISTERED:
+            registered = max(registered + 1, json.loads(detail).get("registration", 0))
+    found = [
+        lost
+        for store_id, newest in prepared.items()
+        for lost in _of_tables(lake, manifest_at(lake, newest[1], newest[0]), done.get(store_id, 0))
+    ]
+    wanted = [(done_app(store_id), run) for store_id, run in done.items()]
+    wanted += [(store_id, run) for store_id, (run, _) in prepared.items()]
     wanted.append((REGISTRY, registered))
     for app, number in wanted:
         known = committed_transaction(lake, RUNS.name, app)
@@ -214,54 +219,33 @@ def put_back(lake: Lake, lost: list[Lost]) -> None:
         put_transaction(lake, BY_NAME[one.table], (one.app, one.number))
 
 
-def _stores(lake: Lake) -> tuple[list[_Store], int]:
-    """Return the stores that rows of `runs` know, and how many were registered."""
-    found: dict[str, _Store] = {}
-    registered = 0
-    for store_id, run, state, manifest, detail in rows(
-        lake, RUNS.name, ("store_id", "run", "state", "manifest", "detail")
-    ):
-        store = found.get(store_id, _Store(store_id))
-        if state == PREPARED and run > store.prepared:
-            store = store._replace(prepared=run, manifest=manifest)
-        if state == DONE:
-            store = store._replace(done=max(store.done, run))
-        if state == REGISTERED:
-            registered = max(registered + 1, json.loads(detail).get("registration", 0))
-        found[store_id] = store
-    return list(found.values()), registered
-
-
-def _of_tables(lake: Lake, store: _Store) -> Iterator[Lost]:
-    if not store.prepared:
-        return
-    newest = manifest_at(lake, store.manifest, store.prepared)
+def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[Lost]:
+    """Yield what tables have lost of the runs of a store, the newest of which has this manifest."""
+    store, run = newest.store_id, newest.run
     before = newest.tables_before or {}
     own = committed_by(newest)
     for table in PRODUCED:
-        number = store.prepared if table.name in own and store.done == store.prepared else before.get(table.name, 0)
-        known = committed_transaction(lake, table.name, store.store_id)
+        number = run if table.name in own and done == run else before.get(table.name, 0)
+        known = committed_transaction(lake, table.name, store)
         if known >= number:
             continue
-        doubt = _doubt(lake, table, store, newest if number == store.prepared else None)
-        if table.name in own and store.done < store.prepared and not doubt:
-            doubt = (
-                f"run {store.prepared} of store {store.store_id} was not finished: nothing says which tables have it"
-            )
-        yield Lost(table.name, store.store_id, known, number, doubt)
+        doubt = _doubt(lake, table, newest, brought=newest.tables.get(table.name, ()) if number == run else None)
+        if table.name in own and done < run and not doubt:
+            doubt = f"run {run} of store {store} was not finished: nothing says which tables have it"
+        yield Lost(table.name, store, known, number, doubt)
 
 
-def _doubt(lake: Lake, table: Table, store: _Store, newest: Manifest | None) -> str:
+def _doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[Action] | None) -> str:
     """Return why a table's rows do not prove that it has the runs of a store; empty when they do."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return "this table is missing"
-    of_store = ds.field("store_id") == store.store_id
+    of_store = ds.field("store_id") == newest.store_id
     columns = [name for name in ("store_id", _OFFSET) if name in table.schema.names]
     there = chosen(lake, snapshot, columns, of_store)
-    if not there.num_rows and newest is None:
-        return f"has no row of store {store.store_id}"
-    brought = newest.tables.get(table.name, ()) if newest is not None else ()
+    if not there.num_rows and brought is None:
+        return f"has no row of store {newest.store_id}"
+    brought = brought or ()
     limits = [json.loads(action.stats) for action in brought]
     lows, highs = ([one.get(name, {}).get(_OFFSET) for one in limits] for name in ("minValues", "maxValues"))
     if brought and None not in {*lows, *highs} and _OFFSET in columns:
@@ -270,6 +254,6 @@ def _doubt(lake: Lake, table: Table, store: _Store, newest: Manifest | None) -> 
     if there.num_rows >= expected:
         return ""
     return (
-        f"has {there.num_rows:,} of at least {expected:,} rows where run {store.prepared} of store {store.store_id} "
+        f"has {there.num_rows:,} of at least {expected:,} rows where run {newest.run} of store {newest.store_id} "
         "brought some: was it copied before that run, or were rows deleted?"
     )

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import pyarrow.dataset as ds
@@ -223,7 +223,7 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
 
 def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
     """Return the manifest that a prepared run names; None for run 0."""
-    return manifest_at(lake, prepared_row(lake, store_id, run).manifest, run) if run else None
+    return manifest_at(lake, prepared_row(lake, store_id, run)["manifest"], run) if run else None
 
 
 def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
@@ -243,17 +243,8 @@ def read_stored(lake: Lake, path: str, parse: Callable[[bytes], T], of: str, mis
         raise OSError(f"{location}: no manifest of a {of}: {error}") from error
 
 
-class PreparedRow(NamedTuple):
-    """The row of `runs` that prepares a run."""
-
-    time: datetime
-    host: str
-    to_offset: int
-    manifest: str
-
-
-def prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow:
-    """Return the row that prepares a run; `OSError` when it is missing."""
+def prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
+    """Return the row of `runs` that prepares a run; `OSError` when it is missing."""
     row = _prepared_row(lake, store_id, run)
     if row is None:
         raise _missing_row(lake, store_id, run)
@@ -264,9 +255,10 @@ def _missing_row(lake: Lake, store_id: str, run: int) -> OSError:
     return OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is missing")
 
 
-def _prepared_row(lake: Lake, store_id: str, run: int) -> PreparedRow | None:
-    found = rows(lake, RUNS.name, ("store_id", "state", *PreparedRow._fields), ds.field("run") == run)
-    return next((PreparedRow(*row) for whose, state, *row in found if (whose, state) == (store_id, PREPARED)), None)
+def _prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any] | None:
+    names = ("store_id", "state", "time", "host", "to_offset", "manifest")
+    found = rows(lake, RUNS.name, names, ds.field("run") == run)
+    return next((dict(zip(names, row, strict=True)) for row in found if row[:2] == (store_id, PREPARED)), None)
 
 
 def known_logs(lake: Lake) -> list[KnownStore]:
@@ -392,7 +384,7 @@ def discard(lake: Lake, written: Mapping[str, Iterable[Action]]) -> None:
 
 def _who_prepared(lake: Lake, store_id: str, run: int) -> str:
     row = _prepared_row(lake, store_id, run)
-    by_whom = f" on {row.host} at {row.time:%Y-%m-%d %H:%M:%S} UTC" if row else ""
+    by_whom = f" on {row['host']} at {row['time']:%Y-%m-%d %H:%M:%S} UTC" if row else ""
     return f"run {run} of this store was prepared by another process{by_whom}"
 
 
@@ -439,7 +431,7 @@ def sweep(lake: Lake, manifest: Manifest) -> None:
         _delete_halves(lake, table.name)
         sweep_table(lake, table.name, naming, {action.path for action in manifest.tables.get(table.name, ())})
     row = _prepared_row(lake, manifest.store_id, manifest.run)
-    kept = row.manifest.removeprefix(f"{MANIFESTS}/") if row else ""
+    kept = row["manifest"].removeprefix(f"{MANIFESTS}/") if row else ""
     for name in _file_names(lake, MANIFESTS):
         # A file that is being created has a dot before its name.
         if name != kept and name.removeprefix(".").startswith(naming.prefix):

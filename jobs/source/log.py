@@ -147,7 +147,7 @@ def _watermark(lake: Lake, known: KnownStore, version: int | None) -> Place | No
     if newest is not None and newest.run == run:
         record = next((one for one in newest.fingerprints if one.end <= newest.to_offset), None)
         return Place(newest.to_offset, newest.store_timestamp, record)
-    return Place(prepared_row(lake, known.store_id, run).to_offset) if run else None
+    return Place(prepared_row(lake, known.store_id, run)["to_offset"]) if run else None
 
 
 def check_place(place: Place, store: Store, *, with_chain: bool) -> None:
