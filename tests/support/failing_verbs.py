@@ -358,10 +358,10 @@ def load_everything() -> None:
 def campaign(
     folder: Path, seeds: Sequence[int], verb: str = "", told: Callable[[str], object] = print
 ) -> dict[str, Any]:
-    """Try each seed; return how many calls failed, by verb and error, and what was wrong."""
+    """Try each seed; return how many calls failed, by verb and error, how many differ, and what was wrong."""
     commands = Commands(folder)
     commands.prepare()
-    tried, bad = Counter[str](), []
+    tried, different, bad = Counter[str](), set[tuple[str, str, str]](), []
     codes = Counter[int]()
     for seed in seeds:
         drawn = draw(commands, seed, verb)
@@ -373,10 +373,12 @@ def campaign(
             continue
         tried[f"{line.partition(' ')[0]} {failure.error}"] += 1
         codes[found.code] += 1
+        different.add((line, found.hit, failure.error))
         if wrong:
             bad.append({"seed": seed, "command": line, "error": failure.error, "call": found.hit, "wrong": wrong})
             told(json.dumps(bad[-1]))
-    return {"tried": sum(tried.values()), "by": dict(sorted(tried.items())), "codes": dict(codes), "bad": bad}
+    by = dict(sorted(tried.items()))
+    return {"tried": tried.total(), "different": len(different), "by": by, "codes": dict(codes), "bad": bad}
 
 
 if __name__ == "__main__":

@@ -427,6 +427,7 @@ def tried(folder: Path, first: int, count: int, verb: str = "") -> dict[str, Any
     [
         (0, 12, "", 0),
         pytest.param(500, 40, "ingest", 20, marks=pytest.mark.slow),
+        pytest.param(0, 40, "browse", 20, marks=pytest.mark.slow),
         pytest.param(100, 150, "", 0, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
         pytest.param(FIRST, SEEDS, "", SEEDS // 2, marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
     ],
