@@ -60,6 +60,14 @@ def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_abou
     assert file.header.hash_slot_count == 3
 
 
+def test_a_file_takes_one_entry_less_than_its_index_num() -> None:
+    file = IndexFile.created(TINY)
+
+    assert [file.put(i, i, 1000, HashSlotCount.EMPTY_SLOT) for i in range(20)] == [True] * 19 + [False]
+    assert file.header.index_count == 20
+    assert file.encode()[TINY.entry_position(0) : TINY.entry_position(1)] == bytes(ENTRY.size)
+
+
 def test_the_first_entry_of_a_later_file_counts_from_the_end_of_the_file_before() -> None:
     """The seconds are taken before the header's begin moves to the first message."""
     file = IndexFile.created(TINY, IndexHeader(0, 1_000_000, 0, 77, 5, 20))
