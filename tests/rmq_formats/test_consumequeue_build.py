@@ -172,8 +172,28 @@ def test_many_units_of_one_record_outgrow_the_table(prefix: str, queues: int, re
     assert {packed.tags[n] for n in packed.tag_numbers} == {"t"}
 
 
+@pytest.mark.parametrize("queue_offset", [-(1 << 63), (1 << 63) - 1, 1 << 58, (1 << 58) + 1, -(1 << 58), -1])
+def test_a_queue_offset_that_no_queue_reaches_is_dropped(queue_offset: int) -> None:
+    """Its logical offset would overflow; nothing is filled up with blanks."""
+    unit = ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), queue_offset, 0, 10, 7, 0)
+    scalar = ConsumeQueue(100)
+    scalar.append(a_first(), RELEASES[-1])
+    scalar.append(unit._replace(physical_offset=10), RELEASES[-1])
+    builder = QueueBuilder(QueueKind.PLAIN, 100, QueueRules().releases)
+
+    assert filled(builder, [[a_first(), unit._replace(physical_offset=10)]]) == list(scalar.files())
+
+
 def a_first() -> ExpectedUnit:
     return ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), 0, 0, 10, 7, 0)
+
+
+def test_batches_that_are_built_already_add_nothing() -> None:
+    unit = ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 0, 50, 10, 7, 0, 2)
+    builder = QueueBuilder(QueueKind.BATCH, 92, QueueRules().releases)
+
+    assert len(filled(builder, [[unit], [unit], []])) == 1
+    assert builder.skipped == 1
 
 
 def test_many_queues_and_many_tags_outgrow_their_tables() -> None:

@@ -361,6 +361,18 @@ def test_an_entry_that_differs_is_named_by_number_and_field(size: int) -> None:
     assert comparison.bits == (200 ^ 25).bit_count()
 
 
+def test_a_slot_that_differs_is_named_by_its_number() -> None:
+    comparison = compared(changed(COMPARED.slot_position(3) + 3, 99), small_file())
+
+    (difference,) = comparison.differences
+    assert (difference.part, difference.number, difference.field, difference.found) == (
+        Part.SLOT,
+        3,
+        "newest_entry",
+        99,
+    )
+
+
 def test_all_header_fields_that_differ_are_named_first() -> None:
     data = changed(15, 1)
     data[39] = 77

@@ -154,3 +154,13 @@ def test_a_table_of_query_holds_for_all_of_its_commands_by_each_name_of_an_optio
 
     assert found.code is ExitCode.CLEAN, found.err
     assert found.out == run(*OF_QUERY, "--store", golden("b551-base"), "--time-zone", "UTC").out
+
+
+def test_a_time_in_the_table_of_query_bounds_its_answers(golden: StoreOf, tmp_path: Path, run: Run) -> None:
+    config = tmp_path / "job.toml"
+    place = ("--store", golden("b551-base"), "--config", config)
+    for key in ("since", "begin"):
+        config.write_text(f'[query]\n{key} = "2099-01-01T00:00:00Z"\n')
+        assert run(*OF_QUERY, *place).code is ExitCode.NOT_FOUND
+    config.write_text('[query]\nsince = "2099-01-01T00:00:00Z"\n')
+    assert run("query", "list", *place).code is ExitCode.NOT_FOUND
