@@ -167,6 +167,18 @@ def test_entries_whose_slots_are_loaded_together_are_chained_one_by_one(cut: int
     assert built(keys, rules, cut, None, geometry)[0] == scalar.encode()
 
 
+def test_the_difference_wraps_as_in_java() -> None:
+    """A store time far below zero gives the largest difference, not the smallest."""
+    times_in_order = ((1 << 63) - 1, -(1 << 63), -2, 1)
+    records = placed((a_record(topic="T", store_timestamp=time) for time in times_in_order), BASE)
+    rules = rules_of((0, NEWEST))
+    scalar = IndexFile.created(GEOMETRY, IndexHeader(0, 5, 0, 0, 0, 12))
+    for key_hash, offset, time in packed(records, rules).tolist():
+        scalar.put(key_hash, offset, time, NEWEST.hash_slot_count)
+
+    assert built(packed(records, rules), rules, 3, IndexHeader(0, 5, 0, 0, 0, 12))[0] == scalar.encode()
+
+
 def test_keys_before_an_offset_are_left_out() -> None:
     records = [
         new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01k\x02", physical_offset=BASE + 99 * i)

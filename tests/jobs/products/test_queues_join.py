@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.matching import Comparison, compare_group, gaps_between
-from jobs.products.queues.settling import displaced_runs, lost_between, of_displaced, without_record
+from jobs.products.queues.settling import displaced_runs, lost_between, of_displaced
 from jobs.products.queues.unit_files import group_of, has_units, read_units, write_units
-from jobs.products.queues.unmatched import DAMAGED, Bounds, OddUnit
+from jobs.products.queues.unmatched import Bounds
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_ends import EVERYTHING
 from jobs.store.queue_files import QueueFile, StoredQueue
@@ -95,7 +95,6 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
     assert len(result(50)) < len(result(5)) + 8 * len(queues)
 
 
-LOG_END = 10_000
 GAPS = ((2_000, 3_000),)
 
 
@@ -116,26 +115,6 @@ def test_blanks_stand_for_records_that_the_log_has_lost_between_those_around_the
     end: int, start: int, count: int, lost: tuple[tuple[int, int], ...], found: int | None
 ) -> None:
     assert lost_between(end, start, count, lost) == found
-
-
-@pytest.mark.parametrize(
-    ("offset", "found", "is_closed", "kind"),
-    [
-        (500, None, True, DifferenceKind.DANGLING),
-        (500, DAMAGED, True, DifferenceKind.DAMAGED_RECORD),
-        (2_000, None, True, DifferenceKind.LOST_RECORD),
-        (2_999, DAMAGED, True, DifferenceKind.LOST_RECORD),
-        (3_000, None, True, DifferenceKind.DANGLING),
-        (LOG_END, None, True, DifferenceKind.BEHIND_LOG),
-        (LOG_END, None, False, None),  # a copy of a store that was written to: the log was copied before
-    ],
-)
-def test_a_unit_without_record(offset: int, found: str | None, kind: DifferenceKind | None, *, is_closed: bool) -> None:
-    """A gap of the log explains before damage does; a store that is written to may be ahead of its log."""
-    assert (
-        without_record(OddUnit(5, offset, 100, 7, np.zeros(1, PACKED_UNIT)), found, LOG_END, GAPS, is_closed=is_closed)
-        is kind
-    )
 
 
 def test_displaced_units_are_cut_into_runs_and_say_by_how_much_they_are_shifted() -> None:

@@ -143,6 +143,19 @@ def test_a_unit_that_was_overwritten_is_told(  # noqa: PLR0913, PLR0917 - a tabl
     assert finding.field == {"wrong_size": "size", "wrong_tags_code": "tags_code"}.get(kind, "unit")
 
 
+@pytest.mark.parametrize(("is_closed", "kinds"), [(True, ["unit_past_log_end"]), (False, [])])
+def test_a_unit_past_the_end_of_the_log_is_told_of_a_closed_store_only(
+    store: Store, *, is_closed: bool, kinds: list[str]
+) -> None:
+    """The log of a store that is written to is copied, or listed, before its queues."""
+    end = next(number for number in range(12, 99) if not any(store.unit(T1, number)))
+    store.write(T1, end, UNIT.pack(60_000, 100, 0))
+    if not is_closed:
+        (store.root / "abort").touch()
+
+    assert [finding.kind for finding in store.findings()] == kinds
+
+
 def test_a_unit_of_a_record_that_the_log_lost_is_told(store: Store) -> None:
     damage_record_of(store, 3)
     only(store, "unit_of_damaged_record", f"{T1}/{name_of_offset(0)}", 60)
