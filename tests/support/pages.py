@@ -58,8 +58,8 @@ class Pages:
 
 
 @contextmanager
-def served(place: Path, *options: str) -> Iterator[Pages]:
-    command = [sys.executable, "-m", "jobs.main", "browse", "--no-open", *options, str(place)]
+def served(place: Path, *options: str, started: tuple[str, str] = ("-m", "jobs.main")) -> Iterator[Pages]:
+    command = [sys.executable, *started, "browse", "--no-open", *options, str(place)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         try:

@@ -146,6 +146,38 @@ def test_every_view_is_whole_at_every_width_and_needs_nothing_from_elsewhere(ope
     assert [] == page.errors
 
 
+# Its processes are those of test_workers, where one question never ends.
+_WITH_ENDLESS_QUESTIONS = """
+from functools import partial
+from jobs.browse import server
+from jobs.main import main
+from tests.jobs.browse.test_workers import work
+server.Workers = partial(server.Workers, work=work)
+main()
+"""
+
+
+def test_two_questions_that_never_end_hold_up_no_third_page(places: dict[str, Path]) -> None:
+    with served(places["store"], started=("-c", _WITH_ENDLESS_QUESTIONS)) as pages, browser() as page:
+        _enter(pages, page)
+
+        def tabs(*paths: str) -> list[tuple[str, str]]:
+            """Open pages, each in a tab of its own; return of each tab whether it is loaded, and what it shows."""
+            for path in paths:  # a tab opens for what a user does
+                opens = f"(window.tabs ??= []).push(window.open({json.dumps(path)}))"
+                page.call("Runtime.evaluate", expression=opens, userGesture=True)
+            return list(map(tuple, page.value(_TABS)))
+
+        tabs("/endless", "/endless")
+        wait_until(lambda: all("takes longer" in text for _, text in tabs()), tabs)
+        tabs("/short")
+        wait_until(lambda: "/short 0" in tabs()[2][1], tabs)
+        assert ["loading", "loading"] == [state for state, _ in tabs()[:2]]
+
+
+_TABS = "tabs.map(tab => [tab.document.readyState, tab.document.body?.textContent ?? ''])"
+
+
 @pytest.mark.parametrize("kind", ["store", "lake"])
 def test_names_that_are_mark_up_run_nothing_and_load_nothing(hostile: Path, kind: str) -> None:
     """The policy would stop a script and say so on the console; nothing is there to be stopped."""
