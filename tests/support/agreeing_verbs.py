@@ -9,16 +9,22 @@ zeroed, too. Index files have the right times, so they are left out there: `veri
 
 import io
 import json
+import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
+from jobs.browse.pages import Pages
+from jobs.browse.workers import Question
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
+from jobs.query.place import Place
 from jobs.store.release import UndecidedError
 from rmq_formats.commitlog.layout import HOST_BITS, RECORD, TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
@@ -68,6 +74,22 @@ def exported(*words: str | Path, out: Path) -> Given:
     return Given(code, {row["physical_offset"]: row for row in rows})
 
 
+def browsed(option: str, place: str | Path) -> Given:
+    """Return what the pages of messages list; a page that says what may be missing counts as an exit code that does."""
+    pages = Pages(Place(**{option.removeprefix("--"): str(place)}))  # type: ignore[arg-type]  # of its texts
+    code, found, query = ExitCode.CLEAN, set[str](), ""
+    while True:
+        reply = pages.answer(0, Question("/messages", dict(parse_qsl(query)), "en"))
+        page = reply.content.decode()
+        if reply.status != HTTPStatus.OK or '<span class="severity gap">' in page:
+            code = ExitCode.DAMAGE
+        found.update(re.findall(r'href="/message\?at=(\d+)"', page))
+        following = re.search(r'rel="next" href="/messages\?(.+?)"', page)
+        if following is None:
+            return Given(code, {int(offset): {} for offset in found})
+        query = following[1]
+
+
 def of_agreement(one: Planted) -> Iterator[Violation]:
     """Yield each command that leaves out a message and ends as if it had all."""
     folder, release = one.root.parent, release_of(one.draw.store)
@@ -84,6 +106,7 @@ def of_agreement(one: Planted) -> Iterator[Violation]:
     whole |= {f"export {place[0]}": given for place, given in written.items()}
     known = {offset: row for given in whole.values() for offset, row in given.messages.items()}
     whole |= {"ingest": lake} if table else {}
+    whole |= {f"browse {place[0]}": browsed(str(place[0]), place[1]) for place in places}
     known_offsets = {*known, *table}
     for name, given in whole.items():
         yield from _left_out(name, given, known_offsets)
@@ -186,8 +209,9 @@ class LyingClock(NamedTuple):
 
     root: Path
     about: str
-    intact: frozenset[int]  # physical offsets of the records that are as the broker wrote them
+    intact: Mapping[int, int]  # store times, by physical offset, of the records that are as the broker wrote them
     newest: Path  # the last segment that was written to
+    has_damage: bool
     may_lack: bool  # whether a verb may leave out messages if its exit code says so
 
 
@@ -199,17 +223,18 @@ def _lying(seed: int, folder: Path) -> LyingClock:
     shutil.rmtree(root / "EXPECT", ignore_errors=True)
     records, newest = placed_records(root), newest_segment(root)
     kind = random.choice(sorted(_CLOCKS))
-    set_store_times(root, _CLOCKS[kind](random, len(records)))
+    times = set_store_times(root, _CLOCKS[kind](random, len(records)))
     damaged = None
     if random.random() < 0.6:
         in_newest = [one for one in records if one.path == newest]
         damaged = random.choice(in_newest if in_newest and random.random() < 0.7 else records)
         overwrite(damaged.path, damaged.position, bytes(damaged.record.total_size))
-    intact = frozenset(one.record.physical_offset for one in records if one is not damaged)
+    pairs = zip(records, times, strict=True)
+    intact = {one.record.physical_offset: time for one, time in pairs if one is not damaged}
     what = f", zeroed record at {damaged.record.physical_offset}" if damaged else ""
     # Of a record that no queue has no unit proves that the log went on after it: what follows may be left over.
     may_lack = damaged is not None and transaction_type(damaged.record.sys_flag) in _WITHOUT_UNIT
-    return LyingClock(root, f"{name}: {kind}{what}", intact, newest, may_lack)
+    return LyingClock(root, f"{name}: {kind}{what}", intact, newest, damaged is not None, may_lack)
 
 
 def _stepping_back(random: Random, count: int) -> Clock:
@@ -262,8 +287,14 @@ def of_clocks(seed: int, folder: Path) -> Iterator[str]:
     for place in (("--store", one.root), ("--lake", folder / "once")):
         listed = run("query", "list", "-m", "100000", "--json", *place)
         yield from _lost(one, f"query list {place[0]}", listed, may_lack=True)
+        since = sorted(one.intact.values())[len(one.intact) // 2]
+        late = run("query", "list", "-m", "100000", "--json", "--since", str(since), *place)
+        yield from _lost(one, f"query list --since {since} {place[0]}", late, may_lack=True, since=since)
         written = exported(*place, out=folder / "out.ndjson")
         yield from _lost(one, f"export {place[0]}", written)
+    verified = run("verify", one.root, "--engine", "here", "--quiet").code
+    if verified not in (_SAID if one.has_damage and not one.may_lack else {ExitCode.CLEAN, *_SAID}):
+        yield f"{one.about}: verify: exit {int(verified)}"
 
 
 def _half_written(one: LyingClock, folder: Path) -> Path:
@@ -281,8 +312,11 @@ def _half_written(one: LyingClock, folder: Path) -> Path:
     return store
 
 
-def _lost(one: LyingClock, verb: str, given: Given, *, may_lack: bool = False) -> Iterator[str]:
-    missing = sorted(one.intact - {*given.messages})
-    if missing and not ((may_lack or one.may_lack) and given.code in _SAID):
+def _lost(one: LyingClock, verb: str, given: Given, *, may_lack: bool = False, since: int = 0) -> Iterator[str]:
+    earlier = [offset for offset in given.messages if one.intact.get(offset, since) < since]
+    if earlier:
+        yield f"{one.about}: {verb}: gave {earlier[:3]}, which were stored before"
+    missing = sorted(offset for offset, time in one.intact.items() if time >= since and offset not in given.messages)
+    if missing and not ((may_lack or one.may_lack) and given.code in _SAID - {ExitCode.NOT_FOUND}):
         lacks = f"lacks {len(missing)} of {len(one.intact)} from {missing[0]}"
         yield f"{one.about}: {verb}: exit {int(given.code)}, {lacks}"
