@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from jobs.console.exit_codes import RequestError
+from jobs.storage.local import named
 from jobs.typed.ddl import (
     FOLDER,
     LONGEST_FOLDER,
@@ -111,7 +112,8 @@ def _renamed(columns: Sequence[pa.Field], names: Mapping[str, str]) -> tuple[pa.
 def read_types(path: Path) -> tuple[TopicType, ...]:
     """Return the types that a file declares; `DeclarationError` names the line or the key that is wrong."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        with named(str(path)):
+            content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeclarationError(f"{path}: {error}") from error
     unknown = sorted(content.keys() - {"topic"})
