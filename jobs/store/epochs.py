@@ -23,6 +23,7 @@ from jobs.store.store import Segment, Store, list_again
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import LED_TO, STALE, SegmentBytes, WhyLeftOver
+from rmq_formats.consumequeue.unit import BatchUnit, Unit
 from rmq_formats.errors import FormatError, NotAStore, is_lost
 
 _LARGEST = 1 << 20
@@ -119,9 +120,12 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
             return STALE
         queues = queues_of_files(store.queue_files, store.storage)
         own = (queue for queue in queues if queue.name[1:] == (record.topic, record.queue_id))
-        if any(_has_unit(queue, record.physical_offset) for queue in own):
-            # A half or a rollback message has no unit; a store that was closed leads to no record after its end.
-            return "" if any(_has_unit(queue, gap) for queue in queues) else LED_TO if store.is_closed else STALE
+        if any(_has_unit(one, record.physical_offset) for one in own) and any(_has_unit(one, gap) for one in queues):
+            return ""
+        # A half or a rollback message has no unit; a store that was closed leads to no record after its end.
+        ends = (_unit_from(queue, record.physical_offset) for queue in queues if store.is_closed)
+        if any(unit is not None and unit.physical_offset < store.end_offset for unit in ends):
+            return LED_TO
     except NotAStore:
         pass  # it was deleted meanwhile
     except OSError as error:
@@ -130,7 +134,11 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
     return STALE
 
 
-def _has_unit(queue: StoredQueue, physical_offset: int) -> bool:
+def _unit_from(queue: StoredQueue, physical_offset: int) -> Unit | BatchUnit | None:
     end = queue.written_end()
-    unit = queue.unit(number) if (number := queue.first_from(physical_offset, end)) < end else None
+    return queue.unit(number) if (number := queue.first_from(physical_offset, end)) < end else None
+
+
+def _has_unit(queue: StoredQueue, physical_offset: int) -> bool:
+    unit = _unit_from(queue, physical_offset)
     return unit is not None and unit.physical_offset == physical_offset

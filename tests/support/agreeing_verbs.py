@@ -227,7 +227,9 @@ def _lying(seed: int, folder: Path) -> LyingClock:
     damaged = None
     if random.random() < 0.6:
         in_newest = [one for one in records if one.path == newest]
-        damaged = random.choice(in_newest if in_newest and random.random() < 0.7 else records)
+        some = in_newest if in_newest and random.random() < 0.7 else records
+        without_unit = [one for one in some if transaction_type(one.record.sys_flag) in _WITHOUT_UNIT]
+        damaged = random.choice(without_unit if without_unit and random.random() < 0.5 else some)
         overwrite(damaged.path, damaged.position, bytes(damaged.record.total_size))
     pairs = zip(records, times, strict=True)
     intact = {one.record.physical_offset: time for one, time in pairs if one is not damaged}

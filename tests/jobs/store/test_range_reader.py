@@ -216,6 +216,26 @@ def test_without_a_unit_that_proves_it_an_earlier_record_is_left_over(
     assert _ingested(store, tmp_path / "lake", run) == (ExitCode.CLEAN, expected)
 
 
+@pytest.mark.parametrize("number", [56, 57])  # a rollback that a half message follows, and that one
+def test_who_lacks_what_follows_a_damaged_message_without_a_unit_says_so(
+    golden: StoreOf, tmp_path: Path, run: Run, number: int
+) -> None:
+    store = copy_of(golden("b420-base"), tmp_path)
+    shutil.rmtree(store / "index")
+    records = placed_records(store)
+    damaged = records[number]
+    set_store_times(store, lambda at, one: one.store_timestamp - _STEP_BACK * (at > number))
+    overwrite(damaged.path, damaged.position, bytes(damaged.record.total_size))
+
+    code, found = _ingested(store, tmp_path / "lake", run)
+
+    assert code is ExitCode.DAMAGE
+    assert found == [one.record.physical_offset for one in records[:number]]
+    for place in ("--store", store), ("--lake", tmp_path / "lake"):
+        assert run("query", "list", "-m", "1000", *place).code is ExitCode.DAMAGE
+        assert run("export", *place, "--engine", "here", "--out", tmp_path / f"of{place[0]}").code is ExitCode.DAMAGE
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 139])  # 139: a half or rollback message is damaged
 def test_no_verb_loses_repeats_or_leaves_out_a_message_for_its_store_time(seed: int, tmp_path: Path) -> None:
     assert list(of_clocks(seed, tmp_path)) == []
