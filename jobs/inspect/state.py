@@ -4,13 +4,12 @@ from collections.abc import Iterable
 
 from jobs.inspect.report import FolderReport, Problems, RocksReport, StateReport, TimersReport
 from jobs.store.beside_broker import broker_process
-from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
+from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, decoded_file
 from jobs.store.epochs import read_epochs
 from jobs.store.release import Marks, marks_of_files
 from jobs.store.store import REPLACED, Store
 from jobs.store.topics import TopicTable, topic_table
 from jobs.store.waiting import rocksdb_state, timer_state
-from rmq_formats.broker_conf import decode_config
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
     ROCKSDB_STORE_FOLDER,
@@ -73,7 +72,7 @@ def topics_of(store: Store, problems: Problems) -> TopicTable:
     file = store.other_file(f"{CONFIG_FOLDER}/{TOPICS_FILE}")
     if file is not None and file.size <= _LARGEST_CONFIG:
         with problems.noted(file.location):
-            decode_config(store.read(file, 0, file.size))
+            decoded_file(store, file)
     try:
         return topic_table(store)
     except PermissionError:  # of that file: noted already

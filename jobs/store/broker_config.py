@@ -10,6 +10,7 @@ a name and JSON. configManagerVersion=v2 has one family for all tables, and how 
 
 import re
 import struct
+import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 from jobs.storage.locations import join
 from jobs.store.rocksdb import Database, open_database
-from jobs.store.store import Store
+from jobs.store.store import Store, StoredFile
 from rmq_formats.broker_conf import change_counter, change_time, decode_config
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 from rmq_formats.errors import CorruptData, FormatError, is_lost
@@ -36,6 +37,7 @@ _OFFSETS = "offsetTable"  # in the JSON of a group's progress: queue id → offs
 _LIGHT_TABLE = "lmqOffsetTable"
 _NUMBER = re.compile("-?[0-9]{1,20}")  # of a queue; a longer one is invalid
 _KEPT = (".json", "transactionMetrics")  # as names end; what else is in the folder belongs to files of other folders
+_WRITTEN_S = 0.1  # beyond the time in which a broker writes such a file
 _LARGEST = 64 << 20  # a table of 250,000 topics; a larger file, sparse or not, is not read
 
 _SINGLE = "config/metadata"  # useSingleRocksDBForAllConfigs
@@ -177,13 +179,22 @@ def read_json(store: Store, name: str) -> dict[str, object] | None:
     if file is None or file.size > _LARGEST:
         return None
     try:
-        return decode_config(store.read(file, 0, _LARGEST))
+        return decoded_file(store, file)
     except FormatError:  # no JSON: the broker cannot load it either
         return None
     except OSError as error:
         if not is_lost(error):
             raise
         return None
+
+
+def decoded_file(store: Store, file: StoredFile) -> dict[str, object]:
+    """Return the content of a file of JSON, which a running broker writes over: a half-written one is read again."""
+    try:
+        return decode_config(store.read(file, 0, _LARGEST))
+    except FormatError:
+        time.sleep(_WRITTEN_S)
+        return decode_config(store.read(file, 0, _LARGEST))
 
 
 def objects(table: object) -> Iterator[_Row]:

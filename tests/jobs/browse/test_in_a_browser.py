@@ -175,7 +175,7 @@ def test_two_questions_that_never_end_hold_up_no_third_page(places: dict[str, Pa
         assert ["loading", "loading"] == [state for state, _ in tabs()[:2]]
 
 
-_TABS = "tabs.map(tab => [tab.document.readyState, tab.document.body?.textContent ?? ''])"
+_TABS = "tabs.map(tab => [tab.document.readyState, tab.document.body?.innerText ?? ''])"
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])

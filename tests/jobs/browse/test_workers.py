@@ -115,7 +115,8 @@ def test_each_template_has_a_translation_with_the_same_values() -> None:
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "jobs/query").glob("**/*.py"))]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     templates = [call.args[0] for call in calls if getattr(call.func, "id", "") == "Sentence"]
-    texts = {one.value for node in templates for one in ast.walk(node) if isinstance(one, ast.Constant)}
+    constants = (one.value for node in templates for one in ast.walk(node) if isinstance(one, ast.Constant))
+    texts = {str(text) for text in constants if len(str(text)) > 1}  # a letter is what a call replaces
 
     assert texts != set()
     assert texts <= {*CHINESE}

@@ -617,3 +617,16 @@ def test_what_waits_beside_queues_is_counted(situation: StoreOf, run: Run, name:
 
     assert shown in outcome.out
     assert "there is no index" not in outcome.out
+
+
+def test_a_table_of_topics_that_is_being_written_is_read_again(
+    golden: StoreOf, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = copy_of(golden("b498-base"), tmp_path)
+    topics = store / "config" / "topics.json"
+    whole = topics.read_bytes()
+    topics.write_bytes(whole[: len(whole) // 2])
+    assert "topics.json: no JSON" in run("inspect", store).out
+
+    monkeypatch.setattr("jobs.store.broker_config.time.sleep", lambda _: topics.write_bytes(whole))
+    assert "no JSON" not in run("inspect", store).out
