@@ -109,9 +109,11 @@ def _failing_as_files_do(lake: Lake, location: str, done: str) -> Iterator[None]
         raise OSError(f"{location}: Delta's log cannot be {done}: {reason}") from error
     except OSError as error:
         said = answered(location, lake.options, error)
-        if said is error:
+        if said is not error:
+            raise said from error
+        if error.errno is not None or location in str(error):
             raise
-        raise said from error
+        raise OSError(f"{location}: Delta's log cannot be {done}: {error}") from error  # `deltalake` names no table
 
 
 def ensure_table(lake: Lake, table: Table) -> DeltaTable:
