@@ -219,7 +219,7 @@ class _GoneError(Exception):
 
 
 class Application:
-    """Serves the pages of one place."""
+    """Serve the pages of one place."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers

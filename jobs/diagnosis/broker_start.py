@@ -233,7 +233,7 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
 
 
 def index_notes(outcome: StartOutcome | None) -> Iterator[str]:
-    """Say which index files a start deletes that are made again whole; `start_lines` says what is lost."""
+    """Name the index files that a start deletes and makes again in full; `start_lines` names the losses."""
     if outcome is not None and outcome.cuts_at is None and outcome.loses_keys is None:
         files = [file for file in outcome.deletes_files if file.startswith(INDEX_FOLDER)]
         if files:

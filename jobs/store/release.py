@@ -250,24 +250,23 @@ def eras_of(
 
 def starting_writers(store: Store, given: str | None, wrong: Container[str] = ()) -> Known[Writers]:
     """
-    Return the releases that may start with a store next, of which `inspect` names the same: index files tell as well.
+    Return the releases that may start on a store next. They depend on its index files, too, as for `inspect`.
 
-    *wrong* are index files, by their path below the root, that tell nothing.
+    *wrong* are index files, by their path below the root, that are no evidence.
     """
     if given is not None:
         return known_writers(store, given, ())
+    stated = None
+    with suppress(OSError, FormatError):  # as for each file below
+        stated = geometry_of_index(store)
     own = Marks()
-    with suppress(OSError, FormatError):  # what cannot be read gives nothing away
-        own.add_all(_marks_of_index(store, wrong))
+    for file in store.index_files if stated is not None else ():
+        if file.about.path not in wrong:
+            with suppress(OSError, FormatError):  # one that cannot be read is no evidence; its comparison reports it
+                header = header_of(file, store)
+                if header is not None and stated is not None:
+                    own.add_all(index_marks(store, file.location, header, stated.geometry))
     return writers_of(eras_of(store, besides=own.kept), ())
-
-
-def _marks_of_index(store: Store, wrong: Container[str]) -> Iterator[Mark]:
-    found = geometry_of_index(store)
-    for file in store.index_files if found is not None else ():
-        header = None if file.about.path in wrong else header_of(file, store)
-        if header is not None and found is not None:
-            yield from index_marks(store, file.location, header, found.geometry)
 
 
 def index_marks(store: Store, location: str, header: IndexHeader, geometry: Geometry) -> Iterator[Mark]:
