@@ -171,6 +171,21 @@ def test_a_lake_answers_in_the_layout_of_the_release_that_its_run_recorded(run: 
         assert of_store.out == run(*question, "--lake", lake).out
 
 
+@pytest.mark.parametrize("start", [0, 1 << 30])
+def test_a_release_that_no_run_recorded_shows_in_messages_of_the_chosen_store(
+    start: int, run: Run, tmp_path: Path
+) -> None:
+    """One broker's messages name their cluster, without a region, as releases of 4.9 do; the other's show nothing."""
+    for label, first, sent in (("plain", start, Sent()), ("marked", 0, Sent(properties=(("CLUSTER", "c"),)))):
+        store = write_store(tmp_path / label, stored([sent] * 3, start=first))
+        ingest_store(store, tmp_path / "lake", label, tables=frozenset())  # it is the index that a release matters to
+    plain, marked = (run("query", "list", "--lake", tmp_path / "lake", "--broker", one) for one in ("plain", "marked"))
+
+    assert (plain.code, marked.code) == (ExitCode.CLEAN, ExitCode.CLEAN)
+    assert "nothing shows the broker's release, one of 4.0.0 to 5.5.1; this is the answer of 5.5.1" in plain.err
+    assert "nothing shows" not in marked.err
+
+
 @pytest.mark.parametrize("topic", [(), ("-t", "Orders")])
 def test_an_id_of_a_broker_elsewhere_names_that_broker(ask: Run, topic: tuple[str, ...]) -> None:
     code, _, err = ask("by-id", "-i", "0A09080700002A9F0000000000000000", *topic)
