@@ -17,9 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import RequestError
-from jobs.console.result import Result
-from jobs.console.severity import Judged, Severity, worst_met, worst_of
+from jobs.console.result import Judged, RequestError, Result, Severity, worst_met, worst_of
 from jobs.lake.identity import AmbiguousBrokerError, identify
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from tests.support.commands import Run
 from tests.support.scenes import (
     OURS,

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from tests.golden import unpack
 from tests.sampling import sample, some_often
 from tests.support.fault_draws import Draw, drawn, failure, judged, of_faults, of_repairs

@@ -35,7 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobs.browse.shown import SCRIPT, STYLE, Words, rendered, words_of
 from jobs.browse.workers import Question, Reply, Workers
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
 from jobs.query.place import Place, open_place
 

@@ -16,7 +16,7 @@ from starlette.requests import Request
 
 from jobs.console.amounts import round_duration
 from jobs.console.lines import printable, printable_lines
-from jobs.console.severity import Severity, worst_of
+from jobs.console.result import Severity, worst_of
 from jobs.inspect.report import StoreReport
 from jobs.query.json_text import iso_time, utf8_text
 from jobs.query.message import LARGEST_BODY, Message

@@ -18,13 +18,11 @@ import click
 from jobs.command.configuration import config_option
 from jobs.command.engine import chosen
 from jobs.command.options import bundled, composed, json_option, quiet_option, verbose_option
-from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import fitted, printable_with_colours, width_of
 from jobs.console.log import masked
 from jobs.console.process import program
 from jobs.console.progress import forget_made_once
-from jobs.console.result import Result
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Result, Severity
 from jobs.store.release import ASSUMED, DETECTED
 
 TYPED = "rmq-lake.typed"  # in a context's meta: the words after the program

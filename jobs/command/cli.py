@@ -25,10 +25,10 @@ from jobs.command.answer import TYPED
 from jobs.command.configuration import name_variables
 from jobs.command.engine import uses_s3
 from jobs.console import process
-from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import fitted, width_of
 from jobs.console.log import JsonLines, in_json, say
 from jobs.console.process import CONSOLE_SCRIPT, program
+from jobs.console.result import ExitCode
 from jobs.launch.arguments import divide, value_of
 from jobs.launch.engine import NO_SPARK, SetupError, find_java_home, has_session
 from jobs.launch.failures import failures, follows_interrupt, one_line

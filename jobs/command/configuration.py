@@ -20,8 +20,8 @@ from click.core import ParameterSource
 from jobs.command import VERBS
 from jobs.command.options import FILE, composed, flag, option
 from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, forget_place
-from jobs.console.exit_codes import ExitCode, HeldError, RequestError
 from jobs.console.log import masked, masked_settings, say
+from jobs.console.result import ExitCode, HeldError, RequestError
 from jobs.launch.engine import rule_text
 
 _Command = TypeVar("_Command", bound=Callable[..., object])

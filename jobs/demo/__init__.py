@@ -19,9 +19,9 @@ import click
 from jobs.command.options import examples
 from jobs.command.places import OUTPUT_DIRECTORY, refuse_used
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.process import program
+from jobs.console.result import ExitCode
 from jobs.typed import is_installed
 
 STORE = "b551-base"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from jobs.console.amounts import counted, size_text
-from jobs.console.result import Result
-from jobs.console.severity import Judged, Severity, worst_met
+from jobs.console.result import Judged, Result, Severity, worst_met
 from jobs.lake.findings import GapRow, OpenDamage
 from jobs.products.registry import NAMES, Product
 from jobs.store.selection import Selection

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
-from jobs.console.severity import Severity
+from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import shallow_outcome
 from jobs.dump.file import time_text
 from jobs.inspect.index import compare_index, first_keyed, inspect_index

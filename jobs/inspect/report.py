@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from shlex import quote
 from typing import NamedTuple
 
-from jobs.console.severity import Severity, worst_of
+from jobs.console.result import Severity, worst_of
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.segment import Framing

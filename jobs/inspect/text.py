@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from jobs.console.amounts import counted
 from jobs.console.lines import printable
 from jobs.console.process import program
-from jobs.console.severity import Severity
+from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.file import time_text
 from jobs.inspect.report import Problem, QueuesReport, SegmentReport, StoreReport

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from deltalake import DeltaTable
 
-from jobs.console.exit_codes import RequestError
+from jobs.console.result import RequestError
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake, views
 from jobs.lake.tables import DEAD_LETTERS, TABLES, Table

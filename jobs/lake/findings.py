@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypedDict, cast
 
-from jobs.console.severity import Severity
+from jobs.console.result import Severity
 
 LOG, QUEUES, INDEX = "log", "queues", "index"
 GAP = "gap"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, cast
 
 import pyarrow.dataset as ds
 
-from jobs.console.exit_codes import RequestError
+from jobs.console.result import RequestError
 from jobs.lake.commit import rows
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake

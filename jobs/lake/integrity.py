@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pyarrow.dataset as ds
 
-from jobs.console.exit_codes import RequestError
+from jobs.console.result import RequestError
 from jobs.lake.commit import (
     TransactionTakenError,
     chosen,

@@ -21,7 +21,7 @@ from uuid import uuid4
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from jobs.console.exit_codes import HeldError
+from jobs.console.result import HeldError
 from jobs.lake.commit import (
     SnapshotRewrite,
     TransactionTakenError,

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import click
 
-from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import printable
 from jobs.console.log import say
+from jobs.console.result import ExitCode
 from jobs.console.rows import Form, Rows
 from jobs.query import json_text
 from jobs.query.message import Message

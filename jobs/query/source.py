@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from typing import NamedTuple, Self
 
-from jobs.console.exit_codes import RequestError
+from jobs.console.result import RequestError
 from jobs.query.message import MAX_TIME, KeyWanted, Message, Wanted
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.store.broker_config import BrokerConfig

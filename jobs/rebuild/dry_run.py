@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jobs.console.amounts import counted, size_text
-from jobs.console.result import Result
-from jobs.console.severity import Judged, Severity, worst_met
+from jobs.console.result import Judged, Result, Severity, worst_met
 from jobs.products.index.explanation import Explained, refused_for
 from jobs.products.index.survivors import refusal
 from jobs.rebuild import queue_run

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
+from jobs.console.result import Judged, Severity, worst_met
 from jobs.console.result import Result as Outcome
-from jobs.console.severity import Judged, Severity, worst_met
 from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.explanation import Explained, Verdict, explain

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.console.result import Result
-from jobs.console.severity import Judged, Severity, worst_met
+from jobs.console.result import Judged, Result, Severity, worst_met
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.join import CollectedLog, compare, log_end_of, topics_of
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues

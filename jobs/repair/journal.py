@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import RequestError
+from jobs.console.result import RequestError
 from jobs.rebuild.install import Installation, exchange, remove_empty, suppress_not_empty, sweep
 from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
 from jobs.store.beside_broker import acting_as, user_of

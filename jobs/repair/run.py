@@ -16,8 +16,7 @@ from shlex import quote
 
 from jobs.console.amounts import counted
 from jobs.console.lines import NOT_DONE, headed
-from jobs.console.result import Result
-from jobs.console.severity import Judged, Severity
+from jobs.console.result import Judged, Result, Severity
 from jobs.diff import DiffRequest, DiffSummary, NotInLakeError, diff
 from jobs.lake.findings import (
     DAMAGED_RECORDS,

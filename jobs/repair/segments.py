@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from jobs.console.severity import Severity
+from jobs.console.result import Severity
 from jobs.diff import ONLY_IN_STORE, Difference, DiffSummary
 from jobs.lake.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
 from jobs.restore.plan import Interval, Plan

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from jobs.console.amounts import duration_name, time_text
 from jobs.console.lines import printable
-from jobs.console.result import Result
-from jobs.console.severity import Severity
+from jobs.console.result import Result, Severity
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -92,7 +91,7 @@ class Report:
 
     verb: str
     subject: str
-    severity: str  # the word of `jobs.console.severity`
+    severity: str  # the word of `jobs.console.result`
     verdict: str  # the same, or what says it better
     headline: str  # what, how much, how fast
     parts: Sequence[Part]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import time
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.ingest.request import Summary
 from jobs.report.document import replace_text
 from jobs.typed.run import TopicSummary

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from jobs.console.amounts import counted, round_duration
 from jobs.console.process import program
-from jobs.console.severity import Severity
+from jobs.console.result import Severity
 from jobs.ingest.request import Summary
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake

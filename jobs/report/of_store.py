@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobs.console.process import program
 from jobs.console.result import Result as Outcome
-from jobs.console.severity import Severity
+from jobs.console.result import Severity
 from jobs.lake.findings import Finding
 from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report
 from jobs.verify.verdict import HEAD, Group, Verdict, advice, part_row

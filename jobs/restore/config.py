@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow.compute as pc
 
-from jobs.console.exit_codes import RequestError
+from jobs.console.result import RequestError
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore

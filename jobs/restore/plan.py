@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import RequestError
+from jobs.console.result import RequestError
 from jobs.lake.commit import chosen, open_table, read_snapshot
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.console.amounts import counted, time_text
-from jobs.console.result import Result
-from jobs.console.severity import Judged, Severity, worst_met
+from jobs.console.result import Judged, Result, Severity, worst_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_logs
 from jobs.products.index.settings import NOTHING_WANTED, Wanted

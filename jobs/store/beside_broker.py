@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import RequestError
+from jobs.console.result import RequestError
 from jobs.storage.local import Care, step_back
 from jobs.storage.locations import is_local, local_path
 from jobs.store.store import REPLACED

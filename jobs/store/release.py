@@ -18,7 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from jobs.console.exit_codes import RequestError
+from jobs.console.result import RequestError
 from jobs.storage.locations import is_local, local_path
 from jobs.store.record_places import find_record, records_from
 from jobs.store.store import Segment, Store, geometry_of_index, header_of

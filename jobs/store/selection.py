@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Self, cast
 
-from jobs.console.exit_codes import RequestError
+from jobs.console.result import RequestError
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.detection import HALF_TOPIC, TIMER_TOPIC
 from rmq_formats.rocksdb.layout import HALF_TOPIC as ROCKSDB_HALF_TOPIC

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from jobs.console.exit_codes import RequestError
+from jobs.console.result import RequestError
 from jobs.storage.local import named
 from jobs.typed.ddl import (
     FOLDER,

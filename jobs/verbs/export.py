@@ -21,10 +21,8 @@ from jobs.command.options import (
 )
 from jobs.command.places import OUTPUT_FILE
 from jobs.console.amounts import GivenTime, counted, size_text
-from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
-from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_met
+from jobs.console.result import ExitCode, Result, Severity, worst_met
 from jobs.launch.engine import Engine
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release

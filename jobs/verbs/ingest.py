@@ -28,9 +28,9 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.command.places import OUTPUT_FILE, WRITTEN
-from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.progress import announce_once
+from jobs.console.result import ExitCode
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.launch.arguments import file_system_options

@@ -15,12 +15,10 @@ from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import LOG_PLACE, POSITIVE, ParsedType, StoreForm, examples, flag, form_options, option
 from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, refuse_used
 from jobs.console.amounts import GivenTime, counted, size_text
-from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import printable_lines
 from jobs.console.log import say
 from jobs.console.process import program
-from jobs.console.result import Result, Step
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Result, Severity, Step
 from jobs.launch.arguments import file_system_options
 from jobs.storage.locations import normalise
 from rmq_formats.broker_conf import BrokerConf

@@ -25,9 +25,9 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.command.places import STORE_OR_LAKE, STORED
-from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.log import say
 from jobs.console.progress import late_progress
+from jobs.console.result import ExitCode, Severity, worst_of
 from jobs.dump.file import DumpRequest, Item, open_file
 from jobs.dump.kinds import NAMES, items_of, recognise
 from jobs.launch.arguments import file_system_options
@@ -64,7 +64,7 @@ def inspect(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
     # Only the progress line asks for --quiet: the report is the answer.
     replace(answer, quiet=False).give(report.as_values(), dashboard(report, verbose=answer.verbose).split("\n"))
-    return worst(problem.severity.exit_code for problem in report.problems)
+    return report.problems.severity.exit_code
 
 
 @click.command(
@@ -107,10 +107,10 @@ def dump(  # noqa: PLR0913 - one argument an option
     """
     request = DumpRequest(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
     kind = NAMES[named] if named else None
-    return worst(_dump(location, kind, request) for location in files)
+    return worst_of([_dump(location, kind, request) for location in files]).exit_code
 
 
-def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> ExitCode:
+def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severity:
     try:
         with open_file(location) as file:
             known = kind or recognise(file)
@@ -124,14 +124,14 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> ExitCod
                 text = f"{place.size} bytes cannot be read at position {place.position}: {place.reason}"
                 values = {"file": location, "kind": "unreadable", **place._asdict()}
                 _print(json.dumps(values) if request.as_json else f"# UNREADABLE {text}")
-            return ExitCode.DAMAGE if is_damaged or file.unreadable else ExitCode.CLEAN
+            return Severity.DAMAGE if is_damaged or file.unreadable else Severity.NOT_VERIFIED
     except FormatError as error:
         message = str(error.in_file(location))
     except OSError as error:  # any: reported, exit code 1, and the other files are dumped
         message = f"{location}: {error.strerror or error}"
     sys.stdout.flush()
     say(f"rmq-lake: {message}")
-    return ExitCode.FAILED
+    return Severity.NOT_ACCESSIBLE
 
 
 def _print_item(item: Item, location: str, *, as_json: bool) -> None:

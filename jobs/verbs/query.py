@@ -35,9 +35,9 @@ from jobs.command.options import (
 )
 from jobs.command.places import OUTPUT_DIRECTORY, OUTPUT_FILE, STORE_OR_LAKE
 from jobs.console.amounts import GivenTime
-from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.progress import late_progress
+from jobs.console.result import ExitCode
 from jobs.console.rows import Form
 from jobs.launch.failures import shown_as_usage
 from jobs.query import lookups, reasons

@@ -26,10 +26,9 @@ from jobs.command.options import (
 )
 from jobs.command.places import WRITTEN, refuse_used
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import NOT_DONE, headed
 from jobs.console.process import program
-from jobs.console.result import Result, Step
+from jobs.console.result import ExitCode, Result, Step
 from jobs.launch.failures import shown_as_usage
 from jobs.storage.locations import is_local, local_path
 from jobs.store.beside_broker import HeldStore, RefusedError, broker_process, hold_store

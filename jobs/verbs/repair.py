@@ -22,10 +22,8 @@ from jobs.command.options import (
 )
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, refuse_used
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.process import program
-from jobs.console.result import Result, Step
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Result, Severity, Step
 from jobs.diagnosis.broker_start import start_lines
 from jobs.repair.journal import JOURNAL
 from jobs.verbs.rebuild import refuse_beside_broker

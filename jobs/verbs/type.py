@@ -13,10 +13,8 @@ from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import FILE, ParsedType, examples, flag, option
 from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
 from jobs.console.amounts import counted
-from jobs.console.exit_codes import ExitCode
 from jobs.console.process import program
-from jobs.console.result import Result
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Result, Severity
 from jobs.storage.locations import normalise
 
 if TYPE_CHECKING:

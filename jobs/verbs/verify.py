@@ -22,7 +22,7 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.command.places import LAKE, WRITTEN
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 
 if TYPE_CHECKING:
     from jobs.lake.lake import Lake

@@ -7,8 +7,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
-from jobs.console.result import Step
-from jobs.console.severity import Severity, worst_met, worst_of
+from jobs.console.result import Severity, Step, worst_met, worst_of
 from jobs.lake.findings import DAMAGED_COMPACTION, UNREADABLE_DATABASE, Finding
 from jobs.store.store import Store
 from rmq_formats.errors import FormatError

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.console.process import program
-from jobs.console.result import Result, Step
-from jobs.console.severity import Judged, Severity, worst_of
+from jobs.console.result import Judged, Result, Severity, Step, worst_of
 from jobs.diagnosis.broker_start import WalkedLog, index_notes, start_lines
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Severity
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild

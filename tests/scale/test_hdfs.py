@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.rebuild.index import RebuildIndexRequest, rebuild

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 from jobs.browse.pages import Pages
 from jobs.browse.workers import Question
 from jobs.command import cli
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.query.place import Place
 from jobs.store.release import UndecidedError
 from rmq_formats.commitlog.layout import HOST_BITS, RECORD, TransactionType, transaction_type

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobs.command import cli
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 
 ROOT = Path(__file__).parents[2]
 

@@ -31,7 +31,7 @@ from deltalake import DeltaTable
 
 from jobs.command import VERBS, cli
 from jobs.console import progress
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.query.place import Place
 from tests.golden import unpack
 from tests.support.killing import ended, forked

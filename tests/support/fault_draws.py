@@ -23,8 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple, NoReturn
 
-from jobs.console.exit_codes import ExitCode
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Severity
 from jobs.inspect.inspection import inspect_store
 from jobs.inspect.report import Problems
 from jobs.lake.findings import DAMAGED_RANGE, MISSING_INDEX_ENTRIES, Finding

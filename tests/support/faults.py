@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.command import cli
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index, queue_run
 from jobs.store.release import UndecidedError

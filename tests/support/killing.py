@@ -31,7 +31,7 @@ import deltalake
 from deltalake.exceptions import TableNotFoundError
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMView
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest

@@ -11,7 +11,7 @@ from jobs.command import VERBS, Verb
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import settings_of
 from jobs.console.amounts import size_text
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.ingest.request import Summary
 from jobs.launch.cache import CONF
 from jobs.launch.engine import VERBS_WITH_ENGINE, limit_of

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from jobs.console.amounts import EXAMPLES, GivenTime
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.query.mqadmin.java import check_charset
 from jobs.query.output import Printer
 from jobs.query.source import Answer, Reason, Source

@@ -8,7 +8,7 @@ those of a cluster of this broker alone, without a client.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.query.mqadmin.arguments import Context, Line
 from jobs.query.mqadmin.java import map_text, set_order
 from jobs.query.mqadmin.text import OffsetRange, pad, second_text

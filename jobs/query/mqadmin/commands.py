@@ -7,7 +7,7 @@ which of our own queries gives it.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import MAX_TIME, KeyWanted, Message

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.query import reasons
 from jobs.query.message import MAX_TIME, Message
 from jobs.query.mqadmin.arguments import Context, Line

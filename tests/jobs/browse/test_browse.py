@@ -21,7 +21,7 @@ import pytest
 import uvicorn
 
 from jobs.browse.server import serve
-from jobs.console.severity import Severity
+from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.inspect.inspection import inspect_store
 from jobs.inspect.report import StoreReport

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jobs.command import VERBS
 from jobs.command.configuration import key_of, settings_of
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from tests.golden import StoreOf
 from tests.jobs.command.test_places import OPTIONS, Option
 from tests.support.commands import Run

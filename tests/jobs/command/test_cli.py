@@ -19,8 +19,8 @@ from py4j.protocol import Py4JError
 
 from jobs.command import VERBS, Verb, cli
 from jobs.console import process
-from jobs.console.exit_codes import ExitCode
 from jobs.console.log import in_json
+from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
 from jobs.launch.failures import one_line
 from jobs.launch.session import pass_on

@@ -13,7 +13,7 @@ import pytest
 
 from jobs.command import cli
 from jobs.command.engine import stored_bytes, uses_s3
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.launch import engine
 from jobs.launch.engine import Choice, Engine, choose, limit_of
 from tests.golden import GOLDEN, StoreOf

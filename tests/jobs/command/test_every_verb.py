@@ -20,8 +20,7 @@ from pyspark.sql import SparkSession
 
 from jobs.command import VERBS, cli
 from jobs.command.cli import run_within
-from jobs.console.exit_codes import ExitCode
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Severity
 from jobs.demo import TourError, demo, extract, unpack
 from jobs.demo import run as take
 from jobs.lake.runs import HeldByOtherError

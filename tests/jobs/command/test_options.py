@@ -25,7 +25,7 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.console.amounts import GivenTime, parse_time, time_text
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.support.commands import Run

@@ -21,7 +21,7 @@ from jobs.command.places import (
     LocationType,
     store_around,
 )
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.launch.cache import CONF
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_of, state_of, without_spark

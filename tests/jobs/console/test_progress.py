@@ -9,8 +9,7 @@ import pytest
 
 from jobs.console import progress
 from jobs.console.progress import Work, announce_once, shown
-from jobs.console.result import Result
-from jobs.console.severity import Severity
+from jobs.console.result import Result, Severity
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ import click
 import pytest
 
 from jobs.command.answer import Answer
-from jobs.console.exit_codes import ExitCode
 from jobs.console.log import is_secret, masked, masked_output, remember
+from jobs.console.result import ExitCode
 from jobs.launch.arguments import file_system_options, properties_of, without_secrets
 from jobs.storage.s3 import delta_options
 from jobs.storage.settings import file_system_settings, settings_of_environment

@@ -19,11 +19,9 @@ import pytest
 
 from jobs.command import VERBS
 from jobs.console.amounts import counted, duration_text, rate_text, size_text
-from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.lines import fitted, headed
 from jobs.console.process import program
-from jobs.console.result import Result
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Result, Severity
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.sampling import some_often
@@ -303,11 +301,6 @@ def test_a_result_says_what_how_much_and_how_fast() -> None:
 
     assert "65 messages, 4.0 MiB in 2.00 s, 2.0 MiB/s" == result.amount
     assert result.line("ingest").startswith("ingest: ")
-
-
-@pytest.mark.parametrize(("codes", "expected"), [([], 0), ([0, 0], 0), ([0, 3], 3), ([3, 4, 0], 4), ([3, 4, 1, 0], 1)])
-def test_a_failure_outweighs_a_mismatch_outweighs_damage(codes: list[int], expected: int) -> None:
-    assert expected == worst(ExitCode(code) for code in codes)
 
 
 def test_the_numbers_are_those_that_are_documented() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.command import cli
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.diagnosis.log_check import FAR, StoreTimes, stray_times
 from jobs.products.index.settings import Wanted
 from jobs.store.workers import OneByOne

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from jobs.console.severity import Severity
+from jobs.console.result import Severity
 from jobs.diff import DiffRequest, DiffSummary, NotInLakeError, diff
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.dump import file as dump_file
 from jobs.storage.model import Reader
 from rmq_formats.commitlog.layout import MAGIC_V2

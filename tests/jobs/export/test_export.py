@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.console.amounts import counted, size_text
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from rmq_formats.commitlog.layout import COMPRESSED
 from tests.golden import StoreOf
 from tests.support.commands import Run, state_of, without_spark

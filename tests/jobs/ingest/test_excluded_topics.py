@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest

@@ -21,7 +21,7 @@ from uuid import uuid4
 import pytest
 from deltalake import DeltaTable
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.ingest import follow as following
 from jobs.ingest import run
 from jobs.ingest.follow import Follower, Pace, Stop

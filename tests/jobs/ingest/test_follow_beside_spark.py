@@ -18,7 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import DELTA_EXTENSION, ingest_store, raw_rows
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.lake.tables import BROKER_CONFIG, CONSUMER_OFFSETS
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne, Workers

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.lake import history, identity
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_stores

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.command.cli import main
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest

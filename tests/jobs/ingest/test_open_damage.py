@@ -15,8 +15,7 @@ from unittest.mock import patch
 import pytest
 from deltalake import DeltaTable
 
-from jobs.console.exit_codes import ExitCode
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Severity
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest

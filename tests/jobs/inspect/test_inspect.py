@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.storage.local import LocalReader, LocalStorage
 from jobs.store.store import Store, list_store
 from rmq_formats.release import Release

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from jobs.command.cli import main
 from jobs.console.amounts import size_text
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.lake.catalog import CatalogKind, NoSuchPlaceError, statements
 from jobs.lake.lake import Lake, views
 from jobs.lake.tables import MESSAGES, TABLES

@@ -22,7 +22,7 @@ from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.lake import commit, iceberg
 from jobs.lake.iceberg import Registrar, RegistrationError, Target
 from jobs.lake.lake import Lake

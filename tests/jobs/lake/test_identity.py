@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.lake import history, runs
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.lake import Lake

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.demo import extract
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest

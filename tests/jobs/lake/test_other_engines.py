@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.diff import DiffRequest, diff
 from jobs.export.items import LakeItem
 from jobs.ingest import commit

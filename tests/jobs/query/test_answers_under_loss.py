@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.export.export import Asked, plan
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.products.registry import NAMES
 from jobs.query.mqadmin.arguments import parse
 from jobs.query.mqadmin.java import check_charset, decode_as_java, map_text

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jobs.command import cli
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.console.rows import csv_line
 from jobs.query.mqadmin.arguments import COMMANDS, UNANSWERED, parse
 from rmq_formats.commitlog.layout import COMPRESSED

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from tests.golden import StoreOf
 from tests.support.commands import Run
 from tests.support.lakes import DELTA_EXTENSION, ingest_store

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs.command import cli
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from tests.support.commands import Run
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import Sent, stored, write_store

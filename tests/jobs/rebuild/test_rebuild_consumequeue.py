@@ -18,7 +18,7 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index

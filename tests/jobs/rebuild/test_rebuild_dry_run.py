@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.dry_run import DryRun, dry_run_of_index, dry_run_of_queues
 from jobs.rebuild.index import RebuildIndexRequest

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.products.index.file_builder import BuiltFile, Kind, RealFile, ToBuild, check_built, make, name_of_time
 from jobs.products.index.key_row import KeyPlace, KeyRow, collect_keys
 from jobs.products.index.plan import HISTORY, RESTART, Anchor, Planned, plan_files

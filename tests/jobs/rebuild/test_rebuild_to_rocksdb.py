@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild import queue_database
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, Summary, rebuild

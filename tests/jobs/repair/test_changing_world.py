@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import queue_run

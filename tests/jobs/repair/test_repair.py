@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from jobs.console.exit_codes import ExitCode
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Severity
 from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.diagnosis.log_check import check_range
 from jobs.lake.findings import LOG, QUEUES, UNDECIDED_TOPIC
 from jobs.lake.lake import Lake

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rocksdict import AccessType, Options, Rdict
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.repair.run import RepairRequest, RepairSummary, repair

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.export.export import Asked, Output, export, plan
 from jobs.export.parts import Format
 from jobs.launch.failures import one_line

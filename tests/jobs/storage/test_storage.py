@@ -11,7 +11,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from jobs.command import cli
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.storage import AnyStorage, storage_of
 from jobs.storage.hdfs import HdfsStorage
 from jobs.storage.local import Care, LocalReader, LocalStorage, may_follow

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.queue_ends import _look_at_all

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.store.broker_config import (
     TOPIC_TABLE,
     TOPICS_FILE,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.command.engine import workers_of
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.launch.engine import Engine
 from jobs.storage.local import LocalReader
 from jobs.store import record_places as walking

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.query.store_reader import StoreReader
 from jobs.store.release import QUICK, THOROUGH, Effort, eras_of
 from jobs.store.store import list_store

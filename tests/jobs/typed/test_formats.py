@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.store.workers import OneByOne
 from jobs.typed.avro import avro_format

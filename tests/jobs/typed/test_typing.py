@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.store.workers import OneByOne
 from jobs.typed import run, typings

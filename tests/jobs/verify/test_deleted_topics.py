@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Severity
 from jobs.inspect.inspection import inspect_store
 from jobs.products.index.settings import Wanted
 from jobs.query.source import silent

@@ -13,8 +13,7 @@ from socket import gethostname
 import click
 import pytest
 
-from jobs.console.exit_codes import ExitCode
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Severity
 from jobs.products.index.explanation import Verdict as IndexVerdict
 from jobs.products.index.settings import Wanted
 from jobs.products.queues.differences import DifferenceKind

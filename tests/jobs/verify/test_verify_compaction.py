@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Severity
 from jobs.lake.findings import QUEUES
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify

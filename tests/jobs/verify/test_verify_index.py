@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.console.severity import Severity
+from jobs.console.result import Severity
 from jobs.lake.findings import Finding
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.settings import Wanted

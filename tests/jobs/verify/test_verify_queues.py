@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs.console.severity import Severity
+from jobs.console.result import Severity
 from jobs.lake.findings import Finding
 from jobs.products.queues.join import join
 from jobs.products.queues.settings import known_releases, queue_rules

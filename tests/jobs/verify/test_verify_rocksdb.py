@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.console.exit_codes import ExitCode
-from jobs.console.severity import Severity
+from jobs.console.result import ExitCode, Severity
 from jobs.products.index.key_row import KeyRow, RangeKeys
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild

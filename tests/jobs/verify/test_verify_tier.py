@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.result import ExitCode
 from jobs.lake.findings import INDEX, LOG, QUEUES
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
