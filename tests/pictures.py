@@ -134,9 +134,22 @@ def picture_reports(pictures: Path) -> None:
                 picture.write_bytes(shown.look(width, dark=shot == "dark"))
 
 
+# Each page of a store as a desk shows it, and some pages of its lake, of narrow screens and of dark ones.
 SHOTS = {
-    "store": (("front", "/", WIDTHS[0], False), ("messages", "/messages?topic=T1", WIDTHS[2], False)),
-    "lake": (("messages", "/messages", WIDTHS[1], True), ("front", "/", WIDTHS[0], True)),
+    "store": {
+        "front": ("/", WIDTHS[0], False),
+        "messages": ("/messages?topic=T1", WIDTHS[0], False),
+        "message": ("MESSAGE&chains=1", WIDTHS[0], False),
+        "topics": ("/topics", WIDTHS[0], False),
+        "groups": ("/groups", WIDTHS[0], False),
+        "unfinished": ("/unfinished", WIDTHS[0], False),
+        "phone": ("MESSAGE", WIDTHS[2], False),
+    },
+    "lake": {
+        "front": ("/", WIDTHS[0], True),
+        "messages": ("/messages", WIDTHS[1], True),
+        "runs": ("/tables/runs", WIDTHS[0], False),
+    },
 }
 
 
@@ -152,12 +165,14 @@ def picture_pages(pictures: Path) -> None:
             named = patch.dict("os.environ", RMQ_LAKE_PROGRAM="rmq-lake")
             with named, served(folder / kind) as pages, browser() as page:
                 page.open(pages.address)
-                for view, path, width, dark in shots:
+                message = (
+                    "/message?" + pages.get("/messages?topic=T1").text.partition('href="/message?')[2].partition('"')[0]
+                )
+                for view, (path, width, dark) in shots.items():
                     page.resize(width, dark=dark)
-                    page.open(f"{pages.base}{path}")
+                    page.open(f"{pages.base}{path.replace('MESSAGE', message)}")
                     page.value(f"document.body.innerHTML = document.body.innerHTML.replaceAll('{folder}', '/data')")
-                    picture = f"browse-{kind}-{view}-{width}{'-dark' if dark else ''}.png"
-                    (pictures / picture).write_bytes(page.look(width, height=1100, dark=dark))
+                    (pictures / f"browse-{kind}-{view}.png").write_bytes(page.look(width, height=1100, dark=dark))
 
 
 def main() -> None:

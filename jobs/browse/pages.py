@@ -221,7 +221,7 @@ class Pages:
         shown = [one for one in rows.rows if shows_all or not is_system_topic(str(one[0]))]
         return self._page(
             "rows.html",
-            title="topics",
+            title="Topics",
             table=rows._replace(rows=shown),
             hidden=len(rows.rows) - len(shown),
             command="" if rows.sql else self._place.command("inspect", "{}"),
@@ -230,7 +230,7 @@ class Pages:
     def _groups(self, lists: Lists, _question: Question) -> Reply:
         rows = lists.groups()
         command = "" if rows.sql else self._place.query("mqadmin", "consumerProgress")
-        return self._page("rows.html", title="consumer groups", table=rows, command=command)
+        return self._page("rows.html", title="Consumer groups", table=rows, command=command)
 
     def _unfinished(self, lists: Lists, _question: Question) -> Reply:
         """Show what waits or has failed: dead letters, transactions without an end, timers."""

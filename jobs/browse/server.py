@@ -289,10 +289,10 @@ class Application:
         try:
             return await self._workers.answer(question, _SECONDS)
         except TimeoutError:
-            problem = words("This question took longer than a minute and was stopped. A topic or times narrow it down.")
+            problem = words("This question took longer than a minute and was stopped. Choose a topic or a time range to narrow it down.")
             status = HTTPStatus.GATEWAY_TIMEOUT
         except ConnectionError:
-            problem = words("The process that looked for this answer has ended: there may not be enough memory.")
+            problem = words("The worker process for this question has ended; the machine may be out of memory.")
             status = HTTPStatus.INTERNAL_SERVER_ERROR
         shown = {"words": words, "place": self._workers.place, "problem": problem, "status": int(status), "command": ""}
         return Reply(rendered("problem.html", words, shown).encode(), status)

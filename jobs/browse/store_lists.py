@@ -115,7 +115,7 @@ class StoreLists:
         return (
             ("dead letters", self._dead_letters()),
             ("transactions without an end", self._open_transactions()),
-            ("delayed messages that wait", self._delayed()),
+            ("pending delayed messages", self._delayed()),
             ("timers pending", self._timers()),
         )
 

@@ -169,7 +169,7 @@ def test_two_questions_that_never_end_hold_up_no_third_page(places: dict[str, Pa
             return list(map(tuple, page.value(_TABS)))
 
         tabs("/endless", "/endless")
-        wait_until(lambda: all("takes longer" in text for _, text in tabs()), tabs)
+        wait_until(lambda: all("taking a while" in text for _, text in tabs()), tabs)
         tabs("/short")
         wait_until(lambda: "/short 0" in tabs()[2][1], tabs)
         assert ["loading", "loading"] == [state for state, _ in tabs()[:2]]

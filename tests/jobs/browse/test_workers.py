@@ -98,7 +98,7 @@ def test_a_browser_that_leaves_a_page_ends_its_question() -> None:
     with started() as workers:
         begun = asyncio.run(left(workers, 2))
     assert ["http.response.start", "http.response.body"] == [message["type"] for message in begun]
-    assert "This answer takes longer" in begun[1]["body"].decode()
+    assert "This is taking a while" in begun[1]["body"].decode()
 
 
 # sentences of stories: those of brokers are in test_story

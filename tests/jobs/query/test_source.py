@@ -224,7 +224,7 @@ def test_a_delayed_message_waits_until_it_is_delivered(golden: StoreOf) -> None:
     (waits,) = (line.split() for line in sent.splitlines() if line.startswith("SENT delay16 "))
 
     with opened(store, RELEASE, None) as source:
-        table = dict(StoreLists(source).unfinished())["delayed messages that wait"]
+        table = dict(StoreLists(source).unfinished())["pending delayed messages"]
 
     assert ("due", "topic", "level", "id") == table.columns
     assert [("T2", 16, waits[3].removeprefix("msgId="))] == [row[1:] for row in table.rows]
