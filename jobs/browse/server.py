@@ -289,9 +289,7 @@ class Application:
         try:
             return await self._workers.answer(question, _SECONDS)
         except TimeoutError:
-            problem = words(
-                "This question took longer than a minute and was stopped. Choose a topic or a time range to narrow it down."
-            )
+            problem = words("This question took longer than a minute and was stopped. Choose a topic or a time range.")
             status = HTTPStatus.GATEWAY_TIMEOUT
         except ConnectionError:
             problem = words("The worker process for this question has ended; the machine may be out of memory.")
