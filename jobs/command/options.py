@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -71,9 +72,9 @@ def composed(*decorators: Callable[[Any], Any]) -> Callable[[_Command], _Command
     return decorate
 
 
-def bundled(name: str, kind: type[Any], *options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds options, which the command gets as one value of *kind*, called *name*."""
-    fields = tuple(kind.__annotations__)
+def bundled(name: str, kind: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds options, which the command gets as one value that *kind* makes, called *name*."""
+    fields = tuple(signature(kind).parameters)
 
     def decorate(command: _Command) -> _Command:
         @wraps(command)
@@ -132,7 +133,7 @@ def seconds_of(text: str) -> float:
     return float(found[1]) * UNIT_SECONDS[found[2] or "s"]
 
 
-def milliseconds_of(text: str) -> float:
+def milliseconds_of(text: str) -> int:
     """Return the milliseconds of `5s`, `2h`; plain digits are milliseconds."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() else round(seconds_of(text) * 1000)
@@ -203,7 +204,6 @@ _RELEASE_HELP = "The broker's release, if it cannot be detected."
 json_option = flag("--json as_json", "Print only JSON on standard output.")
 quiet_option = flag("--quiet -q", "Print no progress and no summary.")
 verbose_option = flag("--verbose", "Also list the evidence for the broker's release.")
-dry_run_option = flag("--dry-run", "Show how much would be read; write nothing.")
 releases_option = option("--release", "X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(_releases)))
 one_release_option = option("--release", "X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(_release)))
 commitlog_option = option(
@@ -242,6 +242,9 @@ def limit_option(what: str) -> Callable[[_Command], _Command]:
     return option("--limit", "N", f"How many {what}; --json prints all.", NOT_NEGATIVE, default=20, show_default=True)
 
 
+store_argument = click.argument("store", metavar="STORE", type=STORE)
+
+
 class StorePlace(NamedTuple):
     """The places of a store and of its log, as given on the command line."""
 
@@ -258,9 +261,7 @@ class StorePlace(NamedTuple):
         return tuple(log_directories(self.commitlog, conf))
 
 
-store_options = bundled(
-    "place", StorePlace, click.argument("store", metavar="STORE", type=STORE), commitlog_option, broker_conf_option
-)
+store_options = bundled("place", StorePlace, store_argument, commitlog_option, broker_conf_option)
 
 
 class StoreForm(NamedTuple):

@@ -24,8 +24,8 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files
 from jobs.lake.tables import TABLES, Table
 from jobs.launch.engine import SetupError
-from jobs.storage.locations import S3_SCHEMES, is_local, local_path, scheme_of
-from jobs.storage.s3 import S3Settings, delta_location, endpoint_url
+from jobs.storage.locations import is_local, local_path
+from jobs.storage.s3 import delta_location, iceberg_options
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -145,7 +145,7 @@ class Registrar:
 
             # It warns of each column that a file has no limits of, as the writer was asked to leave them out.
             logging.getLogger("pyiceberg").setLevel(logging.ERROR)
-            catalog = load_catalog(self._target.catalog, **_storage_settings(lake))
+            catalog = load_catalog(self._target.catalog, **iceberg_options(lake.location, lake.options))
             if not catalog.namespace_exists(self._namespace):
                 catalog.create_namespace_if_not_exists(self._namespace)
             self._catalog = catalog
@@ -353,19 +353,3 @@ def _place(location: str) -> str:
         return delta_location(location)
     path = local_path(location)
     return path if any(character in path for character in "#?") else f"file://{path}"
-
-
-def _storage_settings(lake: Lake) -> dict[str, str]:
-    """Return the lake's own settings of S3 as pyiceberg calls them: for this process, they are stored nowhere."""
-    if scheme_of(lake.location) not in S3_SCHEMES:
-        return {}
-    settings = S3Settings.of(lake.options)
-    named = {
-        "s3.endpoint": endpoint_url(settings),
-        "s3.access-key-id": settings.access_key,
-        "s3.secret-access-key": settings.secret_key,
-        "s3.session-token": settings.session_token,
-        "s3.region": settings.region,
-        "s3.force-virtual-addressing": str(bool(settings.endpoint) and not settings.path_style).lower(),
-    }
-    return {name: value for name, value in named.items() if value}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jobs.storage.locations import AZURE_SCHEMES, S3_SCHEMES, object_key, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
@@ -193,31 +193,27 @@ class ObjectStorage(Storage):
         return PermissionError(errno.EACCES, reason, location)
 
 
-class S3Settings(NamedTuple):
-    """Hadoop's settings `fs.s3a.…`, for every client that needs them."""
+# Hadoop's settings of S3, and what pyarrow, `deltalake` and pyiceberg call them.
+_NAMES = {
+    "fs.s3a.access.key": ("access_key", "AWS_ACCESS_KEY_ID", "s3.access-key-id"),
+    "fs.s3a.secret.key": ("secret_key", "AWS_SECRET_ACCESS_KEY", "s3.secret-access-key"),
+    "fs.s3a.session.token": ("session_token", "AWS_SESSION_TOKEN", "s3.session-token"),
+    "fs.s3a.endpoint.region": ("region", "AWS_REGION", "s3.region"),
+}
+_PYARROW, _DELTALAKE, _PYICEBERG = range(3)
 
-    endpoint: str | None
-    access_key: str | None
-    secret_key: str | None
-    session_token: str | None
-    region: str | None
-    path_style: bool
-    plain_http: bool
 
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> Self:
-        """Read the Hadoop settings; the client has defaults for absent ones."""
-        endpoint = options.get("fs.s3a.endpoint")
-        ssl = options.get("fs.s3a.connection.ssl.enabled", "true").lower() == "true"
-        return cls(
-            endpoint,
-            options.get("fs.s3a.access.key"),
-            options.get("fs.s3a.secret.key"),
-            options.get("fs.s3a.session.token"),
-            options.get("fs.s3a.endpoint.region"),
-            options.get("fs.s3a.path.style.access", "false").lower() == "true",
-            endpoint is not None and (endpoint.startswith("http://") if "://" in endpoint else not ssl),
-        )
+def _named(options: Mapping[str, str], client: int) -> dict[str, str]:
+    return {names[client]: value for setting, names in _NAMES.items() if (value := options.get(setting))}
+
+
+def _endpoint(options: Mapping[str, str]) -> tuple[str, bool]:
+    """Return the endpoint with its scheme, empty where the client has its own, and whether its paths name buckets."""
+    endpoint = options.get("fs.s3a.endpoint", "")
+    if endpoint and "://" not in endpoint:
+        has_tls = options.get("fs.s3a.connection.ssl.enabled", "true").lower() == "true"
+        endpoint = f"{'https' if has_tls else 'http'}://{endpoint}"
+    return endpoint, options.get("fs.s3a.path.style.access", "false").lower() == "true"
 
 
 @lru_cache(maxsize=8)
@@ -225,22 +221,20 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> ObjectStorage:
     """Return the storage that these Hadoop settings lead to."""
     from pyarrow.fs import AwsDefaultS3RetryStrategy, S3FileSystem
 
-    settings = S3Settings.of(dict(options))
-    arguments = {
-        "access_key": settings.access_key,
-        "secret_key": settings.secret_key,
-        "session_token": settings.session_token,
-        "region": settings.region,
-        "endpoint_override": settings.endpoint.split("://", 1)[-1] if settings.endpoint else None,
-        "scheme": "http" if settings.plain_http else "https",
-        "force_virtual_addressing": bool(settings.endpoint) and not settings.path_style,
+    named = _named(dict(options), _PYARROW)
+    endpoint, is_path_style = _endpoint(dict(options))
+    if endpoint:
+        named["endpoint_override"] = endpoint.split("://", 1)[-1]
+    filesystem = S3FileSystem(
+        **named,
+        scheme="http" if endpoint.startswith("http://") else "https",
+        force_virtual_addressing=bool(endpoint) and not is_path_style,
         # The standard strategy may ask again a hundred times in the life of a process, then never more.
-        "retry_strategy": AwsDefaultS3RetryStrategy(max_attempts=_ATTEMPTS),
-    }
-    asked = (
-        "with fs.s3a.access.key" if settings.access_key else "without fs.s3a.access.key, as the AWS environment says"
+        retry_strategy=AwsDefaultS3RetryStrategy(max_attempts=_ATTEMPTS),
     )
-    return ObjectStorage(S3FileSystem(**{name: value for name, value in arguments.items() if value is not None}), asked)
+    has_key = "access_key" in named
+    asked = "with fs.s3a.access.key" if has_key else "without fs.s3a.access.key, as the AWS environment says"
+    return ObjectStorage(filesystem, asked)
 
 
 def azure_storage(location: str, options: tuple[tuple[str, str], ...]) -> ObjectStorage:
@@ -259,27 +253,27 @@ def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
         return azure_delta_options(location, options)
     if scheme_of(location) not in S3_SCHEMES:
         return {}
-    settings = S3Settings.of(options)
+    endpoint, is_path_style = _endpoint(options)
     for name in [name for name, value in os.environ.items() if name.startswith("AWS_") and not value]:
         del os.environ[name]  # Amazon's clients take it for unset; `deltalake` would sign with an empty token
-    named = {
-        "AWS_ACCESS_KEY_ID": settings.access_key,
-        "AWS_SECRET_ACCESS_KEY": settings.secret_key,
-        "AWS_SESSION_TOKEN": settings.session_token,
-        "AWS_REGION": settings.region or "us-east-1",
-        "AWS_ENDPOINT_URL": endpoint_url(settings),
-        "AWS_ALLOW_HTTP": "true" if settings.plain_http else None,
-        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if settings.path_style else None,
+    return {
+        "AWS_REGION": "us-east-1",
+        **_named(options, _DELTALAKE),
+        **({"AWS_ENDPOINT_URL": endpoint} if endpoint else {}),
+        **({"AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else {}),
+        **({"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false"} if is_path_style else {}),
         "conditional_put": "etag",
     }
-    return {name: value for name, value in named.items() if value}
 
 
-def endpoint_url(settings: S3Settings) -> str | None:
-    """Return the endpoint with its scheme; None where the client has its own."""
-    if not settings.endpoint or "://" in settings.endpoint:
-        return settings.endpoint
-    return f"{'http' if settings.plain_http else 'https'}://{settings.endpoint}"
+def iceberg_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the same settings of S3 under the names that pyiceberg knows: they are for this process alone."""
+    if scheme_of(location) not in S3_SCHEMES:
+        return {}
+    endpoint, is_path_style = _endpoint(options)
+    addressing = str(bool(endpoint) and not is_path_style).lower()
+    own = {"s3.endpoint": endpoint} if endpoint else {}
+    return {**_named(options, _PYICEBERG), **own, "s3.force-virtual-addressing": addressing}
 
 
 def delta_location(location: str) -> str:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING
@@ -16,7 +17,9 @@ from jobs.command.options import (
     MILLISECONDS,
     POSITIVE,
     UNTIL,
-    StorePlace,
+    broker_conf_option,
+    bundled,
+    commitlog_option,
     examples,
     flag,
     hash_slots_option,
@@ -25,7 +28,7 @@ from jobs.command.options import (
     option,
     releases_option,
     report_option,
-    store_options,
+    store_argument,
 )
 from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.console.log import say
@@ -39,6 +42,7 @@ from jobs.products.registry import NAMES
 from jobs.storage.locations import is_local, normalise
 from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
+from jobs.store.store import log_directories, read_broker_conf
 from jobs.verbs.lake import Registrations, iceberg_option
 
 if TYPE_CHECKING:
@@ -62,7 +66,9 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
         "ingest STORE --lake LAKE --broker broker-a --exclude-topics 'RMQ_SYS_*'",
     )
 )
-@store_options
+@store_argument
+@commitlog_option
+@broker_conf_option
 @option("--lake", "LAKE", "Directory or s3a:// URI of the lake; created if it does not exist.", WRITTEN, required=True)
 @option("--broker", "NAME", "Label of the broker in every table; by default its brokerName, else `default`.")
 @option(
@@ -84,14 +90,14 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 )
 @flag("--no-damage", "Keep only a sample of damaged bytes; `restore` then cannot write them.")
 @option(
-    "--settle",
+    "--settle settle_ms",
     "TIME",
     "Leave messages of the last TIME (5s, 2m; digits are milliseconds) to the next run.",
     MILLISECONDS,
     default=0,
 )
 @option(
-    "--tables",
+    "--tables named_tables",
     "NAME[,NAME]",
     "Tables to write besides messages: consume_queue, index, config_files, broker_config; by default all.",
     callback=_known_tables,
@@ -102,7 +108,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @flag("--acknowledge", "Acknowledge the gaps and damage of earlier runs; until then every run ends with 3 or 4.")
 @flag("--dry-run", "Show how much would be read; write nothing.")
 @option(
-    "--max-bytes-per-step",
+    "--max-bytes-per-step step_bytes",
     "BYTES",
     "Commit after every BYTES of log, so that an interruption repeats at most one such step.",
     POSITIVE,
@@ -118,25 +124,17 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @engine_option
 @report_option
 @answer_options
+@bundled("asked", IngestRequest)
 def ingest(  # noqa: PLR0913 - one argument an option
     *,
-    place: StorePlace,
-    lake: str,
-    broker: str | None,
+    asked: IngestRequest,
+    broker_conf: Path | None,
     topics: tuple[str, ...],
     exclude_topics: tuple[str, ...],
-    change_topics: bool,
     no_body: bool,
     inflate: bool,
     no_damage: bool,
-    settle: float,
-    tables: str | None,
-    hash_slots: int | None,
-    index_num: int | None,
-    release: str | None,
-    acknowledge: bool,
-    dry_run: bool,
-    max_bytes_per_step: int | None,
+    named_tables: str | None,
     follow: bool,
     every: float | None,
     until: float | None,
@@ -154,33 +152,23 @@ def ingest(  # noqa: PLR0913 - one argument an option
 
     STORE may also be the folder of a tier (`tieredStoreFilePath`): its messages go to the table `tiered`.
     """
-    conf = place.conf()
-    care = care_beside(place.store, max_rate)
-    request = IngestRequest(
-        store=place.store,
-        lake=lake,
-        broker=broker or conf.broker_name,
-        commitlog=place.log_directories(conf),
+    conf = read_broker_conf(broker_conf)
+    request = replace(
+        asked,
+        broker=asked.broker or conf.broker_name,
+        commitlog=tuple(log_directories(asked.commitlog, conf)),
         selection=Selection(_patterns(topics), _patterns(exclude_topics), not no_body, inflate, not no_damage),
-        change_topics=change_topics,
-        release=release,
-        hash_slots=hash_slots,
-        index_num=index_num,
         conf=conf,
-        tables=frozenset(tables.split(",")) if tables else NAMES,
-        settle_ms=round(settle),
-        acknowledge=acknowledge,
-        dry_run=dry_run,
-        step_bytes=max_bytes_per_step,
-        care=care,
+        tables=frozenset(named_tables.split(",")) if named_tables else NAMES,
+        care=care_beside(asked.store, max_rate),
     )
-    registrations = Registrations(None if dry_run else iceberg)
+    registrations = Registrations(None if request.dry_run else iceberg)
 
     def after_step(step: Summary, total: Summary, options: Mapping[str, str]) -> None:
         _write_metrics(metrics, total)
         registrations.begin(_lake_of(step, options))
 
-    if follow and dry_run:
+    if follow and request.dry_run:
         raise click.UsageError("--follow with --dry-run: nothing would ever be new")
     if not follow and (every is not None or until is not None):
         raise click.UsageError("--every and --until are for --follow")
