@@ -116,9 +116,12 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def close(self) -> None:
-        self._socket.close()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.run_until_complete(self._close())
         self._loop.close()
+
+    async def _close(self) -> None:
+        self._socket.close()  # which makes a future of the running loop
+        await asyncio.sleep(0)
 
 
 def _is_load(event: dict[str, Any], loader: str | None) -> bool:
