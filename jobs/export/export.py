@@ -78,7 +78,7 @@ def plan(asked: Asked, options: Mapping[str, str]) -> Planned:
     if asked.place.lake is not None:
         lake = Lake(normalise(asked.place.lake), options)
         known = known_logs(lake)
-        of_broker = [one for one in known if asked.place.broker in {None, one.broker}]
+        of_broker = [one for one in known if asked.place.broker in {None, one.broker, one.store_id}]
         planned = _without_chosen(asked, _lake_items(asked, lake, known), of_broker)
         return planned._replace(gaps=[*planned.gaps, *_lost_in_lake(asked)])
     store = list_store(asked.place.store or "", commitlog=asked.place.commitlog or (), options=options)

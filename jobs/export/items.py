@@ -312,7 +312,7 @@ class LakeItem:
 
     lake: Lake
     file: StoredFile
-    broker: str | None = None
+    broker: str | None = None  # or the id of its store
     topics: tuple[str, ...] = ()
     dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
     stores: tuple[Registered, ...] = ()  # all of the lake, where rows are to be verified
@@ -330,7 +330,9 @@ class LakeItem:
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the file's rows."""
-        needed = {*columns, "total_size", *(["broker"] if self.broker else []), *(["topic"] if self.topics else [])}
+        needed = {*columns, "total_size", *(["topic"] if self.topics else [])}
+        if self.broker:
+            needed |= {"broker", "store_id"}
         if self.dropped is not None:
             needed |= {*JUDGED}
         names = [name for name in MESSAGES.plain_schema.names if name in needed]
@@ -360,11 +362,10 @@ class LakeItem:
     def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         batch = batch.filter(pc.is_valid(batch.column("total_size")))  # else it is a row of another engine's own
         if self.broker:
-            of_store = pa.array([one.store_id for one in self.stores if one.broker == self.broker], pa.string())
-            is_ours = pc.equal(batch.column("broker"), self.broker)
-            if len(of_store):  # a row whose label was changed is named
-                is_ours = pc.or_kleene(is_ours, pc.is_in(batch.column("store_id"), of_store))
-            batch = batch.filter(is_ours)
+            # A row whose label was changed is named.
+            ids = [self.broker, *(one.store_id for one in self.stores if one.broker == self.broker)]
+            is_of_store = pc.is_in(batch.column("store_id"), pa.array(ids))
+            batch = batch.filter(pc.or_kleene(pc.equal(batch.column("broker"), self.broker), is_of_store))
         return batch
 
 

@@ -46,7 +46,7 @@ _SHOWN = 5
 )
 @source_options
 @commitlog_option
-@option("--broker", "NAME", "With --lake: only messages of this broker. With --store: the label of the broker.")
+@option("--broker", "NAME", "With --lake: only messages of this label or store id. With --store: the broker's label.")
 @one_release_option
 @option("-t --topic topics", "TOPIC", "Only this topic; may be repeated.", multiple=True)
 @since_option()

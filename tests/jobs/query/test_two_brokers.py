@@ -1,19 +1,23 @@
 """Stores of one lake that share topics, queue ids, offsets and, once, a label: each answer belongs to one of them."""
 
 import json
+import re
 import shlex
+import shutil
 from functools import partial
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from jobs.command import cli
 from jobs.console.result import ExitCode
-from tests.support.commands import Run
-from tests.support.lakes import ingest_store
+from tests.support.commands import Run, overwrite
+from tests.support.lakes import Options, ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store
 
 STORES = {"a": "broker-a", "b": "broker-b", "c": "broker-a"}  # c: the first broker, set up again
+FORMS = Options(release="5.5.1", hash_slots=7, index_num=9)
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +27,11 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, label in STORES.items():
         topics = ("Orders", "Other") if name != "b" else ("Orders", "Alone")
         sent = [
-            Sent(topics[n % 2], ("all", f"{name}{n}"), f"{name}-id{n}", "tag", body=f"{name}{n}".encode())
+            Sent(topics[n % 2], ("all", f"{name}{n}"), f"{name}-id{n}", "tag", body=f'{{"id": "{name}{n}"}}'.encode())
             for n in range(12)
         ]
         store = write_store(folder / name, stored(sent))
-        ingest_store(store, folder / "lake", label, release="5.5.1", hash_slots=7, index_num=9)
+        ingest_store(store, folder / "lake", label, **FORMS)
     return folder / "lake"
 
 
@@ -137,11 +141,63 @@ def test_a_broker_that_the_lake_does_not_have_is_named_with_those_that_it_has(as
     assert "the lake has messages of the brokers broker-a, broker-b, not of broker-x" in err
 
 
+@pytest.mark.parametrize("order", ["abc", "cba"])
+@pytest.mark.parametrize("name", STORES)
+def test_each_verb_takes_of_a_lake_what_is_of_one_store(
+    name: str, order: str, run: Run, lake: Path, tmp_path: Path
+) -> None:
+    """Of another lake of the same stores, they take what it has under ids of its own."""
+    whole, bad, lake_of_all = lake.parent / name, tmp_path / "bad", tmp_path / "lake"
+    for one in order:
+        ingest_store(lake.parent / one, lake_of_all, STORES[one], **FORMS)
+    DeltaTable(lake_of_all / "messages").optimize.compact()  # now a file has rows of several stores
+    known = {row["uniq_key"]: row for row in rows_of(lake_of_all)}
+    of_store = known[f"{name}-id6"]
+    shutil.copytree(whole, bad)
+    log = f"commitlog/{0:020}"
+    overwrite(bad / log, of_store["physical_offset"] + 90, b"?")
+    (tmp_path / "types.toml").write_text('topic.Orders = {format = "json", schema = "id string"}')
+    forms = shlex.split("--hash-slots 7 --index-num 9 --release 5.5.1")
+    place = ("--broker", of_store["store_id"], "--out")
+    compared = run("diff", bad, lake_of_all, "--json").document
+    codes = [
+        run("restore", lake_of_all, *place, tmp_path / "restored").code,
+        run("repair", bad, "--lake", lake_of_all, "--out", tmp_path / "repaired", *forms).code,
+        run("verify", bad, "--findings-lake", lake_of_all, *forms).code,
+        run("export", "--lake", lake_of_all, *place, tmp_path / "exported").code,
+        run("type", lake_of_all, "--types", tmp_path / "types.toml").code,
+    ]
+
+    assert [ExitCode.CLEAN, ExitCode.DAMAGE, ExitCode.DAMAGE, ExitCode.CLEAN, ExitCode.CLEAN] == codes
+    assert (11, 1, of_store["store_id"]) == (
+        compared["equal"], len(compared["differences"]), compared["store_id"],
+    )  # fmt: skip
+    for made in ("restored/commitlog", "repaired/work/log"):
+        assert (whole / log).read_bytes() == (tmp_path / made / Path(log).name).read_bytes()
+    assert {of_store["store_id"]} == {row["store_id"] for row in rows_of(lake_of_all, "findings", "offset")}
+    exported = map(json.loads, (tmp_path / "exported").read_text().splitlines())
+    assert sorted(f"{name}-id{n}" for n in range(12)) == sorted(row["message_id"] for row in exported)
+    typed = {(row["uniq_key"], row["store_id"], row["id"]) for row in rows_of(lake_of_all, "typed/Orders")}
+    assert {
+        (f"{one}-id{n}", known[f"{one}-id{n}"]["store_id"], f"{one}{n}") for one in "abc" for n in range(0, 12, 2)
+    } == typed
+
+
+@pytest.mark.parametrize("label", [(), ("--broker", "broker-a")])
+def test_a_store_to_restore_is_chosen_among_those_that_are_listed(
+    label: tuple[str, ...], run: Run, lake: Path, tmp_path: Path
+) -> None:
+    code, out, err = run("restore", lake, "--out", tmp_path / "out", *label)
+
+    assert (code, out, [*tmp_path.iterdir()]) == (ExitCode.USAGE, "", [])
+    assert {row["store_id"] for row in rows_of(lake)} == set(re.findall(r"broker-[ab] \((\S+)\)", err))
+
+
 def test_limits_of_a_queue_and_coverage_are_those_of_the_chosen_store(run: Run, tmp_path: Path) -> None:
     small = write_store(tmp_path / "small", stored([Sent(body=b"s")] * 2))
     large = write_store(tmp_path / "large", stored([Sent(body=b"l")] * 40))
     for store, label in ((small, "small"), (large, "large")):
-        ingest_store(store, tmp_path / "lake", label, release="5.5.1", hash_slots=7, index_num=9)
+        ingest_store(store, tmp_path / "lake", label, **FORMS)
     query = partial(run, "query")
     place = ("--lake", tmp_path / "lake", "--broker", "small")
     after = query("by-offset", *shlex.split("-t Orders -i 0 -o 2"), *place)
@@ -198,7 +254,7 @@ def test_the_story_of_one_store_names_the_others_that_have_copies(run: Run, tmp_
     """A client that cannot reach a message's broker sends its retry to another one."""
     for label, sent in (("a", Sent(unique_key="ID")), ("b", Sent("%RETRY%group", unique_key="ID"))):
         store = write_store(tmp_path / label, stored([sent]))
-        ingest_store(store, tmp_path / "lake", label, release="5.5.1", hash_slots=7, index_num=9)
+        ingest_store(store, tmp_path / "lake", label, **FORMS)
     told = run("query", "story", "ID", "--lake", tmp_path / "lake", "--broker", "a")
 
     assert told.code is ExitCode.CLEAN
