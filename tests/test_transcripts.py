@@ -1,12 +1,13 @@
 """
-What users see: commands with their output and exit code, in `tests/transcripts`, one page a situation.
+What users see: commands with their output and exit code, in `tests/transcripts`, one page a subject.
 
-A page names its store in the first line. `pytest tests/test_transcripts.py --record` writes what the commands print
-now; the difference in git is what a user would notice.
+A page names its store in the first line; a later line may name another one, in an empty folder. `pytest
+tests/test_transcripts.py --record` writes what the commands print now; the difference in git is what a user would
+notice. Besides programs, a page has two commands of its own: `fresh` has the store as it was, and `poke FILE POSITION
+HEX` overwrites bytes.
 """
 
 import re
-import shlex
 import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -14,19 +15,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import unpack
+from tests.golden import StoreOf
 from tests.support.commands import Run
 
 PAGES = sorted((Path(__file__).parent / "transcripts").glob("*.md"))
-_STORE = re.compile(r"<!-- store: (\S+) -->")
-_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_PART = re.compile(r"<!-- store: (\S+) -->|^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 _CODE = re.compile(r" +# exit code (\d+)$")
-_VOLATILE = (
-    (
-        re.compile(r"\(user \d+, group \d+\)"),
-        "(user UID, group GID)",
-    ),  # what differs from run to run, and what stands for it
+_PROGRAM = re.compile(r"rmq-lake ((?:[^|<>;&]|'[^']*'|\"[^\"]*\")*)(?:\| *(.*))?", re.DOTALL)
+_SHELL = """
+fresh() { rm -rf -- * && cp -r "$PRISTINE"/* .; }
+poke() { printf "$(sed 's/../\\\\x&/g' <<< "$3")" | dd of="$1" seek="$2" bs=1 conv=notrunc status=none; }
+"""
+_VOLATILE = (  # what differs from run to run, and what stands for it
+    (re.compile(r"\(user \d+, group \d+\)"), "(user UID, group GID)"),
+    (re.compile(r"^rmq-lake: compiling .*\n|(?<= s) \([^()]* of them compiling, once\)", re.MULTILINE), ""),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "UUID"),
     (re.compile(r"\b\d+(?:\.\d+)? (?:[KMG]i?B/s|ms|s)\b|\b\d+ min \d+ s\b"), "TIME"),
 )
@@ -46,16 +49,22 @@ def _stable(text: str, folder: Path) -> str:
 
 
 def _run(command: str, run: Run) -> tuple[int, str]:
-    if command.startswith("rmq-lake ") and not re.search(r"[|<>;&]", command):
-        outcome = run(*shlex.split(command.replace("\\\n", " "))[1:])
-        return int(outcome.code), outcome.out + outcome.err
-    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, text=True)
-    return done.returncode, done.stdout + done.stderr
+    code, text = 0, None
+    program = _PROGRAM.fullmatch(command)
+    if program:
+        words = subprocess.run(["bash", "-c", f"printf '%s\\0' {program[1]}"], stdout=-1, check=True, text=True).stdout
+        outcome = run(*words.split("\0")[:-1])
+        code, text, command = int(outcome.code), outcome.out + outcome.err, program[2]
+    if command:
+        shell = ["bash", "-c", _SHELL + command]
+        done = subprocess.run(shell, input=text, stdout=-1, stderr=subprocess.STDOUT, check=False, text=True)
+        code, text = code or (0 if program else done.returncode), done.stdout
+    return code, text or ""
 
 
-def _played(block: re.Match[str], run: Run, folder: Path) -> str:
+def _played(console: str, run: Run, folder: Path) -> str:
     lines = []
-    for match in _COMMAND.finditer(block[1]):
+    for match in _COMMAND.finditer(console):
         command = _CODE.sub("", match[1])
         code, text = _run(command, run)
         lines.append(f"$ {command}{f'  # exit code {code}' if code else ''}\n{_stable(text, folder)}")
@@ -63,21 +72,35 @@ def _played(block: re.Match[str], run: Run, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_print_what_their_transcript_shows(
-    page: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 - fixtures
+    page: Path,
+    golden: StoreOf,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     expected = page.read_text(encoding="utf-8")
-    name = _STORE.match(expected)
-    assert name, f"{page}: the first line names no store"
-    unpack(name[1], tmp_path / "unpacked").rename(tmp_path / "store")
-    shutil.rmtree(tmp_path / "store" / "EXPECT", ignore_errors=True)
-    shutil.rmtree(tmp_path / "unpacked")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "user"
+    monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "rmq-lake")
     monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("PRISTINE", str(tmp_path / "pristine"))
 
-    played = _BLOCK.sub(lambda block: _played(block, run, tmp_path), expected)
+    def play(part: re.Match[str]) -> str:
+        if part[1] is None:
+            return _played(part[2], run, folder)
+        for path in (folder, tmp_path / "pristine"):
+            shutil.rmtree(path, ignore_errors=True)
+        place = golden(part[1])
+        is_store = not (place / "store").is_dir()  # and not the folder of one
+        pristine = tmp_path / "pristine"
+        shutil.copytree(place, pristine / "store" if is_store else pristine, ignore=shutil.ignore_patterns("EXPECT*"))
+        shutil.copytree(pristine, folder)
+        monkeypatch.chdir(folder)
+        return part[0]
+
+    played = _PART.sub(play, expected)
 
     if request.config.getoption("record"):
         page.write_text(played, encoding="utf-8")
