@@ -44,7 +44,6 @@ _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@ke
 _LOOKED_AT = 64 << 20
 
 _CAUSES = {
-    Verdict.OVERWRITTEN: "two files were made in one millisecond and got one name; entries of the first are missing",
     Verdict.OTHER_RULE: "undecided: another release wrote the file than was given, or a segment is of another store: "
     "lookups work, bytes differ",
     Verdict.WRONG_GEOMETRY: "the file was made with another maxHashSlotNum or maxIndexNum: the broker misreads it",

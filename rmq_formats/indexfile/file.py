@@ -40,15 +40,14 @@ class IndexFile:
         self._data = data
 
     @classmethod
-    def created(cls, geometry: Geometry, previous: IndexHeader | None = None, over: bytearray | None = None) -> Self:
-        """Return a new file after one whose header is *previous*; *over* is what already has its name."""
-        file = cls(geometry, bytearray(geometry.file_size) if over is None else over, IndexHeader(index_count=1))
+    def created(cls, geometry: Geometry, previous: IndexHeader | None = None) -> Self:
+        """Return a new file after one whose header is *previous*."""
+        file = cls(geometry, bytearray(geometry.file_size), IndexHeader(index_count=1))
         # IndexFile's constructor: values that are not positive are not handed on.
         offset = max(previous.end_physical_offset, 0) if previous else 0
         timestamp = max(previous.end_timestamp, 0) if previous else 0
         file.header = IndexHeader(timestamp, timestamp, offset, offset, 0, 1)
-        count = 0 if over is None else decode_header(over).index_count
-        HEADER.struct.pack_into(file._data, 0, *file.header._replace(index_count=count))
+        HEADER.struct.pack_into(file._data, 0, *file.header._replace(index_count=0))
         return file
 
     @classmethod

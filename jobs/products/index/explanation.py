@@ -31,15 +31,12 @@ from jobs.store.chain import ListedLog, LogCollector
 from jobs.store.epochs import takeovers
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import Part
-from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import other_slots
 from rmq_formats.layout import Content
-from rmq_formats.release import Rules, release_at
+from rmq_formats.release import Rules
 
 FEW_BITS = 64
-_LARGEST_OVERWRITTEN = 1 << 24  # of a file that fills within a millisecond
-_DEEPEST = 4  # files over each other
 
 
 @unique
@@ -54,7 +51,6 @@ class Verdict(StrEnum):
     SKIPPED = "keys left out"
     LOST_IN_LOG = "messages that the log has lost"
     TAKEN_BACK = "messages that a promotion took back"
-    OVERWRITTEN = "two rolls in one millisecond: one file over another"
     OTHER_RULE = "other release's rule"
     WRONG_GEOMETRY = "wrong geometry"
     DAMAGED = "damaged"
@@ -78,7 +74,7 @@ class Verdict(StrEnum):
 _EXPLAINED = frozenset(
     {
         Verdict.EQUAL, Verdict.RESTARTED, Verdict.HISTORY, Verdict.AHEAD, Verdict.GROWING, Verdict.SKIPPED,
-        Verdict.LOST_IN_LOG, Verdict.TAKEN_BACK, Verdict.OVERWRITTEN,
+        Verdict.LOST_IN_LOG, Verdict.TAKEN_BACK,
     }
 )  # fmt: skip
 
@@ -239,8 +235,6 @@ def _judge(
         return _how_equal(survivor, row)
     if compared.is_changing and not compared.counts[Part.ENTRY]:
         return Verdict.GROWING, f"its first {header.entry_count} entries are equal"
-    if before is not None and _is_overwritten(survivor, before, recipe, row):
-        return Verdict.OVERWRITTEN, ""
     slots: int | None = None
     with suppress(FileNotFoundError), recipe.storage.open(survivor.real.location) as file:  # deleted by retention
         slots = other_slots(Content(survivor.real.size, file.read), recipe.geometry)
@@ -248,32 +242,6 @@ def _judge(
         where = f"in {slots} slots, not in {recipe.geometry.hash_slots}"
         return Verdict.WRONG_GEOMETRY, f"its entries hang {where}: maxHashSlotNum was changed"
     return _how_different(survivor, compared, recipe.geometry)
-
-
-def _is_overwritten(survivor: Survivor, before: Survivor, recipe: IndexRecipe, row: KeyRow) -> bool:
-    """
-    Return whether several files were written over each other under this name.
-
-    Of two rolls in one millisecond the second file gets the name of the first: both are mapped onto the same bytes. It
-    happens only where files are tiny or one message has more keys than a file. The newer file's header and entries are
-    over those of the older one, whose slots it takes for its own.
-    """
-    geometry = recipe.geometry
-    over, rest = divmod(survivor.start - before.end, geometry.capacity)
-    if geometry.file_size > _LARGEST_OVERWRITTEN or rest or not 0 < over < _DEEPEST:
-        return False
-    actual = recipe.storage.read(survivor.real.location, 0, geometry.file_size)
-    data = bytearray(geometry.file_size)
-    previous: IndexHeader | None = before.real.header
-    start = before.end
-    for _ in range(over + 1):
-        made = IndexFile.created(geometry, previous, data)
-        for key in row.keys(start, min(start + geometry.capacity, survivor.end)):
-            counting = release_at(recipe.rules, key.physical_offset).hash_slot_count
-            made.put(key.key_hash, key.physical_offset, key.store_timestamp, counting)
-        previous, data = made.header, bytearray(made.encode())
-        start += geometry.capacity
-    return bytes(data) == actual
 
 
 def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict

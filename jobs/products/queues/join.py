@@ -3,29 +3,38 @@ The join of a store's queues with its log.
 
     probe the queues ─► write the units of each range to scratch ─► compare group by group ─► explain the rest
 
-The last step is for units that lead to records of other queues: only the log can say what these are. `join` runs all
-steps; `ingest` collects the units itself, because there one pass over the log makes other rows as well.
+In a healthy queue the unit of a record is where its queue offset says. So the units of a range are read by address, one
+read a queue, and compared; neither side is sorted or moved. Units that are elsewhere or missing are left over until all
+ranges are compared; then `settling` explains them. Of units that lead to records of other queues only the log can say
+what these are. `join` runs all steps; `ingest` collects the units itself, because there one pass over the log makes
+other rows as well.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
-from jobs.products.queues.differences import JoinResult
-from jobs.products.queues.matching import Comparison, ProbedQueue, Rows, Write, compare_group, written_rows
-from jobs.products.queues.rows import batches_of
+import numpy as np
+from numpy.typing import NDArray
+
+from jobs.lake.table_file import Action
+from jobs.products.queues.differences import Difference, DifferenceKind, JoinResult, LackingQueue, NewerRun
+from jobs.products.queues.rows import RowBlock, Status, batches_of, expected_rows
 from jobs.products.queues.settling import settle
 from jobs.products.queues.unit_files import (
+    GroupUnits,
     RangeUnits,
     collect_units,
     count_groups,
     discard_units,
     group_of,
     has_units,
+    read_units,
 )
-from jobs.products.queues.unmatched import Bounds, Remainder, Resolved, resolve, unresolved
+from jobs.products.queues.unmatched import KnownLog, Remainder, Resolved, Rows, Write, resolve, unresolved
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.chain import (
     ListedLog,
@@ -36,16 +45,23 @@ from jobs.store.chain import (
     read_chained,
     watermark,
 )
-from jobs.store.queue_ends import Look, look
+from jobs.store.queue_ends import EVERYTHING, Look, look
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store
-from jobs.store.topics import TopicTable, topic_table
+from jobs.store.topics import Fate, TopicTable, topic_table
+from jobs.store.units import Units, stored_tags_codes, units_of
 from jobs.store.workers import Workers
-from rmq_formats.consumequeue.unit import QueueRules
+from rmq_formats.arrays import slices
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 
 _QUEUES_A_TASK = 64
+_SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
+_FREE = 4096
+_RUNS = 100
 T = TypeVar("T")
+ProbedQueue = tuple[StoredQueue, int, int]  # up to where earlier runs have taken it, and its end
 
 
 def topics_of(store: Store, queues: Iterable[StoredQueue]) -> TopicTable:
@@ -124,23 +140,29 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
         dispatched=min(seen.dispatched, log.end),
         taken_to=ends[-1] if ends else None,
     )
-    bounds = Bounds(
+    known = KnownLog(
+        log.scratch,
+        tuple(log.ranges),
         max([log.start, *(end for _, end in log.deleted_meanwhile)]),
         log.end,
         # A run takes no unit that is newer than its log; to verify a store is to compare every one.
         seen.dispatched if write is None else joined.dispatched,
+        seen.light_dispatched,
         store.is_final,
+        tuple(log.kept),
         tuple(log.deleted_meanwhile),
         tuple((start, end) for _, start, end in holes(store.segments)),
         tuple(sorted(joined.damaged)),
         topics,
+        write,
     )
-    limits = seen.dispatched, seen.light_dispatched
-    comparison = Comparison(log.scratch, tuple(log.ranges), tuple(log.kept), bounds, *limits, write)
-    task = partial(compare_group, comparison=comparison)
-    compared = workers.map(list(_groups(seen, log)), task, "matching queue units")
+    compared = workers.map(list(_groups(seen, log)), partial(compare_group, log=known), "matching queue units")
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
-    settled = _settle_rest(workers, store, rules, rest, comparison)
+    # Queues whose units lead to records of other queues: the segments that hold these are read once more.
+    offsets = {offset for one in rest for offset in unresolved(one, known)}
+    resolved = resolve(workers, store, rules, offsets) if offsets else {}
+    parts = [rest[at : at + _QUEUES_A_TASK] for at in range(0, len(rest), _QUEUES_A_TASK)]
+    settled = workers.map(parts, partial(_settle_rest, log=known, resolved=resolved), "matching queue units")
     for part in (*(result for result, _ in compared), *settled):
         joined.add(part)
     joined.finish()
@@ -159,23 +181,162 @@ def _groups(seen: Look, log: CollectedLog) -> Iterator[tuple[int, Sequence[Probe
             yield number, queues
 
 
-def _settle_rest(
-    workers: Workers, store: Store, rules: QueueRules, rest: Sequence[Remainder], comparison: Comparison
-) -> list[JoinResult]:
-    """Explain the queues whose units lead to records of other queues: read the segments that hold these once more."""
-    offsets = {offset for one in rest for offset in unresolved(one, comparison.bounds)}
-    resolved = resolve(workers, store, rules, offsets) if offsets else {}
-    parts = [rest[at : at + _QUEUES_A_TASK] for at in range(0, len(rest), _QUEUES_A_TASK)]
-    return workers.map(parts, partial(_settle, comparison=comparison, resolved=resolved), "matching queue units")
+def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: KnownLog) -> tuple[JoinResult, list[Remainder]]:
+    """
+    Compare the queues of a group with the log, and write their rows if they are wanted.
+
+    Also return the rest of queues with units that lead to records which are not of these queues, or have their unit
+    elsewhere: only the log can explain these.
+    """
+    number, queues = group
+    task = _GroupTask(number, queues, log)
+    task.result.written = _written_rows(log, f"queues-{number:02d}", task.rows())
+    return task.result, task.unsettled
 
 
-def _settle(part: Sequence[Remainder], *, comparison: Comparison, resolved: Resolved) -> JoinResult:
-    result, write = JoinResult(), comparison.write
-
-    def rows() -> Rows:
-        for one in part:
-            yield from batches_of(*settle(one, comparison.bounds, resolved, result, with_rows=write is not None))
-
+def _settle_rest(part: Sequence[Remainder], *, log: KnownLog, resolved: Resolved) -> JoinResult:
+    result = JoinResult()
     name = part[0].queue.name.path.encode("utf-8", "surrogatepass")
-    result.written = written_rows(write, f"rest-{crc32(name):08x}", rows())
+    rows = (batch for one in part for batch in batches_of(*settle(one, log, resolved, result)))
+    result.written = _written_rows(log, f"rest-{crc32(name):08x}", rows)
     return result
+
+
+def _written_rows(log: KnownLog, name: str, rows: Rows) -> list[Action]:
+    """Make all rows, and write them if they are wanted; return the file, if there is one."""
+    written = log.write(name, rows) if log.write is not None else None
+    for _ in rows:  # unwanted ones are none, but making them compares the queues
+        pass
+    return [] if written is None else [written]
+
+
+class _GroupTask:
+    def __init__(self, number: int, queues: Sequence[ProbedQueue], log: KnownLog) -> None:
+        self._number, self._log, self._queues = number, log, queues
+        self._rest = {queue.name: Remainder(queue) for queue, *_ in queues}
+        self.result = JoinResult()
+        self.unsettled: list[Remainder] = []
+
+    def rows(self) -> Rows:
+        """Compare range by range, then explain the rest of each queue; yield rows if they are wanted."""
+        log, result = self._log, self.result
+        for number, units in [*((-1, kept) for kept in log.kept), *enumerate(log.ranges)]:
+            for part in read_units(log.scratch, units, self._number):
+                yield from batches_of(list(self._compare(part, number)), part.tags)
+        for queue, taken_to, seen_end in self._queues:
+            rest = self._rest[queue.name]
+            end = rest.close(log, taken_to, seen_end)
+            result.watermarks[queue.name], result.ends[queue.name] = end, max(end, seen_end)
+            if any(True for _ in unresolved(rest, log)):
+                self.unsettled.append(rest)
+            elif not rest.is_empty:
+                yield from batches_of(*settle(rest, log, {}, result))
+
+    def _compare(self, part: GroupUnits, number: int) -> Iterator[RowBlock]:
+        """
+        Compare the units of a queue in one range that it should have by now; note those that come later.
+
+        *number* is that of the range, or -1 for kept records.
+        """
+        log, result, own = self._log, self.result, self._rest.get(part.name)
+        if number < 0:
+            yield from self._match(own, part, number) if own is not None else ()
+            return
+        stop = int(np.searchsorted(part.units["physical_offset"], log.dispatched))
+        result.newer += newer_runs(part.name, part.units[stop:])
+        if log.light_dispatched != EVERYTHING and part.name.topic.startswith(LMQ_PREFIX):
+            # Units of a queue come in the order of the log, so those that RocksDB has are the first of them.
+            there = int(np.searchsorted(part.units["physical_offset"][:stop], log.light_dispatched))
+            result.waiting += stop - there
+            stop = there
+        if not stop:
+            return
+        tag_numbers = None if part.tag_numbers is None else part.tag_numbers[:stop]
+        part = part._replace(units=part.units[:stop], tag_numbers=tag_numbers)
+        result.expected += stop
+        if own is not None:
+            yield from self._match(own, part, number)
+            return
+        first, last = part.units["physical_offset"][[0, -1]].tolist()
+        newest_ms = int(part.units["store_timestamp"].max())
+        known = result.without_queue.get(part.name, LackingQueue(0, first, last))
+        result.without_queue[part.name] = LackingQueue(
+            known.units + stop, known.first, last, max(known.newest_ms, newest_ms)
+        )
+        if part.tag_numbers is not None:
+            is_deleted = log.topics.fate(part.name.topic, newest_ms) is Fate.DELETED
+            status = Status.DELETED if is_deleted else Status.MISSING
+            yield expected_rows(part.name, part.units, status, part.tag_numbers)
+
+    def _match(self, own: Remainder, part: GroupUnits, number: int) -> Iterator[RowBlock]:
+        """
+        Compare units with those at their addresses; *number* is that of the range, or -1 for kept records.
+
+        A kept record that is not at its place may be deleted, as its log is: nothing is missing.
+        """
+        is_plain, is_kept = part.name.kind is QueueKind.PLAIN, number < 0
+        stored = _units_at(own.queue, part.units["queue_offset"]) if is_plain else None
+        at_place = np.zeros(part.units.size, np.bool_)
+        wrong: dict[str, NDArray[np.bool_]] = {}
+        if stored is not None:
+            at_place = (stored["physical_offset"] == part.units["physical_offset"]) & (stored["size"] != 0)
+            at_place &= stored["size"] != PRE_BLANK_SIZE  # a record may also begin at 0
+            right = {"size": stored["size"], "tags_code": stored_tags_codes(own.queue, stored, at_place)}
+            wrong = {name: at_place & (values != part.units[name]) for name, values in right.items()}
+            for name, kind in (("size", DifferenceKind.WRONG_SIZE), ("tags_code", DifferenceKind.WRONG_TAGS_CODE)):
+                for at in np.flatnonzero(wrong[name]).tolist():
+                    self.result.wrong_fields.append((number, _wrong_field(kind, part, at, name, int(right[name][at]))))
+        self.result.matched += int(at_place.sum())
+        self.result.expected += int(at_place.sum()) if is_kept else 0
+        own.add_matched(part.units["queue_offset"][at_place], is_kept=is_kept)
+        if not is_kept and not at_place.all():
+            own.add_left(part, ~at_place)
+        if part.tag_numbers is not None and stored is not None:
+            yield from _blocks(part, stored, at_place, wrong)
+
+
+def newer_runs(name: QueueName, units: Units) -> Iterator[NewerRun]:
+    """Yield the runs of records with their own units in a plain queue, no more than a reader needs."""
+    units = units[units["is_dispatched"] == 0]
+    if name.kind is QueueKind.PLAIN:
+        for some in islice(slices(units.size, np.diff(units["queue_offset"]) != 1), _RUNS):
+            first = units[some.start]
+            yield NewerRun(name, int(first["physical_offset"]), int(first["queue_offset"]), some.stop - some.start)
+
+
+def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
+    """Return the units of a plain queue at *positions*, zeros for those far from the others; None if it has none."""
+    # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units of one
+    # range lie near each other, and most are healthy, so the median is; `settling` explains those far from it.
+    middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE
+    near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, EVERYTHING))]
+    low, high = max(int(near.min(initial=EVERYTHING)), queue.start), min(int(near.max(initial=-1)) + 1, queue.capacity)
+    if low >= high:
+        return None
+    inside = (positions >= low) & (positions < high)
+    stored = units_of(queue, low, high)[np.where(inside, positions - low, 0)]
+    stored[~inside] = np.zeros(1, stored.dtype)
+    return stored
+
+
+def _wrong_field(kind: DifferenceKind, part: GroupUnits, at: int, name: str, found: int) -> Difference:
+    unit = part.units[at]
+    position, log_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
+    return Difference(kind, part.name, position, str(found), str(int(unit[name])), name, log_offset=log_offset)
+
+
+def _blocks(
+    part: GroupUnits, stored: Units, at_place: NDArray[np.bool_], wrong: dict[str, NDArray[np.bool_]]
+) -> Iterator[RowBlock]:
+    for has_size in (True, False):
+        for has_code in (True, False):
+            chosen = at_place & (wrong["size"] != has_size) & (wrong["tags_code"] != has_code)
+            if not chosen.any():
+                continue
+            units = part.units[chosen].copy()
+            for name in ("size", "tags_code"):  # what the unit says: of an extension the address
+                units[name] = stored[name][chosen]
+            tags = part.tag_numbers[chosen] if part.tag_numbers is not None else None
+            fields = tuple(name for name, is_right in (("size", has_size), ("tags_code", has_code)) if not is_right)
+            status = Status.MISMATCHED if fields else Status.MATCHED
+            yield expected_rows(part.name, units, status, tags)._replace(mismatch=fields)

@@ -24,9 +24,10 @@ from jobs.products.queues.differences import (
 )
 from jobs.products.queues.rows import RowBlock, Status, expected_rows, stored_rows
 from jobs.products.queues.unmatched import (
+    AT_ONCE,
     DAMAGED,
     DELETED,
-    Bounds,
+    KnownLog,
     OddUnit,
     RecordAt,
     Remainder,
@@ -44,20 +45,18 @@ _SHOWN = 4
 Rows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbers in the blocks mean
 
 
-def settle(remainder: Remainder, bounds: Bounds, resolved: Resolved, joined: JoinResult, *, with_rows: bool) -> Rows:
+def settle(remainder: Remainder, log: KnownLog, resolved: Resolved, joined: JoinResult) -> Rows:
     """Explain every unit and every record that is left: add the figures to *joined*, and return rows if wanted."""
-    settling = _Settling(remainder, bounds, resolved, joined, with_rows=with_rows)
+    settling = _Settling(remainder, log, resolved, joined)
     settling.run()
     return settling.blocks, settling.tags
 
 
 class _Settling:
-    def __init__(
-        self, remainder: Remainder, bounds: Bounds, resolved: Resolved, joined: JoinResult, *, with_rows: bool
-    ) -> None:
-        self._remainder, self._bounds, self._resolved, self._joined = remainder, bounds, resolved, joined
+    def __init__(self, remainder: Remainder, log: KnownLog, resolved: Resolved, joined: JoinResult) -> None:
+        self._remainder, self._log, self._resolved, self._joined = remainder, log, resolved, joined
         self._queue, self._name = remainder.queue, remainder.queue.name
-        self._with_rows = with_rows
+        self._with_rows = log.write is not None
         self._units, self._offsets = remainder.units, remainder.units["physical_offset"]
         self._claimed = np.zeros(remainder.units.size, np.bool_)
         self._found_again: set[int] = set()  # queue offsets of units of lost files that are elsewhere
@@ -68,7 +67,7 @@ class _Settling:
         self._beginning = joined.beginnings[self._name] = self._find_beginning()
 
     def run(self) -> None:
-        for start, units, expired, blanks, odd in sorted_out(self._remainder, self._bounds):
+        for start, units, expired, blanks, odd in sorted_out(self._remainder, self._log):
             self._joined.expired += int(expired.sum())
             self._joined.blanks += int(blanks.sum())
             if self._with_rows:
@@ -77,7 +76,9 @@ class _Settling:
             for unit in odd:
                 self._explain(unit)
         for start, stop in places_without_file(self._remainder):
-            self._differ(DifferenceKind.MISSING_FILE, start, "no file", times=stop - start)
+            step = 1 if stop - start <= AT_ONCE else stop - start  # a record may name its own place of a few
+            for at in range(start, stop, step):
+                self._differ(DifferenceKind.MISSING_FILE, at, "no file", times=step)
         self._explain_blanks()
         for run in displaced_runs(self._displaced):
             log_offset = self._displaced[run[0]]
@@ -103,10 +104,7 @@ class _Settling:
     def _explain(self, unit: OddUnit) -> None:
         position, offset = unit.position, unit.physical_offset
         if unit.is_zero:
-            if self._queue.file_at(position) is not None:
-                self._differ(DifferenceKind.HOLE, position, "zeros")
-            elif not self._remainder.is_lost_at(position):  # else it is named with the record that has its unit there
-                self._differ(DifferenceKind.MISSING_FILE, position, "no file")
+            self._differ(DifferenceKind.HOLE, position, "zeros")
             return
         if unit.is_blank or offset < 0 or unit.size <= 0:
             kind = DifferenceKind.BLANK_INSIDE if unit.is_blank else DifferenceKind.CORRUPT
@@ -129,14 +127,14 @@ class _Settling:
             self._row(unit, Status.DANGLING)
 
     def _explain_without_record(self, unit: OddUnit, *, is_damaged: bool) -> None:
-        bounds, offset = self._bounds, unit.physical_offset
-        if offset >= bounds.log_end and not bounds.is_closed:  # newer than a log that was copied before it
+        log, offset = self._log, unit.physical_offset
+        if offset >= log.end and not log.is_closed:  # newer than a log that was copied before it
             self._joined.ahead += 1
             return
         kind = DifferenceKind.DAMAGED_RECORD if is_damaged else DifferenceKind.DANGLING
-        if any(start <= offset < end for start, end in bounds.gaps):
+        if any(start <= offset < end for start, end in log.gaps):
             kind = DifferenceKind.LOST_RECORD
-        if offset >= bounds.log_end:
+        if offset >= log.end:
             kind = DifferenceKind.BEHIND_LOG
         self._differ(kind, unit.position, unit.text, log_offset=offset)
 
@@ -201,7 +199,7 @@ class _Settling:
             before, after = (self._record_of(position, wanted) for position in (start - 1, start + count))
             if before is None or after is None:
                 continue
-            lost = lost_between(before[1], after[0], count, self._bounds.lost_within(before[1], after[0]))
+            lost = lost_between(before[1], after[0], count, self._log.lost_within(before[1], after[0]))
             for number in (blanks[position] for position in range(start, start + count) if lost is not None):
                 one = self._differences[number]
                 self._differences[number] = replace(one, kind=DifferenceKind.BLANK_OF_LOST, log_offset=lost)
@@ -215,7 +213,7 @@ class _Settling:
         else:
             unit = units_of(self._queue, position, position + 1)[0]
             at = int(unit["physical_offset"])
-            is_known = not self._remainder.has_gap_at(position) or self._bounds.lost_within(at, at + 1)
+            is_known = not self._remainder.has_gap_at(position) or self._log.lost_within(at, at + 1)
             if not (0 < unit["size"] < PRE_BLANK_SIZE and is_known):
                 return None
         start = int(unit["physical_offset"])
@@ -274,7 +272,7 @@ class _Settling:
         """What messages from before the queue's beginning are of."""
         times = [int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))]
         times += [run.newest_ms for run in self._remainder.lost if run.last_offset < self._beginning]
-        return OF_EARLIER_QUEUE[self._bounds.topics.fate_of_earlier(self._name.topic, max(times))]
+        return OF_EARLIER_QUEUE[self._log.topics.fate_of_earlier(self._name.topic, max(times))]
 
     def _name_lost(self) -> None:
         """Name the units of lost files that are nowhere else."""

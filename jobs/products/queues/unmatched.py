@@ -7,15 +7,20 @@ question are walked from their beginning.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from jobs.lake.table_file import Action
+from jobs.products.queues.unit_files import GroupUnits, RangeUnits
+from jobs.storage.scratch import Scratch
+from jobs.store.queue_ends import EVERYTHING
 from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import Store
@@ -26,11 +31,14 @@ from rmq_formats.arrays import slices
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import PieceKind
+from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind, QueueRules, expected_units
 from rmq_formats.properties import TAGS, parse_properties
 
-_AT_ONCE = 1 << 16
+Rows = Iterator[pa.RecordBatch]
+Write = Callable[[str, Rows], Action | None]
+AT_ONCE = 1 << 16  # units
 _start, _end = itemgetter(0), itemgetter(1)
 
 
@@ -63,17 +71,23 @@ class LostRun(NamedTuple):
         return int(self.last["physical_offset"][0])
 
 
-class Bounds(NamedTuple):
-    """Which part of the log the join knows."""
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """The log that queues are compared with: its units, and which part of it is known."""
 
-    log_start: int
-    log_end: int
-    dispatched: int
-    is_closed: bool
-    deleted_meanwhile: tuple[tuple[int, int], ...] = ()  # ranges of the log that were deleted before they were read
+    scratch: Scratch | None
+    ranges: tuple[RangeUnits, ...]
+    start: int
+    end: int
+    dispatched: int = EVERYTHING  # records from it on may have no units yet
+    light_dispatched: int = EVERYTHING  # the same for light queues, where they are in RocksDB alone
+    is_closed: bool = True
+    kept: tuple[RangeUnits, ...] = ()  # units of records that only the lake has: those that are there are matched
+    deleted_meanwhile: tuple[tuple[int, int], ...] = ()  # ranges that were deleted before they were read
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that no file holds
     damaged: tuple[tuple[int, int], ...] = ()  # ranges that hold no record, but for bridges over lost ones
-    topics: TopicTable = TopicTable()  # says which topics were deleted
+    topics: TopicTable = TopicTable()  # says which topics were deleted  # noqa: RUF009 - a tuple
+    write: Write | None = None  # writes rows, if they are wanted
 
     def lost_within(self, start: int, end: int) -> Sequence[tuple[int, int]]:
         """Return the ranges that have a part in [start, end) and hold no record any more."""
@@ -84,17 +98,74 @@ class Bounds(NamedTuple):
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Remainder:
-    """The unmatched units and places of one queue."""
+    """The unmatched units and places of one queue: gathered range by range, then closed."""
 
     queue: StoredQueue
-    gaps: tuple[tuple[int, int], ...]  # positions that no record of this run claims
-    first_live: int | None  # the first position that one claims
-    units: Units  # expected, in the order of the log, that were not at their address
-    tags: tuple[str | None, ...] = ()
+    tags: list[str | None] = field(default_factory=list)
+    lost: list[LostRun] = field(default_factory=list)  # expected, whose places are in no file
+    gaps: Sequence[tuple[int, int]] = ()  # positions that no record of this run claims
+    first_live: int | None = None  # the first position that a record claims that the log still has
     open_from: int | None = None  # after this position a broker may write while we look
-    lost: tuple[LostRun, ...] = ()  # expected, whose places are in no file
+    units: Units = field(default_factory=lambda: np.empty(0, PACKED_UNIT))  # expected, that were not at their address
+    _left: list[Units] = field(default_factory=list)
+    _runs: list[tuple[int, int]] = field(default_factory=list)  # that are matched: position and length
+    _kept_runs: list[tuple[int, int]] = field(default_factory=list)  # the same of records that only the lake has
+
+    def add_matched(self, positions: NDArray[np.int64], *, is_kept: bool) -> None:
+        """Note the places of units that are matched."""
+        known = self._kept_runs if is_kept else self._runs
+        for start, length in runs(positions):
+            if known and sum(known[-1]) == start:
+                known[-1] = known[-1][0], known[-1][1] + length
+            else:
+                known.append((start, length))
+
+    def add_left(self, part: GroupUnits, chosen: NDArray[np.bool_]) -> None:
+        """Keep the units that are at no address; without rows those of lost files as runs."""
+        units = part.units[chosen]
+        if part.tag_numbers is not None:
+            self.tags += (part.tags[tag] if tag >= 0 else None for tag in part.tag_numbers[chosen].tolist())
+        elif part.name.kind is QueueKind.PLAIN:
+            is_lost = ~have_file(self.queue, units["queue_offset"])
+            self._add_lost(units[is_lost])
+            units = units[~is_lost]
+        self._left.append(units.copy())
+
+    def _add_lost(self, units: Units) -> None:
+        for some in slices(units.size, np.diff(units["queue_offset"]) != 1):
+            own = units[some]
+            run = LostRun(own[:1].copy(), own[-1:].copy(), own.size, int(own["store_timestamp"].max()))
+            last = self.lost[-1] if self.lost else None
+            if last and run.position == last.end and run.log_offset > last.last_offset:
+                length, newest_ms = last.length + run.length, max(last.newest_ms, run.newest_ms)
+                self.lost[-1] = LostRun(last.first, run.last, length, newest_ms)
+            else:
+                self.lost.append(run)
+
+    def close(self, log: KnownLog, start: int, seen_end: int) -> int:
+        """Settle which places are unmatched from *start* on; return up to where the queue is taken now."""
+        # A gap is a run of units that no record of this run matched, from the watermark to the end that was seen. With
+        # a limit (a store that is written to, or a run in steps) the last gap may be of records that come later: it
+        # counts up to the first unit that is newer than the limit, and the rest stays open, from `open_from` on, for
+        # the next run.
+        matched = np.array(sorted([*self._kept_runs, *self._runs]), np.int64).reshape(-1, 2)
+        end = max(seen_end, int(matched.sum(axis=1).max(initial=0)))
+        gaps = list(gaps_between(start, end, matched))
+        if gaps and gaps[-1][1] == end and log.dispatched != EVERYTHING:
+            self.open_from = gaps.pop()[0]
+            end = _first_newer(self.queue, self.open_from, end, log.dispatched)
+            gaps += [(self.open_from, end)] * (end > self.open_from)
+        self.gaps, self.units = gaps, np.concatenate([self.units, *self._left])
+        self.first_live = min(self._runs)[0] if self._runs else None
+        self._left, self._runs, self._kept_runs = [], [], []
+        return end
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every unit is matched."""
+        return not (self.gaps or self.units.size or self.lost)
 
     def has_gap_at(self, position: int) -> bool:
         """Return whether *position* is in a gap."""
@@ -104,6 +175,49 @@ class Remainder:
     def is_lost_at(self, position: int) -> bool:
         """Return whether *position* is in no file, and a record has its unit there."""
         return any(run.position <= position < run.end for run in self.lost)
+
+
+def gaps_between(start: int, end: int, matched: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of [*start*, *end*) that no matched run covers."""
+    starts = np.minimum(np.append(matched[:, 0], end), end)
+    ends = np.maximum.accumulate(np.append(start, matched.sum(axis=1)))
+    are_gaps = starts > ends
+    yield from zip(ends[are_gaps].tolist(), starts[are_gaps].tolist(), strict=True)
+
+
+def runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield start and length of each run of positions that follow each other."""
+    some = slices(positions.size, np.diff(positions) != 1)
+    return ((int(positions[one.start]), one.stop - one.start) for one in some)
+
+
+def _first_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:
+    """
+    Return the position of the first unit in [start, end) that is newer than the first look.
+
+    Older ones may be after it where recovery cut the queue: they wait until they are written over.
+    """
+    for first, last in _in_files(queue, start, end):  # between files there may be very many places, and no unit
+        newer = np.flatnonzero(units_of(queue, first, last)["physical_offset"] >= dispatched)
+        if newer.size:
+            return first + int(newer[0])
+    return end
+
+
+def _in_files(queue: StoredQueue, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of [start, end) that files hold, some places at a time."""
+    for file in queue.files:
+        first, stop = file.base_offset // queue.unit_size, -(-file.end // queue.unit_size)
+        yield from chunks(max(start, first), min(end, stop), AT_ONCE)
+
+
+def have_file(queue: StoredQueue, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which places of a queue are in one of its files."""
+    there = np.zeros(positions.size, np.bool_)
+    for file in queue.files:
+        first, last = file.base_offset // queue.unit_size, file.end // queue.unit_size
+        there |= (positions >= first) & (positions < last)
+    return there
 
 
 class OddUnit(NamedTuple):
@@ -134,28 +248,26 @@ class OddUnit(NamedTuple):
 Sorted = tuple[int, Units, NDArray[np.bool_], NDArray[np.bool_], list[OddUnit]]
 
 
-def sorted_out(remainder: Remainder, bounds: Bounds) -> Iterator[Sorted]:
+def sorted_out(remainder: Remainder, log: KnownLog) -> Iterator[Sorted]:
     """Yield the units in the gaps, some at a time: first place, units, which have expired or are blanks, odd ones."""
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN
     wanted = np.unique(remainder.units["queue_offset"]) if is_plain else np.empty(0, np.int64)
-    deleted_ranges = np.array(bounds.deleted_meanwhile, np.int64).reshape(-1, 2)
-    for start, stop in _stretches(remainder):
-        if stop - start > _AT_ONCE:
-            continue
+    deleted_ranges = np.array(log.deleted_meanwhile, np.int64).reshape(-1, 2)
+    for start, stop in (part for gap in remainder.gaps for part in _in_files(queue, *gap)):
         units, places = units_of(queue, start, stop), np.arange(start, stop)
         before = places < (stop if remainder.first_live is None else remainder.first_live)
         blanks = (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0) & before & ~np.isin(places, wanted)
         offsets = units["physical_offset"]
         # Of a range that was not read, units are after those of records that were: there is no `before`.
-        deleted = (offsets < bounds.log_start) & (offsets + units["size"] <= bounds.log_start) & before
+        deleted = (offsets < log.start) & (offsets + units["size"] <= log.start) & before
         starts, ends = (np.searchsorted(deleted_ranges[:, side], offsets, "right") for side in (0, 1))
         deleted |= (starts > ends) & ~np.isin(offsets, remainder.units["physical_offset"])
         expired = is_written(units) & deleted & ~blanks
         expired |= is_gone(units)
         newer = np.zeros(units.size, np.bool_)
         if remainder.open_from is not None:  # written since this run has settled its end: these are the next run's
-            newer = (places >= remainder.open_from) & (offsets >= bounds.dispatched)
+            newer = (places >= remainder.open_from) & (offsets >= log.dispatched)
         codes = stored_tags_codes(queue, units, ~(expired | blanks)) if is_plain else units["tags_code"]
         odd = [
             OddUnit(
@@ -168,74 +280,26 @@ def sorted_out(remainder: Remainder, bounds: Bounds) -> Iterator[Sorted]:
 
 
 def places_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
-    """Yield the large parts of the gaps that are in no file, and which no record of a lost file claims."""
-    for first, stop in _stretches(remainder):
-        if stop - first <= _AT_ONCE:
-            continue
-        at = first
-        for run in sorted(remainder.lost, key=lambda run: run.position):
-            if at < min(run.position, stop):
-                yield at, min(run.position, stop)
-            at = max(at, run.end)
-        if at < stop:
-            yield at, stop
-
-
-def _stretches(remainder: Remainder) -> Iterator[tuple[int, int]]:
     """
-    Yield the parts of the gaps: larger than others are those alone that no file holds.
+    Yield the parts of the gaps that are in no file, and which no record of a lost file claims.
 
     A file's name, or a record's queue offset, in which a bit has changed leaves room for any number of places.
     """
-    queue = remainder.queue
+    size = remainder.queue.unit_size
+    ends = ((file.base_offset // size, -(-file.end // size)) for file in remainder.queue.files)
+    held = [*((first, stop - first) for first, stop in ends), *((run.position, run.length) for run in remainder.lost)]
     for start, end in remainder.gaps:
-        at = start
-        for file in queue.files:
-            first, last = (max(at, min(place // queue.unit_size, end)) for place in (file.base_offset, file.end))
-            if first - at > _AT_ONCE:
-                yield at, first
-                at = first
-            yield from chunks(at, last, _AT_ONCE)
-            at = last
-        if at < end:
-            yield at, end
+        yield from gaps_between(start, end, np.array(sorted(held), np.int64).reshape(-1, 2))
 
 
-def unresolved(remainder: Remainder, bounds: Bounds) -> Iterator[int]:
+def unresolved(remainder: Remainder, log: KnownLog) -> Iterator[int]:
     """Yield the physical offsets that only the log can explain."""
     own = set(remainder.units["physical_offset"].tolist())
-    for *_, odd in sorted_out(remainder, bounds):
+    for *_, odd in sorted_out(remainder, log):
         for unit in odd:
-            is_in_log = bounds.log_start <= unit.physical_offset < bounds.log_end
+            is_in_log = log.start <= unit.physical_offset < log.end
             if is_in_log and 0 < unit.size < PRE_BLANK_SIZE and unit.physical_offset not in own:
                 yield unit.physical_offset
-
-
-def lost_runs(units: Units) -> Iterator[LostRun]:
-    """Yield the runs of units whose places follow each other."""
-    for some in slices(units.size, np.diff(units["queue_offset"]) != 1):
-        own = units[some]
-        newest_ms = int(own["store_timestamp"].max())
-        yield LostRun(own[:1].copy(), own[-1:].copy(), own.size, newest_ms)
-
-
-def joined_runs(parts: Iterable[LostRun]) -> tuple[LostRun, ...]:
-    """Return runs as few as possible; *parts* come in the order of the log."""
-    joined: list[LostRun] = []
-    for run in parts:
-        last = joined[-1] if joined else None
-        if last and run.position == last.end and run.log_offset > last.last_offset:
-            length, newest_ms = last.length + run.length, max(last.newest_ms, run.newest_ms)
-            joined[-1] = LostRun(last.first, run.last, length, newest_ms)
-        else:
-            joined.append(run)
-    return tuple(joined)
-
-
-def runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield start and length of each run of positions that follow each other."""
-    some = slices(positions.size, np.diff(positions) != 1)
-    return ((int(positions[one.start]), one.stop - one.start) for one in some)
 
 
 class RecordAt(NamedTuple):

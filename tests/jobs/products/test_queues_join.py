@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.products.queues.differences import DifferenceKind
-from jobs.products.queues.matching import Comparison, compare_group, gaps_between
+from jobs.products.queues.join import compare_group
 from jobs.products.queues.settling import displaced_runs, lost_between, of_displaced
 from jobs.products.queues.unit_files import group_of, has_units, read_units, write_units
-from jobs.products.queues.unmatched import Bounds
+from jobs.products.queues.unmatched import KnownLog, gaps_between
 from jobs.storage.scratch import Scratch
-from jobs.store.queue_ends import EVERYTHING
 from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
 from rmq_formats.consumequeue.layout import UNIT
@@ -83,10 +82,7 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
 
     def result(count: int) -> bytes:
         end = count * ranges[0].units.size * SIZE
-        bounds = Bounds(0, end, EVERYTHING, is_closed=True)
-        compared, unsettled = compare_group(
-            (0, queues), comparison=Comparison(scratch, tuple(files[:count]), (), bounds)
-        )
+        compared, unsettled = compare_group((0, queues), log=KnownLog(scratch, tuple(files[:count]), 0, end))
         assert compared.matched == compared.expected == count * ranges[0].units.size
         assert not compared.differences
         assert not unsettled

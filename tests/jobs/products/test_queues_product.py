@@ -422,7 +422,7 @@ def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_r
     def write_over() -> None:
         new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
 
-    with patch("jobs.products.queues.matching.settle", preceded(settle, write_over)):
+    with patch("jobs.products.queues.join.settle", preceded(settle, write_over)):
         ingest(request, OneByOne())
     new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
     ingest(request, OneByOne())

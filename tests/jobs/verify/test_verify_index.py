@@ -19,12 +19,9 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
 from jobs.verify.index import verify_index
-from rmq_formats.commitlog.layout import MAGIC_V1
-from rmq_formats.commitlog.record import encode_record, new_record
-from rmq_formats.indexfile.file import IndexFile, index_keys
-from rmq_formats.indexfile.layout import HEADER, Geometry, IndexHeader, decode_header
+from rmq_formats.indexfile.file import index_keys
+from rmq_formats.indexfile.layout import HEADER, Geometry, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import GOLDEN, SCENARIO, StoreOf
@@ -213,38 +210,6 @@ def test_a_file_that_a_broker_fills_while_the_log_is_read_explains_the_checkpoin
     path.write_bytes(encode_checkpoint(decode_checkpoint(path.read_bytes())._replace(index_timestamp=time)))
 
     assert [finding.kind for finding in checked(store, filled_meanwhile=1).findings] == kinds
-
-
-def test_two_files_that_were_written_over_each_other_are_explained(tmp_path: Path) -> None:
-    """One message with more keys than a file takes, rolled twice in a millisecond: two files, one name."""
-    record = new_record(
-        topic=b"T",
-        magic_code=MAGIC_V1,
-        properties=b"KEYS\x01" + b" ".join(b"key%d" % number for number in range(50)) + b"\x02",
-        store_timestamp=1_700_000_000_000,
-    )
-    segment = encode_record(record).ljust(16384, b"\0")
-    (tmp_path / "commitlog").mkdir()
-    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(segment)
-    release = Release.of("5.3.3")
-    hashes = [index_key_hash(text) for text in index_keys(record, release)]
-    made: list[IndexFile] = []
-    previous: IndexHeader | None = None
-    over: bytearray | None = None
-    for number in range(3):
-        made.append(IndexFile.created(TINY, previous, over))
-        for key_hash in hashes[19 * number : 19 * (number + 1)]:
-            made[-1].put(key_hash, 0, record.store_timestamp, release.hash_slot_count)
-        previous = made[-1].header
-        over = bytearray(made[-1].encode()) if number == 1 else None
-    (tmp_path / "index").mkdir()
-    (tmp_path / "index" / "20231114221320000").write_bytes(made[0].encode())
-    (tmp_path / "index" / "20231114221320001").write_bytes(made[2].encode())
-    kinds = {finding.kind: finding for finding in checked(tmp_path, "5.3.3").findings}
-
-    assert set(kinds) == {"overwritten", "missing_index_entries"}
-    assert kinds["overwritten"].file == "index/20231114221320001"
-    assert kinds["missing_index_entries"].times == 19
 
 
 def without_index(store: Path, folder: Path) -> Path:
