@@ -9,25 +9,22 @@ the rebuilt files, the rules, the proofs, and the facts that the log could not t
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from jobs.console.amounts import counted
 from jobs.console.result import Judged, Result, Severity, worst_met
 from jobs.diagnosis.log_check import LogCheck
-from jobs.products.queues.join import CollectedLog, compare, log_end_of, topics_of
+from jobs.products.queues.join import collect_log, compare, topics_of
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
-from jobs.products.queues.unit_files import collect_units, discard_units
 from jobs.rebuild.lost_queues import select_lost
 from jobs.rebuild.queue_database import QueueOfRows, build_database, stored_ends
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, named, note_of
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_room
-from jobs.store.chain import ListedLog, read_from, read_what_stays
 from jobs.store.queue_ends import look
 from jobs.store.queue_files import QueueStorage, features_of
-from jobs.store.ranges import holes, plan_ranges
+from jobs.store.ranges import holes
 from jobs.store.release import ASSUMED
 from jobs.store.store import Store, StoreRequest
 from jobs.store.topics import Fate, newest_times, topic_table
@@ -135,7 +132,10 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         seen = look(workers, store) if request.lost_only else None  # before the log is read
         topics = topics_of(store, seen.queues) if seen is not None else None
         check = LogCheck()
-        log = _read_log(request, workers, recipe, store, check if request.lost_only else None)
+        log = collect_log(
+            *(workers, store, recipe.rules, recipe.groups, scratch if recipe.groups > 1 else None),
+            *(request.range_size, check if request.lost_only else None),
+        )
         summary.from_offset, summary.records = log.start, sum(one.records for one in log.ranges)
         summary.gaps = [(first, last) for _, first, last in holes(store.segments) if first >= log.start]
         summary.damaged_bytes = sum(end - first for first, end in log.damaged)
@@ -175,19 +175,6 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     )
     flush_directory(out)
     return summary
-
-
-def _read_log(
-    request: RebuildQueuesRequest, workers: Workers, recipe: QueueRecipe, store: Store, check: LogCheck | None
-) -> CollectedLog:
-    """Collect the units of the log; *check* sees each record."""
-    log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size)).narrow()
-    scratch = recipe.scratch if recipe.groups > 1 else None
-    task = partial(collect_units, rules=recipe.rules, groups=recipe.groups, scratch=scratch)
-    outcomes = read_what_stays(workers, log, task, partial(discard_units, scratch), check)
-    start = read_from(log, outcomes)
-    units = [outcome.payload for outcome in outcomes]
-    return CollectedLog(units, scratch, recipe.groups, start, log_end_of(outcomes, start))
 
 
 def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:

@@ -148,10 +148,6 @@ class ListedLog(NamedTuple):
     store: Store
     ranges: Sequence[Range]
 
-    def narrow(self) -> "ListedLog":
-        """Return the log to be read in smaller windows, for tasks that keep little of each record."""
-        return self._replace(ranges=[replace(range_, window=_NARROW) for range_ in self.ranges])
-
 
 class CutBackError(FileNotFoundError):
     """The newest segments are missing: a broker that recovers from a crash has taken back the end of its log."""
@@ -224,22 +220,23 @@ def read_what_stays(
     task: Task[T],
     discard: Callable[[T], object],
     collector: LogCollector | None = None,
-) -> list[Outcome[T]]:
-    """Run *task* on the ranges of a log; return those after the last segment that was deleted meanwhile."""
-    outcomes = read_chained(workers, log.ranges, task, discard, collector)
+) -> tuple[int, list[Outcome[T]]]:
+    """
+    Run *task*, which keeps little of each record, on the ranges of a log.
+
+    Return where the part begins that retention left, and the outcomes after the last segment deleted meanwhile.
+    """
+    ranges = [replace(range_, window=_NARROW) for range_ in log.ranges]
+    outcomes = read_chained(workers, ranges, task, discard, collector)
     confirm_deleted(log.store, outcomes)
     deleted = {outcome.range.location for outcome in outcomes if outcome.seen.was_deleted}
     first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in deleted), default=0)
     for outcome in outcomes[:first]:
         discard(outcome.payload)
-    return outcomes[first:]
-
-
-def read_from(log: ListedLog, outcomes: Sequence[Outcome[T]]) -> int:
-    """Return the start of the log that was read: as it was listed, or after the segments deleted meanwhile."""
-    if [one.range.start_offset for one in outcomes[:1]] == [range_.start_offset for range_ in log.ranges[:1]]:
-        return log.store.start_offset
-    return outcomes[0].range.start_offset if outcomes else max(range_.end_offset for range_ in log.ranges)
+    stays = outcomes[first:]
+    if not first:
+        return log.store.start_offset, stays
+    return stays[0].range.start_offset if stays else max(range_.end_offset for range_ in ranges), stays
 
 
 def begun_again(store: Store, look: Callable[[Store], T]) -> T:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import ListedLog, LogCollector, read_from, read_what_stays
+from jobs.store.chain import ListedLog, LogCollector, read_what_stays
 from jobs.store.ranges import Range, holes
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
@@ -221,14 +221,12 @@ def collect_keys(  # noqa: PLR0913, PLR0917 - the log, its rules, and the extras
 ) -> KeyRow:
     """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
-    log = log.narrow()
 
     def discard(span: RangeKeys) -> None:
         if span.file:
             scratch.delete(span.file)
 
-    outcomes = read_what_stays(workers, log, task, discard, collector)
-    start = read_from(log, outcomes)
+    start, outcomes = read_what_stays(workers, log, task, discard, collector)
     gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
     return KeyRow(scratch, tuple(outcome.payload for outcome in outcomes), start, gaps)
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from jobs.lake.table_file import Action
 from jobs.products.queues.differences import Difference, DifferenceKind, JoinResult, LackingQueue, NewerRun
-from jobs.products.queues.rows import RowBlock, Status, batches_of, expected_rows
+from jobs.products.queues.rows import RowBlock, Status, batches_of, block_of
 from jobs.products.queues.settling import settle
 from jobs.products.queues.unit_files import (
     GroupUnits,
@@ -36,15 +36,7 @@ from jobs.products.queues.unit_files import (
 )
 from jobs.products.queues.unmatched import KnownLog, Remainder, Resolved, Rows, Write, resolve, unresolved
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.chain import (
-    ListedLog,
-    LogCollector,
-    Outcome,
-    confirm_deleted,
-    deleted_ranges,
-    read_chained,
-    watermark,
-)
+from jobs.store.chain import ListedLog, LogCollector, read_what_stays, watermark
 from jobs.store.queue_ends import EVERYTHING, Look, look
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import holes, plan_ranges
@@ -76,7 +68,7 @@ class CollectedLog(NamedTuple):
     ranges: Sequence[RangeUnits]
     scratch: Scratch | None
     groups: int
-    start: int  # where the oldest record was when the store was listed
+    start: int  # where it begins, without what retention took before it was read
     end: int
     deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that retention took before they were read
     kept: Sequence[RangeUnits] = ()  # units of records before the start, which the lake still has
@@ -87,10 +79,22 @@ class CollectedLog(NamedTuple):
         return [damaged for part in self.ranges for damaged in part.damaged]
 
 
-def log_end_of(outcomes: Sequence[Outcome[T]], start: int) -> int:
-    """Return the end of a log that was read from *start* on."""
+def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its units go
+    workers: Workers,
+    store: Store,
+    rules: QueueRules,
+    groups: int,
+    scratch: Scratch | None,
+    range_size: int = DEFAULT_RANGE_SIZE,
+    collector: LogCollector | None = None,
+) -> CollectedLog:
+    """Read a log and collect its units; *collector* sees each record."""
+    log = ListedLog(store, plan_ranges(store, store.start_offset, range_size))
+    task = partial(collect_units, rules=rules, groups=groups, scratch=scratch)
+    start, outcomes = read_what_stays(workers, log, task, partial(discard_units, scratch), collector)
     open_ends = (outcome.seen.open_at for outcome in outcomes if outcome.seen.open_at is not None)
-    return next(open_ends, watermark(outcomes, start))
+    end = next(open_ends, watermark(outcomes, start))
+    return CollectedLog([outcome.payload for outcome in outcomes], scratch, groups, start, end)
 
 
 def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
@@ -107,13 +111,7 @@ def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     groups = count_groups(store.log_size)
     # Units of a small log stay in memory.
     with scratch_for(scratch_location, workers.options) if groups > 1 else nullcontext() as scratch:
-        task = partial(collect_units, rules=rules, groups=groups, scratch=scratch)
-        ranges = ListedLog(store, plan_ranges(store, store.start_offset, range_size)).narrow().ranges
-        outcomes = read_chained(workers, ranges, task, partial(discard_units, scratch), collector)
-        confirm_deleted(store, outcomes)
-        units = [outcome.payload for outcome in outcomes]
-        end, deleted = log_end_of(outcomes, store.start_offset), deleted_ranges(outcomes)
-        log = CollectedLog(units, scratch, groups, store.start_offset, end, deleted)
+        log = collect_log(workers, store, rules, groups, scratch, range_size, collector)
         return compare(workers, store, rules, seen, log, topics)
 
 
@@ -266,7 +264,7 @@ class _GroupTask:
         if part.tag_numbers is not None:
             is_deleted = log.topics.fate(part.name.topic, newest_ms) is Fate.DELETED
             status = Status.DELETED if is_deleted else Status.MISSING
-            yield expected_rows(part.name, part.units, status, part.tag_numbers)
+            yield block_of(part.name, part.units, status, part.tag_numbers)
 
     def _match(self, own: Remainder, part: GroupUnits, number: int) -> Iterator[RowBlock]:
         """
@@ -339,4 +337,4 @@ def _blocks(
             tags = part.tag_numbers[chosen] if part.tag_numbers is not None else None
             fields = tuple(name for name, is_right in (("size", has_size), ("tags_code", has_code)) if not is_right)
             status = Status.MISMATCHED if fields else Status.MATCHED
-            yield expected_rows(part.name, units, status, tags)._replace(mismatch=fields)
+            yield block_of(part.name, units, status, tags)._replace(mismatch=fields)

@@ -36,8 +36,8 @@ from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, Queu
 
 def start(run: Run, state: State | None) -> Started[RangeUnits]:
     """Probe the queues before the log is read: each unit that is in them now has its record in the log then."""
-    if state is not None and run.back_to is not None:
-        state = cut_back(state, run.back_to)
+    if state is not None and run.back_to is not None:  # the broker has cut off its log there
+        state = {**state, **{name: min(state[name], run.back_to) for name in ("dispatched", "boundary")}}
     takes = run.selection.takes_or_all
     taken_to = int(state["dispatched"]) if state else 0
     seen = look(run.workers, run.store, _watermarks(state), taken_to, takes)
@@ -115,19 +115,11 @@ def _collect(  # noqa: PLR0913, PLR0917 - rules and place of a run, then the lim
     to_offset: int,
     start: int,
 ) -> RangeCollector:
-    """
-    Return the collector of the units of records in [*from_offset*, *to_offset*), of the range from *start* on.
-
-    Where topics are excluded, tags are hidden: units of any queue may be of messages that were sent to another topic,
-    delayed, retried or dispatched twice.
-    """
+    """Return the collector of the units of records in [*from_offset*, *to_offset*), of the range from *start* on."""
     if scratch is not None and is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
     file = naming.name(f"{start:020d}", ".units")
-    return RangeCollector(
-        rules, groups, scratch, file, from_offset, to_offset, selection.takes_or_all, with_tags=True,
-        hides_tags=bool(selection.exclude_topics),
-    )  # fmt: skip
+    return RangeCollector(rules, groups, scratch, file, from_offset, to_offset, selection)
 
 
 def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: ExitStack) -> Collector[RangeUnits]:
@@ -174,11 +166,6 @@ def notes_of_undecided(joined: JoinResult) -> Iterator[str]:
             topics.setdefault(one.queue.topic, joined.topics.explain(one.queue.topic))
     for topic, why in topics.items():
         yield f"undecided: the topic {topic!r} was deleted, or its queues are lost: {why}"
-
-
-def cut_back(state: State, offset: int) -> State:
-    """Return the state of a store whose broker has cut off its log at *offset*."""
-    return {**state, **{name: min(state[name], offset) for name in ("dispatched", "boundary")}}
 
 
 def state_of(joined: JoinResult, state: State | None = None) -> State:

@@ -46,35 +46,25 @@ class RowBlock(NamedTuple):
     mismatch: tuple[str, ...] = ()
 
 
-def expected_rows(name: QueueName, units: Units, status: Status, tags: NDArray[np.int32] | None = None) -> RowBlock:
-    """Return rows of the units that records should have; *tags* are numbers of texts."""
-    return RowBlock(
-        name,
-        units["queue_offset"],
-        units["physical_offset"],
-        units["size"],
-        units["tags_code"],
-        units["batch_count"] if name.kind is QueueKind.BATCH else None,
-        status,
-        units["store_timestamp"],
-        tags,
-    )
-
-
-def stored_rows(
-    name: QueueName, positions: NDArray[np.int64], units: Units, status: Status, *, is_pre_blank: bool = False
+def block_of(
+    name: QueueName,
+    units: Units,
+    status: Status,
+    tags: NDArray[np.int32] | None = None,
+    places: NDArray[np.int64] | None = None,
 ) -> RowBlock:
-    """Return rows of units as they are stored at *positions*, without what records say of them."""
-    is_batch = name.kind is QueueKind.BATCH
+    """Return rows of the units that records should have; of stored ones, at *places*, without what records say."""
+    is_batch, is_stored = name.kind is QueueKind.BATCH, places is not None
     return RowBlock(
         name,
-        units["base_offset"] if is_batch else positions,
+        units["base_offset"] if is_batch and is_stored else units["queue_offset"] if places is None else places,
         units["physical_offset"],
         units["size"],
         units["tags_code"],
         units["batch_count"] if is_batch else None,
         status,
-        is_pre_blank=is_pre_blank,
+        None if is_stored else units["store_timestamp"],
+        tags,
     )
 
 

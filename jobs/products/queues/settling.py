@@ -22,7 +22,7 @@ from jobs.products.queues.differences import (
     JoinResult,
     merged,
 )
-from jobs.products.queues.rows import RowBlock, Status, expected_rows, stored_rows
+from jobs.products.queues.rows import RowBlock, Status, block_of
 from jobs.products.queues.unmatched import (
     AT_ONCE,
     DAMAGED,
@@ -85,7 +85,6 @@ class _Settling:
             self._differences += (replace(one, log_offset=log_offset) for one in of_displaced(self._name, run))
         self._joined.misplaced += len(self._displaced)
         self._name_missing()
-        self._joined.differences += merged(self._differences)
 
     def _find_beginning(self) -> int:
         """Return the offset of the newest first message of the queue; older ones are of a deleted topic."""
@@ -99,7 +98,8 @@ class _Settling:
         some = units[chosen]
         if some.size and not is_gone(some).all():
             positions = start + np.flatnonzero(chosen)
-            self.blocks.append(stored_rows(self._name, positions, some, Status.EXPIRED, is_pre_blank=is_blank))
+            block = block_of(self._name, some, Status.EXPIRED, places=positions)
+            self.blocks.append(block._replace(is_pre_blank=is_blank))
 
     def _explain(self, unit: OddUnit) -> None:
         position, offset = unit.position, unit.physical_offset
@@ -109,7 +109,7 @@ class _Settling:
         if unit.is_blank or offset < 0 or unit.size <= 0:
             kind = DifferenceKind.BLANK_INSIDE if unit.is_blank else DifferenceKind.CORRUPT
             self._differ(kind, position, "a blank" if unit.is_blank else unit.text)
-            self._row(unit, Status.DANGLING, is_pre_blank=unit.is_blank)
+            self._row(unit, Status.DANGLING)
             return
         number, record = int(np.searchsorted(self._offsets, offset)), self._resolved.get(offset)
         if number < self._offsets.size and self._offsets[number] == offset:
@@ -233,7 +233,7 @@ class _Settling:
             if self._with_rows:
                 status = Status.DELETED if kind is DifferenceKind.DELETED_TOPIC else Status.MISSING
                 tags = self._tag_number(self._remainder.tags[number])
-                self.blocks.append(expected_rows(self._name, self._units[number : number + 1], status, tags))
+                self.blocks.append(block_of(self._name, self._units[number : number + 1], status, tags))
             named = bad.get(position) if self._name.kind is QueueKind.PLAIN else None
             if named is None or kind in OF_EARLIER_QUEUE.values():
                 missing |= {position} if kind is DifferenceKind.MISSING else set()
@@ -249,11 +249,11 @@ class _Settling:
         def is_bad(position: int) -> bool:
             return position in bad or (remainder.is_lost_at(position) and remainder.has_gap_at(position))
 
-        self._differences = [
+        self._joined.differences += (
             difference
             for difference in merged(self._differences)
             if difference.kind is not DifferenceKind.MISPLACED or not follows(difference, missing.__contains__, is_bad)
-        ]
+        )
 
     def _kind_of_missing(self, position: int, physical_offset: int) -> DifferenceKind:
         """Return why a record has no unit; messages before the beginning of the queue are of a deleted topic."""
@@ -311,16 +311,13 @@ class _Settling:
         status: Status,
         mismatch: Sequence[str] = (),
         record: RecordAt | None = None,
-        *,
-        is_pre_blank: bool = False,
     ) -> None:
         if self._with_rows:
-            position = np.array([unit.position])
-            block = stored_rows(self._name, position, unit.stored, status, is_pre_blank=is_pre_blank)
+            block = block_of(self._name, unit.stored, status, places=np.array([unit.position]))
             if record is not None:
                 time = np.array([record.store_timestamp], np.int64)
                 block = block._replace(store_timestamp=time, tag_numbers=self._tag_number(record.tags))
-            self.blocks.append(block._replace(mismatch=tuple(mismatch)))
+            self.blocks.append(block._replace(mismatch=tuple(mismatch), is_pre_blank=unit.is_blank))
 
     def _tag_number(self, text: str | None) -> NDArray[np.int32]:
         if text is None:

@@ -6,7 +6,7 @@ task of a group reads one section of every file, in the order of the log, and ne
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from uuid import uuid4
 from zlib import crc32
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
 from jobs.store.ranges import Range
+from jobs.store.selection import Selection
 from jobs.store.units import Units
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -70,16 +71,18 @@ class RangeCollector:
         file: str,
         from_offset: int = 0,
         to_offset: int = MAX_LONG,
-        takes: Callable[[str], bool] | None = None,
-        *,
-        with_tags: bool = False,
-        hides_tags: bool = False,
+        selection: Selection | None = None,
     ) -> None:
-        """Begin; *takes* chooses topics, and nothing of the others is written, and no tags if they are hidden."""
-        self._takes, self._with_tags, self._hides_tags = takes, with_tags, hides_tags
+        """
+        Begin; a *selection* chooses topics, of which tags are written as well, and nothing of the others.
+
+        Where topics are excluded, tags are hidden: units of any queue may be of messages that were sent to another
+        topic, delayed, retried or dispatched twice.
+        """
+        self._selection = selection
         self._groups, self._scratch, self._file = groups, scratch, file
         self._from, self._to = from_offset, to_offset
-        self._collector = UnitCollector(rules, with_tags=with_tags)
+        self._collector = UnitCollector(rules, with_tags=selection is not None)
         self._records = 0
         self._damaged: list[tuple[int, int]] = []
         self._taken_to: int | None = None
@@ -99,11 +102,11 @@ class RangeCollector:
 
     def finish(self) -> RangeUnits:
         """Write the units."""
-        packed = self._collector.finish()
-        if self._hides_tags:
+        packed, selection = self._collector.finish(), self._selection
+        if selection is not None and selection.exclude_topics:
             packed = packed._replace(tag_numbers=np.full_like(packed.tag_numbers, -1), tags=[])
-        queues = [(name, at) for name, at in packed.queues() if self._takes is None or self._takes(name.topic)]
-        units = write_units(self._scratch, self._file, packed, queues, self._groups, with_tags=self._with_tags)
+        queues = [(name, at) for name, at in packed.queues() if selection is None or selection.takes(name.topic)]
+        units = write_units(self._scratch, self._file, packed, queues, self._groups, with_tags=selection is not None)
         return units._replace(records=self._records, damaged=tuple(self._damaged), taken_to=self._taken_to)
 
 
