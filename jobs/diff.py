@@ -206,7 +206,6 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
 
 
 def _segments(store: Store, plan: Plan | None, known: KnownStore) -> Iterator[SegmentDiff]:
-    """Yield every segment that a side has."""
     of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
     of_lake = {one.base_offset: SegmentWork.of(plan, one) for one in plan.segments} if plan else {}
     assert known.newest is not None

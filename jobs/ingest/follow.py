@@ -218,12 +218,10 @@ class _Place:
         return replace(place, before=place.around()[0])
 
     def files_now(self) -> Mapping[str, int]:
-        """List the log's folders."""
         found = ((folder, info) for folder in self.folders for info in self.storage.list_files(folder))
         return {join(folder, info.name): info.size for folder, info in found}
 
     def around(self) -> tuple[bytes, bytes]:
-        """Return some bytes before the end, and after it."""
         before = after = b""
         for location, size in self.files.items():
             base_offset = offset_of_name(location.rpartition("/")[2])
@@ -237,7 +235,6 @@ class _Place:
         return before, after
 
     def has_changed(self) -> bool:
-        """Return whether a run may find something to do."""
         if not self.is_settled:
             return True
         try:

@@ -120,8 +120,6 @@ def _ingest(request: IngestRequest, workers: Workers, clock: Clock, *, is_again:
 
 @dataclass(slots=True)
 class _Run(NextRun):
-    """A store's next run."""
-
     store: Store
     is_registered: bool
     newest: Newest | None = None  # as it was when the run was planned

@@ -104,7 +104,6 @@ def _of_one_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[
 
 
 def _require_topics(selection: Selection, queues: Sequence[TierQueue]) -> None:
-    """Raise `TopicsError` if a pattern of topics matches no queue of the tier."""
     unmatched = selection.unmatched(queue.topic for queue in queues)
     if unmatched:
         raise TopicsError(f"{', '.join(unmatched)}: no topic of this tier matches; nothing was committed")
@@ -112,8 +111,6 @@ def _require_topics(selection: Selection, queues: Sequence[TierQueue]) -> None:
 
 @dataclass(slots=True)
 class _TierRun(NextRun):
-    """A tier's next run, in steps that are runs of their own."""
-
     queues: Sequence[TierQueue]
 
     def steps(self) -> Iterator[Summary]:

@@ -193,7 +193,6 @@ class PieceCollector:
             self._write(LogPiece(kind, start, end - start, None))
 
     def _write_bytes(self, kind: str, offset: int, data: memoryview) -> None:
-        """Write bytes that are at hand, and their place."""
         self._write(LogPiece(kind, offset, len(data), None))
         for start in range(0, len(data), ROW_SIZE):
             kept = bytes(data[start : start + ROW_SIZE]).rstrip(b"\0")

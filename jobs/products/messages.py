@@ -116,7 +116,6 @@ class _HeldRows:
         self._size = 0
 
     def add(self, row: Damage | LogPiece) -> None:
-        """Write a row."""
         self._rows.append(row)
         self._size += len(row.bytes or b"") if isinstance(row, LogPiece) else 0
         if len(self._rows) >= _ROWS_HELD or self._size >= _BYTES_HELD:
@@ -127,14 +126,11 @@ class _HeldRows:
         self._rows, self._size = [], 0
 
     def close(self) -> Action | None:
-        """Finish the file."""
         self._write()
         return self._file.close()
 
 
 class _RangeMessages:
-    """Writes the messages and the damage of one range."""
-
     def __init__(self, shared: _Shared, range_: Range, files: ExitStack) -> None:
         """Create nothing yet: a file is created by its first row."""
         output, self._rules, self._selection, self._from_offset, self._unmatched = shared
@@ -155,7 +151,6 @@ class _RangeMessages:
         return self._selection.takes(topic)
 
     def add(self, item: Records | Piece) -> None:
-        """Write the rows of some records, or of some damage."""
         unread = self._pieces.add(item)
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
@@ -183,7 +178,6 @@ class _RangeMessages:
         self._quarantine.add(damage if self._pieces.with_bytes else damage._replace(sample=None))
 
     def finish(self) -> Made[_RangeRead]:
-        """Finish the files."""
         self._pieces.finish()
         files = {
             MESSAGES.name: self._messages.close(),

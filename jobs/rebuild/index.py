@@ -13,7 +13,6 @@ from datetime import tzinfo
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.console.result import Judged, Severity, worst_met
@@ -213,16 +212,10 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     return result
 
 
-class Before(NamedTuple):
-    """A store before a rebuild, its index files, and the settings to build by."""
-
-    store: Store
-    files: list[RealFile]
-    settings: Settings
-
-
-def look(request: RebuildIndexRequest, options: Mapping[str, str], readers: int = 1) -> Before:
-    """List the store and settle its settings; `UndecidedError` for one that has to be given."""
+def look(
+    request: RebuildIndexRequest, options: Mapping[str, str], readers: int = 1
+) -> tuple[Store, list[RealFile], Settings]:
+    """List the store and its index files, and settle the settings; `UndecidedError` for one that has to be given."""
     store = request.listed(options, readers)
     store.require_log()
     check_room(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
@@ -234,7 +227,7 @@ def look(request: RebuildIndexRequest, options: Mapping[str, str], readers: int 
             "how many slots and entries the broker's index files have",
             ("--hash-slots", slots, "--index-num", entries),
         )
-    return Before(store, files, settings)
+    return store, files, settings
 
 
 def _time_of(start: int, row: KeyRow) -> int:
@@ -259,7 +252,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
     """Return the keys of the log, the files to build in place of lost ones, and what is known of each file."""
     store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
     check = LogCheck()
-    explanation = explain(workers, log, files, geometry, rules, scratch, lambda: check.doubtful, check)
+    explanation = explain(workers, log, files, geometry, rules, scratch, check)
     row, found = explanation.row, explanation.files
     held: set[str] = set()
     proof: _Proof | None = None

@@ -122,8 +122,6 @@ _OPEN = frozenset({_UNDECIDED, _UNKNOWN_TOPIC})
 
 
 class _Judge:
-    """Decides file by file."""
-
     def __init__(
         self, store: Store, settings: QueueSettings, joined: JoinResult, out: Path, built: Sequence[BuiltQueue]
     ) -> None:
@@ -355,7 +353,6 @@ def _units(data: bytes, name: QueueName) -> Units:
 
 
 def _first_of(file: BuiltFile, queue: BuiltQueue) -> int:
-    """Return the position in its queue of a file's first unit."""
     return int(Path(file.path).name) // queue.name.kind.layout.size
 
 

@@ -135,8 +135,6 @@ def _build_tables(
 
 
 class _Queue:
-    """One queue, and those of its units that are in no table yet."""
-
     def __init__(self, recipe: QueueRecipe) -> None:
         self.waiting: list[Units] = []
         self._builder = RowBuilder(recipe.lost, recipe.segments)
@@ -160,7 +158,6 @@ class _Queue:
 
 
 def _write_waiting(folder: Path, queues: dict[QueueName, _Queue]) -> str:
-    """Write a table of the units that wait."""
     prefixes = {QueuePrefix(name.topic, name.queue_id): queue for name, queue in queues.items() if queue.waiting}
     path = str(folder / f"table-{uuid4()}.sst")
     write_table(path, _rows(prefixes))

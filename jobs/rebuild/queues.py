@@ -133,8 +133,6 @@ def _together(scratch: Scratch, group: int, ranges: Sequence[RangeUnits]) -> Ite
 
 
 class _Queue:
-    """One queue that is being written."""
-
     def __init__(self, recipe: QueueRecipe, name: QueueName, attempt: Path) -> None:
         self._name = name
         self._directory = Path(recipe.directory)

@@ -307,7 +307,6 @@ class _Parts:
         self.unread: str | None = None
 
     def table(self, table: ConfigTable) -> tuple[_Table, str]:
-        """Return a table and the place that it was read from."""
         config, stored = self._json(table.file), self._database(table)
         if stored is not None and stored.counts_beside(config or None):
             return stored.rows, stored.folder

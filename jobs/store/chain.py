@@ -11,7 +11,7 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from jobs.store.range_reader import RangeReader, Seen
 from jobs.store.ranges import Newest, Range, balanced, beginning_of, written_sizes
@@ -20,6 +20,9 @@ from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import is_unreadable
+
+if TYPE_CHECKING:
+    from jobs.diagnosis.log_check import LogCheck, RangeCheck
 
 T = TypeVar("T")
 Pieces = Iterator[Records | Piece]
@@ -34,28 +37,6 @@ class Outcome(NamedTuple, Generic[T]):
     payload: T
 
 
-class RangeCollector(Protocol):
-    """Collects facts of one range while its pieces pass to the task."""
-
-    def watch(self, pieces: Pieces) -> Pieces:
-        """Yield *pieces*, and look at each on its way."""
-
-
-class LogCollector(Protocol):
-    """Collects facts of the log during the first pass over it, next to the task."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether a pass has been made."""
-
-    @property
-    def of_range(self) -> Callable[[], RangeCollector]:
-        """Make the collector of one range, inside its task."""
-
-    def take(self, collected: Sequence[Any]) -> None:
-        """Take the collectors of all accepted ranges, in order."""
-
-
 def keep(_: object) -> None:
     """Discard nothing."""
 
@@ -65,7 +46,7 @@ def read_chained(
     ranges: Sequence[Range],
     task: Task[T],
     discard: Callable[[T], object] = keep,
-    collector: LogCollector | None = None,
+    collector: "LogCheck | None" = None,
 ) -> list[Outcome[T]]:
     """
     Run *task* on the ranges of the log, and return the outcomes that chain.
@@ -85,8 +66,8 @@ def read_chained(
 
 
 def run_collected(
-    range_: Range, pieces: Pieces, *, task: Task[T], of_range: Callable[[], RangeCollector]
-) -> tuple[T, RangeCollector]:
+    range_: Range, pieces: Pieces, *, task: Task[T], of_range: "type[RangeCheck]"
+) -> "tuple[T, RangeCheck]":
     """Run *task* on the pieces of a range that a new collector has looked at; return both results."""
     collector = of_range()
     return task(range_, collector.watch(pieces)), collector
@@ -219,7 +200,7 @@ def read_what_stays(
     log: ListedLog,
     task: Task[T],
     discard: Callable[[T], object],
-    collector: LogCollector | None = None,
+    collector: "LogCheck | None" = None,
 ) -> tuple[int, list[Outcome[T]]]:
     """
     Run *task*, which keeps little of each record, on the ranges of a log.

@@ -34,8 +34,6 @@ class Look(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """One queue at one look."""
-
     watermark: int
     end: int
     last: Unit | BatchUnit | None = None  # its last unit, if there is one
@@ -153,7 +151,6 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
 
 
 def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
-    """Return the end of any queue."""
     if known is None:
         end, watermark = queue.written_end(), queue.start
     else:

@@ -144,7 +144,6 @@ class StoredQueue:
         return bisect_left(range(end), physical_offset, self.start, key=offset)
 
     def _next_unit(self, position: int, end: int) -> Unit | BatchUnit | None:
-        """Return the first unit in [*position*, *end*) that is written."""
         look = 1
         while position < end:
             data = self.read(position, min(position + look, end))

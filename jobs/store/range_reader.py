@@ -120,7 +120,6 @@ class RangeReader:
         return self._looked[1] <= _MOST_LOOKS
 
     def _is_still(self, file: Reader, group: Records, at: int) -> bool:
-        """Return whether a second look at records gives the same bytes."""
         start = at + self._range.base_offset - group.base_offset
         end = int(group.positions[-1]) + int(group.sizes[-1])
         again = bytearray(min(_SLICE, end - start))

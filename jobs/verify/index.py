@@ -84,8 +84,7 @@ def verify_index(  # noqa: PLR0913, PLR0917 - the log, the settings, and the che
     with scratch_for(scratch_location, workers.options) as scratch:
         rules = settings.rules.value.rules
         geometry = settings.geometry.value
-        check = check or LogCheck()
-        explanation = explain(workers, log, files, geometry, rules, scratch, lambda: check.doubtful, check)
+        explanation = explain(workers, log, files, geometry, rules, scratch, check or LogCheck())
         behind = list(_behind(explanation, store))
         findings = [
             *(_finding(one) for one in explanation.files if one.verdict in _CAUSES),

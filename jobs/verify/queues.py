@@ -267,7 +267,6 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined:
 
 
 def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iterator[Finding]:
-    """Yield the queues that have records and no folder."""
     for name, (count, first, _, _) in sorted(joined.without_queue.items()):
         if name in left_out:
             continue

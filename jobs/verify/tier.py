@@ -41,8 +41,6 @@ _ONLY_BROKERS_WRITE = Step(
 
 
 class _Verified(NamedTuple):
-    """The result of verifying one queue."""
-
     log: list[Finding]
     queues: list[Finding]
     numbers: dict[str, int]  # of the log

@@ -72,8 +72,6 @@ def keys_of(records: Records) -> Iterator[QueueKeys]:
 
 
 class _File(NamedTuple):
-    """An index file, as a task has read it."""
-
     segment: Segment
     name: str  # below the root
     content: TierIndex | None
@@ -216,7 +214,6 @@ class _Comparison:
                 yield index, found
 
     def _finding(self, entries: Integers, field: str, expected: str, cause: str) -> Finding:
-        """Return the finding of some entries of one file, with the first one's place."""
         file, index = self._files[self._file[entries[0]]]
         number = int(entries[0] - self._first[self._file[entries[0]]])
         found = str(int(self._entries[entries[0]][field]))
@@ -279,7 +276,6 @@ class _Comparison:
             yield from self._of_no_record(self._queues[number], unmatched[queues == number])
 
     def _queues_of(self, entries: Integers) -> Integers:
-        """Return the queue that each of some entries names."""
         topics = set(self._topic_ids.values())
         numbers = {
             (self._topic_ids.get(queue.topic), queue.queue_id): number for number, queue in enumerate(self._queues)

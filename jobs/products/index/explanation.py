@@ -5,12 +5,13 @@ A file is either what an undisturbed broker writes, or it differs in a way that 
 that way demands, and equality is the proof. Only a file without such a name is a contradiction.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from enum import StrEnum, unique
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from jobs.console.amounts import counted
 from jobs.products.index.file_builder import (
@@ -27,7 +28,7 @@ from jobs.products.index.plan import IndexPlan, is_covered
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal, taken_back
 from jobs.storage.model import is_there
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import ListedLog, LogCollector
+from jobs.store.chain import ListedLog
 from jobs.store.epochs import takeovers
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import Part
@@ -35,6 +36,9 @@ from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import other_slots
 from rmq_formats.layout import Content
 from rmq_formats.release import Rules
+
+if TYPE_CHECKING:
+    from jobs.diagnosis.log_check import LogCheck
 
 FEW_BITS = 64
 
@@ -119,18 +123,17 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     geometry: Geometry,
     rules: Rules,
     scratch: Scratch,
-    doubtful: Callable[[], Iterable[tuple[int, int]]] = tuple,
-    collector: LogCollector | None = None,
+    check: "LogCheck",
 ) -> Explanation:
-    """Recompute and judge every file; *doubtful* ranges of the log, known once it is read, prove nothing."""
+    """Recompute and judge every file; *check* has seen the log, or sees it now: its doubtful ranges prove nothing."""
     store = log.store
     refused = {file.name: refusal(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
-    row = collect_keys(workers, log, rules, scratch, asked_offsets(sane), collector)
+    row = collect_keys(workers, log, rules, scratch, asked_offsets(sane), check)
     # Retention deletes index files after the segments that they lead to.
     files = [file for file in files if is_there(store.storage.open, file.location)]
     sane = [file for file in files if refused[file.name] is None]
-    row = replace(row, doubtful=tuple(doubtful()))
+    row = replace(row, doubtful=tuple(check.doubtful))
     row = replace(row, taken_back=taken_back(sane, takeovers(store), row, geometry, store))
     survivors = Placing(row, geometry, store).place_all(sane)
     plan = IndexPlan(store.storage, row, geometry, rules)

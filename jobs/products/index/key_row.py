@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate
 from struct import Struct
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import ListedLog, LogCollector, read_what_stays
+from jobs.store.chain import ListedLog, read_what_stays
 from jobs.store.ranges import Range, holes
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
@@ -31,6 +31,9 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.indexfile.build import PACKED_KEY, PackedKeys, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import TEXTS, texts_of
 from rmq_formats.release import Rules
+
+if TYPE_CHECKING:
+    from jobs.diagnosis.log_check import LogCheck
 
 KEYS_AT_ONCE = 1 << 18
 PAGE = 1 << 10  # keys read where few are asked for: a search asks for single ones, at last for near ones
@@ -217,7 +220,7 @@ def collect_keys(  # noqa: PLR0913, PLR0917 - the log, its rules, and the extras
     rules: Rules,
     scratch: Scratch,
     asked: Sequence[int] = (),
-    collector: LogCollector | None = None,
+    collector: "LogCheck | None" = None,
 ) -> KeyRow:
     """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))

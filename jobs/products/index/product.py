@@ -193,7 +193,6 @@ def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRec
 
 
 def _header_row(opening: Opening, rows: EntryRows, output: Output) -> dict[str, object]:
-    """Return the row of `index_files` for a file of this run."""
     geometry = opening.geometry
     return {
         "index_file": rows.ordinal,
@@ -210,7 +209,6 @@ def _header_row(opening: Opening, rows: EntryRows, output: Output) -> dict[str, 
 
 
 def _state(opening: Opening, written: Sequence[EntryRows], to_offset: int) -> dict[str, object]:
-    """Return the state that the next run needs."""
     last = max(written, key=lambda rows: rows.ordinal, default=None)
     header = last.header if last else opening.header
     return {

@@ -315,7 +315,6 @@ class Placing:
         return replace(found, tail=min(max(missing, 0), count - head))
 
     def _lost(self, reader: IndexReader, head: int, count: int) -> list["_Lost"]:
-        """Return the entries of messages that the log has lost."""
         found = []
         header = reader.header
         for start, end in self._row.lost:

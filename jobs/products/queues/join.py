@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -36,7 +36,7 @@ from jobs.products.queues.unit_files import (
 )
 from jobs.products.queues.unmatched import KnownLog, Remainder, Resolved, Rows, Write, resolve, unresolved
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.chain import ListedLog, LogCollector, read_what_stays, watermark
+from jobs.store.chain import ListedLog, read_what_stays, watermark
 from jobs.store.queue_ends import EVERYTHING, Look, look
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import holes, plan_ranges
@@ -47,6 +47,9 @@ from jobs.store.workers import Workers
 from rmq_formats.arrays import slices
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
+
+if TYPE_CHECKING:
+    from jobs.diagnosis.log_check import LogCheck
 
 _QUEUES_A_TASK = 64
 _SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
@@ -86,7 +89,7 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
     groups: int,
     scratch: Scratch | None,
     range_size: int = DEFAULT_RANGE_SIZE,
-    collector: LogCollector | None = None,
+    collector: "LogCheck | None" = None,
 ) -> CollectedLog:
     """Read a log and collect its units; *collector* sees each record."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, range_size))
@@ -102,7 +105,7 @@ def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     store: Store,
     rules: QueueRules,
     range_size: int = DEFAULT_RANGE_SIZE,
-    collector: LogCollector | None = None,
+    collector: "LogCheck | None" = None,
     scratch_location: str | Scratch | None = None,
 ) -> JoinResult:
     """Join all of a store, for its differences."""

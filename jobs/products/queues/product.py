@@ -123,7 +123,6 @@ def _collect(  # noqa: PLR0913, PLR0917 - rules and place of a run, then the lim
 
 
 def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: ExitStack) -> Collector[RangeUnits]:
-    """Return the collector of a range's units."""
     collector = collect(range_.start_offset)
 
     def finish() -> Made[RangeUnits]:

@@ -275,7 +275,6 @@ class _Settling:
         return OF_EARLIER_QUEUE[self._log.topics.fate_of_earlier(self._name.topic, max(times))]
 
     def _name_lost(self) -> None:
-        """Name the units of lost files that are nowhere else."""
         for run in self._remainder.lost:
             is_earlier = run.last_offset < self._beginning
             at = run.position
