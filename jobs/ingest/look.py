@@ -43,10 +43,10 @@ class _Doubt(Exception):
     """The run must find out."""
 
 
-# A manifest that was edited leads to any of these.
+# A manifest that was edited leads to any of these; `TopicsError` to other topics than earlier runs took.
 _DOUBTS = (
-    _Doubt, OSError, FormatError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
-    MemoryError, struct.error,
+    _Doubt, TopicsError, OSError, FormatError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
+    RecursionError, MemoryError, struct.error,
 )  # fmt: skip
 
 
@@ -93,7 +93,9 @@ class Look:
         store, lake = self._store, Lake(normalise(self._request.lake))
         _require(len(self._manifests) == 1)
         manifest = self._manifests[0]
-        request = _with_topics(self._request, manifest)
+        # Of topics, what earlier runs took if none is given.
+        selection = self._request.selection.after(manifest["selection"], is_changed=self._request.change_topics)
+        request = replace(self._request, selection=selection)
         _require(not request.dry_run)
         writers = known_releases(store, request.release)
         # A run says where earlier ones left out topics that are wanted now, and that the lake has another name.
@@ -121,15 +123,6 @@ class Look:
         if is_open:
             summary.segment_ends[SegmentEnd.OPEN.value] = 1
         return summary
-
-
-def _with_topics(request: IngestRequest, manifest: dict[str, Any]) -> IngestRequest:
-    """Return the request with the topics that earlier runs took, if it names none; `_Doubt` if it names others."""
-    try:
-        selection = request.selection.after(manifest["selection"], is_changed=request.change_topics)
-    except TopicsError as error:
-        raise _Doubt from error
-    return replace(request, selection=selection)
 
 
 def _require_local(request: IngestRequest) -> None:

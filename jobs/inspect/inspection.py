@@ -16,7 +16,7 @@ from jobs.store.epochs import Leftovers
 from jobs.store.log_ends import lost_ends
 from jobs.store.record_places import segment_bytes
 from jobs.store.release import Marks, writers_of
-from jobs.store.store import Store, list_store, with_queues_of_now
+from jobs.store.store import Store, list_again, list_store
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import MessageRecord
@@ -45,7 +45,7 @@ def inspect_store(
     topics = topics_of(store, problems)
     lacking = compare_queues(sampled, queues, topics)
     if lacking and not is_closed:  # a broker may have made files since they were listed
-        lacking = compare_queues(sampled, inspect_queues(with_queues_of_now(store), Problems()), topics)
+        lacking = compare_queues(sampled, inspect_queues(list_again(store), Problems()), topics)
     # Of a queue whose files may not be read, the units are not known.
     closed_files = [one.file for one in problems if one.severity is Severity.NOT_ACCESSIBLE]
     problems += [one for one in lacking if not any(f"/{one.file}/" in file for file in closed_files)]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from jobs.store.queue_files import FIRST_LOOK, StoredQueue, first_unwritten, keeps_light_in_rocksdb, stored_queues
 from jobs.store.record_places import find_record
-from jobs.store.store import Store, with_queues_of_now
+from jobs.store.store import Store, list_again
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.unit import BatchUnit, QueueName, Unit
 from rmq_formats.properties import MAX_LONG
@@ -63,7 +63,7 @@ def look(
     closed = store.is_final
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
     # What was dispatched may lie in a file, or a queue, that was made after the store was listed.
-    queues = every if closed else stored_queues(with_queues_of_now(store))
+    queues = every if closed else stored_queues(list_again(store))
     queues = [queue for queue in queues if takes is None or takes(queue.name.topic)]
     if closed:
         seen = [first[queue.name] for queue in queues]

@@ -191,17 +191,6 @@ def list_again(store: Store) -> Store:
     return _list(store.root, store.commitlog, store.storage)
 
 
-def with_queues_of_now(store: Store) -> Store:
-    """Return the store with the queues that are there by now, in files and in RocksDB."""
-    files = [
-        file for file in files_below(store.root, store.storage) if file.about.kind in {*_QUEUE_KINDS, FileKind.ROCKSDB}
-    ]
-    others = [file for file in store.other_files if file.about.kind is not FileKind.ROCKSDB]
-    others += [file for file in files if file.about.kind is FileKind.ROCKSDB]
-    queue_files = tuple(file for file in files if file.about.kind in _QUEUE_KINDS)
-    return replace(store, queue_files=queue_files, other_files=tuple(others))
-
-
 def checkpoint_file(store: Store) -> StoredFile | None:
     """Return the broker's checkpoint, if it is there."""
     return next(iter(store.of_kind(FileKind.CHECKPOINT)), None)

@@ -1,11 +1,11 @@
 """`verify`, queue part: nothing is said of what real brokers wrote, and of one planted fault exactly that."""
 
 import gc
-import json
 import shutil
 import struct
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,9 @@ from tests.support.stores import log_folders, segments_of, stored_records
 
 FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
+FILES = [f"{T1}/{name_of_offset(at)}" for at in (0, 200, 400)]
+DELAYED = "consumequeue/SCHEDULE_TOPIC_XXXX/0"
+BACKUP = f"{FILES[1]}.bak"
 NUMBER = HEAD.offset("queue_offset")
 
 
@@ -84,6 +87,10 @@ class Store:
     def write(self, queue: str, position: int, data: bytes, byte: int = 0) -> None:
         path, at = self.file(queue, position)
         overwrite(path, at + byte, data)
+
+    def write_all(self, units: Iterable[bytes]) -> None:
+        for position, unit in enumerate(units):
+            self.write(T1, position, unit)
 
     def write_record(self, at: int, byte: int, data: bytes) -> None:
         """Write into the record at an offset of the log."""
@@ -156,67 +163,6 @@ def test_a_unit_past_the_end_of_the_log_is_told_of_a_closed_store_only(
     assert [finding.kind for finding in store.findings()] == kinds
 
 
-def test_a_unit_of_a_record_that_the_log_lost_is_told(store: Store) -> None:
-    damage_record_of(store, 3)
-    only(store, "unit_of_damaged_record", f"{T1}/{name_of_offset(0)}", 60)
-
-
-def test_another_time_of_delivery_is_told(store: Store) -> None:
-    queue = "consumequeue/SCHEDULE_TOPIC_XXXX/0"
-    due = decode_unit(store.unit(queue, 0)).tags_code
-    store.write(queue, 0, struct.pack(">q", due + 1000), UNIT.offset("tags_code"))
-    only(store, "wrong_tags_code", f"{queue}/{name_of_offset(0)}", 12)
-
-
-def test_a_unit_of_a_hidden_record_is_told(golden: StoreOf, tmp_path: Path) -> None:
-    """Up to 4.2.0 prepared messages lie in their own topic, and no unit may lead to them."""
-    store = Store(Path(shutil.copytree(golden("b420-base"), tmp_path / "store")), "b420-base")
-    prepared = next(record for record, _ in stored_records(store.root) if record.sys_flag & 0xC == 4)
-    store.write(T1, 12, UNIT.pack(prepared.physical_offset, prepared.total_size, 0))
-    only(store, "unit_of_hidden_record", f"{T1}/{name_of_offset(200)}", 40)
-
-
-def test_a_unit_inserted_twice_is_told_and_not_what_it_pushes_on(store: Store) -> None:
-    """All later units stand one place too high, for one reason."""
-    units = [store.unit(T1, n) for n in range(26)]
-    for position, unit in enumerate([*units[:13], *units[12:]]):
-        store.write(T1, position, unit)
-    only(store, "duplicate_unit", f"{T1}/{name_of_offset(200)}", 60)
-
-
-def test_exchanged_units_are_told(store: Store) -> None:
-    first, second = store.unit(T1, 11), store.unit(T1, 12)
-    store.write(T1, 11, second + first)
-    only(store, "out_of_order", f"{T1}/{name_of_offset(200)}", 20, times=2)
-
-
-def test_a_lost_last_unit_is_told(store: Store) -> None:
-    store.write(T1, 25, bytes(UNIT.size))
-    finding = only(store, "missing_unit", f"{T1}/{name_of_offset(400)}", 100)
-
-    assert finding.expected.startswith("offset ")
-
-
-def test_a_lost_unit_is_told_and_not_what_moved_up(store: Store) -> None:
-    """All later units stand one place too low, for one reason."""
-    units = [store.unit(T1, n) for n in range(26)]
-    for position, unit in enumerate([*units[:12], *units[13:], bytes(UNIT.size)]):
-        store.write(T1, position, unit)
-    only(store, "missing_unit", f"{T1}/{name_of_offset(200)}", 40)
-    numbers = verified(store.root, store.name).numbers
-
-    assert numbers["misplaced"] == 13
-    assert numbers["matched"] + numbers["misplaced"] + 1 == numbers["expected"]
-
-
-def test_a_gap_in_the_queue_offsets_is_told(store: Store) -> None:
-    """The broker appends where the queue ends, whatever number the record has."""
-    store.write_record(decode_unit(store.unit(T1, 25)).physical_offset, NUMBER, be(28, 8))
-    finding = only(store, "misplaced_unit", f"{T1}/{name_of_offset(400)}", 100)
-
-    assert finding.found == "the unit of queue offset 28"
-
-
 def blank(store: Store, *positions: int) -> None:
     for position in positions:
         store.write(T1, position, UNIT.pack(0, PRE_BLANK_SIZE, 0))
@@ -227,6 +173,85 @@ def damage_record_of(store: Store, position: int) -> int:
     at = decode_unit(store.unit(T1, position)).physical_offset
     store.write_record(at, 0, b"U" * 30)
     return at
+
+
+def insert_twice(store: Store) -> None:
+    """All later units stand one place too high, for one reason."""
+    units = [store.unit(T1, n) for n in range(26)]
+    store.write_all([*units[:13], *units[12:]])
+
+
+def number_the_last_record(store: Store, number: int) -> None:
+    store.write_record(decode_unit(store.unit(T1, 25)).physical_offset, NUMBER, be(number, 8))
+
+
+def drop_the_last_record(store: Store) -> None:
+    number_the_last_record(store, 7)
+    store.write(T1, 25, bytes(UNIT.size))
+
+
+def deliver_later(store: Store) -> None:
+    due = decode_unit(store.unit(DELAYED, 0)).tags_code
+    store.write(DELAYED, 0, struct.pack(">q", due + 1000), UNIT.offset("tags_code"))
+
+
+def write_config(name: str, text: str) -> Callable[[Store], object]:
+    return lambda store: (store.root / "config" / name).write_text(f'{{"offsetTable":{text}}}')
+
+
+@pytest.mark.parametrize(
+    ("plant", "kind", "file", "offset", "times", "found", "expected"),
+    [
+        (lambda store: damage_record_of(store, 3), "unit_of_damaged_record", FILES[0], 60, 1, "", ""),
+        (deliver_later, "wrong_tags_code", f"{DELAYED}/{name_of_offset(0)}", 12, 1, "", ""),
+        (insert_twice, "duplicate_unit", FILES[1], 60, 1, "", ""),
+        (lambda one: one.write(T1, 11, one.unit(T1, 12) + one.unit(T1, 11)), "out_of_order", FILES[1], 20, 2, "", ""),
+        (lambda store: store.write(T1, 25, bytes(UNIT.size)), "missing_unit", FILES[2], 100, 1, "", "offset "),
+        # The broker appends where the queue ends, whatever number the record has.
+        (partial(number_the_last_record, number=28), "misplaced_unit", FILES[2], 100, 1, "the unit of", "of 25"),
+        (drop_the_last_record, "dropped_record", FILES[0], 140, 1, "", ""),
+        (lambda store: store.write(T1, 28, b"x", 7), "tail_not_zero", FILES[2], 167, 1, "78", "zeros"),
+        (lambda store: (store.root / BACKUP).write_bytes(bytes(200)), "unexpected_file", BACKUP, None, 1, "", ""),
+        (lambda one: shutil.rmtree(one.root / T1), "missing_queue", T1, None, 1, "", "26 units, the first of offset 0"),
+        # It would skip what comes next.
+        (
+            write_config("consumerOffset.json", '{"T1@group":{0:26,1:24}}'),
+            *("consumer_offset_past_queue_end", "config/consumerOffset.json", None, 1, "24", "at most 23"),
+        ),
+        (
+            write_config("delayOffset.json", "{1:1,16:2}"),
+            *("delay_offset_past_queue_end", "config/delayOffset.json", None, 1, "2", "at most 1"),
+        ),
+    ],
+)
+def test_one_fault_is_one_finding(  # noqa: PLR0913, PLR0917 - a table's columns
+    store: Store, plant: Callable[[Store], object], kind: str, file: str, offset: int | None, times: int, found: str,
+    expected: str,
+) -> None:  # fmt: skip
+    plant(store)
+    finding = only(store, kind, file, offset, times)
+
+    assert finding.found.startswith(found)
+    assert finding.expected.startswith(expected)
+
+
+def test_a_unit_of_a_hidden_record_is_told(golden: StoreOf, tmp_path: Path) -> None:
+    """Up to 4.2.0 prepared messages lie in their own topic, and no unit may lead to them."""
+    store = Store(Path(shutil.copytree(golden("b420-base"), tmp_path / "store")), "b420-base")
+    prepared = next(record for record, _ in stored_records(store.root) if record.sys_flag & 0xC == 4)
+    store.write(T1, 12, UNIT.pack(prepared.physical_offset, prepared.total_size, 0))
+    only(store, "unit_of_hidden_record", f"{T1}/{name_of_offset(200)}", 40)
+
+
+def test_a_lost_unit_is_told_and_not_what_moved_up(store: Store) -> None:
+    """All later units stand one place too low, for one reason."""
+    units = [store.unit(T1, n) for n in range(26)]
+    store.write_all([*units[:12], *units[13:], bytes(UNIT.size)])
+    only(store, "missing_unit", f"{T1}/{name_of_offset(200)}", 40)
+    numbers = verified(store.root, store.name).numbers
+
+    assert numbers["misplaced"] == 13
+    assert numbers["matched"] + numbers["misplaced"] + 1 == numbers["expected"]
 
 
 def test_a_blank_in_place_of_a_record_of_the_log_is_told(store: Store) -> None:
@@ -279,13 +304,6 @@ def test_a_queue_that_was_started_again_is_told_where_the_log_has_lost_something
     assert found == [("blank_inside", 0, 2), ("blank_inside", 60, 1), ("blank_of_lost_record", 40, 1)]
 
 
-def test_bytes_behind_the_last_unit_are_told(store: Store) -> None:
-    store.write(T1, 28, b"x", 7)
-    finding = only(store, "tail_not_zero", f"{T1}/{name_of_offset(400)}", 167)
-
-    assert finding.found.startswith("78")
-
-
 @pytest.mark.parametrize(("is_closed", "kinds"), [(True, ["wrong_file_size"]), (False, [])])
 def test_an_empty_last_file_is_told_of_a_closed_store_only(store: Store, is_closed: bool, kinds: list[str]) -> None:
     """A broker makes the file first and gives it its size then; it may be killed between."""
@@ -304,24 +322,6 @@ def test_queues_of_empty_files_alone_are_told(store: Store) -> None:
 
     # The distance between their names says the size that they had.
     assert kinds == {"wrong_file_size", "consumer_offset_past_queue_end", "delay_offset_past_queue_end"}
-
-
-def test_a_file_that_is_no_queue_file_is_told(store: Store) -> None:
-    (store.root / T1 / "00000000000000000200.bak").write_bytes(bytes(200))
-    only(store, "unexpected_file", f"{T1}/00000000000000000200.bak", None)
-
-
-def test_a_deleted_queue_is_told_once(store: Store) -> None:
-    shutil.rmtree(store.root / T1)
-    finding = only(store, "missing_queue", T1, None)
-
-    assert finding.expected == "26 units, the first of offset 0"
-
-
-def test_a_record_whose_number_was_given_already_is_told(store: Store) -> None:
-    store.write_record(decode_unit(store.unit(T1, 25)).physical_offset, NUMBER, be(7, 8))
-    store.write(T1, 25, bytes(UNIT.size))
-    only(store, "dropped_record", f"{T1}/{name_of_offset(0)}", 140)
 
 
 @pytest.mark.parametrize(
@@ -359,24 +359,6 @@ def test_places_that_no_file_holds_are_counted_however_many(store: Store, far: i
         (f"{T1}/{name_of_offset(200)}", 10),
         (f"{T1}/{name_of_offset(600)}", (far - 600) // 20),
     ]
-
-
-def test_a_consumer_that_is_ahead_of_its_queue_is_told(store: Store) -> None:
-    """It would skip what comes next."""
-    path = store.root / "config" / "consumerOffset.json"
-    path.write_text(
-        json.dumps({"offsetTable": {"T1@group": {"0": 26, "1": 24}}}).replace('"0"', "0").replace('"1"', "1")
-    )
-    finding = only(store, "consumer_offset_past_queue_end", "config/consumerOffset.json", None)
-
-    assert (finding.field, finding.found, finding.expected) == ("T1@group queue 1", "24", "at most 23")
-
-
-def test_a_delay_level_that_is_ahead_of_its_queue_is_told(store: Store) -> None:
-    (store.root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:1,16:2}}')
-    finding = only(store, "delay_offset_past_queue_end", "config/delayOffset.json", None)
-
-    assert (finding.field, finding.found, finding.expected) == ("level 16", "2", "at most 1")
 
 
 # --- what the dispatcher had not come to -----------------------------------------------------------------------------
