@@ -1,13 +1,13 @@
 """The lists of a lake's pages, by SQL: messages over time, topics, groups, runs, and every other table."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain, rate
 from jobs.lake.lake import views
 from jobs.query.lake_source import LakeSource
-from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, TableFile, one_of, text
+from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, one_of, text
 from jobs.query.lookups import Deadline
 from jobs.query.message import Message, Wanted
 from jobs.query.source import whole_number
@@ -57,14 +57,11 @@ class LakeLists:
         self.source = source
         self._tables: LakeTables = source.tables
 
-    @property
-    def _files(self) -> Sequence[TableFile]:
-        return self._tables.files(MESSAGES, "store_timestamp")
-
     def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
         """Return how many messages of a topic, or of all, were stored when; of a very large lake an estimate."""
         del deadline
-        files = [file for file in self._files if file.low is not None and file.high is not None]
+        every = self._tables.files(MESSAGES, "store_timestamp")
+        files = [file for file in every if file.low is not None and file.high is not None]
         inside = [file for file in files if (file.high or 0) >= wanted.begin and (file.low or 0) <= wanted.end]
         if not inside:
             return None
@@ -93,7 +90,7 @@ class LakeLists:
     @property
     def messages(self) -> int:
         """How many messages the lake has, by the statistics of its files."""
-        return sum(file.rows or 0 for file in self._files)
+        return sum(file.rows or 0 for file in self._tables.files(MESSAGES, "store_timestamp"))
 
     def stores(self) -> Rows:
         """Return each store of the lake, with the messages and offsets that runs have read of it."""
@@ -209,28 +206,21 @@ class LakeLists:
         own = self.source.select(columns, INDEX_ENTRIES, of_keys) if keys else []
         for store_id, file in sorted({(row["store_id"], row["index_file"]) for row in own}):
             of_file = [row for row in own if (row["store_id"], row["index_file"]) == (store_id, file)]
-            newest = self._newest_of_slots(store_id, file, {row["slot"] for row in of_file})
-            for row in of_file:
-                slot, key_hash = row["slot"], row["key_hash"]
+            slots = one_of("slot", {row["slot"] for row in of_file})
+            inside = self.source.condition(f"store_id = {text(store_id)} AND index_file = {file}", slots)
+            # The newest entries of all slots with one query, since each reads a complete column.
+            entries = self._tables.rows(
+                "SELECT * FROM (SELECT slot, entry, physical_offset, key_hash, row_number() OVER "  # noqa: S608 - numbers, and a text quoted
+                f"(PARTITION BY slot ORDER BY entry DESC) AS age FROM {INDEX_ENTRIES} WHERE {inside}) AS aged "
+                f"WHERE age <= {CHAIN_SHOWN + 1} ORDER BY age"
+            )
+            for slot, key_hash in ((row["slot"], row["key_hash"]) for row in of_file):
                 links = [
-                    Link(link["entry"], at := link["physical_offset"], at == offset, link["key_hash"] == key_hash)
-                    for link in newest[slot]
+                    Link(one["entry"], at := one["physical_offset"], at == offset, one["key_hash"] == key_hash)
+                    for one in entries
+                    if one["slot"] == slot
                 ]
                 yield chain(keys[key_hash], str(file), slot, links)
-
-    def _newest_of_slots(self, store_id: str, file: int, slots: Iterable[int]) -> dict[int, list[dict[str, int]]]:
-        """Return the newest entries of slots of an index file, with one query, since each reads a complete column."""
-        of_file = f"store_id = {text(store_id)} AND index_file = {file}"
-        inside = self.source.condition(of_file, one_of("slot", slots))
-        sql = (
-            "SELECT * FROM (SELECT slot, entry, physical_offset, key_hash, row_number() OVER "  # noqa: S608 - numbers, and a text quoted
-            f"(PARTITION BY slot ORDER BY entry DESC) AS age FROM {INDEX_ENTRIES} WHERE {inside}) AS aged "
-            f"WHERE age <= {CHAIN_SHOWN + 1} ORDER BY age"
-        )
-        found: dict[int, list[dict[str, int]]] = {}
-        for row in self._tables.rows(sql):
-            found.setdefault(row["slot"], []).append(row)
-        return found
 
     def tables(self) -> Sequence[str]:
         """Name the lake's tables but that of messages, and the views over them."""
@@ -250,16 +240,19 @@ class LakeLists:
             raise UnsupportedFormat(f"{name} has no column {min(unknown)[:40]!r}")
         columns = [column for column in kinds if column not in _LARGE]
         shown = ", ".join(_shown(column, kinds[column]) for column in columns)
-        conditions = [_holds(column, kinds[column], part) for column, part in filters.items()]
+        conditions = [
+            f'"{column}" = {number}'  # integers have to be equal, so that statistics skip files
+            if kinds[column].startswith(("int", "uint")) and (number := whole_number(part)) is not None
+            else f'contains(CAST("{column}" AS VARCHAR), {text(part)})'
+            for column, part in filters.items()
+        ]
         newest = next((column for column in _NEWEST_FIRST if column in kinds), None)
         note = ""
         if newest is not None and origin == name:
             low, count = self._newest_part(name, newest, None if filters else skip + limit)
             if count > _MOST_SORTED:
-                newest, note = (
-                    None,
-                    f"{count:,} rows are too many to be sorted here: in no order, and pages may repeat rows",
-                )
+                note = f"{count:,} rows are too many to be sorted here: in no order, and pages may repeat rows"
+                newest = None
             elif low is not None:
                 conditions.append(f"{newest} >= {low}")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
@@ -285,14 +278,6 @@ class LakeLists:
 def _origin(name: str) -> str:
     """Return a table or a view as SQL selects from it: the lake has no views of its own."""
     return next((f"({view.sql}) AS {name}" for view in views() if view.name == name), name)
-
-
-def _holds(column: str, kind: str, part: str) -> str:
-    """Return the condition that a column holds a text; integers have to be equal, so that statistics skip files."""
-    number = whole_number(part)
-    if kind.startswith(("int", "uint")) and number is not None:
-        return f'"{column}" = {number}'
-    return f'contains(CAST("{column}" AS VARCHAR), {text(part)})'
 
 
 def _shown(column: str, kind: str) -> str:

@@ -3,7 +3,7 @@
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from difflib import get_close_matches
 from http import HTTPStatus
@@ -44,6 +44,7 @@ _LARGEST_DOWNLOAD = 64 << 20  # bytes of an inflated body
 _RAW = 1 << 12  # bytes of a field that are shown
 _SHORT = 8  # bytes that need no second form
 _MESSAGE_FIELDS = ("topic", "queue", "key", "tag", "words", "since", "until")
+_LETTERS = {"topic": "-t", "key": "-k"}
 _SHOW_SYSTEM = "system"  # the field of a page that also shows system topics
 _QUEUE_PLACE = re.compile(r"(.+)/(\d{1,10})/(\d{1,19})")  # topic, queue, and offset in the queue
 _SUGGESTED = 5
@@ -70,9 +71,27 @@ class Pages:
             if snapshot != self._snapshot or self._lists is None:
                 self._stack.close()
                 self._lists = self._overview = None
-                self._lists = _lists_of(self._stack.enter_context(open_place(self._place)))
+                source = self._stack.enter_context(open_place(self._place))
+                if isinstance(source, StoreSource):
+                    self._lists = StoreLists(source)
+                elif isinstance(source, LakeSource):
+                    self._lists = LakeLists(source)
                 self._snapshot = snapshot
-            return self._view(question)(self._lists, question)
+            views: Mapping[str, Callable[[Lists, Question], Reply]] = {
+                "/": self._front,
+                "/messages": self._messages,
+                "/messages.ndjson": self._download,
+                "/find": self._find,
+                "/message": self._message,
+                "/body": self._body,
+                "/topics": self._topics,
+                "/groups": self._groups,
+                "/unfinished": self._unfinished,
+            }
+            view = self._table if question.path.startswith("/tables/") else views.get(question.path)
+            if view is None or self._lists is None:
+                return self._problem(HTTPStatus.NOT_FOUND, self._words("This page does not exist."))
+            return view(self._lists, question)
         except (UnsupportedFormat, ValueError) as error:
             return self._problem(HTTPStatus.BAD_REQUEST, one_line(error))
         except failures() as error:
@@ -81,30 +100,12 @@ class Pages:
             traceback.print_exc(file=sys.stderr)
             return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {one_line(error)}")
 
-    def _view(self, question: Question) -> Callable[[Lists, Question], Reply]:
-        views: Mapping[str, Callable[[Lists, Question], Reply]] = {
-            "/": self._front,
-            "/messages": self._messages,
-            "/messages.ndjson": self._download,
-            "/find": self._find,
-            "/message": self._message,
-            "/body": self._body,
-            "/topics": self._topics,
-            "/groups": self._groups,
-            "/unfinished": self._unfinished,
-        }
-        is_table = question.path.startswith("/tables/")
-        return self._table if is_table else views.get(question.path, self._no_such_page)
-
     def _page(self, name: str, **shown: object) -> Reply:
         common = {"words": self._words, "place": self._place}
         return Reply(rendered(name, self._words, {**common, **shown}).encode())
 
     def _problem(self, status: int, problem: str, command: str = "") -> Reply:
         return self._page("problem.html", problem=problem, status=int(status), command=command)._replace(status=status)
-
-    def _no_such_page(self, _lists: Lists, _question: Question) -> Reply:
-        return self._problem(HTTPStatus.NOT_FOUND, self._words("This page does not exist."))
 
     # the front
 
@@ -143,9 +144,11 @@ class Pages:
         wanted, given = _wanted(question), question.query.get("before")
         before = None if given is None else position_of(given)
         asked = {name: question.query[name] for name in _MESSAGE_FIELDS if question.query.get(name)}
+        options = (part for name, value in asked.items() for part in (_LETTERS.get(name, f"--{name}"), value))
         histogram = lists.histogram(wanted, _SLOTS, Deadline(1)) if before is None else None
         page = read_page(lists.source, wanted, before, _PAGE, Deadline(_SECONDS), _ROOM)
-        topics = _topics_to_pick(lists)
+        is_too_large = isinstance(lists, LakeLists) and lists.messages > _MOST_FOR_TOPICS
+        topics = [] if is_too_large else sorted(name for name in lists.source.topics() if not is_system_topic(name))
         has_topic = page.messages or wanted.topic is None or lists.source.has_topic(wanted.topic)
         similar = [] if has_topic else get_close_matches(str(wanted.topic), topics, _SUGGESTED)
         return self._page(
@@ -161,7 +164,7 @@ class Pages:
             histogram=histogram,
             marks=histogram_marks(histogram, "/messages", asked.items()) if histogram else (),
             download=f"/messages.ndjson?{urlencode(asked)}",
-            command=self._place.query("list", *_options(asked), *(("--before", given) if given else ())),
+            command=self._place.query("list", *options, *(("--before", given) if given else ())),
         )
 
     def _download(self, lists: Lists, question: Question) -> Reply:
@@ -173,7 +176,12 @@ class Pages:
     def _find(self, lists: Lists, question: Question) -> Reply:
         """Lead to the message that an id, a key or an offset names, or say why there is none."""
         text = question.query.get("id", "").strip()
-        found = _at_offset(lists, text)
+        # A physical offset, or TOPIC/QUEUE/OFFSET.
+        number, place = whole_number(text), _QUEUE_PLACE.fullmatch(text)
+        found = None if number is None else lists.source.by_offset(number)
+        if place is not None:
+            in_queue = lookups.by_offset(lists.source, place[1], int(place[2]), int(place[3]))
+            found = next(iter(in_queue.messages), None)
         reason = ""
         if found is None:
             answer = stories.by_id(lists.source, text, question.query.get("topic") or None)
@@ -262,13 +270,6 @@ class Pages:
         )
 
 
-def _topics_to_pick(lists: Lists) -> list[str]:
-    """Return the topics that users made; none of a lake that would be read for too long."""
-    if isinstance(lists, LakeLists) and lists.messages > _MOST_FOR_TOPICS:
-        return []
-    return sorted(topic for topic in lists.source.topics() if not is_system_topic(topic))
-
-
 def _wanted(question: Question) -> Wanted:
     given = [question.query.get(name) or None for name in _MESSAGE_FIELDS]
     topic, queue, key, tag, words, since, until = given
@@ -286,30 +287,6 @@ def _time(text: str | None, otherwise: int) -> int:
     except (ValueError, OverflowError):
         reason = f"{text[:60]!r} is not a time (examples: 2026-11-20 07:42, 2026-11-20T07:42:00+08:00, 2h)"
         raise UnsupportedFormat(reason) from None
-
-
-def _options(asked: Mapping[str, str]) -> Iterator[str]:
-    names = {"topic": "-t", "key": "-k"}
-    for name, value in asked.items():
-        yield from (names.get(name, f"--{name}"), value)
-
-
-def _at_offset(lists: Lists, text: str) -> Message | None:
-    """Return the message at a physical offset, or at TOPIC/QUEUE/OFFSET; None where the text is neither."""
-    number, place = whole_number(text), _QUEUE_PLACE.fullmatch(text)
-    if number is not None:
-        return lists.source.by_offset(number)
-    if place is None:
-        return None
-    found = lookups.by_offset(lists.source, place[1], int(place[2]), int(place[3]))
-    return next(iter(found.messages), None)
-
-
-def _lists_of(source: Source) -> Lists:
-    if isinstance(source, StoreSource):
-        return StoreLists(source)
-    assert isinstance(source, LakeSource)
-    return LakeLists(source)
 
 
 def position_text(message: Message) -> str:

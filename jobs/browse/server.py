@@ -16,7 +16,6 @@ import secrets
 import socket
 import sys
 import webbrowser
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from hmac import compare_digest
 from html import escape
@@ -106,7 +105,10 @@ def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
         )
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()
-        if opens and _has_display():
+        has_display = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+        if sys.platform == "darwin":
+            has_display = "SSH_CONNECTION" not in os.environ
+        if opens and has_display:
             folder = stack.enter_context(TemporaryDirectory(prefix="rmq-lake-browse-"))
             with suppress(webbrowser.Error):  # no browser starts: the address is printed
                 webbrowser.open(redirect_file(Path(folder), address).as_uri())
@@ -143,14 +145,6 @@ def _listening(port: int) -> socket.socket:
     return listener
 
 
-def _has_display() -> bool:
-    """Return whether a browser would have a screen to open a page on."""
-    is_remote = "SSH_CONNECTION" in os.environ
-    if sys.platform == "darwin":
-        return not is_remote
-    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-
-
 class Door:
     """Lets in requests that have the token and come from this server's own pages, and only to read."""
 
@@ -181,37 +175,33 @@ class Door:
         """Return the answer in place of a page; None where the page may be given."""
         headers = request.headers
         if headers.getlist("host") not in ([host] for host in self._hosts):
-            return _refused(HTTPStatus.MISDIRECTED_REQUEST, f"Wrong Host. Tunnels need the same port: {self._own}")
+            sentence = f"Wrong Host. Tunnels need the same port: {self._own}\n"
+            return PlainTextResponse(sentence, HTTPStatus.MISDIRECTED_REQUEST)
         if request.method not in {"GET", "HEAD"}:
-            return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "Method not allowed: only GET and HEAD.")
+            sentence = "Method not allowed: only GET and HEAD.\n"
+            return PlainTextResponse(sentence, HTTPStatus.METHOD_NOT_ALLOWED)
         given = QueryParams(request.scope["query_string"]).get("token") if request.url.path == "/" else None
         is_first = given is not None and self._is_right(given)
         is_own_origin = headers.get("origin") in {None, *(f"http://{host}" for host in self._hosts)}
         is_own_page = headers.get("sec-fetch-site", "none") in {"same-origin", "none"}
         # Who has the token may come from anywhere: from a terminal in a web page, for one.
         if not is_own_origin or not (is_own_page or is_first):
-            return _refused(HTTPStatus.FORBIDDEN, "Cross-origin request refused.")
+            return PlainTextResponse("Cross-origin request refused.\n", HTTPStatus.FORBIDDEN)
         if is_first:
             response = HTMLResponse(_ENTER)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
             return response
-        if not self._is_right(self._cookie_of(request)):
-            return _refused(HTTPStatus.UNAUTHORIZED, "Open the address that `browse` printed: it has the token.")
+        try:
+            morsel = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        except CookieError:
+            morsel = None
+        if morsel is None or not self._is_right(morsel.value):
+            sentence = "Open the address that `browse` printed: it has the token.\n"
+            return PlainTextResponse(sentence, HTTPStatus.UNAUTHORIZED)
         return None
 
     def _is_right(self, given: str) -> bool:
         return compare_digest(given.encode(), self._token.encode())
-
-    def _cookie_of(self, request: Request) -> str:
-        try:
-            morsel = SimpleCookie(request.headers.get("cookie", "")).get(self._cookie)
-        except CookieError:
-            return ""
-        return "" if morsel is None else morsel.value
-
-
-def _refused(status: HTTPStatus, sentence: str) -> Response:
-    return PlainTextResponse(f"{sentence}\n", status)
 
 
 class _GoneError(Exception):
@@ -247,7 +237,8 @@ class Application:
         if every in _INTERVALS:
             self._workers.look_again()
         head = self._head(request, words, every)
-        answer = asyncio.ensure_future(self._answer(_question(request, words), words))
+        question = Question(request.url.path, dict(request.query_params), words.language)
+        answer = asyncio.ensure_future(self._answer(question, words))
         # A page that may lead to another one is never begun before its answer: only a redirect leads on.
         may_lead_on = request.url.path == "/find" or "holds" in request.query_params
         is_soon = await _unless_gone(request.receive, answer, None if may_lead_on else _SOON)
@@ -299,7 +290,7 @@ class Application:
 
     async def _download(self, request: Request, send: Send) -> None:
         words = words_of(request)
-        question = _question(request, words)
+        question = Question(request.url.path, dict(request.query_params), words.language)
         name, media_type = _DOWNLOADS[question.path]
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         following: int | None = 0
@@ -322,10 +313,6 @@ class Application:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _question(request: Request, words: Words) -> Question:
-    return Question(request.url.path, dict(request.query_params), words.language)
-
-
 async def _begin(send: Send, response: Response) -> None:
     headers = [(name, value) for name, value in response.raw_headers if name != b"content-length"]
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
@@ -333,7 +320,12 @@ async def _begin(send: Send, response: Response) -> None:
 
 async def _unless_gone(receive: Receive, answer: "asyncio.Future[_Result]", seconds: float | None) -> bool:
     """Wait for an answer, and return whether it is there; `_GoneError` ends it where the browser has gone."""
-    gone = asyncio.ensure_future(_gone(receive))
+
+    async def left() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    gone = asyncio.ensure_future(left())
     waited_for: set[asyncio.Future[Any]] = {answer, gone}
     try:
         await asyncio.wait(waited_for, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -346,10 +338,3 @@ async def _unless_gone(receive: Receive, answer: "asyncio.Future[_Result]", seco
     finally:
         gone.cancel()
     return answer.done()
-
-
-async def _gone(receive: Callable[[], Awaitable[object]]) -> None:
-    while True:
-        message = await receive()
-        if isinstance(message, dict) and message["type"] == "http.disconnect":
-            return

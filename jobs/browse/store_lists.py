@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, pairwise
 from typing import Any
 
@@ -18,7 +19,6 @@ from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import CorruptData
 from rmq_formats.indexfile.file import typed_index_keys
-from rmq_formats.indexfile.lookup import Hop
 from rmq_formats.properties import REAL_TOPIC, index_key_hash
 
 _SPAN_OF_HALVES = 16 << 20  # half messages of a span of the log
@@ -37,13 +37,11 @@ class StoreLists:
         self.source = source
         self._reader = source.reader
 
-    def _largest(self) -> list[StoredQueue]:
-        every = sorted(self._reader.queues.values(), key=lambda queue: queue.capacity - queue.start, reverse=True)
-        return every[:_MOST_QUEUES]
-
     def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
         """Return how many messages the queues of a topic, or of all, have in each slot of time."""
-        queues = self._largest() if wanted.topic is None else self.source.queues_of(wanted.topic, wanted.queue_id)
+        every = sorted(self._reader.queues.values(), key=lambda queue: queue.capacity - queue.start, reverse=True)
+        of_topic = None if wanted.topic is None else self.source.queues_of(wanted.topic, wanted.queue_id)
+        queues = every[:_MOST_QUEUES] if of_topic is None else of_topic
         ranges = [(queue, *self._reader.unit_range(queue)) for queue in queues]
         filled = [(queue, first, end) for queue, first, end in ranges if first < end]
         ends = self._times((queue, number) for queue, first, end in filled for number in (first, end - 1))
@@ -58,25 +56,22 @@ class StoreLists:
             if deadline.is_over:
                 note = f"of {done} of {len(self._reader.queues)} queues: more would take too long"
                 break
-            low = self._number_at(queue, start, first, end)
-            high = self._number_at(queue, start + len(counts) * step, low, end)
+
+            # For a chart only: store times ascend in a queue but for steps of the broker's clock.
+            def stored(number: int, queue: StoredQueue = queue) -> int:
+                return self.source.stored_at(queue, number) or MIN_TIME
+
+            low = bisect_left(range(end), start, first, key=stored)
+            high = bisect_left(range(end), start + len(counts) * step, low, key=stored)
             step_of_samples = max((high - low) // samples, 1)
             if step_of_samples > 1:
                 note = note or "times of messages between those that were looked at are estimated"
             numbers = [*range(low, high, step_of_samples), *([high] if low < high else [])]
-            slots_of_numbers = [self._slot(queue, min(number, high - 1), start, step) for number in numbers]
+            times = (self.source.stored_at(queue, min(number, high - 1)) for number in numbers)
+            slots_of_numbers = [0 if time is None else (time - start) // step for time in times]
             for (number, slot), (following, last) in pairwise(zip(numbers, slots_of_numbers, strict=True)):
                 _spread(counts, following - number, slot, last if following - number > 1 else slot)
         return Histogram(start, step, counts, note)
-
-    def _number_at(self, queue: StoredQueue, time: int, low: int, high: int) -> int:
-        """Return the number of the first unit in [low, high) whose message was stored at *time* or later."""
-        # For a chart only: store times ascend in a queue but for steps of the broker's clock.
-        return bisect_left(range(high), time, low, key=lambda at: self.source.stored_at(queue, at) or MIN_TIME)
-
-    def _slot(self, queue: StoredQueue, number: int, start: int, step: int) -> int:
-        time = self.source.stored_at(queue, number)
-        return 0 if time is None else (time - start) // step
 
     def _times(self, units: Iterable[tuple[StoredQueue, int]]) -> list[int]:
         """Return the store times of the messages of units, without those that are lost."""
@@ -163,19 +158,14 @@ class StoreLists:
 
     def _open_transactions(self) -> Rows:
         release = self.source.release
-        halves, was_cut_short = (
-            self._open_in_log() if release.half_message_in_real_topic else open_halves(self.source, _MOST_READ)
-        )
+        if release.half_message_in_real_topic:
+            (halves, was_cut_short), part = self._open_in_log(), "as far as the log was searched"
+        else:
+            (halves, was_cut_short), part = open_halves(self.source, _MOST_READ), f"the newest {_MOST_READ:,}"
         rows = [
-            (
-                half.record.store_timestamp,
-                half.properties.get(REAL_TOPIC, half.topic),
-                half.properties.get("PGROUP"),
-                half.message_id,
-            )
-            for half in halves
+            (half.record.store_timestamp, about.get(REAL_TOPIC, half.topic), about.get("PGROUP"), half.message_id)
+            for half, about in ((half, half.properties) for half in halves)
         ]
-        part = "as far as the log was searched" if release.half_message_in_real_topic else f"the newest {_MOST_READ:,}"
         note = f"of each queue {part}" if was_cut_short else ""
         return Rows(("stored", "topic", "producer group", "id"), rows, note=note)
 
@@ -203,10 +193,11 @@ class StoreLists:
             key_hash = index_key_hash(key.text)
             for file in self._reader.index_readers_around(offset):
                 slot = file.geometry.slot_of(key_hash)
-                links = [
-                    Link(hop.number, at := hop.entry.physical_offset, at == offset, hop.entry.key_hash == key_hash)
-                    for hop in islice(_unbroken(file.chain(slot)), _LONGEST_CHAIN)
-                ]
+                links: list[Link] = []
+                with suppress(CorruptData):  # entries are shown up to the place where the chain is broken
+                    for hop in islice(file.chain(slot), _LONGEST_CHAIN):
+                        at, has_hash = hop.entry.physical_offset, hop.entry.key_hash == key_hash
+                        links.append(Link(hop.number, at, at == offset, has_hash))
                 if any(link.leads_here and link.has_hash for link in links):  # its keys may be in two files
                     yield chain(key.key, (file.file or "").rpartition("/")[2], slot, links)
 
@@ -218,11 +209,3 @@ def _spread(counts: list[int], messages: int, first: int, last: int) -> None:
     # Differences of shares that are rounded down: they add up to the number of messages for every width.
     for slot in range(width):
         counts[first + slot] += messages * (slot + 1) // width - messages * slot // width
-
-
-def _unbroken(hops: Iterator[Hop]) -> Iterator[Hop]:
-    """Yield the entries of a chain up to the place where it is broken."""
-    try:
-        yield from hops
-    except CorruptData:
-        return

@@ -227,7 +227,16 @@ def record_fields(record: MessageRecord) -> list[Field]:
         record.prepared_transaction_offset,
         record.body_length,
     ]
-    fields = [_readable(field, record) for field in layout_fields(layout, fixed, offset)]
+    written = {  # numbers that have a meaning, as people write them
+        "magic_code": f"{record.magic_code & 0xFFFFFFFF:08X}",
+        "sys_flag": f"0x{record.sys_flag & 0xFFFFFFFF:X}",
+        "born_timestamp": f"{record.born_timestamp}  {time_text(record.born_timestamp)}",
+        "store_timestamp": f"{record.store_timestamp}  {time_text(record.store_timestamp)}",
+        "born_address": str(record.born_host).rpartition(":")[0],
+        "store_address": str(record.store_host).rpartition(":")[0],
+    }
+    named = layout_fields(layout, fixed, offset)
+    fields = [field._replace(text=written.get(field.name, field.text)) for field in named]
     offset += layout.size
     for name, text, size in (
         ("body", _preview(record.body), len(record.body)),
@@ -255,20 +264,6 @@ def _inner_fields(record: MessageRecord, offset: int) -> Iterator[Field]:
         offset += INNER_MESSAGE.size + len(message.body) + PROPERTIES_LENGTH.size
         yield from _property_fields(message.properties_raw, offset)
         offset += len(message.properties_raw)
-
-
-def _readable(field: Field, record: MessageRecord) -> Field:
-    """Write numbers that have a meaning as people write them."""
-    if field.name == "magic_code":
-        return field._replace(text=f"{record.magic_code & 0xFFFFFFFF:08X}")
-    if field.name == "sys_flag":
-        return field._replace(text=f"0x{record.sys_flag & 0xFFFFFFFF:X}")
-    if field.name.endswith("_timestamp"):
-        return field._replace(text=f"{field.text}  {time_text(int(field.text))}")
-    if field.name.endswith("_address"):
-        host = record.born_host if field.name.startswith("born") else record.store_host
-        return field._replace(text=str(host).rpartition(":")[0])
-    return field
 
 
 def _property_fields(raw: bytes, offset: int) -> Iterator[Field]:

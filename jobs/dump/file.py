@@ -148,16 +148,14 @@ class DumpFile:
             try:
                 yield bytes(self._reader.read(position, size))
             except OSError as error:  # EIO of one sector: reported as unreadable, exit code 3
-                self._note(Unreadable(position, size, str(error.strerror)))
+                found = Unreadable(position, size, str(error.strerror))
+                last = self.unreadable[-1] if self.unreadable else None
+                if last and (last.position + last.size, last.reason) == (found.position, found.reason):
+                    self.unreadable[-1] = last._replace(size=last.size + found.size)
+                elif found not in self.unreadable:
+                    self.unreadable.append(found)
                 yield bytes(size)
             position += size
-
-    def _note(self, found: Unreadable) -> None:
-        last = self.unreadable[-1] if self.unreadable else None
-        if last and (last.position + last.size, last.reason) == (found.position, found.reason):
-            self.unreadable[-1] = last._replace(size=last.size + found.size)
-        elif found not in self.unreadable:
-            self.unreadable.append(found)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ before it in the same slot. Positions of a timer log are those of the full log, 
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from itertools import islice
+from itertools import chain, islice
 
 from jobs.console.amounts import counted
 from jobs.dump.file import (
@@ -181,8 +181,15 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
 
 def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[Item]:
     geometry, header = reader.geometry, reader.header
-    parts = (_header(file, request), _slots(file, reader, request), _entries(file, reader, request))
-    wanted = (item for part in parts for item in part if item.offset + item.size > request.start)
+    stored = IndexHeader(*map(int, HEADER.unpack(file.read(0, HEADER.size))))
+    text = (
+        f"{time_text(stored.begin_timestamp)} to {time_text(stored.end_timestamp)}, offsets "
+        f"{stored.begin_physical_offset} to {stored.end_physical_offset}, {stored.hash_slot_count} slots counted, "
+        f"next entry {stored.index_count}"
+    )
+    first = request.item(HEADER, stored, (0, "header", text), **stored._asdict())
+    items = chain([first], _slots(file, reader, request), _entries(file, reader, request))
+    wanted = (item for item in items if item.offset + item.size > request.start)
     damaged = printed = 0
     for item in islice(wanted, request.limit):
         yield item
@@ -202,16 +209,6 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
     text += "" if is_whole else " in the part that is shown; the rest was not read"
     values = {"entries": header.entry_count, "hash_slots": geometry.hash_slots, "index_num": geometry.index_num}
     yield Item(file.size, 0, "end", text, values | {"damaged_places": damaged})
-
-
-def _header(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
-    stored = IndexHeader(*map(int, HEADER.unpack(file.read(0, HEADER.size))))
-    text = (
-        f"{time_text(stored.begin_timestamp)} to {time_text(stored.end_timestamp)}, offsets "
-        f"{stored.begin_physical_offset} to {stored.end_physical_offset}, {stored.hash_slot_count} slots counted, "
-        f"next entry {stored.index_count}"
-    )
-    yield request.item(HEADER, stored, (0, "header", text), **stored._asdict())
 
 
 def _slots(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[Item]:
@@ -241,7 +238,17 @@ def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Itera
     first = max((request.start - unused) // ENTRY.size, 1)
     count = min(header.entry_count, geometry.capacity)
     for number in range(first, count + 1):
-        yield _entry(file, reader, number, request)
+        position = geometry.entry_position(number)
+        entry = decode_entry(file.read(position, ENTRY.size).ljust(ENTRY.size, b"\0"))
+        slot = geometry.slot_of(entry.key_hash)
+        is_wrong = entry.key_hash < 0 or not 0 <= entry.prev_entry < number
+        time = time_text(header.begin_timestamp + entry.time_diff_s * 1000)
+        text = (
+            f"#{number}  slot {slot}  hash {entry.key_hash}  record at {entry.physical_offset}  "
+            f"+{entry.time_diff_s} s = {time}  before it #{entry.prev_entry}{'  POINTS FORWARD' if is_wrong else ''}"
+        )
+        values = {"entry": number, "slot": slot, **entry._asdict()} if request.as_json else {}
+        yield request.item(ENTRY, entry, (position, "entry", text), **values)._replace(is_damage=is_wrong)
     position = max(geometry.entry_position(count + 1), request.start)
     end = min(file.size, geometry.file_size)
     if position < end:
@@ -254,20 +261,6 @@ def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Itera
     if file.size != geometry.file_size:
         at = min(file.size, geometry.file_size)
         yield damage(at, file.size - at, f"{file.size} bytes, where {geometry.file_size} are {geometry}")
-
-
-def _entry(file: DumpFile, reader: IndexReader, number: int, request: DumpRequest) -> Item:
-    position = reader.geometry.entry_position(number)
-    entry = decode_entry(file.read(position, ENTRY.size).ljust(ENTRY.size, b"\0"))
-    slot = reader.geometry.slot_of(entry.key_hash)
-    is_wrong = entry.key_hash < 0 or not 0 <= entry.prev_entry < number
-    time = time_text(reader.header.begin_timestamp + entry.time_diff_s * 1000)
-    text = (
-        f"#{number}  slot {slot}  hash {entry.key_hash}  record at {entry.physical_offset}  "
-        f"+{entry.time_diff_s} s = {time}  before it #{entry.prev_entry}{'  POINTS FORWARD' if is_wrong else ''}"
-    )
-    values = {"entry": number, "slot": slot, **entry._asdict()} if request.as_json else {}
-    return request.item(ENTRY, entry, (position, "entry", text), **values)._replace(is_damage=is_wrong)
 
 
 def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[Item]:

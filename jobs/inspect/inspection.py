@@ -9,7 +9,7 @@ from jobs.dump.file import time_text
 from jobs.inspect.index import compare_index, first_keyed, inspect_index
 from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import Sampled, compare_queues, drop_left_over, inspect_queues, sample
-from jobs.inspect.report import Problems, StateReport, StoreReport
+from jobs.inspect.report import Problems, StoreReport
 from jobs.inspect.state import inspect_state, topics_of
 from jobs.launch.arguments import file_system_options
 from jobs.store.epochs import Leftovers
@@ -94,7 +94,15 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
     epoch = state.epochs[-1]
     since = f"epoch {epoch.number} begins at offset {epoch.start_offset}"
     with ExitStack() as stack, problems.noted(store.root):
-        units = drop_left_over(report.queues, store, _is_left_over(store, state, stack))
+        leftovers = Leftovers(
+            state.epochs, lambda segment: segment_bytes(segment, stack.enter_context(store.open(segment)))
+        )
+
+        def is_left_over(offset: int) -> bool:
+            segment = store.segment_at(offset)
+            return segment is not None and leftovers.has(segment, offset)
+
+        units = drop_left_over(report.queues, store, is_left_over)
         if units:
             text = f"{units} units at the ends of queues are of messages that a promotion took back: {since}"
             problems.note(store.root, text)
@@ -104,18 +112,6 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
             f"{log.end_offset}, and may lack those that the new master stored ({since})"
         )
         problems.note(store.root, text)
-
-
-def _is_left_over(store: Store, state: StateReport, stack: ExitStack) -> Callable[[int], bool]:
-    leftovers = Leftovers(
-        state.epochs, lambda segment: segment_bytes(segment, stack.enter_context(store.open(segment)))
-    )
-
-    def is_left_over(offset: int) -> bool:
-        segment = store.segment_at(offset)
-        return segment is not None and leftovers.has(segment, offset)
-
-    return is_left_over
 
 
 def _note_lost_ends(store: Store, report: StoreReport) -> None:

@@ -49,7 +49,10 @@ class LogInspector:
         """Look at every segment; *deep* walks all of them."""
         self._to_walk = self.store.log_size if deep else 0
         self._check_names()
-        newest = self._newest()
+        try:
+            newest = newest_written(self.store)
+        except OSError:  # said again, with its file, when that file is looked at
+            newest = self.store.segments[-1].base_offset
         for segment in self.store.segments:
             report = SegmentReport(segment.location, segment.base_offset, segment.size)
             self._report.segments.append(report)
@@ -60,12 +63,6 @@ class LogInspector:
                 self._inspect_segment(segment, report, is_newest=segment.base_offset == newest, deep=deep)
         self._sum_up()
         return self._report
-
-    def _newest(self) -> int | None:
-        try:
-            return newest_written(self.store)
-        except OSError:  # said again, with its file, when that file is looked at
-            return self.store.segments[-1].base_offset
 
     def _inspect_segment(self, segment: Segment, report: SegmentReport, *, is_newest: bool, deep: bool) -> None:
         with self.store.open(segment) as reader:
@@ -82,7 +79,12 @@ class LogInspector:
                 start = 0 if start <= _WALKED_ANYWAY else start
                 self._walk(log, report, start, final=not is_newest)
             else:
-                self._find_seal(log, report)
+                ends = (log.find_end(max(log.size - distance, 0)) for distance in (_NEAR_END, _FAR_FROM_END))
+                end = next((end for end in ends if end is not None), None)
+                if end is None:
+                    self.problems.note(report.file, "no blank near its end names the bytes left; --deep walks it")
+                else:
+                    report.end, report.end_offset = "sealed", log.base_offset + end
             for place in file.unreadable:
                 text = f"{place.size} bytes cannot be read: {place.reason}"
                 self.problems.damage(report.file, text, segment.base_offset + place.position)
@@ -100,7 +102,8 @@ class LogInspector:
                 wrong_name = right_name(self.store, segment, log.read)
                 if wrong_name is not None or is_walked:  # a walk tells more
                     return wrong_name
-                if _is_blank(log):
+                length = min(log.size, _NEAR_END)
+                if not any(log.read(0, length)) and not any(log.read(log.size - length, length)):
                     text = "zeros at start and end, though a later segment is written: lost, or that one is misnamed"
                     self.problems.gap(report.file, text, log.base_offset)
                 else:
@@ -123,14 +126,6 @@ class LogInspector:
             if 0 <= position < log.size and any(records_from(log, position)):
                 return position
         return 0
-
-    def _find_seal(self, log: SegmentBytes, report: SegmentReport) -> None:
-        for distance in (_NEAR_END, _FAR_FROM_END):
-            end = log.find_end(max(log.size - distance, 0))
-            if end is not None:
-                report.end, report.end_offset = "sealed", log.base_offset + end
-                return
-        self.problems.note(report.file, "no blank near its end names the bytes left; --deep walks it")
 
     def _walk(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
         report.end, report.end_offset = "open", log.base_offset + start
@@ -179,19 +174,17 @@ class LogInspector:
 
     def _sum_up(self) -> None:
         report = self._report
-        ends = [segment.end_offset for segment in report.segments if segment.end_offset is not None]
+        columns = [
+            [value for one in report.segments if (value := getattr(one, name)) is not None]
+            for name in ("end_offset", "first_store_timestamp", "last_store_timestamp")
+        ]
+        ends, firsts, lasts = columns
         report.end_offset = max(ends, default=None)
-        firsts = [segment.first_store_timestamp for segment in report.segments]
-        lasts = [segment.last_store_timestamp for segment in report.segments]
-        report.first_store_timestamp = next((time for time in firsts if time is not None), None)
-        report.last_store_timestamp = next((time for time in reversed(lasts) if time is not None), None)
+        report.first_store_timestamp, report.last_store_timestamp = (
+            next(iter(firsts), None),
+            next(reversed(lasts), None),
+        )
         counts = [segment.records for segment in report.segments]
         if None not in counts:
             report.records = sum(count or 0 for count in counts)
             report.topics = dict(self._topics.most_common())
-
-
-def _is_blank(log: SegmentBytes) -> bool:
-    """Return whether a segment begins and ends with zeros, as one that was made ahead of need does."""
-    length = min(log.size, _NEAR_END)
-    return not any(log.read(0, length)) and not any(log.read(log.size - length, length))

@@ -6,8 +6,8 @@ Some records of each segment are enough to miss a queue's folder, or the first a
 inside a file only `verify` compares.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from jobs.inspect.report import Problems, QueueReport, QueuesReport
@@ -149,23 +149,12 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicTable) -
             add = found.note if topics.unsupported else found.gap
             add(name, text + topics.explain(topic), places[0].physical_offset)
         elif places:
-            _compare_queue(name, (topic, queue_id), known, places, found)
+            queue = known.get((topic, queue_id))
+            if queue is None:
+                found.gap(name, "the queue has no folder, and the log has messages of it", places[0].physical_offset)
+            elif queue.kind is QueueKind.PLAIN:
+                missing = (place for place in places if not queue.first_unit <= place.queue_offset < queue.next_unit)
+                for place in islice(missing, 1):
+                    has = f"the files have {queue.first_unit} to {queue.next_unit - 1}, and the log has its message"
+                    found.gap(name, f"unit {place.queue_offset} is missing: {has}", place.physical_offset)
     return found
-
-
-def _compare_queue(
-    name: str,
-    key: tuple[str, int],
-    known: Mapping[tuple[str, int], QueueReport],
-    places: Sequence[RecordPlace],
-    found: Problems,
-) -> None:
-    queue = known.get(key)
-    if queue is None:
-        found.gap(name, "the queue has no folder, and the log has messages of it", places[0].physical_offset)
-    elif queue.kind is QueueKind.PLAIN:
-        missing = (place for place in places if not queue.first_unit <= place.queue_offset < queue.next_unit)
-        for place in missing:
-            has = f"the files have {queue.first_unit} to {queue.next_unit - 1}, and the log has its message"
-            found.gap(name, f"unit {place.queue_offset} is missing: {has}", place.physical_offset)
-            return

@@ -265,6 +265,12 @@ class StoreReport:
     def next_steps(self) -> list[tuple[str, str]]:
         """Return the commands to run next, with reasons."""
         store = quote(self.store)
+        # A file that is damaged or missing, and can be made from the log again.
+        made = tuple(f"{self.store}/{name}" for name in ("consumequeue/", "batchconsumequeue/", "index", "checkpoint"))
+        refused = self.start and self.start.refuses
+        repairs = bool(refused and refused.is_last and refused.length < refused.expected) or any(
+            one.severity in _LOST and one.file.startswith(made) for one in self.problems
+        )
         damage = next((problem for problem in self.problems if problem.severity is Severity.DAMAGE), None)
         steps = []
         if self.state.log_folders:
@@ -275,7 +281,6 @@ class StoreReport:
         if not self.deep and self.log.segments:
             steps.append((f"inspect --deep {store}", "walk every record"))
         if self.log.segments:
-            repairs = self._has_files_to_repair()
             if not self.has_index and not repairs:
                 steps.append((f"rebuild-index {store} --out DIR", "there is no index"))
             if not self.queues.queues and not self.queues.in_rocksdb:
@@ -285,14 +290,6 @@ class StoreReport:
             steps.append((f"verify {store}", "compare log, queues and index with each other"))
             steps.append((f"ingest {store} --lake LAKE", "bring the messages into tables"))
         return steps
-
-    def _has_files_to_repair(self) -> bool:
-        """Return whether a file is damaged or missing that can be made from the log again."""
-        made = tuple(f"{self.store}/{name}" for name in ("consumequeue/", "batchconsumequeue/", "index", "checkpoint"))
-        refused = self.start and self.start.refuses
-        return bool(refused and refused.is_last and refused.length < refused.expected) or any(
-            one.severity in _LOST and one.file.startswith(made) for one in self.problems
-        )
 
     def as_values(self) -> dict[str, object]:
         """Return the report for JSON."""

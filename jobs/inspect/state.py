@@ -59,7 +59,13 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
     elif report.abort is not None:
         report.broker = "not closed: it crashed, or this is a copy of a running one"
         problems.note(store.root, "abort is there, and no broker holds the lock")
-    report.rocksdb = _rocksdb_report(store, problems)
+    with problems.noted(f"{store.root}/{ROCKSDB_STORE_FOLDER}"):
+        rows = rocksdb_state(store)
+        if rows is not None:
+            oldest = min((one.physical_offset for one in rows.transactions), default=None)
+            times = [row.delivery_ms for row in rows.timers]
+            due = min(times, default=None), max(times, default=None)
+            report.rocksdb = RocksReport(rows.index_rows, len(rows.transactions), oldest, len(times), *due)
     with problems.noted(f"{store.root}/timerwheel"):
         timers = timer_state(store)
         report.timers = timers and TimersReport(timers.wheel, timers.waiting, *timers.due)
@@ -77,17 +83,6 @@ def topics_of(store: Store, problems: Problems) -> TopicTable:
         return topic_table(store)
     except PermissionError:  # of that file: noted already
         return TopicTable(doubt=f"{CONFIG_FOLDER}/{TOPICS_FILE} cannot be read")
-
-
-def _rocksdb_report(store: Store, problems: Problems) -> RocksReport | None:
-    with problems.noted(f"{store.root}/{ROCKSDB_STORE_FOLDER}"):
-        rows = rocksdb_state(store)
-        if rows is not None:
-            oldest = min((one.physical_offset for one in rows.transactions), default=None)
-            times = [row.delivery_ms for row in rows.timers]
-            due = min(times, default=None), max(times, default=None)
-            return RocksReport(rows.index_rows, len(rows.transactions), oldest, len(times), *due)
-    return None
 
 
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
@@ -114,7 +109,10 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
 def _folders(store: Store) -> list[FolderReport]:
     counted: dict[tuple[str, str], FolderReport] = {}
     for about, size in _all_files(store):
-        folder = _folder(about)
+        *folders, _ = about.path.split("/")
+        depth = 2 if folders[:1] == ["config"] else 1
+        is_log = about.kind in {FileKind.COMMITLOG, FileKind.DLEDGER_LOG}
+        folder = "/".join(folders if is_log else folders[:depth])
         kind = _DATABASES.get(folder, str(about.kind)) if about.kind is FileKind.ROCKSDB else str(about.kind)
         kind = _OURS.get(about.path, kind)
         kind = "set aside by repair or --install" if REPLACED in about.path.partition("/")[0] else kind
@@ -135,11 +133,3 @@ def _all_files(store: Store) -> Iterable[tuple[StoreFile, int]]:
     for file in (*store.queue_files, *store.index_files, *store.other_files):
         if file.location not in named:
             yield file.about, file.size
-
-
-def _folder(about: StoreFile) -> str:
-    *folders, _ = about.path.split("/")
-    if about.kind in {FileKind.COMMITLOG, FileKind.DLEDGER_LOG}:
-        return "/".join(folders)
-    depth = 2 if folders[:1] == ["config"] else 1
-    return "/".join(folders[:depth])

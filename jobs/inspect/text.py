@@ -8,7 +8,7 @@ from jobs.console.process import program
 from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.file import time_text
-from jobs.inspect.report import Problem, QueuesReport, SegmentReport, StoreReport
+from jobs.inspect.report import Problem, SegmentReport, StoreReport
 from jobs.store.release import DETECTED, span_of
 from jobs.store.waiting import MOST_COUNTED
 from rmq_formats.store import FileKind
@@ -33,21 +33,20 @@ def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
         ("RELEASE", _releases(report, verbose=verbose)),
         ("ALSO", _other_folders(report)),
     )
+
+    def titled(title: str, texts: Iterable[str]) -> Iterator[str]:
+        return (f"  {'' if number else title:<11}{text}" for number, text in enumerate(texts))
+
     for title, texts in sections:
-        lines += _titled(title, texts)
+        lines += titled(title, texts)
     ordered = sorted(report.problems, key=lambda one: (-one.severity.rank, one.file, one.offset or 0))
     lines += (f"  {text}" for text in _shortened(list(map(_problem, ordered))))
     steps = report.next_steps()
-    lines += _titled("NEXT", (line for command, why in steps for line in (f"# {why}", f"{program()} {command}")))
+    lines += titled("NEXT", (line for command, why in steps for line in (f"# {why}", f"{program()} {command}")))
     warnings = list(start_lines(report.start))
     if warnings or report.health.is_alarm:  # last, because the first line may have scrolled off the terminal
         lines += ["", *warnings, f"inspect: {report.health.styled(verdict(report))}"]
     return "\n".join(lines)
-
-
-def _titled(title: str, texts: Iterable[str]) -> Iterator[str]:
-    for number, text in enumerate(texts):
-        yield f"  {'' if number else title:<11}{text}"
 
 
 def verdict(report: StoreReport) -> str:
@@ -107,8 +106,11 @@ def _queues(report: StoreReport) -> Iterator[str]:
     units = sum(queue.units for queue in queues.queues)
     counts = f"{counted(len(queues.topics), 'topic')}, {counted(len(queues.queues), 'queue')}, {units:,} units"
     yield counts if queues.queues else "none"
-    if queues.in_rocksdb:
-        yield _in_rocksdb(queues)
+    alone = sum(not queue.files for queue in queues.queues)
+    if queues.in_rocksdb and not alone:
+        yield "and once more in RocksDB (double write): verify compares them"
+    elif queues.in_rocksdb:
+        yield "all in RocksDB" if alone == len(queues.queues) else f"{counted(alone, 'queue')} in RocksDB alone"
     if queues.deleted_topics:
         names = ", ".join(map(printable, sorted(queues.deleted_topics)[:_SHOWN]))
         yield f"deleted topics whose messages are still in the log: {names}"
@@ -116,13 +118,6 @@ def _queues(report: StoreReport) -> Iterator[str]:
     for queue in largest[:3]:
         numbers = f"{queue.min_offset:,} to {queue.max_offset:,}"
         yield f"{queue.units:>12,}  {printable(queue.topic)}/{queue.queue_id}  {numbers}"
-
-
-def _in_rocksdb(queues: QueuesReport) -> str:
-    alone = [queue for queue in queues.queues if not queue.files]
-    if not alone:
-        return "and once more in RocksDB (double write): verify compares them"
-    return "all in RocksDB" if len(alone) == len(queues.queues) else f"{counted(len(alone), 'queue')} in RocksDB alone"
 
 
 def _index_rows(report: StoreReport) -> Iterator[str]:
@@ -158,13 +153,12 @@ def _pending(report: StoreReport) -> Iterator[str]:
 
 
 def _timers(report: StoreReport) -> Iterator[str]:
-    state, timers = report.state.rocksdb, report.state.timers
-    if state is not None and state.waiting_timers:
-        due = _span(state.first_due, state.last_due)
-        yield f"{counted(state.waiting_timers, 'message')} in RocksDB, due {due}"
-    if timers is not None and timers.waiting:
-        due = _span(timers.first_due, timers.last_due)
-        yield f"{counted(timers.waiting, 'message')} in {timers.wheel}, due {due}"
+    rows, timers = report.state.rocksdb, report.state.timers
+    found = [("RocksDB", rows.waiting_timers, rows.first_due, rows.last_due)] if rows is not None else []
+    found += [(timers.wheel, timers.waiting, timers.first_due, timers.last_due)] if timers is not None else []
+    for place, waiting, *due in found:
+        if waiting:
+            yield f"{counted(waiting, 'message')} in {place}, due {_span(*due)}"
 
 
 def _checkpoint(report: StoreReport) -> Iterator[str]:

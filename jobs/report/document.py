@@ -137,24 +137,22 @@ def environment(*packages: str) -> "Environment":
     """Return the templates of reports, and those of other packages."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
+    def shown(value: object) -> object:
+        if isinstance(value, str) and not hasattr(value, "__html__"):
+            return printable(value)
+        return "" if value is None else value
+
     made = Environment(
         loader=ChoiceLoader([PackageLoader(one) for one in (__package__, *packages)]),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_printable,
+        finalize=shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     made.filters |= {"number": number_text, "duration": duration_name, "moment": time_text}
     made.globals |= {"severities": frozenset(severity.value for severity in Severity)}
     return made
-
-
-def _printable(value: object) -> object:
-    """Return a value as a page shows it: without characters that are not printable."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return printable(value)
-    return "" if value is None else value
 
 
 def number_text(value: float) -> str:

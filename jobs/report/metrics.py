@@ -2,8 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import time
 
@@ -21,42 +20,31 @@ def write_metrics(path: Path, summary: Summary) -> None:
 
     A reader sees the old file or the new one. Figures of other stores in the file stay: several brokers may share one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(path.parent):
-        replace_text(path, "".join(_lines(summary, _others(path, summary))))
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing metrics into a folder while the block runs."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _others(path: Path, summary: Summary) -> Mapping[str, list[str]]:
-    """Return the lines of a file that are figures of other stores, by their names."""
-    found: dict[str, list[str]] = {}
-    try:
-        lines = path.read_text().splitlines()
-    except FileNotFoundError:
-        return found
     own = f'store="{_escaped(summary.store)}"'
-    for line in lines:
-        name, _, rest = line.partition("{")
-        if name.startswith(PREFIX) and 'store="' in rest and own not in rest:
-            found.setdefault(name.removeprefix(f"{PREFIX}_"), []).append(line)
-    return found
+    labels = f'broker="{_escaped(summary.broker)}",{own}'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # other processes write into the same file
+        lines = path.read_text().splitlines() if path.exists() else []
+        others = [line for line in lines if line.startswith(PREFIX) and 'store="' in line and own not in line]
+        found = {name: (meaning, [(labels, value)]) for name, (value, meaning) in figures(summary).items()}
+        replace_text(path, _text(PREFIX, found, others))
+    finally:
+        os.close(folder)
 
 
-def _lines(summary: Summary, others: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    labels = f'{{broker="{_escaped(summary.broker)}",store="{_escaped(summary.store)}"}}'
-    for name, (value, meaning) in figures(summary).items():
-        yield f"# HELP {PREFIX}_{name} {meaning}\n# TYPE {PREFIX}_{name} gauge\n"
-        yield from (f"{line}\n" for line in sorted([*others.get(name, ()), f"{PREFIX}_{name}{labels} {value}"]))
+def _text(prefix: str, found: Mapping[str, tuple[str, Sequence[tuple[str, float]]]], others: Sequence[str] = ()) -> str:
+    """Return figures by their names: the meaning of each, and its values with their labels."""
+    lines: list[str] = []
+    for name, (meaning, values) in found.items():
+        own = [
+            f"{prefix}_{name}{{{labels}}} {value}" if labels else f"{prefix}_{name} {value}" for labels, value in values
+        ]
+        of_name = [line for line in others if line.startswith(f"{prefix}_{name}{{")]
+        lines += [f"# HELP {prefix}_{name} {meaning}", f"# TYPE {prefix}_{name} gauge"]
+        lines += sorted([*of_name, *own]) if of_name else own
+    return "".join(f"{line}\n" for line in lines)
 
 
 def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
@@ -98,28 +86,25 @@ def _escaped(label: str) -> str:
 
 def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCode) -> None:
     """Replace *path* by the figures of a typing that has ended."""
-    prefix = "rmq_lake_type"
-    values: dict[tuple[str, str], list[tuple[str, float]]] = {
-        ("end_time_seconds", "When the run ended."): [("", round(time(), 3))],
-        ("exit_code", "Exit code of the run: 0 clean, 3 too many dead letters, 5 a topic was not found."): [
-            ("", int(code))
-        ],
-        ("rows", "Rows that the run added to the tables of a topic."): [
-            (f'{{topic="{_escaped(one.topic)}"}}', one.rows + one.accepted) for one in topics
-        ],
-        ("dead_letters", "Messages of a topic that became dead letters, by reason."): [
-            (f'{{topic="{_escaped(one.topic)}",reason="{_escaped(reason)}"}}', count)
-            for one in topics
-            for reason, count in one.reasons.items()
-        ],
-        ("unknown_fields", "Fields of a topic's bodies without a column."): [
-            (f'{{topic="{_escaped(one.topic)}"}}', len(one.unknown)) for one in topics
-        ],
+    named = [(f'topic="{_escaped(one.topic)}"', one) for one in topics]
+    reasons = [
+        (f'{topic},reason="{_escaped(reason)}"', count) for topic, one in named for reason, count in one.reasons.items()
+    ]
+    found: dict[str, tuple[str, list[tuple[str, float]]]] = {
+        "end_time_seconds": ("When the run ended.", [("", round(time(), 3))]),
+        "exit_code": (
+            "Exit code of the run: 0 clean, 3 too many dead letters, 5 a topic was not found.",
+            [("", int(code))],
+        ),
+        "rows": (
+            "Rows that the run added to the tables of a topic.",
+            [(topic, one.rows + one.accepted) for topic, one in named],
+        ),
+        "dead_letters": ("Messages of a topic that became dead letters, by reason.", [*reasons]),
+        "unknown_fields": (
+            "Fields of a topic's bodies without a column.",
+            [(topic, len(one.unknown)) for topic, one in named],
+        ),
     }
-    lines = (
-        f"# HELP {prefix}_{name} {meaning}\n# TYPE {prefix}_{name} gauge\n"
-        + "".join(f"{prefix}_{name}{labels} {value}\n" for labels, value in figures_of_name)
-        for (name, meaning), figures_of_name in values.items()
-    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, "".join(lines))
+    replace_text(path, _text("rmq_lake_type", found))

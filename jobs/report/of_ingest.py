@@ -27,6 +27,7 @@ _SLOTS = 60  # of a timeline
 _SHOWN = 7  # topics and producers by name; the rest is summed up
 _CHAINS = 9  # lengths of chains by number; longer ones are summed up
 _SIZES = (256, 1024, 4096, 16384, 65536, 1 << 20)
+_SIZE_NAMES = (*(f"up to {size:,} bytes" for size in _SIZES), f"over {_SIZES[-1]:,} bytes")
 _HEX = 64
 _OTHERS = "others"
 
@@ -103,14 +104,9 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
 def _damage(summary: Summary, lake: Lake) -> Grid:
     snapshot = open_table(lake, QUARANTINE.name)
     found = chosen(lake, snapshot).to_pylist() if snapshot is not None else []
+    damage = Severity.DAMAGE.value
     rows = [
-        (
-            Severity.DAMAGE.value,
-            row["physical_offset"],
-            row["length"],
-            row["reason"],
-            (row["sample"] or b"")[:_HEX].hex(" "),
-        )
+        (damage, row["physical_offset"], row["length"], row["reason"], (row["sample"] or b"")[:_HEX].hex(" "))
         for row in found
         if row["store_id"] == summary.store_id and row["run"] == summary.run
     ]
@@ -129,43 +125,33 @@ def _batches(lake: Lake, prefix: str, table: Table, columns: Sequence[str]) -> I
             yield from plain_batches(lake, table, file, columns)
 
 
-def _rows(read: _Read, *columns: str) -> Iterator[pa.RecordBatch]:
-    """Yield the run's messages, of a broker's log or of a tier."""
-    return chain(read(MESSAGES, columns), read(TIERED, columns))
-
-
 def _messages(read: _Read) -> Iterator[Part]:
+    def rows(*columns: str) -> Iterator[pa.RecordBatch]:
+        return chain(read(MESSAGES, columns), read(TIERED, columns))  # of a broker's log, or of a tier
+
     topics, producers, keys, sizes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-    span = _span(read)
+    limits = [pc.min_max(batch["store_timestamp"]).as_py() for batch in rows("store_timestamp")]
+    first, last = min((one["min"] for one in limits), default=0), max((one["max"] for one in limits), default=0)
+    step = round_duration((last - first + 1) / (_SLOTS - 1))
+    start = first // step * step
     times: dict[str, Counter[int]] = {}
-    for batch in _rows(read, "topic", "born_host", "keys", "total_size", "store_timestamp"):
+    for batch in rows("topic", "born_host", "keys", "total_size", "store_timestamp"):
         topics.update(_counted(batch["topic"]))
         for host, count in _counted(batch["born_host"]).items():
             producers[host.rpartition(":")[0]] += count
         counts = pc.fill_null(pc.list_value_length(batch["keys"]), 0)
         keys.update({f"{number} keys": n for number, n in _counted(counts).items()})
-        sizes.update(_size_classes(batch["total_size"]))
-        for topic, slots in _by_time(batch, *span):
+        classes = np.bincount(np.searchsorted(_SIZES, batch["total_size"].to_numpy()), minlength=len(_SIZE_NAMES))
+        sizes.update(dict(zip(_SIZE_NAMES, map(int, classes), strict=True)))
+        for topic, slots in _by_time(batch, start, step):
             times.setdefault(topic, Counter()).update(slots)
     if not topics:
         return
-    yield _timeline(times, topics, *span)
+    yield _timeline(times, topics, start, step)
     yield Bars("Messages by topic", "messages", _largest(topics))
-    yield Bars("Records by size", "records", {name: sizes[name] for name in _size_names() if sizes[name]})
+    yield Bars("Records by size", "records", {name: sizes[name] for name in _SIZE_NAMES if sizes[name]})
     yield Bars("Keys per message", "messages", dict(sorted(keys.items())))
     yield Bars("Producers", "messages", _largest(producers))
-
-
-def _span(read: _Read) -> tuple[int, int]:
-    """Return the first time and the milliseconds of one slot, both round."""
-    lows, highs = [], []
-    for batch in _rows(read, "store_timestamp"):
-        limits = pc.min_max(batch["store_timestamp"]).as_py()
-        lows.append(limits["min"])
-        highs.append(limits["max"])
-    first, last = min(lows, default=0), max(highs, default=0)
-    step = round_duration((last - first + 1) / (_SLOTS - 1))
-    return first // step * step, step
 
 
 def _index(read: _Read) -> Iterator[Part]:
@@ -213,15 +199,6 @@ _HEADER = ("index_file", "name", "index_count", "index_num", "hash_slot_count", 
 
 def _counted(column: pa.Array) -> dict[str, int]:
     return {str(item["values"]): item["counts"] for item in pc.value_counts(column).to_pylist()}
-
-
-def _size_names() -> list[str]:
-    return [f"up to {size:,} bytes" for size in _SIZES] + [f"over {_SIZES[-1]:,} bytes"]
-
-
-def _size_classes(sizes: pa.Array) -> dict[str, int]:
-    classes = np.bincount(np.searchsorted(_SIZES, sizes.to_numpy()), minlength=len(_SIZES) + 1)
-    return {name: int(count) for name, count in zip(_size_names(), classes, strict=True) if count}
 
 
 def _by_time(batch: pa.RecordBatch, start: int, step: int) -> Iterator[tuple[str, dict[int, int]]]:

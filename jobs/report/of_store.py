@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from jobs.console.process import program
 from jobs.console.result import Result as Outcome
 from jobs.console.result import Severity
-from jobs.lake.findings import Finding
-from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report
+from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Value
 from jobs.verify.verdict import HEAD, Group, Verdict, advice, part_row
 
 if TYPE_CHECKING:
@@ -50,16 +49,15 @@ def _remedies_of_verify(verdict: Verdict) -> Iterator[Remedy]:
 
 
 def _table(groups: Sequence[Group]) -> Grid:
-    findings = [finding for group in groups for finding in (group.cause, *group.consequences)]
-    return Grid("Findings", _COLUMNS, [_row(finding) for finding in findings])
-
-
-def _row(finding: Finding) -> tuple[str | int, ...]:
-    offset = "" if finding.offset is None else finding.offset
-    return (
-        finding.severity.value, finding.kind, finding.file, offset, finding.field, finding.found, finding.expected,
-        finding.times, finding.cause, finding.follows,
-    )  # fmt: skip
+    rows = [
+        (
+            *(one.severity.value, one.kind, one.file, "" if one.offset is None else one.offset, one.field, one.found),
+            *(one.expected, one.times, one.cause, one.follows),
+        )
+        for group in groups
+        for one in (group.cause, *group.consequences)
+    ]
+    return Grid("Findings", _COLUMNS, rows)
 
 
 def report_of_rebuild(result: "Result", outcome: Outcome, *, installs: bool = False) -> Report:
@@ -75,23 +73,18 @@ def report_of_rebuild(result: "Result", outcome: Outcome, *, installs: bool = Fa
         parts.append(Grid("Files written", columns, rows))
     if len(result.files) > 1:
         parts.append(Bars("Keys by file", "keys", {file.name: file.keys for file in result.files[:_BARS]}))
-    parts.append(
-        Facts(
-            "Settings",
-            {
-                "Geometry": f"{settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.reason})",
-                "Rules": f"RocketMQ {settings.rules.value} ({settings.rules.how})",
-                "Names in": f"{settings.zone.value} ({settings.zone.origin}: {settings.zone.reason})",
-                "Messages": result.records,
-                "Keys": result.row_keys,
-                "Bytes of the log": result.log_bytes,
-                "Damaged bytes of the log": result.damaged_bytes,
-            },
-        )
-    )
+    facts: dict[str, Value] = {
+        "Geometry": f"{settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.reason})",
+        "Rules": f"RocketMQ {settings.rules.value} ({settings.rules.how})",
+        "Names in": f"{settings.zone.value} ({settings.zone.origin}: {settings.zone.reason})",
+        "Messages": result.records,
+        "Keys": result.row_keys,
+        "Bytes of the log": result.log_bytes,
+        "Damaged bytes of the log": result.damaged_bytes,
+    }
+    parts.append(Facts("Settings", facts))
     if result.survivors:
-        rows_of_survivors = [_survivor(entry) for entry in result.survivors]
-        parts.append(Grid("Existing files", _SURVIVOR, rows_of_survivors))
+        parts.append(Grid("Existing files", _SURVIVOR, [_survivor(entry) for entry in result.survivors]))
     subject = f"{result.store} → {result.out}"
     return Report.of("rebuild-index", subject, outcome, parts, list(_remedies_of_rebuild(result, installs=installs)))
 
