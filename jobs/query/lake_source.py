@@ -234,11 +234,9 @@ class LakeSource(Source):
     # messages
 
     def by_offset(self, physical_offset: int) -> Message | None:
-        """Return the message that begins at an offset."""
         return self._first(f"physical_offset = {physical_offset}")
 
     def by_key(self, wanted: KeyWanted) -> Iterator[Message]:
-        """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
         self._lack_left_out(wanted.topic)
         self.lack_damage()
         key, of_topic = text(wanted.key), (f"topic = {text(wanted.topic)}", *_window(wanted))
@@ -261,7 +259,6 @@ class LakeSource(Source):
         return not self._through_log and self.tables.has(INDEX_ENTRIES)
 
     def by_entry(self, wanted: KeyWanted) -> Iterator[Message]:
-        """Yield the message of every index entry under a key's hash, in the broker's order, also of other keys."""
         if not self._has_index:
             yield from self.by_key(wanted)
             return
@@ -355,7 +352,6 @@ class LakeSource(Source):
     # queues and topics
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
-        """Return which offsets a queue holds; None when the queue does not exist."""
         self._lack_left_out(topic)
         columns = "min(queue_offset) AS first, max(queue_offset) AS last"
         row = self.select(columns, MESSAGES, *_in_queue(topic, queue_id))[0]
@@ -367,7 +363,6 @@ class LakeSource(Source):
         self.lack_damage()
 
     def next_number(self, topic: str, queue_id: int, number: int) -> int:
-        """Return the next number of a queue that has a message, this one or a later one; this one without any."""
         conditions = (*_in_queue(topic, queue_id), f"queue_offset >= {number}")
         found = self.select("min(queue_offset) AS number", MESSAGES, *conditions)[0]["number"]
         return number if found is None else int(found)
@@ -380,36 +375,30 @@ class LakeSource(Source):
         return made if isinstance(made, Unit) else None
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues that have messages."""
         self._lack_left_out(topic)
         return sorted(self.tables.values("queue_id", self.condition(f"topic = {text(topic)}", _WITH_UNIT)))
 
     def has_topic(self, topic: str) -> bool:
-        """Return whether *topic* has messages."""
         self._lack_left_out(topic)
         return topic in self.topics()
 
     def topics(self) -> frozenset[str]:
-        """Name every topic that has messages."""
         self._say_left_out()
         return frozenset(self.tables.values("topic", self.condition(OURS)))
 
     def topics_of(self, unique_key: str) -> frozenset[str]:
-        """Name the topics that have a message with a producer's id."""
         rows = self.select("DISTINCT topic", MESSAGES, f"uniq_key = {text(unique_key)}", OURS)
         if not rows:
             self._lack_left_out()
         return frozenset(row["topic"] for row in rows)
 
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
-        """Return the first and the last message of *topic*."""
         first, last = (self._first(f"topic = {text(topic)}", order=order) for order in ("ASC", "DESC"))
         return (first, last) if first and last else None
 
     # to explain an empty answer
 
     def occurrences(self, text_: str) -> Iterator[Occurrence]:
-        """Yield messages that have a text as a key of any kind, under any topic; to explain an empty answer."""
         quoted = text(text_)
         condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
         oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {EXPLAINED_BY}"
@@ -422,13 +411,11 @@ class LakeSource(Source):
                     yield Occurrence(message, kind, any(other.record.physical_offset == at for other in indexed))
 
     def taken_back(self, text_: str) -> Iterator[Message]:
-        """Yield the messages that their broker took back, with a text as an id or as a key."""
         quoted = text(text_)
         ids = f"uniq_key = {quoted} OR offset_msg_id = {text(text_.upper())}"
         return self.superseded(f"({ids} OR array_has(keys, {quoted}))")
 
     def place(self, physical_offset: int) -> Reason:
-        """Return the reason why no message begins at an offset."""
         columns, is_before = "physical_offset, total_size, offset_msg_id", f"physical_offset < {physical_offset}"
         before = self.select(columns, MESSAGES, is_before, rest="ORDER BY physical_offset DESC LIMIT 1")
         covered = self.coverage()
@@ -446,16 +433,13 @@ class LakeSource(Source):
         return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")
 
     def count(self, wanted: Wanted) -> int | None:
-        """Return the number of messages of a topic, or of all, in the wanted times."""
         counted = wanted._replace(key=None, tag=None, words=None)
         return int(self.select("count(*) AS messages", MESSAGES, OURS, *self._conditions(counted))[0]["messages"])
 
     def hosts(self) -> list[Host]:
-        """Return every store host."""
         return sorted(map(parse_host, self.tables.values("store_host", self.condition(OURS))))
 
     def coverage(self) -> Coverage:
-        """Return the first and last offset and time of the lake's messages."""
         row = self.select(
             "min(physical_offset) AS first, max(physical_offset + total_size) AS last, "
             "min(store_timestamp) AS oldest, max(store_timestamp) AS newest",
@@ -508,7 +492,6 @@ class LakeSource(Source):
         return facts
 
     def key_facts(self, message: Message) -> list[KeyFact]:
-        """Return for each key whether index_entries leads to a message."""
         hashes = {key: index_key_hash(key.text) for key in typed_index_keys(message.record, self.release)}
         if not self.tables.has(INDEX_ENTRIES):
             return [KeyFact(key.kind.value, key.key, Check.NOT_KNOWN, None) for key in hashes]
@@ -522,7 +505,6 @@ class LakeSource(Source):
         ]
 
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Origin]]:
-        """Yield the position of each reader of *topics*, as the newest run saw it."""
         if not self.tables.has(_PROGRESS) or not topics:
             return
         columns = "kind, consumer_group, topic, queue_id, next_offset"
@@ -543,7 +525,6 @@ class LakeSource(Source):
         return None if run is None else Sentence(template, run=run)
 
     def unknown_facts(self) -> list[Sentence]:
-        """Return the tables that the lake lacks for a story."""
         missing = [name for name in (_QUEUES, INDEX_ENTRIES, _PROGRESS) if not self.tables.has(name)]
         sentences = [Sentence("the lake has no table {name}", name=name) for name in missing]
         return [*sentences, Sentence("when retention deletes a record from its broker's store, a lake does not know")]

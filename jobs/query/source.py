@@ -1,10 +1,9 @@
 """The source of a query, a store or one store of a lake; the parts of an answer, and the facts about a message."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from jobs.console.result import RequestError
 from jobs.query.message import MAX_TIME, KeyWanted, Message, Wanted
@@ -177,7 +176,7 @@ class KeyFact(NamedTuple):
     place: Origin | None
 
 
-class Source(ABC):
+class Source(Protocol):
     """
     One store that answers questions: the files of a broker, or the rows that a lake has of one.
 
@@ -192,9 +191,11 @@ class Source(ABC):
     config: BrokerConfig | None = None  # the broker's settings of topics and groups; of a lake, tables have them
     possible_releases: tuple[Release, ...]  # that may have written the store, the newest last
 
+    notes: list[str]  # remarks on the answers
+    _reasons: list[str]  # why messages may be missing
+
     def __init__(self) -> None:
-        self.notes: list[str] = []  # remarks on the answers
-        self._reasons: list[str] = []  # why messages may be missing
+        self.notes, self._reasons = [], []
 
     @property
     def release(self) -> Release:
@@ -225,20 +226,18 @@ class Source(ABC):
         """Why messages may be missing in the answers so far."""
         return self._reasons
 
-    def lack_damage(self, low: int = 0, high: int = MAX_TIME) -> None:  # noqa: B027 - a store notes damage as it reads
-        """Note the damage between two offsets that is known without reading the log."""
+    def lack_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
+        """Note the damage between two offsets that is known without reading the log: a store notes it as it reads."""
+        del low, high
 
     # messages
 
-    @abstractmethod
     def by_offset(self, physical_offset: int) -> Message | None:
         """Return the message that begins at an offset."""
 
-    @abstractmethod
     def by_key(self, wanted: KeyWanted) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
 
-    @abstractmethod
     def by_entry(self, wanted: KeyWanted) -> Iterator[Message]:
         """Yield the message of every index entry under a key's hash, in the broker's order, also of other keys."""
 
@@ -246,7 +245,6 @@ class Source(ABC):
         """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
         return (self.in_queue(topic, queue_id, number) for number in range(begin, end))
 
-    @abstractmethod
     def by_time(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """
         Yield messages that are stored before an offset of the log, the newest first; the caller checks each.
@@ -255,25 +253,20 @@ class Source(ABC):
         *limit* are read together.
         """
 
-    @abstractmethod
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by its number."""
 
     # queues and topics
 
-    @abstractmethod
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         """Return which offsets a queue holds; None when the queue does not exist."""
 
-    @abstractmethod
     def complete_queues(self, topic: str) -> None:
         """Have every message of a topic's queues found, or note why it is not."""
 
-    @abstractmethod
     def next_number(self, topic: str, queue_id: int, number: int) -> int:
         """Return the next number of a queue that may have a message, this one or a later one; this one without any."""
 
-    @abstractmethod
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return the unit that a queue has for a message."""
 
@@ -287,15 +280,12 @@ class Source(ABC):
         del topic, queue_id, time
         return offsets
 
-    @abstractmethod
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues."""
 
-    @abstractmethod
     def has_topic(self, topic: str) -> bool:
         """Return whether a topic exists."""
 
-    @abstractmethod
     def topics(self) -> frozenset[str]:
         """Name every topic."""
 
@@ -304,7 +294,6 @@ class Source(ABC):
         del unique_key
         return self.topics()
 
-    @abstractmethod
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and the last message of a topic, where that takes no long search."""
 
@@ -315,7 +304,6 @@ class Source(ABC):
 
     # to explain an empty answer
 
-    @abstractmethod
     def occurrences(self, text: str, /) -> Iterator[Occurrence]:
         """Yield messages that have a text as a key of any kind, under any topic; to explain an empty answer."""
 
@@ -324,37 +312,29 @@ class Source(ABC):
         del text
         return iter(())
 
-    @abstractmethod
     def place(self, physical_offset: int) -> Reason:
         """Return the reason why no message begins at an offset."""
 
-    @abstractmethod
     def count(self, wanted: Wanted) -> int | None:
         """Return the number of messages of a topic, or of all, in the wanted times; None: not known."""
 
-    @abstractmethod
     def hosts(self) -> list[Host]:
         """Return the store hosts of messages."""
 
-    @abstractmethod
     def coverage(self) -> Coverage:
         """Return the part of the history that is there."""
 
     # evidence
 
-    @abstractmethod
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages under a unique key."""
 
-    @abstractmethod
     def origin_of(self, message: Message) -> Origin:
         """Return the file or the table that has a message."""
 
-    @abstractmethod
     def queue_facts(self, message: Message) -> list[QueueFact]:
         """Return the units of queues for a message."""
 
-    @abstractmethod
     def key_facts(self, message: Message) -> list[KeyFact]:
         """Return for each key whether the index leads to a message."""
 
@@ -365,15 +345,12 @@ class Source(ABC):
         is_open = kind is KeyKind.TAG and not all(release.indexes_tags for release in self.possible_releases)
         return Check.NOT_KNOWN if is_open else Check.MISSING
 
-    @abstractmethod
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
         """Yield the position of each reader of *topics*."""
 
-    @abstractmethod
     def removal_of(self, message: Message) -> Sentence | None:
         """Say when or why a message leaves the log."""
 
-    @abstractmethod
     def unknown_facts(self) -> list[Sentence]:
         """Return what cannot be known from here."""
 

@@ -109,13 +109,11 @@ class StoreSource(Source):
 
     @property
     def searches_all(self) -> bool:  # type: ignore[override]
-        """Whether the log itself is searched where index and queue files leave a question open."""
         return self.through_log or self.reader.store.log_size <= LOG_SEARCHED_UNASKED
 
     # messages of the log
 
     def by_offset(self, physical_offset: int) -> Message | None:
-        """Return the message that begins at an offset."""
         record = self.reader.read_record(physical_offset)
         return Message(record, self.release) if record else None
 
@@ -156,7 +154,6 @@ class StoreSource(Source):
     # messages by key
 
     def by_key(self, wanted: KeyWanted) -> Iterator[Message]:
-        """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
         why_not = self._index.why_not(wanted.kind)
         if why_not is None:
             yield from self._index.find(wanted)
@@ -172,7 +169,6 @@ class StoreSource(Source):
                 yield from [found] * times
 
     def by_entry(self, wanted: KeyWanted) -> Iterator[Message]:
-        """Yield the message of every index entry under a key's hash, in the broker's order, also of other keys."""
         is_indexed = self._index.why_not(KeyKind.KEY) is None
         return self._index.entries(wanted) if is_indexed else self.by_key(wanted)
 
@@ -259,7 +255,6 @@ class StoreSource(Source):
                     self.lack(f"the queue files of {topic}/{queue.name.queue_id} may not be complete at an end")
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
-        """Return which offsets a queue holds; None when the queue does not exist."""
         name = (topic, queue_id)
         if name not in self._ranges:
             queue = self._queue(topic, queue_id)
@@ -348,7 +343,6 @@ class StoreSource(Source):
         return is_known
 
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
-        """Return a queue's message by its number."""
         queue = self._queue(topic, queue_id)
         if queue is None:
             return self._message_in_log(topic, queue_id, queue_offset) if self._is_in_log(topic) else None
@@ -385,7 +379,6 @@ class StoreSource(Source):
         )
 
     def next_number(self, topic: str, queue_id: int, number: int) -> int:
-        """Return the next number of a queue that may have a message, this one or a later one; this one without any."""
         queue = self._queue(topic, queue_id)
         if queue is not None and queue.start <= number < queue.written_end():
             return number
@@ -472,7 +465,6 @@ class StoreSource(Source):
 
     @property
     def knows_topics(self) -> bool:  # type: ignore[override]
-        """Whether the broker's table of topics is there, or no queue is unknown."""
         return bool(self.reader.topic_config) or self.reader.why_not_in_rocksdb is None
 
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
@@ -487,11 +479,9 @@ class StoreSource(Source):
 
     @cached_property
     def config(self) -> BrokerConfig:  # type: ignore[override]
-        """The broker's settings of topics and groups, and how far consumers are."""
         return broker_config(self.reader.store)
 
     def config_file(self, name: str) -> Mapping[str, object]:
-        """Return a table of the broker's configuration; an empty one where it is not there."""
         return read_config(self.reader.store, name) or {}
 
     # the part of the history that is there
@@ -502,7 +492,6 @@ class StoreSource(Source):
         return list(lost_ends(self.reader.store))
 
     def place(self, physical_offset: int) -> Reason:
-        """Return the reason why no message begins at an offset."""
         store = self.reader.store
         if physical_offset < store.start_offset:
             text = f"offset {physical_offset} is deleted: the log begins at {store.start_offset}"

@@ -6,7 +6,7 @@ those of a cluster of this broker alone, without a client.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobs.console.result import ExitCode
 from jobs.query.mqadmin.arguments import Context, Line
@@ -31,6 +31,7 @@ _FIELDS = (
     "groupSysFlag@5.0.0 consumeTimeoutMinute@5.0.0 subscriptionDataSet@5.1.1 attributes@5.1.4"
 )
 _POLICIES = ("exponentialRetryPolicy", "customizedRetryPolicy")
+_PART = ("queueId", "logicOffset", "startOffset", "endOffset")
 
 MAPPING_FILE = "topicQueueMapping.json"
 LOGICAL_BROKER = "__syslo__global__"  # what clients call the broker of a static topic's queues
@@ -118,19 +119,18 @@ def _all_groups(line: Line, context: Context) -> ExitCode:
     """
     config, printer = _config(context), context.printer
     retries = (topic for topic in config.topics if topic.startswith(RETRY_PREFIX))
-    printer.layout(_group_line("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
+
+    def line_of(*values: object) -> str:
+        group, count, version, type_, model, pace = map(pad, values[:-1], _GROUP_WIDTHS)
+        return f"{group}  {count}  {version} {type_}  {model}  {pace}  {values[-1]}\n"
+
+    printer.layout(line_of("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
     for topic in set_order(retries):
         group = topic.removeprefix(RETRY_PREFIX)
         behind = sum(row.behind for row in _rows(line, config, group, context))
-        shown = _group_line(group, 0, "OFFLINE", "", "", 0, behind)
+        shown = line_of(group, 0, "OFFLINE", "", "", 0, behind)
         printer.row("group", {"consumer_group": group, "behind": behind}, shown)
     return context.finish()
-
-
-def _group_line(*values: object) -> str:
-    *padded, behind = values
-    group, count, version, type_, model, pace = map(pad, padded, _GROUP_WIDTHS)
-    return f"{group}  {count}  {version} {type_}  {model}  {pace}  {behind}\n"
 
 
 def _columns(*values: object) -> str:
@@ -208,16 +208,14 @@ def _java_text(name: str, value: object) -> str:
     if name == "attributes" and isinstance(value, Mapping):
         return map_text({str(key): str(text) for key, text in value.items()}, _MAP_BUCKETS)
     if name == "groupRetryPolicy" and isinstance(value, Mapping):
-        policies = ", ".join(f"{policy}={_policy_text(policy, value.get(policy))}" for policy in _POLICIES)
+        texts = dict.fromkeys(_POLICIES, "null")
+        for policy in _POLICIES:
+            if isinstance(about := value.get(policy), Mapping):
+                fields = ", ".join(f"{field}={number}" for field, number in about.items())
+                texts[policy] = f"{policy[0].upper()}{policy[1:]}{{{fields}}}"
+        policies = ", ".join(f"{policy}={text}" for policy, text in texts.items())
         return f"GroupRetryPolicy{{type={value.get('type')}, {policies}}}"
     return str(value)
-
-
-def _policy_text(name: str, value: object) -> str:
-    if not isinstance(value, Mapping):
-        return "null"
-    fields = ", ".join(f"{field}={number}" for field, number in value.items())
-    return f"{name[0].upper()}{name[1:]}{{{fields}}}"
 
 
 class QueuePart(NamedTuple):
@@ -250,7 +248,11 @@ def static_queues(source: Source, topic: str) -> dict[int, tuple[QueuePart, Queu
     found = {}
     for number, items in hosted.items() if isinstance(hosted, dict) else ():
         listed = items if isinstance(items, list) and number.isdecimal() else []
-        parts = [_part_of(item) for item in listed if isinstance(item, dict)]
+        parts = [
+            QueuePart(str(item.get("bname")), *(int(item.get(name, 0)) for name in _PART))
+            for item in listed
+            if isinstance(item, dict)
+        ]
         if parts:
             first = next((part for part in reversed(parts) if part.logic_offset == 0), parts[0])
             found[int(number)] = first, next((part for part in reversed(parts) if part.logic_offset >= 0), parts[-1])
@@ -263,8 +265,3 @@ def static_offsets(first: QueuePart, last: QueuePart, of_first: OffsetRange, of_
     if first.end_offset >= first.start_offset:
         minimum = min(minimum, first.logical(first.end_offset))
     return OffsetRange(max(minimum, 0), max(last.logical(of_last.maximum), 0))
-
-
-def _part_of(item: Mapping[str, Any]) -> QueuePart:
-    numbers = (int(item.get(name, 0)) for name in ("queueId", "logicOffset", "startOffset", "endOffset"))
-    return QueuePart(str(item.get("bname")), *numbers)

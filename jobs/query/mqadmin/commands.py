@@ -212,7 +212,10 @@ def _by_offset(line: Line, context: Context) -> ExitCode:
 def _message_traces(line: Line, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic, message_id = line.options.get("traceTopic", TRACE_TOPIC), line.options["msgId"]
-    window = TimeWindow(_milliseconds(line, "beginTimestamp", 0), _milliseconds(line, "endTimestamp", MAX_TIME))
+    window = TimeWindow(line.integer("beginTimestamp", 0), line.integer("endTimestamp", MAX_TIME))
+    for name, moment in zip(("beginTimestamp", "endTimestamp"), window, strict=True):
+        if not MIN_LONG <= moment <= MAX_LONG:
+            raise UnsupportedFormat(f"{line.command}: {name} must be a time in milliseconds, not {moment}")
     answer = lookups.by_key_as_client(source, topic, message_id, window, _limit(line))
     if answer.reason:
         return context.finish(answer)
@@ -233,13 +236,6 @@ def _message_traces(line: Line, context: Context) -> ExitCode:
         for text in _trace_lines(of_message, context):
             printer.out(text)
     return context.finish(answer)
-
-
-def _milliseconds(line: Line, name: str, otherwise: int) -> int:
-    moment = line.integer(name, otherwise)
-    if not MIN_LONG <= moment <= MAX_LONG:
-        raise UnsupportedFormat(f"{line.command}: {name} must be a time in milliseconds, not {moment}")
-    return moment
 
 
 def _why_no_trace(
@@ -272,11 +268,11 @@ def _trace_lines(reported: Sequence[_Reported], context: Context) -> Iterator[st
     groups: dict[str, list[_Reported]] = {}
     for one in reported:
         if one[0].kind is TraceKind.SENT:
-            yield f"{_trace_header('Producer', 'Send')}{_trace_line('Pub', one, context)}\n"
+            yield f"{_trace_head('Producer', 'Send')}{_trace_line('Pub', one, context)}\n"
         elif one[0].kind is TraceKind.CONSUMED:
             groups.setdefault(one[0].client_group or "", []).append(one)
     for group in set_order(groups):
-        yield _trace_header("Consumer", "Consumer")
+        yield _trace_head("Consumer", "Consumer")
         for one in groups[group]:
             yield _trace_line("Sub", one, context)
         yield "\n"
@@ -295,7 +291,7 @@ def _trace_line(name: str, reported: _Reported, context: Context) -> str:
     return _trace_columns(name, group, address, time, f"{trace.cost_ms}ms", status)
 
 
-def _trace_header(who: str, when: str) -> str:
+def _trace_head(who: str, when: str) -> str:
     return _trace_columns("#Type", f"#{who}Group", "#ClientHost", f"#{when}Time", "#CostTimes", "#Status")
 
 
