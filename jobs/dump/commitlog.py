@@ -232,8 +232,8 @@ def record_fields(record: MessageRecord) -> list[Field]:
         "sys_flag": f"0x{record.sys_flag & 0xFFFFFFFF:X}",
         "born_timestamp": f"{record.born_timestamp}  {time_text(record.born_timestamp)}",
         "store_timestamp": f"{record.store_timestamp}  {time_text(record.store_timestamp)}",
-        "born_address": str(record.born_host).rpartition(":")[0],
-        "store_address": str(record.store_host).rpartition(":")[0],
+        "born_host_address": str(record.born_host).rpartition(":")[0],
+        "store_host_address": str(record.store_host).rpartition(":")[0],
     }
     named = layout_fields(layout, fixed, offset)
     fields = [field._replace(text=written.get(field.name, field.text)) for field in named]

@@ -184,21 +184,22 @@ class LakeSource(Source):
         return self.select("manifest, detail", RUNS, "state = 'prepared'", rest="ORDER BY run")
 
     @cached_property
-    def _chosen(self) -> list[TopicChoices | str]:
+    def _chosen(self) -> TopicChoices | str | None:
         """The topics that runs took, or why they are not known; the newest run has those of all before it."""
-        return [self.tables.chosen(row["detail"], row["manifest"]) for row in self._runs[-1:]]
+        return next((self.tables.chosen(row["detail"], row["manifest"]) for row in self._runs[-1:]), None)
 
     def _lack_left_out(self, *topics: str) -> None:
         """Note that an answer lacks the messages that runs left out, of *topics*, or of any."""
-        for reason in self._left_out(topics):
+        reason = self._left_out(*topics)
+        if reason:
             self.lack(reason)
 
-    def _left_out(self, topics: Iterable[str] = ()) -> list[str]:
-        found = (one if isinstance(one, str) else one.left_out(topics) for one in self._chosen)
-        return [reason for reason in found if reason]
+    def _left_out(self, *topics: str) -> str | None:
+        return self._chosen.left_out(topics) if isinstance(self._chosen, TopicChoices) else self._chosen
 
     def _say_left_out(self) -> None:
-        for reason in self._left_out():
+        reason = self._left_out()
+        if reason:
             self.say(reason)
 
     @property

@@ -86,7 +86,12 @@ class LakeTables:
             self._opened[name] = None
             return None
         if name == MESSAGES:
-            _refuse_other_types(table)
+            ours = Schema.from_arrow(pa.schema([field.with_type(plain_type(field.type)) for field in SCHEMA]))
+            types = {field.name: field.type for field in ours.fields}
+            for field in table.schema().fields:  # of another type, SQL would compare other values
+                if types.get(field.name, field.type) != field.type:
+                    reason = f"has another type of the column {field.name}: another engine has rewritten it"
+                    raise OSError(f"the lake's table {MESSAGES} {reason}")
         try:
             self._builder.register(name, table)
         except DeltaError as error:
@@ -103,22 +108,33 @@ class LakeTables:
     @cached_property
     def stores(self) -> Sequence[LakeStore]:
         """The stores that have messages, by their labels."""
-        found = {_store_of(row) for row in self._actions(MESSAGES)}
-        if None in found:  # a file of several stores, or one without statistics
+        columns, files = LakeStore._fields, self._actions(MESSAGES)
+        of_one = [
+            row
+            for row in files
+            if all(row.get(f"min.{name}") == row.get(f"max.{name}") is not None for name in columns)
+            and all(row.get(f"null_count.{name}") == 0 for name in columns)
+        ]
+        found = {LakeStore(row["min.broker"], row["min.store_id"]) for row in of_one}
+        if len(of_one) < len(files):  # a file of several stores, or one without statistics
             rows = self.rows(
                 f"SELECT DISTINCT coalesce(broker, '') AS broker, store_id FROM {MESSAGES} "  # noqa: S608 - a name of ours
                 "WHERE total_size IS NOT NULL AND store_id IS NOT NULL"  # a row without it belongs to no store
             )
             found = {LakeStore(row["broker"], row["store_id"]) for row in rows}
-        by_id = {store.store_id: store for store in sorted(filter(None, found))}  # another engine may change a label
+        by_id = {store.store_id: store for store in sorted(found)}  # another engine may change a label
         return sorted(by_id.values())
 
     def files(self, name: str, column: str) -> Sequence[TableFile]:
         """Return the files of a table by the Delta log, those with the highest values of *column* first."""
         known = self._files.get((name, column))
         if known is None:
-            found = (_file_of(row, column) for row in self._actions(name))
-            known = sorted(found, key=lambda file: _ALWAYS if file.high is None else file.high, reverse=True)
+            known = []
+            for row in self._actions(name):
+                has_limits = row.get(f"null_count.{column}") == 0  # a row without a value is within no limits
+                low, high = (row.get(f"{end}.{column}") if has_limits else None for end in ("min", "max"))
+                known.append(TableFile(low, high, row.get("num_records")))
+            known.sort(key=lambda file: _ALWAYS if file.high is None else file.high, reverse=True)
             self._files[name, column] = known
         return known
 
@@ -187,30 +203,6 @@ def is_lake(location: str, options: Mapping[str, str]) -> bool:
     except NotAStore:
         return False
     return True
-
-
-def _store_of(row: Mapping[str, Any]) -> LakeStore | None:
-    columns = LakeStore._fields
-    has_one = all(row.get(f"min.{name}") == row.get(f"max.{name}") is not None for name in columns)
-    is_whole = all(row.get(f"null_count.{name}") == 0 for name in columns)
-    return LakeStore(row["min.broker"], row["min.store_id"]) if has_one and is_whole else None
-
-
-def _file_of(row: Mapping[str, Any], column: str) -> TableFile:
-    rows = row.get("num_records")
-    if row.get(f"null_count.{column}") != 0:  # a row without a value is within no limits
-        return TableFile(None, None, rows)
-    return TableFile(row.get(f"min.{column}"), row.get(f"max.{column}"), rows)
-
-
-def _refuse_other_types(table: DeltaTable) -> None:
-    """Raise `OSError` when a column of messages has another type: SQL would compare other values."""
-    ours = Schema.from_arrow(pa.schema([field.with_type(plain_type(field.type)) for field in SCHEMA]))
-    types = {field.name: field.type for field in ours.fields}
-    for field in table.schema().fields:
-        if types.get(field.name, field.type) != field.type:
-            reason = f"has another type of the column {field.name}: another engine has rewritten it"
-            raise OSError(f"the lake's table {MESSAGES} {reason}")
 
 
 def text(value: str) -> str:

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from jobs.query import reasons
@@ -69,7 +70,13 @@ def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, l
     """
     wanted = KeyWanted(KeyKind.KEY, topic, key, *window)
     newest = list(islice(source.by_entry(wanted), limit))
-    kept = [message for message in _in_log_order(newest) if _is_kept(message, topic, key)]
+
+    def is_kept(message: Message) -> bool:
+        release = message.release
+        is_of_topic = message.topic == topic or (release.by_key_exempts_lmq and topic.startswith(LMQ_PREFIX))
+        return key in message.keys and (is_of_topic or not release.by_key_matches_topic)
+
+    kept = list(filter(is_kept, _in_log_order(newest)))
     if kept:
         return Answer(kept)
     if newest:
@@ -81,12 +88,6 @@ def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, l
             )
             return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, text))
     return Answer(reason=reasons.no_key(source, wanted))
-
-
-def _is_kept(message: Message, topic: str, key: str) -> bool:
-    release = message.release
-    is_of_topic = message.topic == topic or (release.by_key_exempts_lmq and topic.startswith(LMQ_PREFIX))
-    return key in message.keys and (is_of_topic or not release.by_key_matches_topic)
 
 
 def by_unique_key(
@@ -103,9 +104,9 @@ def by_unique_key(
     found = _in_log_order(islice(source.by_key(wanted), limit))
     if not found:
         return Answer(reason=reasons.no_key(source, wanted))
+    found.sort(key=attrgetter("record.store_timestamp"))
     if not source.release.by_unique_key_keeps_all and limit is not None:
-        found = [min(found, key=_store_timestamp)]
-    found.sort(key=_store_timestamp)
+        del found[1:]
     answer = Answer(found if show_all else found[:1])
     if len(found) > len(answer.messages):
         answer.notes.append(f"{len(found)} messages have this id; -a shows all")
@@ -170,11 +171,7 @@ def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int, *, b
 
 
 def _in_log_order(messages: "islice[Message] | list[Message]") -> list[Message]:
-    return sorted(messages, key=lambda message: message.record.physical_offset)
-
-
-def _store_timestamp(message: Message) -> int:
-    return message.record.store_timestamp
+    return sorted(messages, key=attrgetter("record.physical_offset"))
 
 
 class Deadline:

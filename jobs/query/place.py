@@ -16,7 +16,6 @@ from rmq_formats.release import NEWEST, Release
 _BROKER_TOPIC_PERMISSION = 7  # inherit, read, write: topics that the broker makes for itself
 _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
 
-
 if TYPE_CHECKING:
     from jobs.query.store_reader import StoreReader
     from jobs.store.release import Known, Writers
@@ -113,10 +112,8 @@ def seeming_writers(reader: "StoreReader") -> "Known[Writers]":
 
 def _own_name(topics: Mapping[str, Mapping[str, object]]) -> str | None:
     """Return the broker's name by its own topics: each broker makes one of its name, with one queue."""
-    for topic in topics:
-        if topic.startswith(_SYNC_MEMBER):
-            return topic.removeprefix(_SYNC_MEMBER)
-    own = [
+    own = [topic.removeprefix(_SYNC_MEMBER) for topic in topics if topic.startswith(_SYNC_MEMBER)][:1]
+    own = own or [
         topic
         for topic, about in topics.items()
         if about.get("perm") == _BROKER_TOPIC_PERMISSION and about.get("writeQueueNums") == 1

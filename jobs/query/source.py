@@ -379,26 +379,20 @@ def ask_each(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tupl
         return sources[0], ask(sources[0])
     asked = [(source, ask(source)) for source in sources]
     found = [(source, answer) for source, answer in asked if answer.messages]
-    if not found:
-        return sources[0], _no_answer(asked)
-    source = only_one([source for source, _ in found])
-    for one, _ in asked:
-        if one is not source:
-            for why in one.lacking:
-                source.lack(f"{one.name}: {why}")
-    return source, next(answer for one, answer in found if one is source)
-
-
-def _no_answer(asked: Sequence[tuple[Source, Answer]]) -> Answer:
-    """Return the reasons of several stores as one, of the kind that a store with the topic gives."""
+    if found:
+        source = only_one([source for source, _ in found])
+        for why in (f"{one.name}: {why}" for one, _ in asked if one is not source for why in one.lacking):
+            source.lack(why)
+        return source, found[0][1]
     reasons = [(source.name, answer.reason) for source, answer in asked if answer.reason is not None]
+    # Of the kind that a store with the topic gives.
     known = [reason for _, reason in reasons if reason.kind not in _NOTHING_THERE]
     kind = (known or [reason for _, reason in reasons])[0].kind
     names: dict[str, list[str]] = {}
     for name, reason in reasons:
         names.setdefault(reason.text, []).append(name)
     said = [text if len(own) == len(reasons) else f"{', '.join(own)}: {text}" for text, own in names.items()]
-    return Answer(reason=Reason(kind, "; ".join(said)))
+    return sources[0], Answer(reason=Reason(kind, "; ".join(said)))
 
 
 def whole_number(text: str) -> int | None:
