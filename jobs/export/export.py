@@ -76,11 +76,7 @@ class Summary(NamedTuple):
 def plan(asked: Asked, options: Mapping[str, str]) -> Planned:
     """Return the items to read."""
     if asked.place.lake is not None:
-        lake = Lake(normalise(asked.place.lake), options)
-        known = known_logs(lake)
-        of_broker = [one for one in known if asked.place.broker in {None, one.broker, one.store_id}]
-        planned = _without_chosen(asked, _lake_items(asked, lake, known), of_broker)
-        return planned._replace(gaps=[*planned.gaps, *_lost_in_lake(asked)])
+        return _plan_lake(asked, Lake(normalise(asked.place.lake), options))
     store = list_store(asked.place.store or "", commitlog=asked.place.commitlog or (), options=options)
     store.require_log()
     label = asked.place.broker or DEFAULT_BROKER
@@ -88,15 +84,9 @@ def plan(asked: Asked, options: Mapping[str, str]) -> Planned:
     with StoreReader(store) as reader:
         release = asked.place.release or seeming_writers(reader).value.newest
         times = reader.segment_times
+    parser = release.property_parser
     items: list[Item] = [
-        LogItem(
-            range_,
-            release.property_parser,
-            label,
-            asked.topics,
-            {STORE_TIME: times[range_.base_offset]},
-            asked.between,
-        )
+        LogItem(range_, parser, label, asked.topics, {STORE_TIME: times[range_.base_offset]}, asked.between)
         for range_ in ranges
     ]
     gaps = [LeftOut(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
@@ -104,27 +94,10 @@ def plan(asked: Asked, options: Mapping[str, str]) -> Planned:
     return Planned(items, gaps)
 
 
-def _lost_in_lake(asked: Asked) -> list[LeftOut]:
+def _plan_lake(asked: Asked, lake: Lake) -> Planned:
     from jobs.query.lake_source import open_lake_stores  # with SQL's engine
 
-    with suppress(OtherBrokerError):  # which an empty export explains
-        return [
-            LeftOut(store.store.broker, lost.start, lost.end - lost.start, lost.text)
-            for store in open_lake_stores(asked.place.lake or "", asked.place.broker, asked.place.release or NEWEST)
-            for lost in store.damage()
-        ]
-    return []
-
-
-def _without_chosen(asked: Asked, items: list[Item], known: Sequence[KnownStore]) -> Planned:
-    """Return the plan with what runs did not choose: a gap where topics are asked for, else a note."""
-    left_out = [(one, reason) for one in known if (reason := one.chosen.left_out(asked.topics))]
-    if not asked.topics:
-        return Planned(items, [], tuple(f"{one.broker}: {reason}" for one, reason in left_out))
-    return Planned(items, [LeftOut(one.broker, 0, one.chosen.until, reason) for one, reason in left_out])
-
-
-def _lake_items(asked: Asked, lake: Lake, known: Sequence[KnownStore]) -> list[Item]:
+    known, broker = known_logs(lake), asked.place.broker
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
         raise FileNotFoundError(errno.ENOENT, "no lake: it has no table messages", asked.place.lake)
@@ -134,10 +107,21 @@ def _lake_items(asked: Asked, lake: Lake, known: Sequence[KnownStore]) -> list[I
         raise OSError(f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten it without")
     stores = tuple(_registered(lake, one) for one in known) if asked.is_verified else ()
     checked = dropped if asked.is_verified else None
-    return [
-        LakeItem(lake, file, asked.place.broker, asked.topics, checked, stores, asked.between)
-        for file in sorted(files(lake, snapshot), key=_place)
+    in_order = sorted(files(lake, snapshot), key=_place)
+    items: list[Item] = [
+        LakeItem(lake, file, broker, asked.topics, checked, stores, asked.between) for file in in_order
     ]
+    # What runs did not choose: a gap where topics are asked for, else a note.
+    of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
+    left_out = [(one, reason) for one in of_broker if (reason := one.chosen.left_out(asked.topics))]
+    gaps = [LeftOut(one.broker, 0, one.chosen.until, reason) for one, reason in left_out if asked.topics]
+    with suppress(OtherBrokerError):  # which an empty export explains
+        gaps += [
+            LeftOut(store.store.broker, lost.start, lost.end - lost.start, lost.text)
+            for store in open_lake_stores(asked.place.lake or "", broker, asked.place.release or NEWEST)
+            for lost in store.damage()
+        ]
+    return Planned(items, gaps, () if asked.topics else tuple(f"{one.broker}: {reason}" for one, reason in left_out))
 
 
 def _registered(lake: Lake, known: KnownStore) -> Registered:

@@ -139,30 +139,26 @@ def _write_lines(path: Path, rows: _Slices, release: Release, kind: Format) -> N
 
 
 def _write_parquet(path: Path, rows: _Slices) -> None:
-    writer: pq.ParquetWriter | None = None
     held: list[pa.RecordBatch] = []  # of the next row group
-    try:
+    with ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+
+        def write_group() -> None:
+            nonlocal writer
+            if held:
+                table = pa.Table.from_batches(held)
+                held.clear()
+                writer = writer or stack.enter_context(_parquet_writer(path, table.num_rows, table.nbytes))
+                writer.write_table(table)
+
         for batch, bodies in rows:
-            group = [*held, with_bodies(batch, bodies, SCHEMA)]
-            if sum(part.nbytes for part in group) > _GROUP_BYTES or sum(map(len, group)) > _GROUP_ROWS:
-                writer = _write_group(writer, path, held)
-                held = []
-            held.append(group[-1])
-            del batch, bodies, group
-        writer = _write_group(writer, path, held)
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-def _write_group(
-    writer: pq.ParquetWriter | None, path: Path, rows: Sequence[pa.RecordBatch]
-) -> pq.ParquetWriter | None:
-    if rows:
-        table = pa.Table.from_batches(rows)
-        writer = writer or _parquet_writer(path, table.num_rows, table.nbytes)
-        writer.write_table(table)
-    return writer
+            new = with_bodies(batch, bodies, SCHEMA)
+            size, count = sum(part.nbytes for part in (*held, new)), sum(map(len, (*held, new)))
+            if size > _GROUP_BYTES or count > _GROUP_ROWS:
+                write_group()
+            held.append(new)
+            del batch, bodies, new
+        write_group()
 
 
 def _parquet_writer(path: Path, rows: int, size: int) -> pq.ParquetWriter:

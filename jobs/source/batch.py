@@ -68,8 +68,7 @@ class RocketmqReader(DataSourceReader):
         if place.offset < store.start_offset and wanted.fails_on_data_loss:
             raise data_loss(place.offset, store.start_offset, store.root)
         first = max(place.offset, wanted.from_offset)
-        fails = wanted.fails_on_data_loss or wanted.fails_on_damage
-        lose((*lost_files(store), *lost_ends(store)), first, wanted.to_offset, fails=fails)
+        lose((*lost_files(store), *lost_ends(store)), first, wanted.to_offset, fails=wanted.fails)
         with StoreReader(store) as reader:
             return [RangePartition(part, writer) for part in _parts(reader, store, place, wanted)]
 
@@ -130,20 +129,12 @@ def rows_of(partition: InputPartition, wanted: Wanted) -> Iterator[pa.RecordBatc
             batch, bad = message_batch(group, parser, with_body=with_body, takes=selection.takes_or_all)
             if bad and wanted.fails_on_damage:
                 raise CorruptData("a body with a wrong CRC", bad[0][0], range_.location)
-            batch = _within_bounds(batch, wanted)
+            if (wanted.from_offset, wanted.to_offset, wanted.from_time, wanted.to_time) != EVERYTHING:
+                offset, time = batch.column("physical_offset"), batch.column("store_timestamp")
+                in_offsets = pc.and_(pc.greater_equal(offset, wanted.from_offset), pc.less(offset, wanted.to_offset))
+                in_times = pc.and_(pc.greater_equal(time, wanted.from_time), pc.less(time, wanted.to_time))
+                batch = batch.filter(pc.and_(in_offsets, in_times))
             if batch.num_rows:
                 yield table_rows(batch, range_.base_offset, writer.broker, writer.store_id, wanted.columns)
     if reader.seen.was_deleted and wanted.fails_on_data_loss:
         raise data_loss(range_.start_offset, range_.end_offset, range_.location)
-
-
-def _within_bounds(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
-    if (wanted.from_offset, wanted.to_offset, wanted.from_time, wanted.to_time) == EVERYTHING:
-        return batch
-    offset, time = batch.column("physical_offset"), batch.column("store_timestamp")
-    return batch.filter(
-        pc.and_(
-            pc.and_(pc.greater_equal(offset, wanted.from_offset), pc.less(offset, wanted.to_offset)),
-            pc.and_(pc.greater_equal(time, wanted.from_time), pc.less(time, wanted.to_time)),
-        )
-    )

@@ -73,6 +73,11 @@ class Wanted:
         """Whether damaged bytes stop the read."""
         return self.mode == FAILFAST
 
+    @property
+    def fails(self) -> bool:
+        """Whether anything that is lost stops the read."""
+        return self.fails_on_data_loss or self.fails_on_damage
+
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -84,23 +89,23 @@ def _lake(text: str) -> str:
     return text
 
 
-def _flag(text: str) -> bool:
-    """Read `true` or `false`: reading a typing error as `false` would silently leave out rows."""
-    if text.lower() not in {"true", "false"}:
-        raise ValueError("neither true nor false")
-    return text.lower() == "true"
+def _choice(wrong: str, values: Mapping[str, Any]) -> Callable[[str], Any]:
+    """Return what reads one of some words: reading a typing error as another word would silently leave out rows."""
+
+    def read(text: str) -> Any:  # noqa: ANN401 - a flag, or the word itself
+        if text.lower() not in values:
+            raise ValueError(wrong)
+        return values[text.lower()]
+
+    return read
 
 
-def _mode(text: str) -> str:
-    if text.upper() not in {FAILFAST, PERMISSIVE}:
-        raise ValueError(f"neither {PERMISSIVE} (damaged bytes are left out) nor {FAILFAST}")
-    return text.upper()
-
-
-def _start(text: str) -> str:
-    if text.lower() not in {EARLIEST, LATEST}:
-        raise ValueError(f"neither {EARLIEST} nor {LATEST}")
-    return text.lower()
+_flag = _choice("neither true nor false", {"true": True, "false": False})
+_mode = _choice(
+    f"neither {PERMISSIVE} (damaged bytes are left out) nor {FAILFAST}",
+    {one.lower(): one for one in (FAILFAST, PERMISSIVE)},
+)
+_start = _choice(f"neither {EARLIEST} nor {LATEST}", {one: one for one in (EARLIEST, LATEST)})
 
 
 def _number(text: str) -> int:

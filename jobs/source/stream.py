@@ -47,7 +47,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._end_of_log(self._listed()).to_json()
         store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
         place, _ = self._known_start(store)
-        lose(lost_ends(store), place.offset, MAX_LONG, fails=self._fails)
+        lose(lost_ends(store), place.offset, MAX_LONG, fails=self._wanted.fails)
         return place.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -64,11 +64,14 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if place.offset >= self._target and not self._is_checked:  # without news, the log may have been cut back
             self._check(place, self._listed())
         if place.offset < self._target and (self._target < MAX_LONG or self._is_time()):
-            began = monotonic()
-            way = self._look(place, limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX_LONG)
-            if way is not None and way.end.offset > place.offset:
-                self._way, self._next_look = (place, way), 0.0
-                return way.end.to_json()
+            began, store = monotonic(), self._listed()
+            self._check(place, store)
+            if not _is_all_read(store, place.offset):
+                most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX_LONG
+                way = begun_again(store, lambda now: self._way_from(place, now, most, self._target))
+                if way.end.offset > place.offset:
+                    self._way, self._next_look = (place, way), 0.0
+                    return way.end.to_json()
             now = monotonic()
             self._next_look = now + max(self._wanted.poll_ms / 1000, _SHARE * (now - began))
         return dict(start)
@@ -98,21 +101,11 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sleep(min(max(self._next_look - monotonic(), 0), _LONGEST_WAIT_S))
         return monotonic() >= self._next_look
 
-    def _look(self, place: Place, limit: int) -> Way | None:
-        """Follow the log from *place*; None where a few bytes show that nothing is new."""
-        store = self._listed()
-        self._check(place, store)
-        if _is_all_read(store, place.offset):
-            return None
-        return begun_again(store, lambda now: self._way_from(place, now, limit, self._target))
-
     def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> Way:
         part_size = self._wanted.partition_size or _PART
-        return way_from(place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._fails)
-
-    @property
-    def _fails(self) -> bool:
-        return self._wanted.fails_on_data_loss or self._wanted.fails_on_damage
+        return way_from(
+            place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._wanted.fails
+        )
 
     def _check(self, place: Place, store: Store) -> None:
         """Refuse to go on in another log; whether records still lead to the place is asked once, at the beginning."""
