@@ -19,7 +19,7 @@ from jobs.query.message import KeyWanted, Message
 from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_text, time_text
 from jobs.query.reasons import TIMER_TOPIC, half_end
 from jobs.query.source import Answer, Check, KeyFact, Origin, QueueFact, Sentence, Source, whole_number
-from jobs.store.broker_config import ReaderKind
+from jobs.store.broker_config import Progress, ReaderKind
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.indexfile.file import KeyKind
@@ -140,11 +140,6 @@ class Copy:
         """The offset of its record."""
         return self.message.record.physical_offset
 
-    @property
-    def time(self) -> int:
-        """When it was stored, in ms."""
-        return self.message.record.store_timestamp
-
 
 # A line of a trace, its text, and the origin of the message whose body it is in.
 Report = tuple[Trace, Sentence, Origin]
@@ -197,10 +192,12 @@ def _story(source: Source, seed: Message) -> Story:
     for _, message in sorted(_copies(source, seed, unknown).items()):
         role = _role(message, copies)
         copies.append(Copy(message, role, _text(message, role), source.origin_of(message)))
-    for copy in copies:
+    readers = list(source.consumer_progress(sorted({copy.message.topic for copy in copies})))
+    for number, copy in enumerate(copies):
         _look_around(source, copy, copies, unknown)
+        if not copy.is_taken_back:
+            copy.groups = list(_groups(copy, copies[number + 1 :], readers))
     reports = _reports(source, seed.unique_key) if seed.unique_key else []
-    _add_groups(source, copies)
     return Story(seed.unique_key, copies, reports, _state(copies), unknown)
 
 
@@ -314,7 +311,8 @@ def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: li
         codes = (fact.tags_code for fact in copy.queues if fact.tags_code is not None)
         is_timed = message.topic == TIMER_TOPIC
         copy.due = whole_number(message.properties.get("TIMER_OUT_MS", "")) if is_timed else next(codes, None)
-        if not any(one.time >= copy.time and _delivers(copy, one.message) for one in copies):
+        later = (one.message for one in copies if one.message.record.store_timestamp >= message.record.store_timestamp)
+        if not any(_delivers(copy, one) for one in later):
             copy.text = Sentence("{waiting}; its delivery is not found", waiting=copy.text)
 
 
@@ -339,16 +337,16 @@ def _reports(source: Source, unique_key: str) -> list[Report]:
     topics = sorted(name for name in source.topics() if name == TRACE_TOPIC or name.startswith("rmq_sys_TRACE_DATA_"))
     found = chain.from_iterable(source.by_key(KeyWanted(KeyKind.KEY, topic, unique_key)) for topic in topics)
     traces = [
-        (trace, message, source.origin_of(message))
+        (trace, message)
         for message in islice(found, _MOST_TRACES)
         for trace in decode_traces(message.body_within() or message.record.body)
         if trace.message_id == unique_key
     ]
     # The line that ends a request names no group, the one that took the messages does.
-    groups = {trace.request_id: trace.client_group for trace, *_ in traces if trace.request_id and trace.client_group}
+    groups = {trace.request_id: trace.client_group for trace, _ in traces if trace.request_id and trace.client_group}
     return [
-        (trace, _trace_text(trace, message, groups.get(trace.request_id or "", "?")), place)
-        for trace, message, place in traces
+        (trace, _trace_text(trace, message, groups.get(trace.request_id or "", "?")), source.origin_of(message))
+        for trace, message in traces
     ]
 
 
@@ -367,29 +365,23 @@ def _trace_text(trace: Trace, message: Message, group: str) -> Sentence:
     return Sentence("trace: {event}", event=event)
 
 
-def _add_groups(source: Source, copies: Sequence[Copy]) -> None:
-    readers = list(source.consumer_progress(sorted({copy.message.topic for copy in copies})))
-    for number, copy in enumerate(copies):
-        if copy.is_taken_back:
-            continue
-        waiting = (
-            later.message.properties.get(REAL_TOPIC, "") if later.role is Role.RETRY_WAITING else later.message.topic
-            for later in copies[number + 1 :]
-        )
-        retried = set(map(_group_of, waiting))
-        record = copy.message.record
-        queue = (copy.message.topic, record.queue_id)
-        here = [(reader, place) for reader, place in readers if (reader.topic, reader.queue_id) == queue]
-        pulled = {reader.consumer_group: reader.next_offset for reader, _ in here if reader.kind is ReaderKind.PULL}
-        for reader, place in here:
-            if reader.kind is not ReaderKind.CONSUMER or not reader.consumer_group:
-                continue
+def _groups(copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[Progress, Origin]]) -> Iterator[GroupFact]:
+    waiting = (
+        one.message.properties.get(REAL_TOPIC, "") if one.role is Role.RETRY_WAITING else one.message.topic
+        for one in later
+    )
+    retried = set(map(_group_of, waiting))
+    queue, number = (copy.message.topic, copy.message.record.queue_id), copy.message.record.queue_offset
+    here = [(reader, place) for reader, place in readers if (reader.topic, reader.queue_id) == queue]
+    pulled = {reader.consumer_group: reader.next_offset for reader, _ in here if reader.kind is ReaderKind.PULL}
+    for reader, place in here:
+        if reader.kind is ReaderKind.CONSUMER and reader.consumer_group:
             state = Consumed.NOT_YET
-            if reader.next_offset > record.queue_offset:
+            if reader.next_offset > number:
                 state = Consumed.FAILED if reader.consumer_group in retried else Consumed.CONSUMED
-            elif pulled.get(reader.consumer_group, -1) > record.queue_offset:
+            elif pulled.get(reader.consumer_group, -1) > number:
                 state = Consumed.IN_FLIGHT
-            copy.groups.append(GroupFact(reader.consumer_group, state, reader.next_offset, place))
+            yield GroupFact(reader.consumer_group, state, reader.next_offset, place)
 
 
 def _state(copies: Sequence[Copy]) -> Sentence:
@@ -449,11 +441,12 @@ def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
     timed: list[tuple[int, TimelineLine]] = []
     newest = 0
     for copy in story.copies:
-        newest = max(newest, copy.time)
-        timed.append((newest, TimelineLine(copy.time, copy.text, copy.place, list(_below(copy, zone)), copy.offset)))
+        time = copy.message.record.store_timestamp
+        newest = max(newest, time)
+        timed.append((newest, TimelineLine(time, copy.text, copy.place, list(_below(copy, zone)), copy.offset)))
     for trace, text, place in story.reports:
-        time = trace.event_timestamp
-        timed.append((newest if time is None else time, TimelineLine(time, text, place, ())))
+        reported = trace.event_timestamp
+        timed.append((newest if reported is None else reported, TimelineLine(reported, text, place, ())))
     return [line for _, line in sorted(timed, key=lambda pair: pair[0])]
 
 
@@ -466,7 +459,17 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
     for unit in copy.queues:
         template = _QUEUES[unit.check]
         yield Sentence(template, topic=unit.topic, queue=unit.queue_id, number=unit.queue_offset, place=str(unit.place))
-    yield from _key_texts(copy.keys)
+    found = [fact for fact in copy.keys if fact.check is Check.LEADS_THERE]
+    if found:
+        places = ", ".join(dict.fromkeys(str(fact.place) for fact in found))
+        keys = ", ".join(dict.fromkeys(fact.key for fact in found))
+        yield Sentence("index: found under {keys} ({places})", keys=keys, places=places)
+    for fact in copy.keys:
+        if fact.check is Check.MISSING:
+            template = "index: NOT FOUND under the {kind} {key}" + (" in {place}" if fact.place is not None else "")
+            yield Sentence(template, kind=fact.kind, key=fact.key, place=str(fact.place))
+    if any(fact.check is Check.NOT_KNOWN for fact in copy.keys):
+        yield Sentence("index: cannot be asked")
     for group in copy.groups:
         yield Sentence(
             "group {group}: {state}, its next offset is {offset:,} ({place})",
@@ -487,26 +490,12 @@ _QUEUES = {
 }
 
 
-def _key_texts(facts: Sequence[KeyFact]) -> Iterator[Sentence]:
-    found = [fact for fact in facts if fact.check is Check.LEADS_THERE]
-    if found:
-        places = ", ".join(dict.fromkeys(str(fact.place) for fact in found))
-        keys = ", ".join(dict.fromkeys(fact.key for fact in found))
-        yield Sentence("index: found under {keys} ({places})", keys=keys, places=places)
-    for fact in facts:
-        if fact.check is Check.MISSING:
-            template = "index: NOT FOUND under the {kind} {key}" + (" in {place}" if fact.place is not None else "")
-            yield Sentence(template, kind=fact.kind, key=fact.key, place=str(fact.place))
-    if any(fact.check is Check.NOT_KNOWN for fact in facts):
-        yield Sentence("index: cannot be asked")
-
-
 def story_object(story: Story) -> dict[str, object]:
     """Return a story with the names that scripts read."""
     return {
         "unique_key": story.unique_key,
         "state": story.state,
-        "copies": [_copy_object(copy) for copy in story.copies],
+        "copies": list(map(_copy_object, story.copies)),
         "traces": [
             {**trace._asdict(), "text": text, "known_from": place._asdict()} for trace, text, place in story.reports
         ],
@@ -525,7 +514,7 @@ def _copy_object(copy: Copy) -> dict[str, object]:
         "queue_id": record.queue_id,
         "queue_offset": record.queue_offset,
         "reconsume_times": record.reconsume_times,
-        "store_time": iso_time(copy.time),
+        "store_time": iso_time(record.store_timestamp),
         "due_time": None if copy.due is None else iso_time(copy.due),
         "ended_by_offset": None if copy.ended is None else copy.ended.record.physical_offset,
         "retention": copy.leaves,
