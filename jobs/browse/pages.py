@@ -110,7 +110,6 @@ class Pages:
     # the front
 
     def _front(self, lists: Lists, _question: Question) -> Reply:
-        """Show the store to scale, or the lake's stores, runs and growth."""
         if isinstance(lists, LakeLists):
             histogram = lists.histogram(Wanted(), _SLOTS, Deadline(1))
             return self._page(
@@ -195,7 +194,6 @@ class Pages:
         return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query("message", "-i", text))
 
     def _message(self, lists: Lists, question: Question) -> Reply:
-        """Show one message: its story, body, bytes and the index that leads to it."""
         at = question.query.get("at", "")
         message = message_at(lists.source, at)
         told = next(stories.stories(lists.source, [message]))
@@ -241,7 +239,6 @@ class Pages:
         return self._page("rows.html", title="Consumer groups", table=rows, command=command)
 
     def _unfinished(self, lists: Lists, _question: Question) -> Reply:
-        """Show what waits or has failed: dead letters, transactions without an end, timers."""
         return self._page("unfinished.html", shown=lists.unfinished())
 
     def _table(self, lists: Lists, question: Question) -> Reply:

@@ -274,7 +274,6 @@ def hex_lines(data: bytes) -> Iterator[str]:
 
 
 def _json(body: bytes) -> object | None:
-    """Return the list or object that a body is; None of any other."""
     if len(body) > _LARGEST_TREE or body.lstrip()[:1] not in {b"{", b"["}:
         return None
     try:

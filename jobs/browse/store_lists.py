@@ -74,7 +74,6 @@ class StoreLists:
         return Histogram(start, step, counts, note)
 
     def _times(self, units: Iterable[tuple[StoredQueue, int]]) -> list[int]:
-        """Return the store times of the messages of units, without those that are lost."""
         times = (self.source.stored_at(queue, number) for queue, number in units)
         return [time for time in times if time is not None]
 
@@ -136,7 +135,6 @@ class StoreLists:
         return Rows(("due", "topic", "level", "id"), sorted(rows, key=lambda row: str(row[0])), note=note)
 
     def _timers(self) -> Rows:
-        """Return how many timers of the timer's files wait, and when the first and the last of them are due."""
         state = timer_state(self._reader.store)
         if state is None or not state.waiting:
             return Rows((), ())
@@ -203,7 +201,6 @@ class StoreLists:
 
 
 def _spread(counts: list[int], messages: int, first: int, last: int) -> None:
-    """Add messages to the slots from *first* to *last*, as evenly as whole numbers allow."""
     first, last = (min(max(slot, 0), len(counts) - 1) for slot in (first, max(first, last)))
     width = last - first + 1
     # Differences of shares that are rounded down: they add up to the number of messages for every width.

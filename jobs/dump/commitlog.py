@@ -101,7 +101,6 @@ def _segment(file: DumpFile) -> SegmentBytes:
 
 
 def _is_followed(file: DumpFile, siblings: Siblings) -> bool:
-    """Return whether the folder has a later segment that is not empty."""
     if siblings.next_offset is None:
         return False
     try:

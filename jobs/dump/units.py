@@ -80,7 +80,6 @@ def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator
 
 
 def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
-    """Yield units one by one, and rows of blanks and of zeros as one item each."""
     layout, decode = _SHAPES[kind]
     size = layout.size
     base_offset = first_offset(file.name) or 0

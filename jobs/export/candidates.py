@@ -96,7 +96,6 @@ class CandidatesReader(datasource.DataSourceReader):
 
 
 def _may_hold(bounds: Mapping[str, tuple[Any, Any]], asked: datasource.Filter) -> bool:
-    """Return whether a value between the bounds of its column may be the value that is asked for."""
     # Only a certain filter leaves an item out, not an unknown bound or another filter: Spark also filters the rows.
     low, high = bounds.get(".".join(getattr(asked, "attribute", ())), (None, None))
     if isinstance(asked, datasource.EqualTo | datasource.In):

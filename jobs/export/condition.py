@@ -59,7 +59,6 @@ def chooser(spark: "SparkSession", text: str) -> Choose:
 def _choose(  # noqa: PLR0913, PLR0917 - bound by `chooser`
     spark: "SparkSession", text: str, columns: tuple[str, ...], items: Sequence[Item], folder: Path, limit: int
 ) -> Chosen:  # fmt: skip
-    """Write the numbers of the chosen rows below *folder*, and return the choice of these rows."""
     from pyspark.sql.types import StructType
 
     undecoded = folder / _UNDECODED

@@ -121,7 +121,6 @@ def changed_rows(batch: pa.RecordBatch, dropped: frozenset[str]) -> Flags:
 
 
 def _are_changed(rows: pa.RecordBatch, made: Assembled, dropped: frozenset[str]) -> Flags:
-    """Return which rows differ from the records that were assembled from them, one each."""
     crcs = pa.array(record_crcs(made.buffer, made.positions, made.sizes))
     numbers = np.empty(made.offsets.size, np.int64)
     count = kernels.find_no_records(made.buffer, made.positions, made.sizes, made.offsets, numbers)
@@ -154,7 +153,6 @@ def _inflates_otherwise(rows: pa.RecordBatch) -> Flags:
 def _contradicts_itself(
     rows: pa.RecordBatch, made: Assembled, parser: PropertyParser, dropped: frozenset[str]
 ) -> Flags:
-    """Return which rows have a body with another CRC, or columns that do not follow from their records."""
     records = Records(made.buffer, 0, made.positions, made.sizes)
     derived, bad = message_batch(records, parser, with_body=False)
     changed = np.isin(records.positions, np.array([position for position, _ in bad], np.int64))

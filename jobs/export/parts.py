@@ -115,7 +115,6 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
 
 
 def _write_lines(path: Path, rows: _Slices, release: Release, kind: Format) -> None:
-    """Write NDJSON, a JSON array (each object with its comma), or CSV (with its header)."""
     with ExitStack() as stack:
         file = None
         for batch, bodies in rows:

@@ -91,7 +91,6 @@ def first_keyed(store: Store, start: int, limit: int, *, is_indexed: bool = Fals
 
 
 def _records(store: Store, start: int) -> Iterator[MessageRecord]:
-    """Yield the records from the one at the physical offset *start* on, segment after segment."""
     for segment in store.segments:
         position = start - segment.base_offset
         if position >= segment.readable:

@@ -145,7 +145,6 @@ def _index(report: StoreReport) -> Iterator[str]:
 
 
 def _pending(report: StoreReport) -> Iterator[str]:
-    """Yield how many half messages without a decision RocksDB has (5.4.0+)."""
     state = report.state.rocksdb
     if state is not None and state.pending_transactions:
         count = counted(state.pending_transactions, "transaction")

@@ -119,7 +119,6 @@ class LakeSource(Source):
         return self.tables.rows(f"SELECT {columns} FROM {table} WHERE {self.condition(*conditions)} {rest}")  # noqa: S608
 
     def _newest_first(self, table: str, *conditions: str) -> Iterator[Message]:
-        """Yield the messages of rows that the conditions hold for, or that index entries lead to, each once."""
         return self._placed(self._offsets(table, *conditions))
 
     def _offsets(
@@ -178,7 +177,6 @@ class LakeSource(Source):
 
     @cached_property
     def _runs(self) -> list[dict[str, Any]]:
-        """The detail that each run of the store recorded, the newest last."""
         if not self.tables.has(RUNS):
             return []
         return self.select("manifest, detail", RUNS, "state = 'prepared'", rest="ORDER BY run")

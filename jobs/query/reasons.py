@@ -85,7 +85,6 @@ def _same_kind(seen: list[Occurrence], wanted: KeyWanted, *, is_part: bool) -> R
 
 
 def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
-    """Explain that a message waits under a topic of the broker's own, or was moved there."""
     stored = message.topic
     kind, text = ReasonKind.OTHER_TOPIC, f"{key!r} is under {stored}, not under {topic}"
     if stored in (SCHEDULE_TOPIC, TIMER_TOPIC):
@@ -291,7 +290,6 @@ def _of(wanted: Wanted) -> str:
 
 
 def _with(wanted: Wanted) -> str:
-    """Name the conditions on a message other than its topic and its time."""
     asked = (
         f"the key {wanted.key!r}" if wanted.key is not None else "",
         f"the tag {wanted.tag!r}" if wanted.tag is not None else "",

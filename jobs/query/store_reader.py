@@ -228,7 +228,6 @@ class StoreReader:
 
     @cached_property
     def _stored_queues(self) -> tuple[list[StoredQueue], str | None]:
-        """The queues, and why those that RocksDB has are not among them."""
         try:
             queues = stored_queues(self.store, self)
         except FormatError as error:

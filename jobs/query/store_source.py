@@ -636,7 +636,6 @@ class StoreSource(Source):
                 self.lack(lost.text)
 
     def _is_listed(self, message: Message, wanted: Wanted) -> bool:
-        """Return whether a message of the log is wanted, and not left over from a master that was replaced."""
         topic = message.topic if wanted.topic is None else wanted.topic
         # A light queue has no messages of its own.
         is_light = topic.startswith(LMQ_PREFIX)

@@ -118,7 +118,6 @@ _Read = Callable[[Table, Sequence[str]], Iterator[pa.RecordBatch]]
 
 
 def _batches(lake: Lake, prefix: str, table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in the files of one run."""
     snapshot = open_table(lake, table.name)
     for file in files(lake, snapshot) if snapshot is not None else ():
         if file.path.startswith(prefix):

@@ -251,7 +251,6 @@ def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> 
 
 
 def _cut(cuts: list[Place], records: Records, ends: Integers, part_size: int) -> None:
-    """Add the boundaries at which parts of about that size end."""
     while (number := int(np.searchsorted(ends, cuts[-1].offset + part_size))) < ends.size:
         time = int(kernels.store_timestamp(records.buffer, int(records.positions[number])))
         cuts.append(Place(int(ends[number]), time))

@@ -115,7 +115,6 @@ def _number(text: str) -> int:
 
 
 def _milliseconds(text: str) -> int:
-    """Read milliseconds, or a time such as 2026-11-20T07:00 (UTC where no zone is)."""
     if _MILLISECONDS.fullmatch(text):
         return min(max(int(text), -MAX_LONG), MAX_LONG)
     try:

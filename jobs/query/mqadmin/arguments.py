@@ -208,7 +208,6 @@ def _has(release: Release, command: str) -> bool:
 
 
 def _options(command: str, words: list[str], letters: Sequence[Sequence[str]], release: Release) -> Mapping[str, str]:
-    """Read the options of a line by their letters, names and marks."""
     short = "".join(letter + ":" * (mark != "?") for letter, _, mark in letters)
     long = [name + "=" * (mark != "?") for _, name, mark in letters]
     try:

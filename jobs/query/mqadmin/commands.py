@@ -69,7 +69,6 @@ def addressed(arguments: Sequence[str], sources: Sequence[Source]) -> tuple[Line
 
 
 def _has_answer(line: Line, source: Source) -> bool:
-    """Return whether a source has what a line asks for: messages under a key or an id, else the topic."""
     options = line.options
     text = options.get("msgKey", options.get("msgId", ""))
     if line.command == "queryMsgById":
@@ -264,7 +263,6 @@ def _why_no_trace(
 
 
 def _trace_lines(reported: Sequence[_Reported], context: Context) -> Iterator[str]:
-    """Yield mqadmin's lines: each sending in the order of the log, then consumers, group by group."""
     groups: dict[str, list[_Reported]] = {}
     for one in reported:
         if one[0].kind is TraceKind.SENT:

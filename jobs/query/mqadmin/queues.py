@@ -251,7 +251,6 @@ def _consume_queues(topic: str, left: int, line: Line, context: Context) -> None
 
 
 def _why_not(line: Line, context: Context) -> str | None:
-    """Return mqadmin's message about a line that makes no sense."""
     options, now = line.options, context.now_ms
     if line.integer("messageNumber", _MESSAGES) <= 0:
         return "Please input a positive messageNumber!"
@@ -295,7 +294,6 @@ def _queues(topic: str, context: Context) -> Iterator[PulledQueue]:
 
 
 def _named_queue(line: Line, context: Context) -> PulledQueue | ExitCode:
-    """Return the queue that a line names, or how the command ends where it is not there."""
     source, named = context.source, line.options["brokerName"]
     topic, queue_id = line.options["topic"], line.integer("queueId")
     if source.broker not in {None, named}:
