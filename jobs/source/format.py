@@ -8,26 +8,176 @@ The format `rocketmq-store`: a store's messages as rows, in those columns of the
     spark.readStream.format("rocketmq-store").load("/data/store")
 
 Rows are Arrow batches from the same compiled scan that fills the lake.
+
+In a stream an offset is a physical offset at which a record ends for certain: the one process in which Spark plans all
+batches of a query follows the log to there, and tasks read the same again. While nothing is new, Spark would ask forty
+times a second; each look after one that was in vain waits, for ten times as long as that one took at least.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from posixpath import dirname
+from time import monotonic, sleep
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.launch.session import hadoop_options
-from jobs.source.batch import RocketmqReader
-from jobs.source.options import NAME, Wanted
-from jobs.source.stream import RocketmqStreamReader
+from jobs.source.batch import RangePartition, RocketmqReader, rows_of
+from jobs.source.log import Place, Way, Writer, check_place, data_loss, lose, start_of, way_from
+from jobs.source.options import LATEST, NAME, Wanted
 from jobs.storage.locations import normalise
+from jobs.store.chain import begun_again
+from jobs.store.log_ends import lost_ends
+from jobs.store.ranges import newest_segment
+from jobs.store.store import Store, list_store
 from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.properties import MAX_LONG
 
 _EARLIER_NAME = "rocketmq"
+_LONGEST_WAIT_S = 1.0  # of one question, for a query that is stopped waits as long
+_SHARE = 10  # a look that finds nothing is followed by that many times its length without one
+_PART = 256 << 20  # bytes of the log that one task reads, about
+_UNWRITTEN = (4096, 1 << 18)  # zeros that show that nothing is new: more than a page or some that a power cut left
+
+
+class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in one process for all batches of a query, reads on the workers."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._start: tuple[Place, Writer] | None = None
+        self._folders: tuple[str, ...] = ()  # of the log
+        self._target = MAX_LONG  # the end of a query with the trigger availableNow
+        self._way: tuple[Place, Way] | None = None  # the newest one, and from where
+        self._next_look = 0.0
+        self._is_checked = False
+
+    def initialOffset(self) -> dict[str, object]:
+        """Return the start of a query without a checkpoint."""
+        if self._wanted.after is None and self._wanted.starting == LATEST:
+            return self._end_of_log(self._listed()).to_json()
+        store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
+        place, _ = self._known_start(store)
+        lose(lost_ends(store), place.offset, MAX_LONG, fails=self._wanted.fails)
+        return place.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return how much of the log a batch takes at most."""
+        return ReadMaxBytes(self._wanted.batch_size)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take the log as it ends now."""
+        self._target = self._end_of_log(self._listed()).offset
+
+    def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
+        """Return the last record boundary within the limit; *start* where nothing is new."""
+        place = Place.from_json(start)
+        if place.offset >= self._target and not self._is_checked:  # without news, the log may have been cut back
+            self._check(place, self._listed())
+        if place.offset < self._target and (self._target < MAX_LONG or self._is_time()):
+            began, store = monotonic(), self._listed()
+            self._check(place, store)
+            if not _is_all_read(store, place.offset):
+                most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX_LONG
+                way = begun_again(store, lambda now: self._way_from(place, now, most, self._target))
+                if way.end.offset > place.offset:
+                    self._way, self._next_look = (place, way), 0.0
+                    return way.end.to_json()
+            now = monotonic()
+            self._next_look = now + max(self._wanted.poll_ms / 1000, _SHARE * (now - began))
+        return dict(start)
+
+    def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[InputPartition]:
+        """Return the ranges of a batch's tasks."""
+        first, last = Place.from_json(start), Place.from_json(end)
+        if last.offset <= first.offset:
+            return []
+        store = self._listed()
+        if self._way is None or (self._way[0], self._way[1].end) != (first, last):
+            self._check(last, store)  # of the batch that a checkpoint began
+            self._way = first, begun_again(store, lambda now: self._way_from(first, now, MAX_LONG, last.offset))
+        ranges = self._way[1].ranges
+        reached = ranges[-1].end_offset if ranges else first.offset
+        if reached < last.offset and reached >= store.start_offset:
+            raise data_loss(reached, last.offset, store.root)
+        _, writer = self._known_start(store)
+        return [RangePartition(range_, writer) for range_ in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a range's messages, batch by batch."""
+        return rows_of(partition, self._wanted)
+
+    def _is_time(self) -> bool:
+        """Wait for the next look, but not for long; return whether it is due."""
+        sleep(min(max(self._next_look - monotonic(), 0), _LONGEST_WAIT_S))
+        return monotonic() >= self._next_look
+
+    def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> Way:
+        part_size = self._wanted.partition_size or _PART
+        return way_from(
+            place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._wanted.fails
+        )
+
+    def _check(self, place: Place, store: Store) -> None:
+        """Refuse to go on in another log; whether records still lead to the place is asked once, at the beginning."""
+        check_place(place, store, with_chain=not self._is_checked)
+        self._is_checked = True
+
+    def _end_of_log(self, store: Store) -> Place:
+        """Follow the newest segment, which begins with a record, to its last complete record."""
+
+        def look(now: Store) -> Place:
+            newest = newest_segment(now)
+            base = newest.segment.base_offset if newest else now.start_offset
+            return way_from(Place(base), now, fails_on_data_loss=False).end
+
+        return begun_again(store, look)
+
+    def _listed(self, *, whole: bool = False) -> Store:
+        """List the store: all of it at first, then its log alone, for there may be very many queues."""
+        wanted = self._wanted
+        root, folders = wanted.path, wanted.commitlog
+        if self._folders and not whole:
+            root, folders = self._folders[0], self._folders
+        store = list_store(root, commitlog=folders, options=wanted.file_system)
+        store.require_log()
+        if not self._folders and store.segments:
+            self._known_start(store)
+            found = dict.fromkeys(dirname(segment.location) for segment in store.segments)
+            self._folders = wanted.commitlog or tuple(found)  # one that is given may be empty yet
+        return store
+
+    def _known_start(self, store: Store) -> tuple[Place, Writer]:
+        """Return the start of a query and the log's writer, which the whole store is asked for once."""
+        if self._start is None or not store.segments:
+            self._start = start_of(self._wanted, store)
+        return self._start
+
+
+def _is_all_read(store: Store, offset: int) -> bool:
+    """Return whether nothing is written from *offset* on, as the first bytes there show."""
+    newest = newest_segment(store)
+    if newest is None:
+        return True
+    segment = newest.segment
+    position = offset - segment.base_offset
+    if position < 0:
+        return False
+    if position >= segment.readable:
+        return True
+    try:
+        with store.open(segment) as file:
+            return not any(any(file.read(position, min(size, segment.readable - position))) for size in _UNWRITTEN)
+    except FileNotFoundError:
+        return False
 
 
 def register(spark: SparkSession) -> None:

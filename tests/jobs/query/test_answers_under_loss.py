@@ -29,9 +29,9 @@ from jobs.query.store_log import holding
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.source.batch import RocketmqReader
+from jobs.source.format import RocketmqStreamReader
 from jobs.source.log import DataLossError
 from jobs.source.options import Wanted
-from jobs.source.stream import RocketmqStreamReader
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne

@@ -16,10 +16,9 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores
 from jobs.lake.tables import STORED_MESSAGES
 from jobs.source.batch import RocketmqReader
-from jobs.source.format import RocketmqDataSource, register
+from jobs.source.format import RocketmqDataSource, RocketmqStreamReader, register
 from jobs.source.log import DataLossError
 from jobs.source.options import Wanted
-from jobs.source.stream import RocketmqStreamReader
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_of_row
 from rmq_formats.errors import NotAStore, UnsupportedFormat
 from tests.golden import StoreOf

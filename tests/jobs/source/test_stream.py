@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
+from jobs.source.format import RocketmqStreamReader
 from jobs.source.log import DataLossError, Place
 from jobs.source.options import Wanted
-from jobs.source.stream import RocketmqStreamReader
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import CorruptData, UnsupportedFormat
@@ -231,8 +231,8 @@ def test_an_idle_store_is_looked_at_seldom(tmp_path: Path, monkeypatch: pytest.M
         waits.append(seconds)
         clock[0] += seconds
 
-    monkeypatch.setattr("jobs.source.stream.monotonic", lambda: clock[0])
-    monkeypatch.setattr("jobs.source.stream.sleep", wait)
+    monkeypatch.setattr("jobs.source.format.monotonic", lambda: clock[0])
+    monkeypatch.setattr("jobs.source.format.sleep", wait)
     reader = _reader(store, pollMilliseconds="1500")
     start = reader.initialOffset()
     end = reader.latestOffset(start, EVERYTHING)
