@@ -21,17 +21,17 @@ def _offset_id(address: str) -> Layout:
     return Layout(
         ("address", address, "of the store host"),
         ("port", "i", "of the store host"),
-        ("physical_offset", "q", "where the record begins"),
+        ("physical_offset", "q", "offset of the record"),
     )
 
 
 def _unique_id(address: str) -> Layout:
     return Layout(
-        ("address", address, "of the client; made up from the time where it has none"),
-        ("process_id", "H", "low 16 bits; the high ones in 4.6.0 and 4.6.1"),
+        ("address", address, "address of the client; derived from the time if it has none"),
+        ("process_id", "H", "low 16 bits; in 4.6.0 and 4.6.1 the high 16 bits"),
         ("loader_hash", "i", "hash of the client's class loader"),
         ("time_diff", "I", "ms since the client's month began"),
-        ("counter", "H", "of the client's process"),
+        ("counter", "H", "counter of the client's process"),
     )
 
 

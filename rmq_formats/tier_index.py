@@ -16,23 +16,31 @@ from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.layout import Buffer, Layout
 
 HEADER = Layout(
-    ("magic_code", "i", "-1127939451 of a full file (BCC50285), -1127939447 of one that the broker still fills"),
-    ("begin_timestamp", "q", "ms, when the broker made the file: seconds of entries count from here"),
-    ("end_timestamp", "q", "ms, the latest store time of a message; after a restart it may begin at begin_timestamp"),
-    ("slots_used", "i", "how many slots have entries"),
-    ("entry_count", "i", "how many entries there are"),
+    ("magic_code", "i", "-1127939451 (BCC50285) in a full file, -1127939447 in a file that the broker still fills"),
+    ("begin_timestamp", "q", "ms, when the broker created the file; time_diff_s of the entries counts from here"),
+    (
+        "end_timestamp",
+        "q",
+        "ms, the latest store time of a message; after a restart it may start again at begin_timestamp",
+    ),
+    ("slots_used", "i", "number of slots with entries"),
+    ("entry_count", "i", "number of entries"),
 )
 SLOT = Layout(
-    ("position", "i", "where the slot's entries begin in the file; of an empty one, where they would"),
-    ("size", "i", "bytes of its entries"),
+    ("position", "i", "position of the slot's entries in the file; for an empty slot, where they would begin"),
+    ("size", "i", "size of the slot's entries in bytes"),
 )
 ENTRY = Layout(
     ("key_hash", "i", "absolute value of the hash of `topic#key`; its remainder by the number of slots is the slot"),
-    ("topic_id", "i", "which topic, by a number that only the broker's own tieredStoreMetadata.json explains"),
+    ("topic_id", "i", "number of the topic, defined in the broker's tieredStoreMetadata.json"),
     ("queue_id", "i", "queue of the topic"),
-    ("physical_offset", "q", "of the record in the queue's own log"),
+    ("physical_offset", "q", "offset of the record in the queue's own log"),
     ("size", "i", "the record's total_size"),
-    ("time_diff_s", "i", "seconds from begin_timestamp to the store time, towards 0; negative for an earlier message"),
+    (
+        "time_diff_s",
+        "i",
+        "seconds from begin_timestamp to the store time, rounded towards 0; negative for an earlier message",
+    ),
 )
 FULL_MAGIC = -1127939451
 _SLOT_TYPE, ENTRY_TYPE = dtype_of(SLOT), dtype_of(ENTRY)

@@ -14,19 +14,19 @@ from rmq_formats.layout import Buffer, Layout, Read
 SLOT = Layout(
     ("time", "q", "time of delivery, in units of timerPrecisionMs; its remainder by the number of slots is the slot"),
     ("first", "q", "position of the slot's first unit in the timer log"),
-    ("last", "q", "position of its last unit: each one leads to the unit before it"),
-    ("messages", "i", "number of waiting messages: units, without cancelled ones and those that cancel them"),
+    ("last", "q", "position of the slot's last unit; each unit points to the one before it"),
+    ("messages", "i", "number of pending messages: units, without cancelled messages and the units that cancel them"),
     ("reserved", "i", "0"),
 )
 UNIT = Layout(
     ("unit_size", "i", "52"),
-    ("previous", "q", "position of the unit before it in the same slot; -1: it is the first"),
-    ("flags", "i", "1; with 2 the unit waits for the next roll, with 4 it takes a message back"),
-    ("write_timestamp", "q", "ms, rounded to timerPrecisionMs; with the delay it is the time of the slot"),
+    ("previous", "q", "position of the previous unit of the slot; -1 for the first unit"),
+    ("flags", "i", "1; plus 2 if the unit waits for the next roll, plus 4 if it cancels a message"),
+    ("write_timestamp", "q", "ms, rounded to timerPrecisionMs; plus the delay it is the time of the slot"),
     ("delay", "i", "ms"),
     ("physical_offset", "q", "of the record in `rmq_sys_wheel_timer`"),
     ("record_size", "i", "its total_size"),
-    ("topic_hash", "i", "hash of the topic that it will be delivered to"),
+    ("topic_hash", "i", "hash of the topic to which the message will be delivered"),
     ("reserved", "q", "0"),
 )
 END = Layout(
@@ -35,13 +35,13 @@ END = Layout(
     ("magic", "i", "CBD43194"),
 )
 PROGRESS = Layout(
-    ("read_timestamp", "q", "ms; up to here messages were delivered: slots before it are history"),
-    ("log_flushed_position", "q", "up to where the timer log was flushed"),
-    ("queue_offset", "q", "of the next unit of `rmq_sys_wheel_timer` that is put into the wheel"),
+    ("read_timestamp", "q", "ms; messages up to this time were delivered: earlier slots are obsolete"),
+    ("log_flushed_position", "q", "position up to which the timer log was flushed"),
+    ("queue_offset", "q", "queue offset of the next unit of `rmq_sys_wheel_timer` to be put into the wheel"),
     ("master_queue_offset", "q", "the same, of the master"),
     ("version_state", "q", "of the data version"),
     ("version_timestamp", "q", "ms"),
-    ("version_counter", "q", "how often it was changed"),
+    ("version_counter", "q", "number of changes"),
 )
 PROGRESS_SIZE = 4096
 

@@ -35,7 +35,7 @@ BORROWED = {"rmq_formats.arrays": {"numpy"}, "rmq_formats.body": {"pyarrow"}}
 # Spark start their JVM before they import.
 LIGHT = (
     *("jobs.command.cli", "jobs.command", "jobs.command.options", "jobs.launch", "jobs.browse.server"),
-    *("jobs.verbs.query", "jobs.verbs.look", "jobs.verbs.ingest", "jobs.ingest.look"),
+    *("jobs.verbs.query", "jobs.verbs.viewers", "jobs.verbs.ingest", "jobs.ingest.look"),
     *("jobs.verbs.verify", "jobs.verbs.rebuild", "jobs.verbs.export", "jobs.verbs.type", "jobs.verbs.lake"),
 )
 

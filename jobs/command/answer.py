@@ -27,7 +27,7 @@ from jobs.store.release import ASSUMED, DETECTED
 
 TYPED = "rmq-lake.typed"  # in a context's meta: the words after the program
 _WORDS = {severity.value.upper(): severity for severity in Severity}
-# `Known.how` of a release: up to a dozen marks follow its one word, to the end of the line.
+# `Known.origin_text` of a release: up to a dozen marks follow its one word, to the end of the line.
 _MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")
 
 

@@ -301,7 +301,9 @@ _FORM = (
         click.IntRange(min=20),
     ),
     releases_option,
-    option("--time-zone", "ZONE", "The broker's time zone, because names of index files are local times.", ZONE),
+    option(
+        "--time-zone", "ZONE", "The broker's time zone; index files are named after their local creation time.", ZONE
+    ),
 )
 form_options = bundled("form", StoreForm, *_FORM)
 read_options = bundled("form", StoreForm, max_rate_option, *_FORM)

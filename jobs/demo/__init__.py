@@ -173,7 +173,7 @@ def _what_spark_ran() -> str:
 @click.command(epilog=examples("demo", "demo /tmp/tour    # and keep everything there"))
 @click.argument("directory", metavar="[DIR]", required=False, type=OUTPUT_DIRECTORY)
 def demo(*, directory: Path | None) -> ExitCode:
-    """Show everything on a small real store; its files stay in DIR, an empty or new directory."""
+    """Show the commands on a small store that a real broker wrote. Its files stay in DIR, an empty or new directory."""
     from jobs.command import cli
 
     folder = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()

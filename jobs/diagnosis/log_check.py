@@ -162,7 +162,7 @@ def check_range(_range: Range, pieces: Iterator[Records | Piece]) -> None:
 class LogCheck:
     """Collects the damage of the log during the first pass over it."""
 
-    of_range = RangeCheck
+    range_collector = RangeCheck
 
     def __init__(self) -> None:
         self.checks: list[RangeCheck] = []

@@ -17,7 +17,7 @@ from jobs.lake.runs import KnownStore, known_logs
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
 from jobs.query.place import Place, open_stores, seeming_writers
-from jobs.query.reasons import covered, unknown_topic
+from jobs.query.reasons import coverage_text, unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, ask_each
 from jobs.query.store_reader import StoreReader
 from jobs.restore.plan import LATER, NothingToRestoreError, plan_log
@@ -192,7 +192,7 @@ def why_nothing(asked: Asked, *, has_condition: bool) -> Reason:
             times = " in these times" if has_times else ""
             condition = " for which --where is true" if has_condition else ""
             kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
-            return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {covered(source.coverage())}"))
+            return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {coverage_text(source.coverage())}"))
 
         _, answer = ask_each(sources, explain)
         return answer.reason or Reason(ReasonKind.NO_RECORD, "no message")

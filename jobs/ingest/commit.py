@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from jobs.console import process
 from jobs.console.log import say
-from jobs.ingest.request import Clock, IngestRequest, Summary
+from jobs.ingest.request import IngestRequest, StepTimer, Summary
 from jobs.lake.commit import committed_transaction, lost_files
 from jobs.lake.findings import OPEN, OpenDamage
 from jobs.lake.integrity import committed_by, newest_runs
@@ -27,7 +27,7 @@ from jobs.lake.runs import (
 from jobs.lake.superseded import Superseded
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, SUPERSEDED_MESSAGES, TIERED
-from jobs.lake.upkeep import keep_up
+from jobs.lake.upkeep import maintain_tables
 from jobs.launch.failures import one_line
 from jobs.products.product import Output, State
 from jobs.products.registry import PRODUCTS
@@ -45,7 +45,7 @@ class NextRun:
     known: KnownStore
     request: IngestRequest
     summary: Summary
-    clock: Clock
+    clock: StepTimer
     was_cut_off: bool  # the run before this one: it did not end by itself
     changes_topics: bool = field(default=False, init=False)  # from what earlier runs took
 
@@ -169,7 +169,7 @@ class NextRun:
         self.summary.versions = commit_prepared(self.lake, manifest)
         if self.may_have_litter:
             sweep(self.lake, manifest)
-        for error in keep_up(self.lake, manifest):
+        for error in maintain_tables(self.lake, manifest):
             # The run has brought everything. Later runs try the upkeep again.
             text = f"run {manifest.run} is committed, but the lake's upkeep failed: {one_line(error)}"
             say(f"rmq-lake: {text}", "warning")

@@ -114,7 +114,7 @@ class Look:
         summary.newest_ms = manifest["store_timestamp"]
         summary.from_offset = summary.to_offset = manifest["to_offset"]
         summary.topics = request.selection.topics_text if request.selection.takes_or_all else ""
-        summary.release = f"{writers.value} ({writers.how})"
+        summary.release = f"{writers.value} ({writers.origin_text})"
         if any(product.key == "queues" for product in PRODUCTS if request.wants(product)):
             summary.units = {"matched": 0, "expired": 0, "differences": 0}
             summary.behind = max(manifest["to_offset"] - manifest["state"]["queues"]["dispatched"], 0)

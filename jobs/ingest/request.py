@@ -133,7 +133,7 @@ class Summary(Judged):
     @property
     def result(self) -> Result:
         """The result line."""
-        verdict = "done, nothing wrong seen" if self.severity is Severity.NOT_VERIFIED else ""
+        verdict = "done, no problems found" if self.severity is Severity.NOT_VERIFIED else ""
         seconds = sum(self.seconds.values())
         if self.plan is not None:
             ranges, segments, size = (self.plan[name] or 0 for name in ("ranges", "segments", "bytes"))
@@ -188,7 +188,7 @@ def _sum(one: Mapping[str, N], other: Mapping[str, N]) -> dict[str, N]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in (*one, *other)}
 
 
-class Clock:
+class StepTimer:
     """Seconds by step."""
 
     def __init__(self) -> None:

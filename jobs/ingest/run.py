@@ -19,7 +19,7 @@ from jobs.console import process
 from jobs.console.log import say
 from jobs.console.progress import followed_by
 from jobs.ingest.commit import NextRun
-from jobs.ingest.request import Clock, IngestRequest, Summary
+from jobs.ingest.request import IngestRequest, StepTimer, Summary
 from jobs.ingest.tier import tier_steps
 from jobs.lake import integrity
 from jobs.lake.commit import chosen, open_table
@@ -41,7 +41,7 @@ from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.superseded import Superseded, refuse_vectors
 from jobs.lake.table_file import Action
 from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
-from jobs.products.product import Collected, Finished, RangePass, Run, Started, files_of
+from jobs.products.product import Collected, FinishedProduct, RangePass, Run, Started, files_of
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues, known_releases
 from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.local import room_for
@@ -65,7 +65,7 @@ def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
 
 def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Summary]:
     """Yield the runs that bring new messages into the lake: an interruption costs no more than one of them."""
-    clock = Clock()
+    clock = StepTimer()
     if workers is None:
         from jobs.launch.session import spark_session
         from jobs.store.spark_workers import SparkWorkers
@@ -80,11 +80,11 @@ def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Su
         yield summary
         later = replace(request, acknowledge=False)  # what the first step met is not acknowledged
         while summary.bytes_left:
-            yield (summary := _uncut(later, workers, Clock()))
+            yield (summary := _uncut(later, workers, StepTimer()))
 
 
 @kept_snapshots()
-def _uncut(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
+def _uncut(request: IngestRequest, workers: Workers, clock: StepTimer) -> Summary:
     """Do one run; retry if the broker truncates its log during the run."""
     for number in range(_ATTEMPTS - 1):
         with suppress(CutBackError):  # begin again; the last attempt raises it
@@ -92,7 +92,7 @@ def _uncut(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
     return _ingest(request, workers, clock, is_again=True)
 
 
-def _ingest(request: IngestRequest, workers: Workers, clock: Clock, *, is_again: bool) -> Summary:
+def _ingest(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_again: bool) -> Summary:
     lake = Lake(normalise(request.lake), workers.options)
     integrity.refuse_foreign_files(lake)
     integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
@@ -217,7 +217,7 @@ class _Run(NextRun):
         """Start every product before the log is read: each unit that it sees now then has its record in the log."""
         request = self.request
         writers = known_releases(self.store, request.release)
-        self.summary.release = f"{writers.value} ({writers.how})"
+        self.summary.release = f"{writers.value} ({writers.origin_text})"
         run = Run(
             self.workers,
             self.store,
@@ -291,7 +291,7 @@ class _Run(NextRun):
             summary.bytes_left = 0  # the ranges planned after it are not written
         self.files = files_of(outcomes)
 
-    def _finish(self, product: Product, finished: Finished) -> None:
+    def _finish(self, product: Product, finished: FinishedProduct) -> None:
         summary = self.summary
         for table, actions in finished.files.items():
             self.files.setdefault(table, []).extend(actions)

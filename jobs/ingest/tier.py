@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from jobs.console import process
 from jobs.ingest.commit import NextRun
-from jobs.ingest.request import Clock, IngestRequest, Summary
+from jobs.ingest.request import IngestRequest, StepTimer, Summary
 from jobs.lake import integrity
 from jobs.lake.bodies import with_inflated
 from jobs.lake.identity import (
@@ -68,7 +68,7 @@ BundleRead = tuple[list[Outcome[Part]], dict[str, Action]]  # a file for each ta
 _QueuePlan = tuple[QueueState, list[Part], list[Gap]]  # from where on a queue's log is read, and the missing parts
 
 
-def tier_steps(request: IngestRequest, workers: Workers, clock: Clock) -> Iterator[Summary]:
+def tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:
     """Yield the runs that bring new messages of a tier into the lake."""
     lake = Lake(normalise(request.lake), workers.options)
     integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
@@ -151,7 +151,7 @@ class _TierRun(NextRun):
             self.summary.seconds = self.clock.laps
             yield self.summary
             states, tables = dict(now), {**tables, **dict.fromkeys(self.summary.versions, self.summary.run or 0)}
-            done, self.clock = self.summary, Clock()
+            done, self.clock = self.summary, StepTimer()
             self.summary = Summary(done.store, done.lake, done.broker, done.store_id, tier_queues=done.tier_queues)
             self.summary.topics = done.topics
             self.summary.from_offset = self.summary.to_offset = done.to_offset

@@ -53,7 +53,7 @@ def verdict(report: StoreReport) -> str:
     """Return in words how the store is."""
     if report.health is not Severity.NOT_VERIFIED:
         return str(report.health)
-    return "worth a look; not verified" if report.problems else "nothing wrong seen; not verified"
+    return "worth a look; not verified" if report.problems else "no problems found; not verified"
 
 
 def _controller(report: StoreReport) -> Iterator[str]:

@@ -30,7 +30,7 @@ from jobs.lake.snapshots import open_delta, snapshot_of, transaction_of
 from jobs.lake.table_file import STATISTICS_LENGTH, Action, TableFile
 from jobs.lake.tables import Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, add_columns, set_properties, write
-from jobs.storage import answered
+from jobs.storage import object_store_error
 from jobs.storage.local import flush_directory, room_for
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import is_there
@@ -108,7 +108,7 @@ def _failing_as_files_do(lake: Lake, location: str, done: str) -> Iterator[None]
             ) from error
         raise OSError(f"{location}: Delta's log cannot be {done}: {reason}") from error
     except OSError as error:
-        said = answered(location, lake.options, error)
+        said = object_store_error(location, lake.options, error)
         if said is not error:
             raise said from error
         if error.errno is not None or location in str(error):

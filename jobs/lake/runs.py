@@ -40,7 +40,7 @@ from jobs.lake.features import needs_spark
 from jobs.lake.findings import GapRow
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import transaction_of
-from jobs.lake.superseded import Obsolete, Superseded, move_rows, rewritten, tables_rewritten
+from jobs.lake.superseded import ObsoleteRows, Superseded, move_rows, rewritten, tables_rewritten
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
 from jobs.store.record_places import Fingerprint
@@ -333,7 +333,7 @@ def prepare_instead(lake: Lake, manifest: Manifest, of: Manifest) -> None:
     number = committed_transaction(lake, RUNS.name, app)
     if read_manifest(lake, of.store_id, of.run) != of:
         raise HeldByOtherError(_who_prepared(lake, of.store_id, of.run))
-    prepared = Obsolete({"store_id": of.store_id, "run": of.run, "state": PREPARED})
+    prepared = ObsoleteRows({"store_id": of.store_id, "run": of.run, "state": PREPARED})
     change = rewritten(lake, RUNS, [prepared], (of.store_id, of.run))
     try:
         _append_prepared(lake, manifest, (app, number + 1), change)

@@ -32,7 +32,7 @@ from jobs.storage.locations import is_local
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 
 
-class Obsolete(NamedTuple):
+class ObsoleteRows(NamedTuple):
     """Rows that a commit takes out of a table: those with such values in its columns, from an offset of the log on."""
 
     values: Mapping[str, str | int]
@@ -61,9 +61,9 @@ class Superseded(NamedTuple):
     why: str = ""
 
     @property
-    def rows(self) -> Obsolete:
+    def rows(self) -> ObsoleteRows:
         """The rows themselves."""
-        return Obsolete({"store_id": self.store_id}, self.from_offset)
+        return ObsoleteRows({"store_id": self.store_id}, self.from_offset)
 
 
 def tables_rewritten(before: Mapping[str, int]) -> frozenset[str]:
@@ -114,7 +114,7 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
 
 
 def rewritten(
-    lake: Lake, table: Table, obsolete: Sequence[Obsolete], transaction: tuple[str, int]
+    lake: Lake, table: Table, obsolete: Sequence[ObsoleteRows], transaction: tuple[str, int]
 ) -> Callable[[DeltaTable], Rewrite]:
     """Return the function that takes obsolete rows out of a snapshot of *table*: a commit calls it."""
     naming = FileNaming(*transaction)
@@ -136,7 +136,7 @@ def rewritten(
 
 
 def _touched(
-    lake: Lake, snapshot: DeltaTable, obsolete: Sequence[Obsolete], table: Table | None = None
+    lake: Lake, snapshot: DeltaTable, obsolete: Sequence[ObsoleteRows], table: Table | None = None
 ) -> list[StoredFile]:
     """Return the files that may hold obsolete rows, in the order of the log."""
     found = [file for file in files(lake, snapshot, table) if any(one.may_be_in(file) for one in obsolete)]

@@ -145,7 +145,8 @@ CONSUME_QUEUE = Table(
         required(
             "status",
             pa.string(),
-            "matched; mismatched: see `mismatch`; dangling: points at no record; expired: its record was deleted; "
+            "matched; mismatched: see `mismatch`; dangling: does not point to a record; "
+            "expired: its record was deleted; "
             "missing: a record without the unit that it should have; deleted: a record of a deleted topic",
         ),
         column("mismatch", pa.list_(pa.string()), "fields of the record that the unit contradicts"),
@@ -224,9 +225,10 @@ LOG_PIECES = Table(
         column(
             "kind",
             pa.string(),
-            "file: size and path of a file; end: the end of a full file; damage; entries: DLedger entries, "
-            "numbered consecutively; entry header: one that cannot be derived from its number; unknown: bytes "
-            "that could not be read, or are not kept because topics were selected",
+            "file: size and path of a file; end: bytes after the last record of a full file; damage: bytes that are "
+            "not a record; entries: a range of consecutive DLedger entries; entry header: the bytes of a DLedger "
+            "entry header that differ from the expected ones; unknown: bytes that were unreadable, or not kept "
+            "because topics were selected",
         ),
         column(
             "bytes", pa.binary(), "the bytes as stored, unless all are zero; at most 1 MiB per row; none for unknown"
@@ -283,10 +285,13 @@ BROKER_CONFIG = Table(
 
 CONSUMER_OFFSETS = Table(
     "consumer_offsets",
-    "one change of the position of a queue's reader; the row of the newest run is current",
+    "one change of the offset up to which a group has read a queue; the row of the newest run is current",
     (
         column(
-            "kind", pa.string(), "consumer: consumed; pull: fetched; delay: delivered by the broker, for a delay level"
+            "kind",
+            pa.string(),
+            "how far the group has read: consumer: consumed; pull: pulled; delay: not a group, but how far the broker "
+            "has delivered a delay level",
         ),
         column("consumer_group", pa.string(), "the consumer group; NULL for a delay level"),
         column("topic", pa.string(), "of the queue"),
@@ -348,7 +353,7 @@ TYPINGS = Table(
     "typings",
     "one prepared run of `type`, which will be committed in any case; broker and store_id are empty",
     (
-        column("typing", pa.int64(), "number of the typing"),
+        column("typing", pa.int64(), "number of the run of `type`"),
         column("time", TIMESTAMP, "when this row was written"),
         column("host", pa.string(), "host on which the driver ran"),
         column("manifest", pa.string(), "file in the lake with everything that is needed to complete the commit"),

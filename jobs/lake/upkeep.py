@@ -81,7 +81,7 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 CHECKPOINTS_KEPT = 4  # the newest ones, and before them each fourth
 
 
-def keep_up(lake: Lake, manifest: Manifest) -> list[Exception]:
+def maintain_tables(lake: Lake, manifest: Manifest) -> list[Exception]:
     """
     Merge a store's small files when there are many, and drop files that are long obsolete; most runs do nothing.
 

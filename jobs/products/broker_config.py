@@ -17,7 +17,7 @@ from jobs.products.broker_state import (
     setting_changes,
     settings_of,
 )
-from jobs.products.product import Finished, Run, Started, State, nothing_to_collect
+from jobs.products.product import FinishedProduct, Run, Started, State, nothing_to_collect
 from jobs.store.broker_config import broker_config, config_files
 
 FILES = "files"  # in the state: name → SHA-256 of the newest version that the lake has
@@ -27,12 +27,12 @@ def start(run: Run, state: KeptState | None) -> Started[None]:
     """Start rows of settings and consumers: one for each change since the last run; none if they cannot be read."""
     config, known = broker_config(run.store), kept_state(state)
 
-    def finish(_outcomes: object, to_offset: int) -> Finished:
+    def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
         if config.unread is not None:
             why = f"the broker's configuration is not compared with that of the run before: {config.unread}"
-            return Finished(state={**known.as_json(), TO_OFFSET: to_offset}, notes=[why])
+            return FinishedProduct(state={**known.as_json(), TO_OFFSET: to_offset}, notes=[why])
         there = new_state(config, known)
-        finished = Finished(state={**there.as_json(), TO_OFFSET: to_offset})
+        finished = FinishedProduct(state={**there.as_json(), TO_OFFSET: to_offset})
         settings, offsets = setting_changes(settings_of(config), known), offset_changes(there, known)
         for table, changes in ((BROKER_CONFIG, settings), (CONSUMER_OFFSETS, offsets)):
             finished.add(table, run.output.write_config(table, changes, to_offset))
@@ -45,7 +45,7 @@ def start_files(run: Run, state: State | None) -> Started[None]:
     """Start rows of configuration files: one for each file that is new, has changed, or was deleted."""
     known, files = dict(state[FILES]) if state else {}, tuple(config_files(run.store))
 
-    def finish(_outcomes: object, to_offset: int) -> Finished:
+    def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
         digests = {file.name: sha256(file.data).hexdigest() for file in files}
         rows = [
             {
@@ -59,7 +59,7 @@ def start_files(run: Run, state: State | None) -> Started[None]:
         ]
         deleted = sorted(known.keys() - digests.keys())
         rows += [{"name": name, "modified": None, "sha256": None, "bytes": None} for name in deleted]
-        finished = Finished(state={FILES: digests, TO_OFFSET: to_offset})
+        finished = FinishedProduct(state={FILES: digests, TO_OFFSET: to_offset})
         finished.add(CONFIG_FILES, run.output.write_config(CONFIG_FILES, rows, to_offset))
         return finished
 

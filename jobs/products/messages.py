@@ -25,7 +25,7 @@ from jobs.lake.bodies import decoded, with_inflated
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
-from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
+from jobs.products.product import Collector, FinishedProduct, Made, Output, Run, Started, State
 from jobs.store.chain import Outcome, confirm_gone
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection, TopicsError, carries_other_topics
@@ -88,7 +88,7 @@ def _collector(shared: _Shared, range_: Range, files: ExitStack) -> Collector[_R
     return messages.add, messages.finish
 
 
-def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) -> Finished:
+def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) -> FinishedProduct:
     """
     Accept that files were deleted after their records had been read, if it was retention that did it.
 
@@ -104,7 +104,7 @@ def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) 
     deleted = [outcome.range for outcome in outcomes if outcome.payload[0]]
     confirm_gone(run.store, deleted)
     why = "deleted before the bytes between its messages were read: the messages are here"
-    return Finished(gaps=[(range_.start_offset, range_.end_offset, why) for range_ in deleted])
+    return FinishedProduct(gaps=[(range_.start_offset, range_.end_offset, why) for range_ in deleted])
 
 
 class _HeldRows:

@@ -103,7 +103,7 @@ Gap = tuple[int, int, str]  # from and to of offsets that the lake will not have
 
 
 @dataclass(slots=True)
-class Finished:
+class FinishedProduct:
     """The files and figures that a product adds once the log is read."""
 
     files: dict[str, list[Action]] = field(default_factory=dict)  # by table, beyond those of the ranges
@@ -129,9 +129,9 @@ class Started(Generic[C]):
     collector: NewCollector[C]
     # Settles what no range's task could settle, if anything; the offset is where the next run goes on. Each accepted
     # range comes with what this product's collector made of it.
-    finish: Callable[[Sequence[Outcome[C]], int], Finished]
+    finish: Callable[[Sequence[Outcome[C]], int], FinishedProduct]
 
-    def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> Finished:
+    def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> FinishedProduct:
         """Finish with result *number* of each range, which this product's own collector made."""
         own = [Outcome(one.range, one.seen, cast("C", one.payload[number].value)) for one in outcomes]
         return self.finish(own, to_offset)

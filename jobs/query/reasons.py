@@ -107,7 +107,9 @@ def nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     lacks = f"; {source.lacks}" if source.lacks else ""
     hint = other_case(source, key)
-    return Reason(ReasonKind.NOT_ON_DISK, f"no message has the key {key!r}{hint}; {covered(source.coverage())}{lacks}")
+    return Reason(
+        ReasonKind.NOT_ON_DISK, f"no message has the key {key!r}{hint}; {coverage_text(source.coverage())}{lacks}"
+    )
 
 
 def other_case(source: Source, key: str) -> str:
@@ -125,7 +127,7 @@ def offset_id(text: str) -> OffsetId | None:
         return None
 
 
-def covered(coverage: Coverage) -> str:
+def coverage_text(coverage: Coverage) -> str:
     """Name the part of the history that is there."""
     if coverage.first_time is None or coverage.last_time is None:
         return "it holds no message"
@@ -275,10 +277,10 @@ def _no_match(source: Source, wanted: Wanted) -> Reason:
     number = source.count(wanted)
     if number == 0 or not wanted.is_search:
         kind = ReasonKind.OUTSIDE_TIMES if in_times else ReasonKind.NO_MATCH
-        there = covered(source.coverage())
+        there = coverage_text(source.coverage())
         return Reason(kind, f"no message{_of(wanted)} was stored{in_times}; {there}")
     if number is None:
-        there = covered(source.coverage())
+        there = coverage_text(source.coverage())
         return Reason(ReasonKind.NO_MATCH, f"no message{_of(wanted)}{in_times}{_with(wanted)}; {there}")
     stored = f" stored{in_times}" if in_times else ""
     messages = "the one message" if number == 1 else f"the {number:,} messages"

@@ -125,7 +125,7 @@ class StoreSource(Source):
         reader, store = self.reader, self.reader.store
         if reader.is_left_over(physical_offset):
             self.say(
-                f"{pointer} points at offset {physical_offset}, whose message was taken back when another replica "
+                f"{pointer} points at offset {physical_offset}, whose message was truncated when another replica "
                 f"became the master ({reader.takeover_text})"
             )
             return None
@@ -275,7 +275,7 @@ class StoreSource(Source):
         if left_over:
             self.say(
                 f"{left_over} units at the end of {queue.name.topic}/{queue.name.queue_id} are not answered: another "
-                f"replica became the master ({reader.takeover_text}), and their messages were taken back"
+                f"replica became the master ({reader.takeover_text}), and their messages were truncated"
             )
         if not queue.is_batch:
             return OffsetRange(first, end)

@@ -57,21 +57,21 @@ _READ_BY_CONSUMERS = frozenset({Role.SENT, Role.SENT_AGAIN, Role.COMMITTED, Role
 _WAITING = frozenset({Role.HALF, Role.DELAYED, Role.TIMED, Role.RETRY_WAITING})
 # What a copy is; {topic} and {queue} of one that waits are those to which it will be moved.
 _TEMPLATES = {
-    Role.SENT: "sent by {host} to {topic} queue {queue}, number {number:,}",
-    Role.SENT_AGAIN: "sent again by {host} to {topic} queue {queue}, number {number:,}",
+    Role.SENT: "sent by {host} to {topic} queue {queue}, offset {number:,}",
+    Role.SENT_AGAIN: "sent again by {host} to {topic} queue {queue}, offset {number:,}",
     Role.HALF: "half message of the producer group {group} for {topic} queue {queue}",
-    Role.COMMITTED: "committed to {topic} queue {queue}, number {number:,}",
-    Role.ROLLED_BACK: "rolled back, in {topic} queue {queue}, number {number:,}",
+    Role.COMMITTED: "committed to {topic} queue {queue}, offset {number:,}",
+    Role.ROLLED_BACK: "rolled back, in {topic} queue {queue}, offset {number:,}",
     Role.ABANDONED: (
-        "abandoned: no check got a decision of the producer, moved to {topic} queue {queue}, number {number:,}"
+        "abandoned: no check got a decision of the producer, moved to {topic} queue {queue}, offset {number:,}"
     ),
     Role.DELAYED: "delayed: waits at level {level} for {topic} queue {queue}",
     Role.TIMED: "timed: waits for {topic} queue {queue}",
-    Role.DELIVERED: "delivered to {topic} queue {queue}, number {number:,}",
+    Role.DELIVERED: "delivered to {topic} queue {queue}, offset {number:,}",
     Role.RETRY_WAITING: "not consumed by {group}: retry {tries} waits",
-    Role.RETRIED: "retry {tries} for {group}, in {topic} queue {queue}, number {number:,}",
+    Role.RETRIED: "retry {tries} for {group}, in {topic} queue {queue}, offset {number:,}",
     Role.DEAD_LETTER: (
-        "dead letter of {group} after {tries} tries, from {origin}, in {topic} queue {queue}, number {number:,}"
+        "dead letter of {group} after {tries} tries, from {origin}, in {topic} queue {queue}, offset {number:,}"
     ),
 }
 _BY_TRANSACTION = {
@@ -386,7 +386,7 @@ def _groups(copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[Progress,
 
 def _state(copies: Sequence[Copy]) -> Sentence:
     if all(copy.is_taken_back for copy in copies):
-        return Sentence("taken back by its broker")
+        return Sentence("truncated by its broker")
     last = copies[-1]
     dead = {str(_group_of(copy.message.topic)) for copy in copies if copy.role is Role.DEAD_LETTER}
     if dead:

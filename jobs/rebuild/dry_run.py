@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from jobs.console.amounts import counted, size_text
 from jobs.console.result import Judged, Result, Severity, worst_met
-from jobs.products.index.explanation import Explained, refused_for
+from jobs.products.index.explanation import ExplainedFile, refused_for
 from jobs.products.index.survivors import refusal
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, look
@@ -31,10 +31,12 @@ class DryRun(Judged):
     gaps: Sequence[tuple[int, int]]  # offsets of the log that no file holds
     written: str  # what would be written, in words
     kept: Sequence[str] = ()
-    refused: Sequence[Explained] = field(default=())  # files that size and header alone show to be none of a broker's
+    refused: Sequence[ExplainedFile] = field(
+        default=()
+    )  # files that size and header alone show to be none of a broker's
 
     @property
-    def contradictions(self) -> list[Explained]:
+    def contradictions(self) -> list[ExplainedFile]:
         """The files that stop everything."""
         return [explained for explained in self.refused if not explained.verdict.is_damage]
 

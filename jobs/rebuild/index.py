@@ -19,7 +19,7 @@ from jobs.console.result import Judged, Severity, worst_met
 from jobs.console.result import Result as Outcome
 from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogCheck
-from jobs.products.index.explanation import Explained, Verdict, explain
+from jobs.products.index.explanation import ExplainedFile, Verdict, explain
 from jobs.products.index.file_builder import (
     BuiltFile,
     Kind,
@@ -170,7 +170,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
     log = ListedLog(store, plan_ranges(store, range_size=request.range_size))
     with scratch_for(request.scratch or directory, options) as scratch:
-        explained: Sequence[Explained] = ()
+        explained: Sequence[ExplainedFile] = ()
         if request.lost_only:
             row, builds, explained = _plan_lost(request, workers, log, files, settings, scratch)
         else:
@@ -248,7 +248,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
     files: Sequence[RealFile],
     settings: Settings,
     scratch: Scratch,
-) -> tuple[KeyRow, list[ToBuild], Sequence[Explained]]:
+) -> tuple[KeyRow, list[ToBuild], Sequence[ExplainedFile]]:
     """Return the keys of the log, the files to build in place of lost ones, and what is known of each file."""
     store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
     check = LogCheck()
@@ -270,7 +270,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
     return row, builds, found
 
 
-def _is_lost(explained: Explained, held: Collection[str], accepted: Collection[str]) -> bool:
+def _is_lost(explained: ExplainedFile, held: Collection[str], accepted: Collection[str]) -> bool:
     """Return whether a file that the log contradicts is proven wrong, or decided to be."""
     name, verdict = explained.real.name, explained.verdict
     is_proven = verdict is Verdict.FOREIGN and name not in held
@@ -278,7 +278,7 @@ def _is_lost(explained: Explained, held: Collection[str], accepted: Collection[s
     return is_proven or (not verdict.is_explained and name in accepted)
 
 
-def _fits_between(explained: Explained, files: Sequence[Explained]) -> bool:
+def _fits_between(explained: ExplainedFile, files: Sequence[ExplainedFile]) -> bool:
     """Return whether a file continues its neighbours' store times: then the log may be foreign, and not the file."""
     number = files.index(explained)
     sound = [(at, one.real.header) for at, one in enumerate(files) if one.verdict.is_explained]
@@ -292,7 +292,7 @@ def _fits_between(explained: Explained, files: Sequence[Explained]) -> bool:
 
 
 def _may_be_right(
-    explained: Explained, files: Sequence[Explained], row: KeyRow, store: Store, geometry: Geometry
+    explained: ExplainedFile, files: Sequence[ExplainedFile], row: KeyRow, store: Store, geometry: Geometry
 ) -> bool:
     """Return whether a file that contradicts the log may be right: entries are keys of the log, or it is in place."""
     if explained.survivor is None or _role(explained.verdict) != _CONTRADICTS:
@@ -304,7 +304,7 @@ def _may_be_right(
 def _proven(  # noqa: PLR0913, PLR0917 - what there is
     builds: Sequence[ToBuild],
     built: Sequence[BuiltFile],
-    explained: Sequence[Explained],
+    explained: Sequence[ExplainedFile],
     directory: str,
     store: Store,
     accepted: Collection[str],
@@ -413,12 +413,12 @@ def _named(  # noqa: PLR0913 - what names depend on
             yield _to_build(plan, name, one, tuple(replaced) if number == 0 else ())
 
 
-def _left_out(row: KeyRow, files: Sequence[Explained], store: Store) -> Iterator[str]:
+def _left_out(row: KeyRow, files: Sequence[ExplainedFile], store: Store) -> Iterator[str]:
     """Yield keys that no file gets back, in words."""
     for explained in files:
         survivor = explained.survivor
         if explained.verdict is Verdict.SKIPPED and survivor is not None:
-            keys = sum(skip.keys for skip in survivor.skips)
+            keys = sum(skip.keys for skip in survivor.skipped_keys)
             yield f"{keys} keys inside {explained.real.name}: only a full rebuild brings them back"
     ahead = [explained.real.name for explained in files if explained.survivor and explained.survivor.tail]
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
@@ -448,7 +448,7 @@ def _same_in_store(built: BuiltFile, files: Sequence[RealFile], store: Store) ->
 
 
 def _written(
-    build: ToBuild, file: BuiltFile, explained: Sequence[Explained], *, own: RealFile | bool, same: int
+    build: ToBuild, file: BuiltFile, explained: Sequence[ExplainedFile], *, own: RealFile | bool, same: int
 ) -> WrittenFile:
     equal = sum(entry.verdict is Verdict.EQUAL for entry in explained) or same
     proven, proof = False, build.doubt or "no file of the store was compared"

@@ -76,7 +76,7 @@ class Installation:
     obstacles: tuple[str, ...] = ()  # reasons why this process cannot do it
 
     @property
-    def beside(self) -> Path:
+    def base_path(self) -> Path:
         """The path that names of attempts and of the folder aside begin with: the folder, or a file in it."""
         return self.aside.with_name(self.aside.name.partition(REPLACED)[0])
 
@@ -88,7 +88,7 @@ class Installation:
 
     def describe(self, *, is_done: bool = False) -> Iterator[str]:
         """Yield a line for each file; the name under which replaced files are kept is known when *is_done*."""
-        aside = self.aside.name if is_done else f"{self.beside.name}{REPLACED}TIME"
+        aside = self.aside.name if is_done else f"{self.base_path.name}{REPLACED}TIME"
         if not self.is_exchange:
             yield from (
                 f"{'replaced' if name in self.set_aside else 'new'}: {self.folder.name}/{name}" for name in self.new
@@ -280,7 +280,7 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
     """
     if plan.obstacles:
         raise RefusedError("; ".join(plan.obstacles))
-    beside = plan.beside
+    beside = plan.base_path
     with acting_as(plan.status.st_uid, plan.status.st_gid):
         sweep(beside)
         staging = beside.with_name(f"{beside.name}{ATTEMPT}{uuid4()}")

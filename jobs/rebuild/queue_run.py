@@ -98,7 +98,7 @@ class Summary(Judged):
 
     def result(self, seconds: float) -> Result:
         """Return the result line."""
-        verdict = "done, nothing wrong seen" if self.severity is Severity.NOT_VERIFIED else ""
+        verdict = "done, no problems found" if self.severity is Severity.NOT_VERIFIED else ""
         done = "written and installed" if self.installed else "written"
         what = f"{counted(self.queues, 'queue')}, {counted(self.units, 'unit')} {done}"
         if self.contradictions:
@@ -120,7 +120,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         has_place=not is_database and features.queues is not QueueStorage.ROCKSDB,
     )  # fmt: skip
     if plain.origin == ASSUMED and not (is_database or request.seen.sizes):
-        summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.how})")
+        summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.origin_text})")
     every: Sequence[BuiltQueue | QueueOfRows]
     needed: Sequence[BuiltQueue | QueueOfRows]
     with scratch_for(request.scratch or str(out), {}) as scratch:

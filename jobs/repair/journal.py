@@ -111,7 +111,7 @@ class Journal:
 
 def _entry_of(plan: Installation) -> Entry:
     exchanged = plan.folder.stat().st_ino if plan.is_exchange and plan.folder.exists() else None
-    part = plan.beside.name if plan.is_exchange or plan.beside.name == CHECKPOINT_PART else "log"
+    part = plan.base_path.name if plan.is_exchange or plan.base_path.name == CHECKPOINT_PART else "log"
     folders = {parent for name in plan.new for parent in Path(name).parents if not (plan.folder / parent).exists()}
     return Entry(
         part, str(plan.folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,

@@ -122,5 +122,5 @@ def _parts_of(task: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
         return (task,)
     inner = task.keywords["task"]
     if isinstance(inner, partial) and inner.func is run_collected:
-        return inner.keywords["task"], inner.keywords["of_range"]
+        return inner.keywords["task"], inner.keywords["range_collector"]
     return (inner,)

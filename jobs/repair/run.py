@@ -472,11 +472,11 @@ class _Repair:
         if forms is not None and not self.store.index_files:
             release = None if forms.release is None else forms.release.value
             wanted = wanted._replace(zone=wanted.zone or forms.zone, release=wanted.release or release)
-        if forms is None or forms.index_files.how == GIVEN or forms.index_files.origin == ASSUMED:
+        if forms is None or forms.index_files.origin_text == GIVEN or forms.index_files.origin == ASSUMED:
             return wanted
         if geometry_of_index(self.store) is not None:
             return wanted
-        self.summary.notes.append(f"index files of {forms.index_files.value} ({forms.index_files.how})")
+        self.summary.notes.append(f"index files of {forms.index_files.value} ({forms.index_files.origin_text})")
         return wanted._replace(
             hash_slots=forms.index_files.value.hash_slots, index_num=forms.index_files.value.index_num
         )

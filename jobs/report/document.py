@@ -30,7 +30,7 @@ _WITH_DECIMALS = 1000  # numbers below it
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and values, one below the other."""
+    """A list of names and values."""
 
     title: str
     values: Mapping[str, Value]

@@ -75,7 +75,7 @@ def report_of_rebuild(result: "Result", outcome: Outcome, *, installs: bool = Fa
         parts.append(Bars("Keys by file", "keys", {file.name: file.keys for file in result.files[:_BARS]}))
     facts: dict[str, Value] = {
         "Geometry": f"{settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.reason})",
-        "Rules": f"RocketMQ {settings.rules.value} ({settings.rules.how})",
+        "Rules": f"RocketMQ {settings.rules.value} ({settings.rules.origin_text})",
         "Names in": f"{settings.zone.value} ({settings.zone.origin}: {settings.zone.reason})",
         "Messages": result.records,
         "Keys": result.row_keys,

@@ -133,7 +133,7 @@ class Forms(NamedTuple):
             index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "a run saw the files")
         if slots or entries:
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
-            index = Known(value, GIVEN, GIVEN if slots and entries else f"the rest {index.how}")
+            index = Known(value, GIVEN, GIVEN if slots and entries else f"the rest {index.origin_text}")
         queues = SeenQueues.of(state.get(SEEN_QUEUES, {}))
         given = wanted.conf.consume_queue_size
         default = Known(DEFAULT_FILE_SIZE, ASSUMED, "no run has seen a queue file that tells")
@@ -151,11 +151,12 @@ class Forms(NamedTuple):
     def lines(self, restored: Store) -> Iterator[str]:
         """Yield each figure, and how it is known; what the log of the *restored* store allows names the releases."""
         for kind, size in self.queues.sizes.items():
-            yield f"{kind.value}s of {size.value:,} bytes ({size.how})"
-        yield f"index files of {self.index_files.value} ({self.index_files.how})"
+            yield f"{kind.value}s of {size.value:,} bytes ({size.origin_text})"
+        yield f"index files of {self.index_files.value} ({self.index_files.origin_text})"
         if self.release is not None:
             allowed = [release for era in eras_of(restored) for release in era.candidates] if self.is_span else []
-            yield f"rules of RocketMQ {span_of_rules(given_rules(self.release.value), allowed)} ({self.release.how})"
+            rules = span_of_rules(given_rules(self.release.value), allowed)
+            yield f"rules of RocketMQ {rules} ({self.release.origin_text})"
 
 
 def _zone_of_names(lake: Lake, store_id: str) -> tzinfo | None:

@@ -34,7 +34,7 @@ from jobs.source.batch import RangePartition, RocketmqReader, rows_of
 from jobs.source.log import Place, Way, Writer, check_place, data_loss, lose, start_of, way_from
 from jobs.source.options import LATEST, NAME, Wanted
 from jobs.storage.locations import normalise
-from jobs.store.chain import begun_again
+from jobs.store.chain import retry_if_expired
 from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import newest_segment
 from jobs.store.store import Store, list_store
@@ -87,7 +87,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check(place, store)
             if not _is_all_read(store, place.offset):
                 most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX_LONG
-                way = begun_again(store, lambda now: self._way_from(place, now, most, self._target))
+                way = retry_if_expired(store, lambda now: self._way_from(place, now, most, self._target))
                 if way.end.offset > place.offset:
                     self._way, self._next_look = (place, way), 0.0
                     return way.end.to_json()
@@ -103,7 +103,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = self._listed()
         if self._way is None or (self._way[0], self._way[1].end) != (first, last):
             self._check(last, store)  # of the batch that a checkpoint began
-            self._way = first, begun_again(store, lambda now: self._way_from(first, now, MAX_LONG, last.offset))
+            self._way = first, retry_if_expired(store, lambda now: self._way_from(first, now, MAX_LONG, last.offset))
         ranges = self._way[1].ranges
         reached = ranges[-1].end_offset if ranges else first.offset
         if reached < last.offset and reached >= store.start_offset:
@@ -139,7 +139,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             base = newest.segment.base_offset if newest else now.start_offset
             return way_from(Place(base), now, fails_on_data_loss=False).end
 
-        return begun_again(store, look)
+        return retry_if_expired(store, look)
 
     def _listed(self, *, whole: bool = False) -> Store:
         """List the store: all of it at first, then its log alone, for there may be very many queues."""

@@ -83,9 +83,9 @@ def arrow_filesystem(location: str, options: Mapping[str, str]) -> "FileSystem":
     return _object_store(location, options).filesystem
 
 
-def answered(location: str, options: Mapping[str, str], error: OSError) -> OSError:
+def object_store_error(location: str, options: Mapping[str, str], error: OSError) -> OSError:
     """Return an error of `deltalake` in the words of the object store that it comes from."""
-    return error if is_local(location) else _object_store(location, options).answered(location, error)
+    return error if is_local(location) else _object_store(location, options).object_store_error(location, error)
 
 
 def _object_store(location: str, options: Mapping[str, str]) -> "ObjectStorage":

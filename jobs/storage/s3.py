@@ -165,7 +165,7 @@ class ObjectStorage(Storage):
         file = self._call(location, lambda: self.filesystem.open_input_file(object_key(location)))
         return PythonFile(_Persistent(file, partial(self._call, location)), mode="r")
 
-    def answered(self, location: str, error: OSError) -> OSError:
+    def object_store_error(self, location: str, error: OSError) -> OSError:
         """Return an error of `deltalake` in the words of the server's answer; *error* itself where it had none."""
         found = _ANSWER.search(str(error))
         if found is None:

@@ -55,7 +55,7 @@ def read_chained(
     *collector* that is not complete yet sees every piece.
     """
     if collector is not None and not collector.is_complete:
-        with_collector = partial(run_collected, task=task, of_range=collector.of_range)
+        with_collector = partial(run_collected, task=task, range_collector=collector.range_collector)
         collected = read_chained(workers, ranges, with_collector, lambda payload: discard(payload[0]))
         collector.take([outcome.payload[1] for outcome in collected])
         return [Outcome(outcome.range, outcome.seen, outcome.payload[0]) for outcome in collected]
@@ -66,10 +66,10 @@ def read_chained(
 
 
 def run_collected(
-    range_: Range, pieces: Pieces, *, task: Task[T], of_range: "type[RangeCheck]"
+    range_: Range, pieces: Pieces, *, task: Task[T], range_collector: "type[RangeCheck]"
 ) -> "tuple[T, RangeCheck]":
     """Run *task* on the pieces of a range that a new collector has looked at; return both results."""
-    collector = of_range()
+    collector = range_collector()
     return task(range_, collector.watch(pieces)), collector
 
 
@@ -220,7 +220,7 @@ def read_what_stays(
     return stays[0].range.start_offset if stays else max(range_.end_offset for range_ in ranges), stays
 
 
-def begun_again(store: Store, look: Callable[[Store], T]) -> T:
+def retry_if_expired(store: Store, look: Callable[[Store], T]) -> T:
     """Return *look* of a store; list and look once more if its oldest files were deleted meanwhile."""
     for _ in range(_TIMES - 1):
         try:

@@ -16,7 +16,7 @@ from jobs.store.record_places import find_record, record_places, segment_bytes
 from jobs.store.store import Segment, Store, StoredFile, header_of
 from rmq_formats.commitlog.layout import HEAD, RECORD
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
-from rmq_formats.commitlog.segment import is_settled
+from rmq_formats.commitlog.segment import is_fully_written
 from rmq_formats.consumequeue.unit import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import Read
@@ -152,7 +152,7 @@ def has_lost_end(store: Store, newest: int, log_end: int) -> bool:
 
 def _is_whole_at(offset: int, store: Store) -> bool:
     record = find_record(store, offset)
-    return record is not None and is_settled(record)
+    return record is not None and is_fully_written(record)
 
 
 _PLACE = RECORD[0].offset("physical_offset")

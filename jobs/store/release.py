@@ -85,7 +85,7 @@ class Known(Generic[Value]):
     reason: str
 
     @property
-    def how(self) -> str:
+    def origin_text(self) -> str:
         """How the value is known, for people."""
         return self.origin if self.reason == self.origin else f"{self.origin}: {self.reason}"
 

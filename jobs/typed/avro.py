@@ -55,7 +55,7 @@ def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: Times) -> Read
             raise at_byte("an empty body", 0)
         number, at = (None, 0) if None in records else _registered(body)
         if number not in records:
-            raise RefusedBodyError("a schema that the folder does not have", f"schema {number}")
+            raise RefusedBodyError("a schema ID that has no file in the folder", f"schema {number}")
         values, at = records[number].read(body, at)
         if at != len(body):
             raise at_byte("more after the record", at)
@@ -233,7 +233,7 @@ def _decimal(type_: pa.DataType) -> Callable[[bytes], Decimal]:
     def convert(data: bytes) -> Decimal:
         number = int.from_bytes(data, "big", signed=True)
         if not data:
-            raise RefusedBodyError(f"no {type_text(type_)}", "")
+            raise RefusedBodyError(f"not a valid {type_text(type_)}", "")
         if abs(number) >= limit:
             raise RefusedBodyError(f"a number has more digits than {type_text(type_)}", "")
         return Decimal(number).scaleb(-type_.scale, context)
@@ -252,12 +252,12 @@ def _blocks(body: bytes, at: int, read_item: Callable[[int], int]) -> int:
         if count < 0:
             size, at = _long(body, at)  # in bytes, so that a reader may skip the block
         if abs(count) > len(body) - at:  # no item is shorter than a byte
-            raise at_byte("a block of more items than the body has bytes", begin)
+            raise at_byte("a block claims more items than the body has bytes", begin)
         first = at
         for _ in range(abs(count)):
             at = read_item(at)
         if size is not None and size != at - first:
-            raise at_byte("a block of another size than it says", begin)
+            raise at_byte("a block whose size differs from the size that it states", begin)
 
 
 def _long(body: bytes, at: int) -> tuple[int, int]:
@@ -277,7 +277,7 @@ def _int(body: bytes, at: int) -> tuple[int, int]:
 
 def _boolean(body: bytes, at: int) -> tuple[bool, int]:
     if body[at] > 1:
-        raise at_byte("no boolean", at)
+        raise at_byte("not a valid boolean", at)
     return body[at] == 1, at + 1
 
 

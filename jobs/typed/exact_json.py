@@ -84,7 +84,7 @@ def _refuse_depth(body: bytes) -> None:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise RefusedBodyError(f"{name} is no number of JSON", name)
+    raise RefusedBodyError(f"{name} is not a valid JSON number", name)
 
 
 def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:

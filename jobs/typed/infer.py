@@ -45,7 +45,7 @@ class Shape:
     kinds: Counter[str] = field(default_factory=Counter)
     digits: int = 0  # before the point
     scale: int = 0  # digits after it
-    is_inexact: bool = False  # an integer that no double holds
+    is_inexact: bool = False  # an integer that not a valid double holds
     items: "Shape | None" = None
     members: dict[str, "Shape"] = field(default_factory=dict)
 
@@ -176,7 +176,7 @@ def _text(
     """Return a proposal as types.toml has it, with the fields that do not become columns."""
     lines = [f"# {topic}: {fitting:,} of {fitting + sum(refused.values()):,} bodies fit"]
     shown = list(refused.items())[:_SHOWN]
-    lines += [f"#   {counted(count, 'time')} at {_comment(one.place or '-')}: {one.reason}" for one, count in shown]
+    lines += [f"#   {counted(count, 'message')} at {_comment(one.place or '-')}: {one.reason}" for one, count in shown]
     if len(refused) > _SHOWN:
         lines.append(f"#   {len(refused) - _SHOWN} more reasons and places")
     lines += [f"#   no column: {_comment(name)}" for name in left_out[:_SHOWN]]

@@ -231,7 +231,7 @@ def _check(fields: _Fields, found: Mapping[str, object], end: int) -> None:
     oneofs = set()
     for field in fields.values():
         if field.is_required and field.name not in found:
-            raise at_byte("a value that must be there is missing", end).within(member("", field.name))
+            raise at_byte("a required value is missing", end).within(member("", field.name))
         if field.oneof is not None and field.name in found:
             if field.oneof in oneofs:
                 raise at_byte("two fields of a oneof", end).within(member("", field.name))
@@ -279,7 +279,7 @@ def _proven(message: Descriptor) -> Callable[[bytes], bytes]:
         try:
             of.FromString(inner)
         except DecodeError:
-            raise RefusedBodyError("no message of its type", "") from None
+            raise RefusedBodyError("not a valid message of its type", "") from None
         return inner
 
     return convert
@@ -287,7 +287,7 @@ def _proven(message: Descriptor) -> Callable[[bytes], bytes]:
 
 def _instant(values: Mapping[str, int]) -> int:
     if not 0 <= values["nanos"] < 10**9:
-        raise RefusedBodyError("a time that no calendar has", "")
+        raise RefusedBodyError("an invalid or out-of-range time", "")
     return wire.nanosecond_instant(values["seconds"] * 10**9 + values["nanos"])
 
 
@@ -317,7 +317,7 @@ def _within(low: int, high: int, name: str, of: Callable[[int], int]) -> Callabl
 
 def _boolean(number: int) -> bool:
     if number > 1:
-        raise RefusedBodyError("no boolean", "")
+        raise RefusedBodyError("not a valid boolean", "")
     return number == 1
 
 

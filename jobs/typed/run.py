@@ -25,7 +25,7 @@ from jobs.lake.lock import held
 from jobs.lake.runs import discard
 from jobs.lake.snapshot_files import StoredFile, files, plain_batches
 from jobs.lake.snapshots import kept_snapshots, transaction_of
-from jobs.lake.superseded import Obsolete
+from jobs.lake.superseded import ObsoleteRows
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
 from jobs.lake.upkeep import NotALake
 from jobs.store.workers import Workers
@@ -99,7 +99,7 @@ class Summary:
 class _Topic(NamedTuple):
     type: TopicType
     state: TopicState
-    removed: tuple[Obsolete, ...]  # from its own table, and of the topic from `dead_letters`
+    removed: tuple[ObsoleteRows, ...]  # from its own table, and of the topic from `dead_letters`
     replaces: bool
     replaced: Mapping[str, int] = MappingProxyType({})  # by store: rows of messages before this offset are replaced
 
@@ -199,7 +199,9 @@ def _topic(request: TypeRequest, type_: TopicType, before: Typing, cut_of: Calla
         return _Topic(type_, state, (EVERY_ROW,), replaces=True, replaced=cuts if old.tables else {})
     stores = {store: replace(one, to_offset=cuts[store]) for store, one in old.stores.items()}
     # From a cut on all is typed again, as the log has it now.
-    removed = (Obsolete({"store_id": store}, cut) for store, cut in cuts.items() if cut < old.stores[store].to_offset)
+    removed = (
+        ObsoleteRows({"store_id": store}, cut) for store, cut in cuts.items() if cut < old.stores[store].to_offset
+    )
     return _Topic(type_, replace(state, stores=stores), tuple(removed), replaces=False)
 
 
@@ -318,7 +320,7 @@ def _changes(
     topics: Sequence[_Topic], done: TypedFile, before: Typing, *, replaces_dead: bool
 ) -> Iterable[TableChange]:
     """Yield the commits, the typed tables first: a message that is typed again is never in neither table."""
-    dead_removed: list[Obsolete] = []
+    dead_removed: list[ObsoleteRows] = []
     for topic in topics:
         of_topic = (EVERY_ROW,) if replaces_dead else topic.removed
         dead_removed += [one._replace(values={**one.values, "topic": topic.type.topic}) for one in of_topic]

@@ -26,14 +26,14 @@ from jobs.lake.commit import (
 )
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError, discard, forget, read_stored, stored_manifest, sweep_table
-from jobs.lake.superseded import Obsolete, rewritten
+from jobs.lake.superseded import ObsoleteRows, rewritten
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
 from jobs.typed.ddl import TYPING, parse_columns, typed_table
 
 _VERSION = 1
 _KEPT = 8  # manifests
-EVERY_ROW = Obsolete({}, 0)
+EVERY_ROW = ObsoleteRows({}, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class TableChange:
     table: str
     columns: str | None  # of the bodies, in SQL; None of `dead_letters`
     added: tuple[Action, ...] = ()
-    removed: tuple[Obsolete, ...] = ()
+    removed: tuple[ObsoleteRows, ...] = ()
     replaces: bool = False  # all rows that the table has
 
 
@@ -105,9 +105,9 @@ class Typing:
         return cls(**values)
 
 
-def _obsolete(removed: dict[str, str | int | None]) -> Obsolete:
+def _obsolete(removed: dict[str, str | int | None]) -> ObsoleteRows:
     from_offset = removed.pop("from_offset")
-    return Obsolete({name: value for name, value in removed.items() if value is not None}, int(from_offset or 0))
+    return ObsoleteRows({name: value for name, value in removed.items() if value is not None}, int(from_offset or 0))
 
 
 def newest_typing(lake: Lake) -> Typing:

@@ -83,11 +83,11 @@ def converted(value: Value, type_: pa.DataType, times: Times, path: str) -> obje
         return struct_of(value, list(type_), times, path)
     if pa.types.is_list(type_):
         if not isinstance(value, list):
-            raise RefusedBodyError("no array", path)
+            raise RefusedBodyError("not an array", path)
         return [converted(one, type_.value_type, times, f"{path}[{number}]") for number, one in enumerate(value)]
     if pa.types.is_map(type_):
         if not isinstance(value, Mapping):
-            raise RefusedBodyError("no object", path)
+            raise RefusedBodyError("not an object", path)
         return {name: converted(one, type_.item_type, times, member(path, name)) for name, one in value.items()}
     try:
         return _scalar(value, type_, times)
@@ -102,7 +102,7 @@ def _scalar(value: Value, type_: pa.DataType, times: Times) -> object:
         if is_type(type_):
             return convert(value, type_)
     if not (isinstance(value, bool) if pa.types.is_boolean(type_) else _is_text(value)):
-        raise RefusedBodyError(f"no {type_text(type_)}")
+        raise RefusedBodyError(f"not a valid {type_text(type_)}")
     return value
 
 
@@ -113,12 +113,12 @@ def _is_text(value: Value) -> TypeGuard[str]:
 def struct_of(value: Value, fields: Sequence[pa.Field], times: Times, path: str) -> dict[str, object]:
     """Return an object as a struct; a key that no field has is left out."""
     if not isinstance(value, Mapping):
-        raise RefusedBodyError("no object", path)
+        raise RefusedBodyError("not an object", path)
     found = {}
     for field in fields:
         cell = converted(value.get(field.name), field.type, times, member(path, field.name))
         if cell is None and not field.nullable:
-            raise RefusedBodyError("a value that must be there is missing", member(path, field.name))
+            raise RefusedBodyError("a required value is missing", member(path, field.name))
         found[field.name] = cell
     return found
 
@@ -132,11 +132,11 @@ def member(path: str, name: str) -> str:
 def integer(value: Value, type_: pa.DataType) -> int:
     """Return a number that is written as an integer, and fits."""
     if not isinstance(value, Number):
-        raise RefusedBodyError(f"no {type_text(type_)}")
+        raise RefusedBodyError(f"not a valid {type_text(type_)}")
     if not _INTEGER.fullmatch(value):
         if value.lstrip("-").isdigit():
             raise RefusedBodyError(_too_large(type_))
-        raise RefusedBodyError(f"a number with a fraction or an exponent is no {type_text(type_)}")
+        raise RefusedBodyError(f"a number with a fraction or an exponent is not a valid {type_text(type_)}")
     number = int(value)
     limit = 1 << (type_.bit_width - 1)
     if not -limit <= number < limit:
@@ -151,21 +151,21 @@ def _too_large(type_: pa.DataType) -> str:
 def real(value: Value, type_: pa.DataType) -> float:
     """Return a number as the nearest one that the type has; an integer must be in the type exactly."""
     if not isinstance(value, Number):
-        raise RefusedBodyError(f"no {type_text(type_)}")
+        raise RefusedBodyError(f"not a valid {type_text(type_)}")
     number = float(value)
     with np.errstate(over="ignore"):
         stored = float(np.float32(number)) if type_.bit_width < 64 else number  # noqa: PLR2004 - bits of a double
     if math.isinf(stored):
         raise RefusedBodyError(_too_large(type_))
     if not set(value) & set(".eE") and Decimal(stored) != Decimal(value):  # int() takes 4,300 digits, zeros as well
-        raise RefusedBodyError(f"an integer that {type_text(type_)} does not hold exactly")
+        raise RefusedBodyError(f"an integer that {type_text(type_)} cannot represent exactly")
     return stored
 
 
 def decimal(value: Value, type_: pa.DataType) -> Decimal:
     """Return a number, or a text that is one, with all of its digits."""
     if not isinstance(value, str) or not DECIMAL.fullmatch(value):
-        raise RefusedBodyError(f"no {type_text(type_)}")
+        raise RefusedBodyError(f"not a valid {type_text(type_)}")
     number = Decimal(value)
     try:
         return number.quantize(Decimal(1).scaleb(-type_.scale), context=exactly(type_.precision))
@@ -185,8 +185,8 @@ def day(value: Value, _type: pa.DataType = DAY) -> date:
         try:
             return date.fromisoformat(value)
         except ValueError:
-            raise RefusedBodyError("a day that no calendar has") from None
-    raise RefusedBodyError("no date like 2026-11-23")
+            raise RefusedBodyError("an invalid or out-of-range date") from None
+    raise RefusedBodyError("not a date like 2026-11-23")
 
 
 def instant(value: Value, times: Times) -> datetime:
@@ -199,19 +199,19 @@ def instant(value: Value, times: Times) -> datetime:
     except (ValueError, OverflowError) as error:
         if isinstance(error, RefusedBodyError):
             raise
-        raise RefusedBodyError("a time that no calendar has") from None
-    raise RefusedBodyError("no time")
+        raise RefusedBodyError("an invalid or out-of-range time") from None
+    raise RefusedBodyError("not a valid time")
 
 
 def _of_text(value: str, times: Times) -> datetime:
     found = _INSTANT.fullmatch(value)
     if found is None:
-        raise RefusedBodyError("no time of ISO 8601")
+        raise RefusedBodyError("not an ISO 8601 time")
     of_day, clock, fraction, zone = found.groups("")
     if fraction[_MICROSECONDS:].strip("0"):
-        raise RefusedBodyError("a time finer than a microsecond")
+        raise RefusedBodyError("a time more precise than a microsecond")
     if clock[:2] == "24" or (zone[-2:] > "59" and len(zone) > len("+08")):  # newer versions of Python take them
-        raise RefusedBodyError("a time that no calendar has")
+        raise RefusedBodyError("an invalid or out-of-range time")
     seconds = f"{clock}.{fraction[:_MICROSECONDS]:0<6}" if fraction else clock
     moment = datetime.fromisoformat(f"{of_day}T{seconds}{zone.upper()}")
     return moment.astimezone(UTC) if zone else in_zone(moment, times.zone).astimezone(UTC)
@@ -220,16 +220,16 @@ def _of_text(value: str, times: Times) -> datetime:
 def in_zone(moment: datetime, zone: tzinfo | None) -> datetime:
     """Return a time that the clocks of a zone show."""
     if zone is None:
-        raise RefusedBodyError("a time without a zone (time_zone in types.toml says which)")
+        raise RefusedBodyError("a time without a zone; set time_zone in types.toml")
     first, second = moment.replace(tzinfo=zone), moment.replace(tzinfo=zone, fold=1)
     if first.utcoffset() != second.utcoffset():
-        raise RefusedBodyError("a time that the clocks of its zone show twice or never")
+        raise RefusedBodyError("a local time that occurs twice or never in its zone")
     return first
 
 
 def _of_number(value: Number, times: Times) -> datetime:
     if times.unit is None:
-        raise RefusedBodyError("a time as a number (epoch in types.toml says of what unit)")
+        raise RefusedBodyError("a time as a number; set its unit as epoch in types.toml")
     if not _INTEGER.fullmatch(value):
         raise RefusedBodyError("a time as a number with a fraction")
     return EPOCH + timedelta(microseconds=int(value) * UNITS[times.unit])
@@ -242,7 +242,7 @@ def base64_bytes(value: Value, _type: pa.DataType = BYTES) -> bytes:
             return base64.b64decode(value.encode("ascii"), validate=True)
         except (binascii.Error, UnicodeEncodeError):
             pass
-    raise RefusedBodyError("no bytes in base64")
+    raise RefusedBodyError("not valid base64")
 
 
 _OF_TYPE: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Value, pa.DataType], object]]] = (

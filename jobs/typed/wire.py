@@ -125,14 +125,14 @@ def reader_of(
 def instant(microseconds: int) -> int:
     """Return microseconds since 1970, as a column of times takes them, where a calendar has that time."""
     if not _EARLIEST <= microseconds <= _LATEST:
-        raise RefusedBodyError("a time that no calendar has", "")
+        raise RefusedBodyError("an invalid or out-of-range time", "")
     return microseconds
 
 
 def nanosecond_instant(nanoseconds: int) -> int:
     """Return the same of nanoseconds."""
     if nanoseconds % _NANOSECONDS:
-        raise RefusedBodyError("a time finer than a microsecond", "")
+        raise RefusedBodyError("a time more precise than a microsecond", "")
     return instant(nanoseconds // _NANOSECONDS)
 
 
@@ -142,11 +142,11 @@ def local_instant(microseconds: int, times: Times) -> datetime:
     try:
         return in_zone(moment.replace(tzinfo=None), times.zone).astimezone(UTC)
     except OverflowError:
-        raise RefusedBodyError("a time that no calendar has", "") from None
+        raise RefusedBodyError("an invalid or out-of-range time", "") from None
 
 
 def day(days: int) -> int:
     """Return days since 1970, as a column of dates takes them, where a calendar has that day."""
     if not _EARLIEST_DAY <= days <= _LATEST_DAY:
-        raise RefusedBodyError("a day that no calendar has", "")
+        raise RefusedBodyError("an invalid or out-of-range date", "")
     return days

@@ -92,7 +92,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @option(
     "--settle settle_ms",
     "TIME",
-    "Leave messages of the last TIME (5s, 2m; digits are milliseconds) to the next run.",
+    "Leave messages of the last TIME to the next run: 5s, 2m, or a plain number of milliseconds.",
     MILLISECONDS,
     default=0,
 )

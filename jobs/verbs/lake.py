@@ -155,7 +155,7 @@ def catalog(*, lake: str, kind: str, schema: str, iceberg: "Target | None", answ
     The tables are not moved, and later runs need no change. spark: Spark's own catalog, also over a Hive
     metastore; unity: Databricks and Unity; glue: Athena's statements; hive: Hive itself, with Delta's storage handler.
     Catalogs read columns and comments from Delta's log; only Hive's statements list them. With --iceberg the tables are
-    registered at once, and no statement is printed.
+    registered immediately, and no statement is printed.
     """
     from jobs.lake.catalog import CatalogKind, statements
     from jobs.lake.lake import Lake
@@ -200,8 +200,8 @@ def _register(lake: "Lake", target: "Target", answer: Answer) -> ExitCode:
 @flag("--dry-run", "Show which files would be merged and deleted; change nothing.")
 @flag(
     "--heal",
-    "Restore transactions of runs lost from Delta's log by CREATE TABLE … AS SELECT, CLONE or a short retention "
-    "of transactions; nothing is merged or deleted. With --dry-run, show which would be restored.",
+    "Restore the transactions of runs that Delta's log has lost, after CREATE TABLE … AS SELECT, CLONE or a short "
+    "retention of transactions; merge and delete nothing. With --dry-run, show which would be restored.",
 )
 @iceberg_option
 @engine_option

@@ -198,7 +198,7 @@ def _not_empty(_context: click.Context, _option: click.Parameter, value: str | N
         'query sql --lake LAKE "select topic, count(*) from messages group by topic"',
         "query mqadmin --store STORE queryMsgByKey -n host:9876 -t Orders -k 4711",
         exit_codes="0 found · 1 failed · 2 usage · 3 a body is damaged, or messages may be missing · "
-        "5 nothing found, and why",
+        "5 nothing found; the output says why",
     ),
 )
 def query() -> None:
@@ -259,7 +259,7 @@ def by_id(options: Options, message_ids: str, topic: str | None) -> ExitCode:
 @option("-t --topic", "TOPIC")
 @_place_options
 def message(options: Options, message_id: str, topic: str | None) -> ExitCode:
-    """Print the message that an id names: an offset id first, and if that leads nowhere, a producer's id."""
+    """Print the message with an id. The id is tried as an offset id first, then as a producer's id."""
     with _opened(options) as sources:
         return _print_ids(options, sources, [message_id.strip()], topic)
 
@@ -298,7 +298,7 @@ def by_unique_key(options: Options, topic: str, unique_key: str, limit: int, *, 
 @option("-o --offset", "OFFSET", None, int, required=True)
 @_place_options
 def by_offset(options: Options, topic: str, broker_name: str | None, queue_id: int, offset: int) -> ExitCode:
-    """Print the message that is number OFFSET of its queue, as queryMsgByOffset does."""
+    """Print the message at a queue offset, as queryMsgByOffset does."""
     place = options.place
     if place.is_lake and broker_name and not place.broker:
         options = options._replace(place=replace(place, broker=broker_name))
@@ -315,7 +315,7 @@ def by_offset(options: Options, topic: str, broker_name: str | None, queue_id: i
 @option("-t --topic", "TOPIC")
 @option("--queue queue_id", "N", "With -t: only this queue of the topic.", NOT_NEGATIVE)
 @option("-k --key", "KEY", "One of the message's KEYS, or its producer's id.", callback=_not_empty)
-@option("--tag", "TAG", "The message's whole TAGS.")
+@option("--tag", "TAG", "The message's TAGS, compared as a whole.")
 @option("--words", "TEXT", "Text that the decompressed body contains.")
 @since_option()
 @until_option()
@@ -451,7 +451,7 @@ def sql(  # noqa: PLR0913 - one argument an option
 
 @query.command("decode-id", short_help="Both readings of an id: a broker's, a producer's.")
 @click.argument("message_id", metavar="ID")
-@option("--time-zone", "ZONE", "The zone of the client that made the id.", ZONE)
+@option("--time-zone", "ZONE", "The time zone of the client that created the id.", ZONE)
 @json_option
 @output_option
 def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_json: bool) -> ExitCode:

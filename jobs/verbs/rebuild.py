@@ -171,8 +171,8 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     """
     Rebuild the queues of STORE from its log.
 
-    As files: DIR/<topic>/<queue id>/<20 digits>, byte for byte a broker's. As a database: DIR/consumequeue, with the
-    rows of a broker.
+    Files are written to DIR/<topic>/<queue id>/<20 digits>, byte for byte as a broker writes them. A database is
+    written to DIR/consumequeue, with the rows that a broker would write.
     """
     root, out = place.store, how.out
     if not is_local(out):

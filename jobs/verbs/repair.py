@@ -59,15 +59,17 @@ _CONF = ("--broker-conf", "BROKER.CONF")
     "--bridge bridges",
     "Write marked records over lost bytes of the log, so that the broker keeps the messages after them.",
 )
-@flag("--deliver-empty", "With --bridge: also bridge ranges where consumers receive a message of zeros for a lost one.")
+@flag(
+    "--deliver-empty", "With --bridge: also bridge ranges where consumers receive an all-zero message for a lost one."
+)
 @flag(
     "--older",
-    "Also restore segments of LAKE before the first one of STORE, if they were lost and not deleted by retention.",
+    "Also restore segments from LAKE that precede the first segment of STORE. Use it if they were lost, not expired.",
 )
 @option(
     "--accept accepted",
     "FILE",
-    "An undecided file, as named in the plan, for which you know that the log is right; may be repeated.",
+    "Rebuild FILE, which the plan lists as undecided, from the log: you know that the log is right. May be repeated.",
     multiple=True,
 )
 @flag("--undo undoes", "Restore the files that repairs with this DIR have replaced.")
@@ -195,6 +197,6 @@ def _undone(store: str, out: Path, answer: Answer) -> ExitCode:
     from jobs.repair.run import undo
 
     done = undo(store, out.absolute())
-    result = Result(Severity.NOT_VERIFIED, f"{counted(len(done), 'part')} taken back", answer.seconds, verdict="done")
+    result = Result(Severity.NOT_VERIFIED, f"{counted(len(done), 'part')} undone", answer.seconds, verdict="done")
     answer.give({"store": store, "undone": done}, [store, *(f"  {line}" for line in done)], result)
     return ExitCode.CLEAN

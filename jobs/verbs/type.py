@@ -99,8 +99,8 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     reads only messages that are new since the last one. With --infer nothing is written: types that fit the messages
     of a topic are printed, in the form of FILE.
 
-    Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic of
-    FILE, and its brokers do not know the topic.
+    Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic in
+    FILE, and the topic is not in the topic table of its brokers.
     """
     from jobs.typed import check_installed
 
@@ -214,7 +214,7 @@ def _lines(summary: "Summary", command: str) -> list[str]:
         if topic.accepted:
             lines.append(f"    {counted(topic.accepted, 'earlier dead letter')} typed now")
         shown = list(topic.reasons.items())[:_SHOWN]
-        lines += [f"    {counted(count, 'time')}: {reason}" for reason, count in shown]
+        lines += [f"    {counted(count, 'message')}: {reason}" for reason, count in shown]
         if len(topic.reasons) > _SHOWN:
             lines.append(f"    … {len(topic.reasons) - _SHOWN} more reasons (--json has them)")
         lines += _unknown_lines(topic)

@@ -112,7 +112,7 @@ def diff(  # noqa: PLR0913 - one argument an option
     Compare the log of STORE with LAKE, record by record and byte for byte, and explain the differences.
 
     Records that have expired, are not ingested yet, or were not selected are not findings (exit code 0). Lost or
-    damaged ones are (3), and so are different records at the same offset (4).
+    damaged records end the command with exit code 3, different records at the same offset with exit code 4.
     """
     run = StoreRun(place, engine, max_rate, warm="jobs.diff")
     from jobs.diff import DiffRequest

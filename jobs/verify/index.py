@@ -21,7 +21,7 @@ from jobs.lake.findings import (
     TAKEN_BACK_ENTRIES,
     Finding,
 )
-from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
+from jobs.products.index.explanation import ExplainedFile, Explanation, Verdict, explain
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.settings import Settings, Wanted, settle
@@ -154,7 +154,7 @@ def _sure_keys(workers: Workers, log: ListedLog, wanted: Wanted, scratch: Scratc
     return collect_keys(workers, log, rules, scratch)
 
 
-def _finding(explained: Explained) -> Finding:
+def _finding(explained: ExplainedFile) -> Finding:
     compared, cause = explained.compared, _CAUSES[explained.verdict]
     kind, file = explained.verdict.name.lower(), f"index/{explained.real.name}"
     if compared is None or not compared.differences:
@@ -227,7 +227,7 @@ def _skips(explanation: Explanation) -> Iterator[Finding]:
     )
     for explained in explanation.files:
         survivor = explained.survivor
-        for skip in survivor.skips if survivor is not None and explained.verdict.is_explained else ():
+        for skip in survivor.skipped_keys if survivor is not None and explained.verdict.is_explained else ():
             position = explanation.geometry.entry_position(skip.entry)
             place = f"index/{explained.real.name}", position, f"entry {skip.entry}"
             yield _without_entries(explanation.row, NOT_INDEXED, place, skip.start, skip.keys, cause, " of {offsets}")
@@ -304,8 +304,8 @@ def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> 
     for explained in explanation.files:
         if explained.verdict.is_explained and explained.detail and explained.verdict not in said:
             yield f"index/{explained.real.name}: {explained.verdict}: {explained.detail}"
-    yield f"index files of {settings.geometry.value} ({settings.geometry.how})"
-    yield f"index rules of RocketMQ {settings.rules.value} ({settings.rules.how})"
+    yield f"index files of {settings.geometry.value} ({settings.geometry.origin_text})"
+    yield f"index rules of RocketMQ {settings.rules.value} ({settings.rules.origin_text})"
 
 
 def _notes_on_rocksdb(store: Store) -> Iterator[str]:

@@ -36,7 +36,7 @@ from jobs.products.queues.differences import OVERWRITTEN, WITHOUT_UNIT, Differen
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.storage.scratch import Scratch
 from jobs.store.beside_broker import broker_process, check_room
-from jobs.store.chain import begun_again
+from jobs.store.chain import retry_if_expired
 from jobs.store.epochs import Promotion, promotion_of
 from jobs.store.release import UndecidedError, given_rules, starting_writers
 from jobs.store.store import IsTierError, Store, StoreRequest
@@ -79,8 +79,8 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         return Verdict(request.store, verify_tier(tier, workers, request.range_size), options=request.options)
     scratch = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
     check_room(store.root, scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
-    store, check, queues = begun_again(store, partial(_log_and_queues, request, workers))
-    index = begun_again(store, partial(_index, request, workers, check))
+    store, check, queues = retry_if_expired(store, partial(_log_and_queues, request, workers))
+    index = retry_if_expired(store, partial(_index, request, workers, check))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]
     ahead = max([offset for offset in (*known_ahead, queues.ahead) if offset is not None], default=None)
     promotion = promotion_of(store, queues.log_end)
@@ -127,7 +127,7 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> t
     queues = compare_queues(workers, store, rules, request.range_size, check, request.scratch)
     add_what_waits(queues.report, store)
     add_compaction(queues.report, store, workers, rules)
-    queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")
+    queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.origin_text})")
     return store, check, queues
 
 
@@ -204,7 +204,7 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
         return  # the new master itself, or a replica that had nothing to remove
     left = promotion.left_end - promotion.log_end if promotion.left_over else 0
     cause = (
-        f"another replica became master: what this one had stored from offset {promotion.start} on was taken back, "
+        f"another replica became master: what this one had stored from offset {promotion.start} on was truncated, "
         "and the new master's records are in its place; a broker leaves queues and index files like this"
     )
     ends = f"the log ends at {promotion.log_end}, {left:,} bytes after that are left over"

@@ -91,7 +91,7 @@ class Verdict(Judged):
         what = f"{counted(causes, 'cause')} found in {compared}" if causes else f"{compared} compared"
         size = log.get("to_offset", 0) - log.get("from_offset", 0) - log.get("missing_bytes", 0)
         unverified = [name for name, part in self.parts.items() if part.unverified]
-        verdict = f"nothing wrong seen; not verified: {', '.join(unverified)}" if unverified else ""
+        verdict = f"no problems found; not verified: {', '.join(unverified)}" if unverified else ""
         verdict = verdict if self.severity is Severity.NOT_VERIFIED else ""
         return Result(self.severity, what, seconds, max(size, 0), verdict)
 

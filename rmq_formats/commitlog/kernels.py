@@ -371,7 +371,7 @@ def store_timestamps(buffer: Bytes, positions: Integers, times: Integers) -> Non
 
 @compiled
 def is_written(buffer: Bytes, at: int) -> bool:
-    """Return whether a checked record is written to its last byte, as `is_settled` does."""
+    """Return whether a checked record is written to its last byte, as `is_fully_written` does."""
     parts = record_parts(buffer, at)
     if parts.properties_end > parts.properties and byte_at(buffer, parts.properties_end - 1) == 0:
         return False

@@ -60,15 +60,15 @@ _HEAD = (
     ("magic_code", "i", "version of the record: V1 or V2"),
     ("body_crc", "i", "CRC-32 of the stored body without its top bit; 0 for no body"),
     ("queue_id", "i", "queue of the topic"),
-    ("flag", "i", "the producer's own; not interpreted"),
+    ("flag", "i", "set by the producer; not interpreted"),
     ("queue_offset", "q", "number of the message in its queue"),
-    ("physical_offset", "q", "of this record's first byte in the full log"),
+    ("physical_offset", "q", "offset of this record's first byte in the log"),
     ("sys_flag", "i", "compression, transaction state, host lengths"),
     ("born_timestamp", "q", "ms, the producer's clock"),
 )
 _MIDDLE = (("store_timestamp", "q", "ms, the broker's clock"),)
 _TAIL = (
-    ("reconsume_times", "i", "how often a consumer gave the message back"),
+    ("reconsume_times", "i", "number of times that a consumer returned the message for retry"),
     ("prepared_transaction_offset", "q", "physical offset of the half message"),
     ("body_length", "i", "bytes of the body that follows; negative counts as 0"),
 )
@@ -135,7 +135,7 @@ DLEDGER_ENTRY = Layout(
     ("size", "i", "the entry, this header included"),
     ("index", "q", "number of the entry, without gaps"),
     ("term", "q", "the leader's term"),
-    ("pos", "q", "of this header's first byte in the full log"),
+    ("pos", "q", "offset of this header's first byte in the log"),
     ("channel", "i", "always 0"),
     ("chain_crc", "i", "always 0: checks nothing"),
     ("body_crc", "i", "always 0: checks nothing"),

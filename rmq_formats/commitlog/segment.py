@@ -172,7 +172,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
         end = position + log.framing.header_size + record.total_size
         held = log.piece(PieceKind.RECORD, position, end)
         position = end
-    if held and record and not final and not is_settled(record):
+    if held and record and not final and not is_fully_written(record):
         position, held, reason = held.offset - log.base_offset, None, tail.stale or UNSETTLED
     if held:
         yield held
@@ -234,7 +234,7 @@ class OpenTail:
         return True
 
 
-def is_settled(record: MessageRecord) -> bool:
+def is_fully_written(record: MessageRecord) -> bool:
     """
     Return whether the newest record of a log is written to its last byte.
 

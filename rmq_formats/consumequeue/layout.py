@@ -15,7 +15,7 @@ from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.layout import Buffer, Layout
 
 UNIT = Layout(
-    ("physical_offset", "q", "where the record begins in the log"),
+    ("physical_offset", "q", "offset of the record in the log"),
     ("size", "i", "the record's total_size; 2147483647 in a pre-blank unit"),
     (
         "tags_code",
@@ -26,12 +26,12 @@ UNIT = Layout(
 
 # 5.0.0+, topics whose attribute queue.type is BatchCQ.
 BATCH_UNIT = Layout(
-    ("physical_offset", "q", "where the record begins in the log"),
+    ("physical_offset", "q", "offset of the record in the log"),
     ("size", "i", "the record's total_size"),
     ("tags_code", "q", "hash of the TAGS text"),
     ("store_timestamp", "q", "ms, the record's"),
     ("base_offset", "q", "number of the record's first message in its queue"),
-    ("batch_count", "h", "how many messages the record holds"),
+    ("batch_count", "h", "number of messages in the record"),
     ("compacted_offset", "i", "always -1"),
     ("reserved", "i", "always 0"),
 )
@@ -39,7 +39,7 @@ BATCH_UNIT = Layout(
 # 4.1.0+ with enableConsumeQueueExt; the bitmap follows.
 EXT_UNIT = Layout(
     ("size", "h", "the unit, these two bytes and the bitmap included; -1 ends a file"),
-    ("tags_code", "q", "what the queue's unit would hold without the extension"),
+    ("tags_code", "q", "tags_code that the queue's unit would have without the extension"),
     ("store_timestamp", "q", "ms, the record's"),
     ("bitmap_size", "h", "bytes of the filter bitmap that follows"),
 )

@@ -33,9 +33,9 @@ SCHEMA = pa.schema(
         column(
             "topic", pa.string(), "topic of the message; NULL if the message was deleted before it could be ingested"
         ),
-        column("key", pa.string(), "unique key, one word of KEYS, or the full TAGS; NULL if topic is"),
+        column("key", pa.string(), "unique key, one word of KEYS, or the full TAGS; NULL if topic is NULL"),
         column("kind", pa.string(), "unique, key, or tag (5.4.0+)"),
-        column("store_timestamp", pa.int64(), "ms, of the message; NULL if topic is"),
+        column("store_timestamp", pa.int64(), "ms, of the message; NULL if topic is NULL"),
     ]
 )
 _KINDS = pa.array([kind.value for kind in KINDS])

@@ -20,10 +20,14 @@ HEADER = Layout(
 )
 SLOT = Layout(("newest_entry", "i", "number of the slot's newest entry; 0 for none"))
 ENTRY = Layout(
-    ("key_hash", "i", "of the text topic#key; never negative"),
+    ("key_hash", "i", "hash of the text topic#key; never negative"),
     ("physical_offset", "q", "of the message"),
-    ("time_diff_s", "i", "seconds from the header's begin to the message's store time, as of the put"),
-    ("prev_entry", "i", "number of the slot's entry before this one; 0 for none"),
+    (
+        "time_diff_s",
+        "i",
+        "seconds from the header's begin_timestamp, when the entry was written, to the message's store time",
+    ),
+    ("prev_entry", "i", "number of the previous entry of the slot; 0 for none"),
 )
 
 

@@ -51,7 +51,7 @@ def stores(*, bits: int) -> Callable[[Function], Function]:
     return _emitted_by(emit, lambda buffer, at, value: _signature(types.none, buffer, at, value))
 
 
-def element() -> Callable[[Function], Function]:
+def load_element() -> Callable[[Function], Function]:
     """Have the decorated `(numbers, at)` load an element of an array of integers."""
 
     def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.compiled import inlined
-from rmq_formats.kernels.emitted import element, loads, stores
+from rmq_formats.kernels.emitted import load_element, loads, stores
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -39,7 +39,7 @@ def integer(value: int) -> int:
     return int(np.int64(value))
 
 
-@element()
+@load_element()
 def number_at(numbers: NDArray[Any], at: int) -> int:
     """Return one element of an array of integers."""
     return int(np.int64(numbers[np.uintp(at)]))

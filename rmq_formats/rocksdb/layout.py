@@ -28,7 +28,7 @@ from rmq_formats.layout import Buffer, Layout
 
 # consumequeue/, consumequeue_rocksdb/: column family `default`
 UNIT_VALUE = Layout(
-    ("physical_offset", "q", "where the record begins in the log"),
+    ("physical_offset", "q", "offset of the record in the log"),
     ("size", "i", "the record's total_size"),
     ("tags_code", "q", "hash of the TAGS text, time of delivery on the schedule topic"),
     ("store_timestamp", "q", "ms, the record's"),
@@ -36,16 +36,16 @@ UNIT_VALUE = Layout(
 
 # the same: column family `offset`
 BOUND_VALUE = Layout(
-    ("physical_offset", "q", "where that unit's record begins in the log"),
+    ("physical_offset", "q", "offset of that unit's record in the log"),
     ("queue_offset", "q", "number of the unit: the first one in a row of `min`, the LAST one in a row of `max`"),
 )
 
 # the same: the row of the topic CHECKPOINT_TOPIC
-DISPATCHED_VALUE = Layout(("dispatched_end", "q", "where the last dispatched record ends in the log"))
+DISPATCHED_VALUE = Layout(("dispatched_end", "q", "offset at which the last dispatched record ends"))
 
 # rocksdbstore/: column family `trans`
 TRANSACTION_VALUE = Layout(
-    ("check_times", "i", "how often the producer was asked"),
+    ("check_times", "i", "number of times that the producer was asked"),
     ("size", "i", "the half message's total_size"),
 )
 
@@ -55,7 +55,7 @@ INDEX_VALUE = Layout(("store_timestamp", "q", "ms, the message's"))
 # the same: column family `timer`
 TIMER_VALUE = Layout(
     ("size", "i", "total_size of the record in `rmq_sys_wheel_timer`"),
-    ("physical_offset", "q", "where that record begins in the log"),
+    ("physical_offset", "q", "offset of that record in the log"),
 )
 
 # rows of `rocksdbstore/` that say how far it was filled: `lastOffsetPy`, `lastStoreTimeStamp`, the timer's checkpoints

@@ -107,7 +107,7 @@ _AGREED = 40
 _LOST = 2
 # What members that come back have forgotten by then, and what `verify` calls it: units of records that are in the log.
 _FORGETFUL = {
-    "5.2.0": ("queues begin again", {"missing_file", "blank_inside"}),
+    "5.2.0": ("queues start again", {"missing_file", "blank_inside"}),
     "5.4.0": ("units at a killed member's end may be missing", {"missing_unit"}),
 }
 _SENT = "sent, no consumer group has a position in its queue"
@@ -165,12 +165,12 @@ def test_entries_that_a_new_leader_took_back_are_no_messages(tmp_path: Path, ver
     assert [record.physical_offset for record in records(stores[0])] == [*agreed, *written_over, last]
     assert len({b"".join(path.read_bytes() for path in segments_of(store)) for store in stores}) == 1
     _come_into_one_lake(tmp_path / "lake", [dead, back, *stores])
-    assert [_state(tmp_path / "lake", writer, record) for record in taken_back] == ["taken back by its broker"] * _LOST
+    assert [_state(tmp_path / "lake", writer, record) for record in taken_back] == ["truncated by its broker"] * _LOST
     kept = [*records(stores[0])[:1], *records(stores[0])[-_LOST:]]
     assert {_state(tmp_path / "lake", writer, record) for record in kept} == {_SENT}
     told, forgotten = _FORGETFUL.get(writer, _ALL_EQUAL)
     all_logs = "all logs equal, " if forgotten else ""
-    verdict(writer, "a leader killed in a group of three", f"{_LOST} entries taken back, {all_logs}{told}")
+    verdict(writer, "a leader killed in a group of three", f"{_LOST} entries truncated, {all_logs}{told}")
 
 
 def _judge(store: Path, writer: str, taken_back: Sequence[MessageRecord], *, led: bool) -> None:

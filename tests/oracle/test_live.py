@@ -74,7 +74,7 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
         in_lake = [(row[4], row[0]) for row in rows if row[2:4] == (topic, queue_id)]
         assert seen == in_lake[-len(seen) :]
     assert {row[0] for row in rows} >= {record.physical_offset for record in log}
-    verdict(writer, "ingested beside a working broker", f"{len(rows)} messages once each, in {runs.done + 1} runs")
+    verdict(writer, "ingested next to a working broker", f"{len(rows)} messages, each once, in {runs.done + 1} runs")
 
 
 _LOOKS = int(os.environ.get("LIVE_LOOKS", "24"))

@@ -124,10 +124,10 @@ def test_a_broker_that_finds_a_log_alone_makes_what_we_make_or_nothing(
 
     if _makes_lost_files_again(release):
         assert differences(made, by_scalar(played.log, played.writer)) == []
-        verdict(release, "finds a log alone", "makes what we make")
+        verdict(release, "started on a log without queues and index", "builds the same files as we do")
     else:
         assert made == Derived({}, [])
-        verdict(release, "finds a log alone", "makes nothing")
+        verdict(release, "started on a log without queues and index", "builds nothing")
 
 
 def _makes_lost_files_again(release: str) -> bool:
@@ -152,7 +152,7 @@ def test_a_broker_serves_from_our_files_and_goes_on_writing_them_as_we_predict(
     log = records(store)
     assert len(log) == len(played.log) + len(_MORE)
     assert differences(on_disk(store), by_scalar(log, played.writer)) == []
-    verdict(stage.release, f"ours loaded: {played.scenario.name}", "served, and went on as predicted")
+    verdict(stage.release, f"our files loaded: {played.scenario.name}", "served, and continued as predicted")
 
 
 @pytest.mark.scenarios("everyday", in_matrix_only=True)
@@ -179,7 +179,9 @@ def test_consumers_and_mqadmin_are_served_from_our_files(
         for place in places
     }
     assert [answer.stdout for answer in answers] == [line.printed.stdout for line in asked]
-    verdict(stage.release, "ours loaded: everyday", f"{len(consumed)} messages consumed, {len(asked)} lookups equal")
+    verdict(
+        stage.release, "our files loaded: everyday", f"{len(consumed)} messages consumed, {len(asked)} lookups equal"
+    )
 
 
 def _queues(played: Played) -> dict[tuple[str, int], list[tuple[int, int]]]:

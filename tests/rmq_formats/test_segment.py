@@ -20,7 +20,7 @@ from rmq_formats.commitlog.segment import (
     PieceKind,
     SegmentBytes,
     SegmentEnd,
-    is_settled,
+    is_fully_written,
     walk,
     walk_segment,
 )
@@ -198,9 +198,9 @@ def test_a_record_that_is_being_written_waits() -> None:
 
 
 def test_a_record_with_nothing_behind_it_is_settled_when_its_ends_are_there() -> None:
-    assert is_settled(ONE)
-    assert not is_settled(ONE._replace(properties_raw=b"KEYS\x01order\0"))
-    assert not is_settled(ONE._replace(body=b"onE"))
+    assert is_fully_written(ONE)
+    assert not is_fully_written(ONE._replace(properties_raw=b"KEYS\x01order\0"))
+    assert not is_fully_written(ONE._replace(body=b"onE"))
 
 
 def test_what_was_stored_before_the_start_counts_for_leftovers_too() -> None:
@@ -263,7 +263,7 @@ def test_every_log_is_walked_record_by_record(
 
     found = [segment.record_at(piece.offset - base_offset) for piece in pieces if piece.kind is RECORD]
     wanted = placed(messages, base_offset, framing)
-    if not sealed and messages and not is_settled(wanted[-1]):
+    if not sealed and messages and not is_fully_written(wanted[-1]):
         assert kinds(pieces)[-1] is WAITING
         wanted.pop()
     assert found == wanted

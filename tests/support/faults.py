@@ -195,25 +195,29 @@ def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
 
 # --- the page --------------------------------------------------------------------------------------------------------
 
-_HEAD = """# What each verb says of each fault
+_HEAD = """# Faults and what each command reports
 
-Each fault is planted in a copy of a healthy store that a broker of 5.3.3 wrote (four segments, queue files of ten
-units, thirteen index files), and each verb is run on it. `python -m tests.support.faults` makes this page; a test
-compares it with what comes out now. A field that is named has one bit changed.
+Each fault is planted in a copy of a healthy store that a 5.3.3 broker wrote (four segments, queue files of ten units,
+thirteen index files), and each command is run on it. `python -m tests.support.faults` generates this page; a test
+compares it with the current results. If a row names a field, one bit of this field is changed.
 
-The number is the exit code. *does not read it*: the verb has no reason to open such a file. *not verified*: `inspect`
-looks at names, heads and tails alone, says that nothing wrong was seen, and that only `verify` can tell. Only `verify`
-says *healthy*, and names the fields that no checksum covers: for these it says *not verified*. `ingest` is *done* when
-everything that is there is in the lake: it says nothing of what it had no reason to read. Of a store without any queue
-its *rows say* that units are missing (the column `status` of `consume_queue`): the log alone may have been copied. A
-rebuild is *done* where nothing was lost but the files that it makes again, and says 3 where it had to replace a file
-or the log has lost something. `dump` *prints* a file, and judges what that file alone can show. `query` *answers* for
-the message that the fault hits, by its queue offset: index files do not matter then, and fields other than body and
-CRC are printed
-as they are stored.
+The number in parentheses is the exit code.
 
-Some faults cannot be seen by anybody: the note under each table says why. Which witnesses decide a fault, and
-what to give where none does, is in `guarantees.md`.
+* *does not read it*: the command does not need to open such a file.
+* *not verified*: `inspect` reads only names, and the heads and tails of files. It reports that it found no problems,
+  and that only `verify` can confirm this. Only `verify` reports *healthy*; it names the fields that no checksum
+  covers, and for these it reports *not verified*.
+* *done*: `ingest` has written all existing data to the lake; it does not report on files that it did not need to
+  read. A rebuild is *done* if nothing was lost except the files that it rebuilds. It ends with 3 if it had to replace
+  a file, or if the log has lost something.
+* *rows say: missing*: the store has no queues at all, and the rows report missing units (the column `status` of
+  `consume_queue`), because only the log may have been copied.
+* *prints it*: `dump` prints a file, and reports only damage that this file alone can show.
+* *answers*: `query` prints the message that the fault affects, found by its queue offset. Index files do not matter
+  in this case, and fields other than body and CRC are printed as they are stored.
+
+Some faults cannot be detected; the note under each table says why. `guarantees.md` describes which evidence decides a
+fault, and which options to use if there is no evidence.
 """
 
 
@@ -240,7 +244,7 @@ def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
             if fault.unseen:
                 notes.setdefault(fault.unseen, []).append(fault.name)
         lines.append("")
-        lines += [f"Not to be seen ({why}): {', '.join(names)}.\n" for why, names in notes.items()]
+        lines += [f"Not detectable ({why}): {', '.join(names)}.\n" for why, names in notes.items()]
     return "\n".join((*lines, *_starts())).rstrip() + "\n"
 
 
@@ -248,10 +252,10 @@ _STARTS = """## What a broker does at its next start
 
 Real brokers were started {starts} times on damaged copies of a store that each had written (160 messages in nine
 segments): after a clean stop, and after a kill with a checkpoint of the first half. Before each start `verify` had
-said whether the broker refuses the store, where it cuts the log, and how many messages and which files it deletes;
-each went as it had said, also those of mixtures, which the table leaves out: {drawn} starts were on one to four faults
-drawn at random ({refused} refused, {lost} with messages deleted). *n gone*: so many whole messages were deleted. A
-store that is refused loses nothing. `make test-campaign` starts all of them again, and notes what it sees. Where
+predicted whether the broker refuses the store, where it truncates the log, and how many messages and which files it
+deletes. Every prediction was correct, including those for combined faults, which the table leaves out: {drawn} starts
+were on one to four random faults ({refused} refused, {lost} with messages deleted). *n lost*: the broker deleted n
+intact messages. A refused store loses nothing. `make test-campaign` repeats all starts and records the results. If
 messages would be deleted, `verify`, `inspect` and `repair` say `do not start this broker`.
 """
 
@@ -265,7 +269,7 @@ def _starts() -> Iterator[str]:
     for row in rows:
         name, killed, _ = row.case.partition(f" + {STALE}")
         if not row.is_drawn and " + " not in name and not name.startswith("killed"):
-            text = "refused" if not row.started else f"**{row.lost} gone**" if row.lost else "starts"
+            text = "refused" if not row.started else f"**{row.lost} lost**" if row.lost else "starts"
             cells.setdefault(name, {})[f"{row.release}, {'killed' if killed else 'closed'}"] = text
     drawn = [row for row in rows if row.is_drawn]
     refused, lost = sum(not row.started for row in drawn), sum(row.lost > 0 for row in drawn)

@@ -25,7 +25,7 @@ _MEANINGS = {
     ExitCode.DAMAGE: "done; damage or a gap was found",
     ExitCode.MISMATCH: "queues or index files contradict the log, or a surviving file contradicts the rebuilt one",
     ExitCode.NOT_FOUND: "nothing was found; the output says why",
-    ExitCode.HELD: "another run holds this store and does the work",
+    ExitCode.HELD: "another run holds the lock of this store",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to continue",
 }
 VARIABLES = {
@@ -149,7 +149,7 @@ def _row(parameter: click.Parameter, ctx: click.Context) -> tuple[str, ...]:
 
 def _exit_codes() -> str:
     rows = [(str(int(code)), meaning) for code, meaning in _MEANINGS.items()]
-    intro = "Of several that hold, 1 goes before 4, 4 before 3, 3 before 0.\n"
+    intro = "If several apply, 1 takes precedence over 4, 4 over 3, and 3 over 0.\n"
     return "\n".join(["## Exit codes\n", _table(("code", "means"), *rows), intro])
 
 

@@ -60,7 +60,7 @@ def _section(table: Table) -> Iterator[str]:
         shared = _COMMENTS
         lacking = [f"`{name}`" for name in shared if name not in table.schema.names]
         but = f" except {', '.join(lacking)}" if lacking else ""
-        yield f"| all columns of [messages](#messages){but} | | as there, or as below |"
+        yield f"| all columns of [messages](#messages){but} | | as in `messages`, unless listed below |"
     for field in table.delta_schema.fields:
         if comment_of(field) == shared.get(field.name):
             continue

@@ -84,7 +84,7 @@ _EXPLAINED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class ExplainedFile:
     """One file: its verdict, and how it is known."""
 
     real: RealFile
@@ -104,7 +104,7 @@ class Explanation:
     """All index files of a store."""
 
     row: KeyRow
-    files: tuple[Explained, ...]
+    files: tuple[ExplainedFile, ...]
     geometry: Geometry
     rules: Rules
     gaps: tuple[KeyGap, ...] = ()
@@ -139,11 +139,11 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     plan = IndexPlan(store.storage, row, geometry, rules)
     recipes = [plan.recipe_of(survivor) for survivor in survivors]
     compared = workers.map(recipes, compare_file, "comparing index files")
-    judged: dict[str, Explained] = {}
+    judged: dict[str, ExplainedFile] = {}
     before: Survivor | None = None
     for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
         verdict, detail = _judge(survivor, result, before, recipe, row)
-        judged[survivor.real.name] = Explained(survivor.real, verdict, survivor, result, detail)
+        judged[survivor.real.name] = ExplainedFile(survivor.real, verdict, survivor, result, detail)
         before = before if survivor.relation is Relation.REPEATED else survivor
     for name, other in _misnamed([one for one in judged.values() if one.verdict.is_explained]):
         verdict, detail = Verdict.MISNAMED, f"its content is that of {other}"
@@ -155,11 +155,11 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
         # A broker makes a file before it puts the first entry and writes the header.
         with store.storage.open(files[-1].location) as file:
             if is_blank(file, files[-1].size):
-                explained = (*explained[:-1], Explained(files[-1], Verdict.GROWING, detail="it has no entry yet"))
+                explained = (*explained[:-1], ExplainedFile(files[-1], Verdict.GROWING, detail="it has no entry yet"))
     return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
 
 
-def _misnamed(explained: Sequence[Explained]) -> Iterator[tuple[str, str | None]]:
+def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | None]]:
     """
     Yield files whose content belongs under another's name, and that name; None where one may have been renamed.
 
@@ -188,7 +188,7 @@ def _misnamed(explained: Sequence[Explained]) -> Iterator[tuple[str, str | None]
         first = number + 1
 
 
-def _are_exchanged(pairs: Sequence[tuple[Explained, Explained]], zone: tzinfo) -> bool:
+def _are_exchanged(pairs: Sequence[tuple[ExplainedFile, ExplainedFile]], zone: tzinfo) -> bool:
     """
     Return whether names fit contents only once exchanged: a broker makes no file before its first message.
 
@@ -201,7 +201,7 @@ def _are_exchanged(pairs: Sequence[tuple[Explained, Explained]], zone: tzinfo) -
     return not fits_now and all(begin <= then and not begin <= now < then for begin, now, then in moves)
 
 
-def _gaps(files: Sequence[Explained]) -> Iterator[KeyGap]:
+def _gaps(files: Sequence[ExplainedFile]) -> Iterator[KeyGap]:
     """Yield keys that no file has before the one that follows them; next to a damaged file that is unknown."""
     end = 0
     known = True
@@ -219,10 +219,10 @@ def _gaps(files: Sequence[Explained]) -> Iterator[KeyGap]:
         end, known = max(survivor.end, 0), True
 
 
-def refused_for(real: RealFile, geometry: Geometry, reason: str) -> Explained:
+def refused_for(real: RealFile, geometry: Geometry, reason: str) -> ExplainedFile:
     """Classify a file that cannot be read by its size or header."""
     is_larger = real.size > geometry.file_size
-    return Explained(real, Verdict.WRONG_GEOMETRY if is_larger else Verdict.DAMAGED, detail=reason)
+    return ExplainedFile(real, Verdict.WRONG_GEOMETRY if is_larger else Verdict.DAMAGED, detail=reason)
 
 
 def _judge(
@@ -254,9 +254,9 @@ def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa:
     lost = f"{survivor.lost} entries are of messages"
     if survivor.lost and _is_taken_back(survivor, row):
         return Verdict.TAKEN_BACK, f"{lost} that a promotion took back; the others are equal"
-    if survivor.skips:
-        keys = sum(skip.keys for skip in survivor.skips)
-        numbers = ", ".join(str(skip.entry) for skip in survivor.skips)
+    if survivor.skipped_keys:
+        keys = sum(skip.keys for skip in survivor.skipped_keys)
+        numbers = ", ".join(str(skip.entry) for skip in survivor.skipped_keys)
         return Verdict.SKIPPED, f"{keys} keys of the log are left out before entry {numbers}"
     if survivor.lost:
         return Verdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"

@@ -22,7 +22,7 @@ from jobs.products.index.key_row import KeyCollector, KeyRow, RangeKeys
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import is_alike, piece_start, rules_of_files, settle_geometry
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, real_files, refusal
-from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
+from jobs.products.product import Collector, FinishedProduct, Made, Output, Run, Started, State
 from jobs.storage.locations import is_local, local_path
 from jobs.store.chain import Outcome
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
@@ -48,12 +48,12 @@ def start(run: Run, state: State | None) -> Started[RangeKeys]:
     """Start a run's index entries: continue the index file that the last run left open, or begin with the broker's."""
     opening = _first(run) if state is None else _continuation(run, state)
 
-    def finish(outcomes: Sequence[Outcome[RangeKeys]], to_offset: int) -> Finished:
+    def finish(outcomes: Sequence[Outcome[RangeKeys]], to_offset: int) -> FinishedProduct:
         output = run.output
         spans = tuple(outcome.payload for outcome in outcomes)
         works = plan(opening, run, KeyRow(output.scratch, spans, opening.from_offset))
         written = run.workers.map(works, partial(write, output=output), "making index entries")
-        finished = Finished(state=_state(opening, written, to_offset))
+        finished = FinishedProduct(state=_state(opening, written, to_offset))
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
         with output.file(INDEX_FILES, "headers") as file:
             file.write_rows(_header_row(opening, rows, output) for rows in written)

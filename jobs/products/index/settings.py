@@ -85,9 +85,9 @@ class Settings(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         """Yield the settings as lines for people."""
-        yield f"  {self.geometry.value} ({self.geometry.how})"
-        yield f"  rules of RocketMQ {self.rules.value} ({self.rules.how})"
-        yield f"  names in {self.zone.value} ({self.zone.how})"
+        yield f"  {self.geometry.value} ({self.geometry.origin_text})"
+        yield f"  rules of RocketMQ {self.rules.value} ({self.rules.origin_text})"
+        yield f"  names in {self.zone.value} ({self.zone.origin_text})"
 
 
 def _described(known: Known[Any], **values: object) -> dict[str, object]:

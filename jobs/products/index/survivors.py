@@ -40,7 +40,7 @@ class Relation(StrEnum):
     BEFORE_LOG = "before the log"  # all its messages are deleted
 
 
-class Seam(NamedTuple):
+class Discontinuity(NamedTuple):
     """
     A place inside a file where the broker went on elsewhere: entries from number *entry* on are keys from *start* on.
 
@@ -65,19 +65,19 @@ class Survivor:
     head: int  # leading entries of messages before the log
     tail: int  # last entries of messages that the log does not hold yet
     begins: KeyPlace | None
-    seams: tuple[Seam, ...] = ()
+    seams: tuple[Discontinuity, ...] = ()
 
     @property
-    def _runs(self) -> list[tuple[Seam, int]]:
+    def _runs(self) -> list[tuple[Discontinuity, int]]:
         """Its runs of entries, each with the number of the entry after it; without head and tail."""
-        begins = [Seam(self.head + 1, max(self.start, 0)), *self.seams]
+        begins = [Discontinuity(self.head + 1, max(self.start, 0)), *self.seams]
         ends = [*(seam.entry for seam in self.seams), self.real.header.entry_count - self.tail + 1]
         return list(zip(begins, ends, strict=True))
 
     @property
     def end(self) -> int:
         """The number of the key after its last one."""
-        last = self.seams[-1] if self.seams else Seam(1, self.start)
+        last = self.seams[-1] if self.seams else Discontinuity(1, self.start)
         return last.start + last.keys if last.is_lost else last.start + self.real.header.entry_count - last.entry + 1
 
     @property
@@ -86,17 +86,17 @@ class Survivor:
         return sum(end - seam.entry for seam, end in self._runs if seam.is_lost)
 
     @property
-    def skips(self) -> list[Seam]:
+    def skipped_keys(self) -> list[Discontinuity]:
         """Keys that the broker did not put into the file, between two that it did: so many, before an entry."""
         found = []
         for (before, end), (seam, _) in pairwise(self._runs):
             reached = before.start + (before.keys if before.is_lost else end - before.entry)
             if seam.start > reached:
-                found.append(Seam(seam.entry, reached, keys=seam.start - reached))
+                found.append(Discontinuity(seam.entry, reached, keys=seam.start - reached))
         return found
 
     @property
-    def repeats(self) -> list[Seam]:
+    def repeats(self) -> list[Discontinuity]:
         """The entry from which keys repeat that the file has already, after a restart."""
         return [
             seam
@@ -353,11 +353,11 @@ class Placing:
             return Relation.CONTINUED
         return Relation.BEHIND_GAP if start > before.end else Relation.RESTARTED
 
-    def _seams(self, reader: IndexReader, found: Survivor, lost: Sequence["_Lost"]) -> tuple[Seam, ...]:
+    def _seams(self, reader: IndexReader, found: Survivor, lost: Sequence["_Lost"]) -> tuple[Discontinuity, ...]:
         """Return the jumps to other places in the log inside of the file; none if jumps explain nothing."""
         # From gap to gap of the log, and to its end as one without entries: before a gap they follow the keys, but for
         # jumps; then come the gap's own entries, a seam of lost ones; after them keys go on, found by the first few.
-        seams: list[Seam] = []
+        seams: list[Discontinuity] = []
         count, number, start = found.real.header.entry_count, found.head + 1, max(found.start, 0)
         for gap in [*lost, _Lost(count + 1, 0, len(self._row), 0)]:
             more = self._seams_until(reader, number, start, gap.entry - 1)
@@ -368,19 +368,21 @@ class Placing:
                 break
             # The first lost message may begin before the gap: its end was cut off, so it has entries and no keys.
             at, key = (more[-1].entry, more[-1].start) if more else (number, start)
-            seams.append(Seam(max(at, min(gap.entry, at + gap.key - key)), gap.key, is_lost=True, keys=gap.keys))
+            seams.append(
+                Discontinuity(max(at, min(gap.entry, at + gap.key - key)), gap.key, is_lost=True, keys=gap.keys)
+            )
             number, start = gap.entry + gap.entries, gap.key + gap.keys
             if number <= count:
                 again = self._find_again(reader, number, count) if start < len(self._row) else None
                 if again is None and start < len(self._row):
                     return ()
                 start = start if again is None else again
-                seams.append(Seam(number, start))
+                seams.append(Discontinuity(number, start))
         return tuple(seams)
 
-    def _seams_until(self, reader: IndexReader, number: int, start: int, end: int) -> list[Seam] | None:
+    def _seams_until(self, reader: IndexReader, number: int, start: int, end: int) -> list[Discontinuity] | None:
         """Return the seams among entries *number* to *end*, of which the first is key *start*; None without a sense."""
-        seams: list[Seam] = []
+        seams: list[Discontinuity] = []
         while len(seams) < MOST_SEAMS:
             last = min(end, number - 1 + len(self._row) - start)
             if last < number or not self._is_other(reader, start - number, last):
@@ -391,7 +393,7 @@ class Placing:
             again = self._find_again(reader, wrong, end) if wrong > number else None
             if again is None:
                 return None
-            seams.append(Seam(wrong, again))
+            seams.append(Discontinuity(wrong, again))
             number, start = wrong, again
         return None
 
@@ -426,7 +428,7 @@ class Placing:
         # The log has lost something between the first key and the one before it.
         reached = self._row.keys(found.start - 1, found.start)[0].physical_offset if found.start > 0 else -1
         if any(reached < lost < keys[0].physical_offset for lost, _ in self._row.lost):
-            begins = [Seam(1, found.start, is_lost=True), Seam(2, found.start + 1)]
+            begins = [Discontinuity(1, found.start, is_lost=True), Discontinuity(2, found.start + 1)]
             return replace(found, seams=(*begins, *found.seams))
         return replace(found, previous=candidates[0])
 

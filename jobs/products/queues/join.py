@@ -5,7 +5,7 @@ The join of a store's queues with its log.
 
 In a healthy queue the unit of a record is where its queue offset says. So the units of a range are read by address, one
 read a queue, and compared; neither side is sorted or moved. Units that are elsewhere or missing are left over until all
-ranges are compared; then `settling` explains them. Of units that lead to records of other queues only the log can say
+ranges are compared; then `settle` explains them. Of units that lead to records of other queues only the log can say
 what these are. `join` runs all steps; `ingest` collects the units itself, because there one pass over the log makes
 other rows as well.
 """
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from jobs.lake.table_file import Action
 from jobs.products.queues.differences import Difference, DifferenceKind, JoinResult, LackingQueue, NewerRun
+from jobs.products.queues.leftover_units import settle
 from jobs.products.queues.rows import RowBlock, Status, batches_of, block_of
-from jobs.products.queues.settling import settle
 from jobs.products.queues.unit_files import (
     GroupUnits,
     RangeUnits,
@@ -308,7 +308,7 @@ def newer_runs(name: QueueName, units: Units) -> Iterator[NewerRun]:
 def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     """Return the units of a plain queue at *positions*, zeros for those far from the others; None if it has none."""
     # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units of one
-    # range lie near each other, and most are healthy, so the median is; `settling` explains those far from it.
+    # range lie near each other, and most are healthy, so the median is; `settle` explains those far from it.
     middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, EVERYTHING))]
     low, high = max(int(near.min(initial=EVERYTHING)), queue.start), min(int(near.max(initial=-1)) + 1, queue.capacity)

@@ -15,7 +15,7 @@ from pathlib import Path
 from jobs.lake.history import committed_records
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.product import Collector, Finished, Made, Run, Started, State
+from jobs.products.product import Collector, FinishedProduct, Made, Run, Started, State
 from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind, JoinResult
 from jobs.products.queues.join import CollectedLog, compare, topics_of
 from jobs.products.queues.settings import queue_rules
@@ -53,7 +53,7 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
     collector = partial(_collector, partial(collect, from_offset, seen.dispatched))
     topics = topics_of(run.store, seen.queues)
 
-    def finish(outcomes: Sequence[Outcome[RangeUnits]], to_offset: int) -> Finished:
+    def finish(outcomes: Sequence[Outcome[RangeUnits]], to_offset: int) -> FinishedProduct:
         deleted = deleted_ranges(outcomes)
         kept = _collect_deleted(run, collect, taken_to, min(run.from_offset, seen.dispatched), deleted)
         units = [outcome.payload for outcome in outcomes]
@@ -67,7 +67,7 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
         gaps = [(one.start, one.end, f"{one.text}; `verify` says more") for one in lost]
         if outcomes and outcomes[-1].seen.reason == LED_TO:
             gaps.append((to_offset, seen.newest, LED_TO))
-        finished = Finished(
+        finished = FinishedProduct(
             state=state_of(joined, state),
             units={
                 "matched": joined.matched,

@@ -68,7 +68,7 @@ class QueueSettings(NamedTuple):
     @property
     def release_origin(self) -> str:
         """How that is known."""
-        return self.releases.how
+        return self.releases.origin_text
 
     def require_known_size(self) -> None:
         """Refuse to go by a default: a broker whose queue files are of another size does not start."""

@@ -125,10 +125,10 @@ def test_each_template_has_a_translation_with_the_same_values() -> None:
 
 @pytest.mark.parametrize("value", ["sent", "{0} {x}", "{topic.__class__}", " queue " * 5000])
 def test_a_value_is_a_value_whatever_it_says(value: str) -> None:
-    text = Sentence("delivered to {topic} queue {queue}, number {number:,}", topic=value, queue=0, number=1000)
+    text = Sentence("delivered to {topic} queue {queue}, offset {number:,}", topic=value, queue=0, number=1000)
 
-    assert f"delivered to {value} queue 0, number 1,000" == text == Words("en").said(text)
-    assert f"已投递到 {value} 队列 0\uff0c序号 1,000" == Words("zh").said(text)
+    assert f"delivered to {value} queue 0, offset 1,000" == text == Words("en").said(text)
+    assert f"已投递到 {value} 队列 0\uff0c位点 1,000" == Words("zh").said(text)
 
 
 def test_a_sentence_in_a_sentence_is_translated() -> None:

@@ -310,7 +310,7 @@ def test_only_chosen_topics_are_read(golden: StoreOf, tmp_path: Path) -> None:
 
 # What each step must show. A step that is missing, or shows something else, fails here.
 SHOWN = {
-    "inspect": "● nothing wrong seen; not verified",
+    "inspect": "● no problems found; not verified",
     "ingest": "65 messages, offsets 0 to 57,539",
     "again": "nothing new after offset 57,539",
     "verify": ": healthy",
@@ -323,7 +323,7 @@ SHOWN = {
     "lake": "0A010203075F4E0E2F2A6380678E0019",
     "orders": "5 messages",
     "declare": '[topic."Orders"]',
-    "type": "Orders → typed/Orders: 4 rows, 1 dead letter\n    1 time: invalid JSON",
+    "type": "Orders → typed/Orders: 4 rows, 1 dead letter\n    1 message: invalid JSON",
     "ask": "Ada       2         13.50\nGrace     2         37.25\n",
 }
 

@@ -182,7 +182,7 @@ def test_colours_are_for_terminals_that_want_them(golden: StoreOf) -> None:
     plain = in_terminal("inspect", store, NO_COLOR="1")
     piped = subprocess.check_output([*_TOOL, "inspect", str(store)], text=True)
 
-    assert "\x1b[36m●\x1b[0m nothing wrong seen" in coloured.text
+    assert "\x1b[36m●\x1b[0m no problems found" in coloured.text
     assert "\x1b[3" not in plain.text
     assert "\x1b" not in piped
     left = re.sub(r"\r[^\r\n]*?\x1b\[K", "", plain.text)  # without the line of progress, which clears itself
@@ -227,7 +227,7 @@ def test_colours_take_no_room() -> None:
 @pytest.mark.parametrize(
     ("kept", "next_line"),
     [
-        ("ingest: done, nothing wrong seen: 65 messages, 56.2 KiB in 1 min 13 s,", "  783 bytes/s"),
+        ("ingest: done, no problems found: 65 messages, 56.2 KiB in 1 min 13 s,", "  783 bytes/s"),
         (
             "verify: healthy: 65 records, 65 queue units and 286 index keys compared,",
             "  56.2 KiB in 3.87 s",

@@ -231,9 +231,9 @@ def test_what_becomes_of_timer_messages_is_what_the_broker_said(
     """The one counted 21 that wait, the other has 21 rows for them in RocksDB; ten of them are rolled."""
     ingest_store(situation(name) / "store", tmp_path / "lake", "b")
     show(own_session, tmp_path / "lake")
-    states = Counter(row[-1] for row in recipe_with("'taken back'").answer(own_session, tmp_path))
+    states = Counter(row[-1] for row in recipe_with("'cancelled'").answer(own_session, tmp_path))
 
-    assert states == {"waiting": 21, "delivered": 6, "taken back": 1}
+    assert states == {"waiting": 21, "delivered": 6, "cancelled": 1}
 
 
 def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(

@@ -146,7 +146,7 @@ def test_uvx_inspects_a_store_without_an_installation(built: Path, tmp_path: Pat
     done = ended(command, tmp_path, environment)
 
     assert 0 == done.returncode, done.stderr
-    assert "nothing wrong seen" in done.stdout
+    assert "no problems found" in done.stdout
 
 
 @pytest.mark.spark

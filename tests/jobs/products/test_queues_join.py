@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.join import compare_group
-from jobs.products.queues.settling import displaced_runs, lost_between, of_displaced
+from jobs.products.queues.leftover_units import displaced_runs, lost_between, of_displaced
 from jobs.products.queues.unit_files import group_of, has_units, read_units, write_units
 from jobs.products.queues.unmatched import KnownLog, gaps_between
 from jobs.storage.scratch import Scratch

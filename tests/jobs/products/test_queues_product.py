@@ -16,9 +16,9 @@ import pytest
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import Collected, RangePass
+from jobs.products.queues.leftover_units import settle
 from jobs.products.queues.rows import Status
 from jobs.products.queues.settings import known_releases, queue_rules
-from jobs.products.queues.settling import settle
 from jobs.store.queue_ends import _look_at_all
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection

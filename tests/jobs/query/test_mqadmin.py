@@ -496,7 +496,7 @@ def test_messages_that_a_promotion_took_back_are_not_answered(situation: StoreOf
     for number in (36, 37):
         code, out, err = ask(store, f"queryMsgByOffset -t Orders -b b0 -i 1 -o {number}")
         assert (code, out) == (ExitCode.NOT_FOUND, "")
-        assert "taken back" in err
+        assert "truncated" in err
     assert ask(store, "queryMsgByOffset -t Orders -b b0 -i 1 -o 35")[0] == ExitCode.CLEAN
 
 

@@ -211,7 +211,7 @@ def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf
             assert (told["message-id"], int(told["queue"]), int(told["queue-offset"])) == (
                 copy.message.unique_key, record.queue_id, record.queue_offset
             )  # fmt: skip
-            assert "taken back by its broker" == story.state
+            assert "truncated by its broker" == story.state
             assert ("superseded_messages", [], []) == (copy.place.name, copy.queues, copy.keys)
             assert_in_chinese(story)
             assert copy.message.record == message_at(source, position_text(copy.message)).record

@@ -72,7 +72,7 @@ def test_the_report_of_a_run_has_its_figures(report: Report) -> None:
     assert isinstance(topics, Bars)
     assert isinstance(timeline, Timeline)
     assert isinstance(index, Grid)
-    assert (report.severity, report.verdict) == ("not verified", "done, nothing wrong seen")
+    assert (report.severity, report.verdict) == ("not verified", "done, no problems found")
     assert report.headline.startswith("65 messages, 56.2 KiB in ")
     assert facts.values["messages"] == 65
     assert topics.values["T1"] == 49

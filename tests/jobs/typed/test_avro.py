@@ -76,7 +76,7 @@ _DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 
         ("long", "80", ("cut off", "$.v at byte 1")),
         ("long", "02 02", ("more after the record", "byte 1")),
         ("int", "80 80 80 80 10", ("a number is too large for int", "$.v at byte 0")),
-        ("boolean", "02", ("no boolean", "$.v at byte 0")),
+        ("boolean", "02", ("not a valid boolean", "$.v at byte 0")),
         ("double", "00 00 00 00 00 00 f0 7f", float("inf")),
         ("double", "00 00", ("cut off", "$.v at byte 0")),
         ("string", "04 68 69", "hi"),
@@ -91,21 +91,21 @@ _DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 
         (["float", "double"], "00 00 00 00 3f", 0.5),
         (_ENUM, "04", ("an enum has no such symbol", "$.v at byte 0")),
         (_ENUM, "01", ("an enum has no such symbol", "$.v at byte 0")),
-        (_INSTANT, "fe ff ff ff ff ff ff ff ff 01", ("a time that no calendar has", "$.v")),
-        (_LOCAL, "00", ("a time without a zone (time_zone in types.toml says which)", "$.v")),
-        ({"type": "long", "logicalType": "timestamp-nanos"}, "02", ("a time finer than a microsecond", "$.v")),
-        ({"type": "int", "logicalType": "date"}, "fe ff ff ff 0f", ("a day that no calendar has", "$.v")),
+        (_INSTANT, "fe ff ff ff ff ff ff ff ff 01", ("an invalid or out-of-range time", "$.v")),
+        (_LOCAL, "00", ("a time without a zone; set time_zone in types.toml", "$.v")),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, "02", ("a time more precise than a microsecond", "$.v")),
+        ({"type": "int", "logicalType": "date"}, "fe ff ff ff 0f", ("an invalid or out-of-range date", "$.v")),
         (_DECIMAL, "04 ff 85", Decimal("-12.3")),
         (_DECIMAL, "04 03 e8", ("a number has more digits than decimal(3,1)", "$.v")),
-        (_DECIMAL, "00", ("no decimal(3,1)", "$.v")),
+        (_DECIMAL, "00", ("not a valid decimal(3,1)", "$.v")),
         ({"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}, "00" * 16, str(uuid.UUID(int=0))),
         ({"type": "array", "items": "int"}, "03 04 02 04 00", [1, 2]),
         ({"type": "array", "items": "int"}, "03 06 02 04 00",
-         ("a block of another size than it says", "$.v at byte 0")),
+         ("a block whose size differs from the size that it states", "$.v at byte 0")),
         ({"type": "array", "items": "int"}, "02 02", ("cut off", "$.v at byte 2")),
         ({"type": "array", "items": ["null", "string"]}, "04 00 02 02 ff 00", ("invalid UTF-8", "$.v[1] at byte 4")),
         ({"type": "array", "items": ["null", "int"]}, "fe ff ff ff ff ff ff ff ff 01",
-         ("a block of more items than the body has bytes", "$.v at byte 0")),
+         ("a block claims more items than the body has bytes", "$.v at byte 0")),
         ({"type": "map", "values": "int"}, "02 02 61 02 02 02 61 02 00",
          ("a key occurs twice in one object", "$.v at byte 5")),
         ({"type": "map", "values": "int"}, "02 02 61 80", ("cut off", "$.v at byte 4")),
@@ -159,8 +159,9 @@ _PARSED = parse_schema(json.loads(schema_of(**_FIELDS)))
 _READ = columns_of({None: schema_of(**_FIELDS)})
 _READER = avro_format({None: schema_of(**_FIELDS)}).reader(_READ, Times())
 _OF_VALUES = {
-    "a time that no calendar has", "a day that no calendar has", "a key occurs twice in one object",
-    "a number has more digits than decimal(12,2)", "a number has more digits than decimal(9,0)", "no decimal(12,2)",
+    "an invalid or out-of-range time", "an invalid or out-of-range date", "a key occurs twice in one object",
+    "a number has more digits than decimal(12,2)", "a number has more digits than decimal(9,0)",
+    "not a valid decimal(12,2)",
 }  # fmt: skip
 
 
@@ -208,7 +209,7 @@ def test_a_body_is_read_as_fastavro_reads_it_or_is_refused(good: bytes, at: int,
 @given(st.fixed_dictionaries(_VALUES).map(_encoded))
 def test_every_cut_is_refused(body: bytes) -> None:
     found = _READER(pa.array([body[:at] for at in range(len(body))])).refusals
-    reasons = {"cut off", "an empty body", "a block of more items than the body has bytes"}
+    reasons = {"cut off", "an empty body", "a block claims more items than the body has bytes"}
     assert reasons >= {one.reason for one in found.values()}
     assert len(body) == len(found)
 
@@ -240,7 +241,7 @@ def test_bodies_with_a_header_have_the_schema_of_its_number(tmp_path: Path) -> N
         (row["id"], row["labels"], row["total"], row["place"]) for row in rows
     ]
     assert [
-        ("a schema that the folder does not have", "schema 8"),
+        ("a schema ID that has no file in the folder", "schema 8"),
         ("no header of a schema registry", "byte 0"),
         ("cut off", "byte 1"),
         ("an empty body", "byte 0"),

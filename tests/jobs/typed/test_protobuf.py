@@ -104,7 +104,7 @@ def test_a_message_gives_the_columns() -> None:
         ("18 ff ff ff ff ff ff ff ff ff 02", ("a number of more than 64 bits", "$.i8 at byte 1")),
         ("28 80 80 80 80 08", ("a number is too large for int", "$.i4")),
         ("58 80 80 80 80 10", ("a number is too large for a field of 32 bits", "$.u4")),
-        ("40 02", ("no boolean", "$.b")),
+        ("40 02", ("not a valid boolean", "$.b")),
         ("18 01 18 02", ("a field occurs twice in one message", "$.i8 at byte 3")),
         ("1d 00 00 00 00", ("another wire type than the field's", "$.i8 at byte 1")),
         ("4a 02 c3 28", ("invalid UTF-8", "$.s at byte 2")),
@@ -121,10 +121,10 @@ def test_a_message_gives_the_columns() -> None:
         ("b2 01 00 b2 01 02 08 00", ("a key occurs twice in one object", "$.m at byte 5")),
         ("ba 01 02 01 04 b8 01 06", {"r": [-1, 2, 3]}),
         ("ba 01 02 01 80", ("cut off", "byte 5")),
-        ("d2 01 04 08 01 10 7b", ("a time finer than a microsecond", "$.at")),
+        ("d2 01 04 08 01 10 7b", ("a time more precise than a microsecond", "$.at")),
         ("d2 01 04 08 01 10 e8 07", ("cut off", "$.at at byte 7")),
         ("d2 01 05 08 01 10 e8 07", {"at": dt.datetime(1970, 1, 1, 0, 0, 1, 1, dt.UTC)}),
-        ("d2 01 06 10 80 94 eb dc 03", ("a time that no calendar has", "$.at")),
+        ("d2 01 06 10 80 94 eb dc 03", ("an invalid or out-of-range time", "$.at")),
         ("da 01 00", {"w": 0}),
         ("e0 01 01 ea 01 00", ("two fields of a oneof", "$.q at byte 6")),
         ("f0 01 00", {"o": 0}),
@@ -229,9 +229,10 @@ _BODIES = st.fixed_dictionaries({}, optional=_DRAWN).map(
     lambda fields: _ORDER(**fields).SerializeToString(deterministic=True)
 )
 _STRICTER = {
-    "a field occurs twice in one message", "two fields of a oneof", "a key occurs twice in one object", "no boolean",
+    "a field occurs twice in one message", "two fields of a oneof", "a key occurs twice in one object",
+    "not a valid boolean",
     "a number is too large for int", "a number is too large for a field of 32 bits", "an enum has no such number",
-    "a time that no calendar has", "a time finer than a microsecond", "a number of more than 64 bits",
+    "an invalid or out-of-range time", "a time more precise than a microsecond", "a number of more than 64 bits",
 }  # fmt: skip
 
 

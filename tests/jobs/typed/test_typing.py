@@ -77,7 +77,7 @@ def test_each_body_is_a_row_or_a_dead_letter_once(broker: Broker, tmp_path: Path
     assert {"b"} == {row["broker"] for row in rows}
     letters = rows_of(tmp_path / "lake", "dead_letters")
     assert [
-        ("a number with a fraction or an exponent is no bigint", "$.id", b'{"id": 1.7}'),
+        ("a number with a fraction or an exponent is not a valid bigint", "$.id", b'{"id": 1.7}'),
         ("an empty body", "byte 0", b""),
         ("invalid JSON", "byte 0", b"x"),
     ] == [(row["reason"], row["place"], row["body"]) for row in letters]
@@ -347,7 +347,7 @@ def test_types_of_one_topic_are_tables_of_their_own(broker: Broker, tmp_path: Pa
     assert [2] == [row["at"] for row in rows_of(lake, "typed/Orders.old")]
     assert [
         (None, "its type is not declared", "field kind: 'x'"),
-        ("old", "a value that must be there is missing", "$.at"),
+        ("old", "a required value is missing", "$.at"),
         (None, "an empty body", "byte 0"),
         (None, "its type is not declared", "field kind: 'none'"),
     ] == [(row["type"], row["reason"], row["place"]) for row in rows_of(lake, "dead_letters")]
@@ -393,8 +393,8 @@ def test_the_command_says_what_it_did(tmp_path: Path, run: Run) -> None:
     assert f'{declared}: [topic."a"]: must be a table' in refused.err
     assert [
         "  Orders → typed/Orders: 1 row, 2 dead letters",
-        "    1 time: invalid JSON",
-        "    1 time: an empty body",
+        "    1 message: invalid JSON",
+        "    1 message: an empty body",
     ] == done.out.splitlines()[1:4]
     assert (None, []) == (again["number"], [topic["rows"] for topic in again["topics"] if topic["rows"]])
 
@@ -570,7 +570,7 @@ def test_a_proposal_types_what_it_says(tmp_path: Path, run: Run) -> None:
     assert ExitCode.CLEAN is outcome.code
     assert outcome.out.splitlines() == [
         "# Orders: 3 of 6 bodies fit",
-        "#   1 time at $.id: no bigint",
+        "#   1 message at $.id: not a valid bigint",
         "#   1 time at byte 0: invalid JSON",
         "#   1 time at byte 0: an empty body",
         "#   no column: note (always null)",

@@ -44,7 +44,7 @@ _NEEDED = ("jinja2", "starlette", "uvicorn")  # by the pages
         "inspect /data/rocketmq/store",
         "inspect --deep --json /backup/store | jq .problems",
         "inspect --broker-conf broker.conf /data/rocketmq/store",
-        exit_codes="0 no problem seen (not verified) · 1 no access · 2 usage, or there is no store · 3 damage or a gap",
+        exit_codes="0 no problem found (not verified) · 1 no access · 2 usage, or not a store · 3 damage or a gap",
     )
 )
 @store_options
@@ -102,8 +102,8 @@ def dump(  # noqa: PLR0913 - one argument an option
     """
     Print the contents of single files of a store, each line with its offset, and how each file ends.
 
-    The kind of a file is recognised from its path in a store, or from its first bytes. Offsets are physical
-    in a log (its file's name is the offset of the first byte), otherwise positions in the file.
+    The kind of a file is recognised from its path in a store, or from its first bytes. In log files, which are named
+    after the offset of their first byte, offsets are physical; in other files, they are positions in the file.
     """
     request = DumpRequest(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
     kind = NAMES[named] if named else None
