@@ -76,6 +76,7 @@ class DiffRequest(StoreRequest):
     lake: Lake
     broker: str | None = None
     bases: frozenset[int] | None = None  # of the store's segments that are read; None: of all
+    known: KnownStore | None = None  # what the lake knows of it; None: to be found
 
 
 class Difference(NamedTuple):
@@ -172,12 +173,8 @@ class SegmentDiff:
 def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     """Compare a store with what a lake has of it; `NotInLakeError` when that is nothing."""
     store = request.listed(workers.options, workers.width)
-    try:
-        known = identify(request.lake, store, request.broker, register_new=False)
-    except AmbiguousBrokerError:
-        known = None
-    if known is None or known.newest is None:
-        raise NotInLakeError(f"{request.lake.location}: has no run of the store {store.root}")
+    known = request.known or known_in(request.lake, store, request.broker)
+    assert known.newest is not None
     try:
         plan = plan_log(request.lake, known)
     except NothingToRestoreError:
@@ -203,6 +200,17 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
         list(_differences(store, plan, results, until)),
         [*lost, *(f"{name} cannot be read to its end" for result in results for name in result.unreadable)],
     )
+
+
+def known_in(lake: Lake, store: Store, broker: str | None) -> KnownStore:
+    """Return what a lake knows of a store; `NotInLakeError` where it has no run of it."""
+    try:
+        known = identify(lake, store, broker, register_new=False)
+    except AmbiguousBrokerError:
+        known = None
+    if known is None or known.newest is None:
+        raise NotInLakeError(f"{lake.location}: has no run of the store {store.root}")
+    return known
 
 
 def _segments(store: Store, plan: Plan | None, known: KnownStore) -> Iterator[SegmentDiff]:

@@ -7,7 +7,7 @@ otherwise stays and is named: a record of the log may have changed that no check
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -43,6 +43,8 @@ from rmq_formats.store import name_of_offset
 if TYPE_CHECKING:
     from jobs.rebuild.queue_run import RebuildQueuesRequest, Summary
 
+RecordedUnits = Callable[[QueueName, int, int], Mapping[int, tuple[int, int, int]]]
+"""The units in a part of a queue that a run has seen to be those of their records: offset, size and tags code."""
 _FEW = 2  # units: more than one changed record explains
 
 
@@ -84,6 +86,7 @@ def select_lost(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files, and t
             verdicts.update({file.path: _UNDECIDED for file in queue.files if verdicts[file.path] in _NEEDED})
         if not judge.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
             decided = [path for path in verdicts if path_in_store(path) in request.accepted and verdicts[path] in _OPEN]
+            decided += judge.recorded_files(queue, real, request.recorded)
             verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
         needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
         if needed and not judge.has_own_units(queue) and judge.lacks_extension(queue):
@@ -109,6 +112,9 @@ def select_lost(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files, and t
         "`repair --accept`"
         for topic in sorted(unknown)
     ]
+    summary.notes += [
+        "the lake's table of topics, newer than the store's, says which were deleted; a later change is not known"
+    ] * (topics.is_recorded and not newest.keys() <= topics.with_queues)
     if summary.has_lost_end:
         summary.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")
     return selected
@@ -287,6 +293,21 @@ class _Judge:
                 if self._bad_segments & self._segments_of(units):
                     return False
         return True
+
+    def recorded_files(
+        self, queue: BuiltQueue, real: Mapping[str, StoredFile], recorded: RecordedUnits | None
+    ) -> Iterator[str]:
+        """Yield the undecided files of a queue of which all that differs has been as the log gives it now."""
+        for file in (one for one in _unit_files(queue) if self.verdicts[one.path] == _UNDECIDED):
+            made, own = self._units(file, queue), real.get(file.path)
+            size = made.size * made.itemsize
+            if recorded is None or (own is not None and own.size > size):
+                continue
+            data = b"" if own is None else self._store.read(own, 0, size)
+            first, places = _first_of(file, queue), np.flatnonzero(made != _units(data.ljust(size, b"\0"), queue.name))
+            units = recorded(queue.name, first, first + made.size) if places.size else {}
+            if places.size and all(units.get(first + at) == made[at].item() for at in places.tolist()):
+                yield file.path
 
     def _is_of_a_record(self, file: BuiltFile, queue: BuiltQueue, made: Units, stored: Units) -> bool:
         """Return whether the one bit that differs is in a tags code, and a bit of the record's tags explains it."""

@@ -16,7 +16,7 @@ from jobs.console.result import Judged, Result, Severity, worst_met
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.join import collect_log, compare, topics_of
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
-from jobs.rebuild.lost_queues import select_lost
+from jobs.rebuild.lost_queues import RecordedUnits, select_lost
 from jobs.rebuild.queue_database import QueueOfRows, build_database, stored_ends
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, named, note_of
 from jobs.storage.local import LocalStorage, flush_directory
@@ -27,7 +27,7 @@ from jobs.store.queue_files import QueueStorage, features_of
 from jobs.store.ranges import holes
 from jobs.store.release import ASSUMED
 from jobs.store.store import Store, StoreRequest
-from jobs.store.topics import Fate, newest_times, topic_table
+from jobs.store.topics import Fate, TopicsAt, newest_times, topic_table
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
@@ -51,6 +51,8 @@ class RebuildQueuesRequest(StoreRequest):
     lost_only: bool = False
     proven_only: bool = False  # no file whose size is only assumed
     accepted: frozenset[str] = frozenset()  # files that a user has decided: the log is right
+    recorded: RecordedUnits | None = None  # of the lake, which decides as well
+    recorded_topics: Sequence[TopicsAt] | None = None
     to: str = FILES
     seen: SeenQueues = NOTHING_SEEN
     scratch: Scratch | None = None  # of the caller; None: a directory below `out`
@@ -130,7 +132,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
             *(settings.ext_file_size, request.groups, str(out), scratch),
         )
         seen = look(workers, store) if request.lost_only else None  # before the log is read
-        topics = topics_of(store, seen.queues) if seen is not None else None
+        topics = topics_of(store, seen.queues, request.recorded_topics) if seen is not None else None
         check = LogCheck()
         log = collect_log(
             *(workers, store, recipe.rules, recipe.groups, scratch if recipe.groups > 1 else None),

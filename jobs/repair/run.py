@@ -8,18 +8,25 @@ done, and verify again.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from jobs.console.amounts import counted
 from jobs.console.lines import NOT_DONE, headed
 from jobs.console.result import Judged, Result, Severity
-from jobs.diff import DiffRequest, DiffSummary, NotInLakeError, diff
+from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, NotInLakeError, diff, known_in
+from jobs.lake.commit import chosen, read_snapshot, rows
 from jobs.lake.findings import (
     DAMAGED_RECORDS,
+    DELETED_TOPIC,
     INDEX,
     LOG,
     MISNAMED_SEGMENT,
@@ -27,10 +34,14 @@ from jobs.lake.findings import (
     MISSING_RECORDS,
     NOT_INDEXED,
     QUEUES,
+    UNDECIDED_TOPIC,
 )
 from jobs.lake.lake import Lake
+from jobs.lake.runs import KnownStore
+from jobs.lake.tables import CONSUME_QUEUE, MESSAGES
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.differences import DifferenceKind
+from jobs.products.queues.rows import Status
 from jobs.products.queues.settings import NOTHING_SEEN
 from jobs.products.queues.unit_files import count_groups
 from jobs.rebuild import index as index_builder
@@ -48,9 +59,8 @@ from jobs.repair.before_start import (
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Journal, NotRepairableError
 from jobs.repair.remembered import RememberingWorkers
 from jobs.repair.segments import MendedSegment, complete, damaged_bases, doubted_segments, link_log, mend
-from jobs.restore.config import Forms
+from jobs.restore.config import Forms, recorded_topics
 from jobs.restore.plan import Plan, plan_log
-from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_beside
@@ -66,6 +76,7 @@ from jobs.store.store import (
     header_of,
     list_store,
 )
+from jobs.store.topics import TopicsAt
 from jobs.store.workers import Workers
 from jobs.verify.findings import CHECKPOINT_AHEAD, CHECKPOINT_TIME, REPEATED, SHORT_CHECKPOINT
 from jobs.verify.log import doubted_end, lost_end
@@ -73,6 +84,7 @@ from jobs.verify.rocksdb_queues import is_of_rows, rows_to_come, steps_for_rows
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
+from rmq_formats.consumequeue.unit import QueueName
 from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
@@ -194,9 +206,15 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
         remembering = RememberingWorkers(workers, Path(local_path(request.store)).resolve())
         folder = stack.enter_context(scratch_beside(str(work.absolute()), {}))
         scratch = replace(folder, keeps_files=True)
-        found = _verified(request, request.commitlog, remembering, scratch)
-        summary = RepairSummary(normalise(request.store), found)
-        _Repair(request, remembering, work, scratch, summary, tuple(request.commitlog)).run(held)
+        in_lake, notes = None, []
+        if request.lake is not None:
+            try:
+                in_lake = _InLake.of(request.lake, request.listed(workers.options), request.broker)
+            except NotInLakeError as error:
+                notes.append(str(error))
+        found = _verified(request, request.commitlog, remembering, scratch, in_lake)
+        summary = RepairSummary(normalise(request.store), found, notes=notes)
+        _Repair(request, remembering, work, scratch, summary, tuple(request.commitlog), in_lake).run(held)
     remove_empty(work)
     return summary
 
@@ -232,10 +250,49 @@ def _claimed(request: RepairRequest) -> Path:
     return out
 
 
-def _verified(request: RepairRequest, commitlog: Sequence[str], workers: Workers, scratch: Scratch) -> Verdict:
+class _InLake(NamedTuple):
+    """What a lake has of the store."""
+
+    lake: Lake
+    known: KnownStore
+    topics: tuple[TopicsAt, ...]
+
+    @classmethod
+    def of(cls, lake: Lake, store: Store, broker: str | None) -> Self:
+        known = known_in(lake, store, broker)
+        return cls(lake, known, recorded_topics(lake, known.store_id))
+
+    def units(self, name: QueueName, first: int, end: int) -> dict[int, tuple[int, int, int]]:
+        """Return the units of [first, end) that runs have found to be those of their records."""
+        wanted = pc.field("store_id") == self.known.store_id
+        wanted &= (pc.field("topic") == name.topic) & (pc.field("queue_id") == name.queue_id)
+        wanted &= (pc.field("queue_offset") >= first) & (pc.field("queue_offset") < end)
+        units: dict[int, set[tuple[str, int, int, int]]] = {}
+        columns = ("queue_offset", "status", "physical_offset", "size", "tags_code")
+        for at, status, physical_offset, size, tags_code in rows(self.lake, CONSUME_QUEUE.name, columns, wanted):
+            units.setdefault(at, set()).add((status, physical_offset, size, tags_code))
+        return {at: one[1:] for at, (one, *others) in units.items() if one[0] == Status.MATCHED and not others}
+
+    def messages_of(self, topics: Collection[str], ranges: Sequence[tuple[int, int]]) -> dict[str, int]:
+        """Return how many messages of some topics are in *ranges*, of those that have any."""
+        wanted = (pc.field("store_id") == self.known.store_id) & pc.field("topic").isin(sorted(topics))
+        columns = ["topic", "physical_offset"]
+        found = read_snapshot(self.lake, MESSAGES.name, lambda table: chosen(self.lake, table, columns, wanted))
+        if found is None or not ranges:
+            return {}
+        starts, ends = np.array(sorted(ranges), np.int64).T
+        offsets = found.column("physical_offset").to_numpy()
+        numbers = np.searchsorted(starts, offsets, "right") - 1
+        inside = found.filter(pa.array((numbers >= 0) & (offsets < ends[numbers])))
+        return {one["values"]: one["counts"] for one in inside.column("topic").value_counts().to_pylist()}
+
+
+def _verified(
+    request: RepairRequest, commitlog: Sequence[str], workers: Workers, scratch: Scratch, in_lake: _InLake | None
+) -> Verdict:
     asked = VerifyRequest(
         request.store, request.wanted, commitlog=commitlog, care=request.care, options=request.options,
-        scratch=scratch,
+        scratch=scratch, recorded_topics=in_lake and in_lake.topics,
     )  # fmt: skip
     return verify(asked, workers)
 
@@ -250,6 +307,7 @@ class _Repair:
     scratch: Scratch
     summary: RepairSummary
     log: tuple[str, ...]  # as it will be; where it lies, if not below the store's root
+    in_lake: _InLake | None
     segments: list[MendedSegment] = field(default_factory=list)
     queues: Path | None = None
     index: Path | None = None
@@ -265,8 +323,8 @@ class _Repair:
     def run(self, held: HeldStore | None) -> None:
         """Plan the repair, and carry the plan out in a store that is *held*."""
         request, verdict = self.request, self.summary.found
-        if request.lake is not None:
-            self._make_segments(request.lake)
+        if self.in_lake is not None:
+            self._make_segments(self.in_lake)
         store = self.store
         self.segments += complete(store, {one.base_offset for one in self.segments}, self.work / "log")
         if self.segments:
@@ -296,7 +354,8 @@ class _Repair:
             if plans:
                 _apply(request, plans, held)
                 self.summary.kept = list(dict.fromkeys(str(plan.aside) for plan in plans if plan.aside.exists()))
-            self.summary.left = verdict = _verified(request, request.commitlog, self.workers, self.scratch)
+            verdict = _verified(request, request.commitlog, self.workers, self.scratch, self.in_lake)
+            self.summary.left = verdict
         after = start_after(verdict)
         self.summary.at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
         store = self.store
@@ -309,7 +368,7 @@ class _Repair:
         """Return the verdict on the log as it will be."""
         link_log(self.store, self.segments, self.work / name)
         self.log = (str(self.work / name),)
-        return _verified(self.request, self.log, self.workers, self.scratch)
+        return _verified(self.request, self.log, self.workers, self.scratch, self.in_lake)
 
     def _bridge(self, verdict: Verdict) -> Verdict:
         """Write bridges over what the broker would end its log at, and return the verdict on that log."""
@@ -337,9 +396,9 @@ class _Repair:
         )
         return self._relinked("bridged")
 
-    def _make_segments(self, lake: Lake) -> None:
+    def _make_segments(self, in_lake: _InLake) -> None:
         """Make the segments that the lake has and the store has lost."""
-        request, notes = self.request, self.summary.notes
+        request, notes, lake = self.request, self.summary.notes, in_lake.lake
         store = request.listed(self.workers.options)
         findings = list(self.summary.found.findings)
         walked = self.summary.found.walked
@@ -348,16 +407,12 @@ class _Repair:
             findings.append(lost_end(walked.end, ahead, store))
         known = [one for one in findings if one.part == LOG and one.severity.is_alarm]
         asked = DiffRequest(
-            request.store, lake, request.broker, bases=doubted_segments(findings, store),
+            request.store, lake, request.broker, bases=doubted_segments(findings, store), known=in_lake.known,
             commitlog=request.commitlog, care=request.care,
         )  # fmt: skip
-        try:
-            found = diff(asked, self.workers)
-        except NotInLakeError as error:
-            notes.append(str(error))
-            return
-        in_lake = find_store(lake, found.store_id)
-        self.forms = Forms.of(in_lake, request.wanted, lake)
+        found = diff(asked, self.workers)
+        self.forms = Forms.of(in_lake.known, request.wanted, lake)
+        self._count_of_topics(in_lake, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
             at = min(rewritten)
@@ -366,7 +421,7 @@ class _Repair:
                 step = "units lead to no record there: a segment may be of another log, and `restore` makes the lake's"
             notes.append(f"nothing is taken from the lake: from {at:,} on the store has other records; {step}")
             return
-        plan = plan_log(lake, in_lake)
+        plan = plan_log(lake, in_lake.known)
         bases = {*damaged_bases(found, plan, known), *self._older_segments(found, plan, store.start_offset)}
         if not bases and any(one.kind in DAMAGED_RECORDS | MISSING_RECORDS for one in known):
             notes.append(f"{lake.location} has none of the bytes that the log has lost")
@@ -386,6 +441,18 @@ class _Repair:
                     f"{counted(len(changed), 'row')} of the lake left out, at {places}: another engine changed them, "
                     "and nothing damaged there is replaced; an earlier version of the table may have them as they were"
                 )
+
+    def _count_of_topics(self, in_lake: _InLake, found: DiffSummary) -> None:
+        """Note how many messages the lake alone has of each topic that was deleted, or may have been."""
+        queues = self.summary.found.parts[QUEUES]
+        said = {DELETED_TOPIC: "which was deleted", UNDECIDED_TOPIC: "which was deleted or lost its queues"}
+        every = (one for one in (*queues.findings, *queues.facts) if one.kind in said and "/" in one.file)
+        topics = {one.file.split("/")[1]: said[one.kind] for one in every}
+        ranges = [(one.start, one.end) for one in found.differences if one.what == ONLY_IN_LAKE]
+        counts = in_lake.messages_of(topics, ranges) if topics else {}
+        for topic, what in sorted(topics.items()):
+            more = f"the lake has {counted(counts.get(topic, 0), 'message')} that the store lacks"
+            self.summary.notes.append(f"of the topic {topic!r}, {what}, {more}")
 
     def _older_segments(self, found: DiffSummary, plan: Plan, start: int) -> Iterator[int]:
         """Yield the lake's segments before the *start* of the log, if asked for; else note how many there are."""
@@ -434,6 +501,7 @@ class _Repair:
             lost_only=True, proven_only=True, accepted=request.accepted, commitlog=self.log, care=request.care,
             seen=self.forms.queues if self.forms else NOTHING_SEEN, scratch=self.scratch,
             groups=count_groups(self.store.log_size),  # as `verify` has collected the units
+            recorded=self.in_lake and self.in_lake.units, recorded_topics=self.in_lake and self.in_lake.topics,
         )  # fmt: skip
         with self._saying_what_is_unknown("queue"):
             built = queue_builder.rebuild(asked, self.workers)

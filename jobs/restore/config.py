@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import pyarrow.compute as pc
 
 from jobs.console.result import RequestError
-from jobs.lake.commit import chosen, open_table
+from jobs.lake.commit import chosen, open_table, rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
@@ -25,14 +25,16 @@ from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
 from jobs.restore.plan import DELETED, source_of
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.beside_broker import FileState
-from jobs.store.broker_config import CONFIG_FOLDER
+from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, eras_of, given_rules
 from jobs.store.store import Store
+from jobs.store.topics import TopicsAt, topics_in
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
 from rmq_formats.store import FileKind
 
 _PROGRESS = ("Offset.json", "OrderInfo.json")  # ends of the names of files of consumers' positions
+_VERSIONS = 16  # of a table of topics
 _NONE = (
     "the lake has no configuration files of this broker: topics and groups must be made before clients are served, and "
     "consumers begin where their own rules say"
@@ -111,6 +113,14 @@ def _version(name: str, of_file: Sequence[Mapping[str, Any]], until: int | None)
         return None
     data: bytes | None = (in_time[-1] if in_time else of_file[0])["bytes"]
     return data
+
+
+def recorded_topics(lake: Lake, store_id: str) -> tuple[TopicsAt, ...]:
+    """Return the newest tables of topics that runs have recorded of a store, the newest last."""
+    wanted = (pc.field("store_id") == store_id) & (pc.field("name") == TOPICS_FILE) & pc.field("bytes").is_valid()
+    runs = [run for (run,) in rows(lake, CONFIG_FILES.name, ["run"], wanted)]
+    newest = wanted & pc.field("run").isin(sorted(runs)[-_VERSIONS:])
+    return topics_in(data for _, data in sorted(rows(lake, CONFIG_FILES.name, ["run", "bytes"], newest)))
 
 
 class Forms(NamedTuple):

@@ -4,11 +4,13 @@ Whether the broker has deleted a topic that the log has messages of, or has lost
 `deleteTopic` removes the topic's entry in `config/topics.json` and its queue folders; its messages stay in the log for
 as long as their segments live, and no broker rebuilds their units. That is not damage. A queue folder that is lost
 looks the same. The table of topics tells them apart, as far as it is there and newer than the messages: each change of
-it has a time (`dataVersion`), and its backup is the table before the last change.
+it has a time (`dataVersion`), and its backup is the table before the last change. A lake may have recorded others.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum, unique
+from types import MappingProxyType
 from typing import NamedTuple
 
 from jobs.store.broker_config import (
@@ -22,7 +24,7 @@ from jobs.store.broker_config import (
     rocksdb_config,
 )
 from jobs.store.store import Store
-from rmq_formats.broker_conf import change_time
+from rmq_formats.broker_conf import change_counter, change_time, decode_config
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError, UnsupportedFormat
 
@@ -45,8 +47,9 @@ class TopicTable(NamedTuple):
     listed: frozenset[str] | None = None  # None: no table, or one that contradicts the queue folders
     with_queues: frozenset[str] = frozenset()
     changed_ms: int | None = None  # when the table was last changed
-    earlier: frozenset[str] | None = None  # the topics before the last change
-    earlier_ms: int | None = None  # when that table was changed
+    absent: Mapping[str, int] = MappingProxyType({})  # up to when an earlier table is known to have lacked a topic
+    is_recorded: bool = False  # the lake's: the broker may have changed its own since
+    asked: str = ""  # that a lake does not tell either
     doubt: str = ""  # why the table does not tell which topics were deleted
     unsupported: str = ""  # why the table cannot be read here, though a broker could
 
@@ -73,17 +76,18 @@ class TopicTable(NamedTuple):
         if self.listed is None or topic not in self.listed or self.changed_ms is None:
             return Fate.UNDECIDED
         if self.changed_ms < newest_ms:
-            return Fate.ALIVE
-        was_absent = self.earlier is not None and topic not in self.earlier and (self.earlier_ms or 0) >= newest_ms
-        return Fate.DELETED if was_absent else Fate.UNDECIDED
+            return Fate.UNDECIDED if self.is_recorded else Fate.ALIVE
+        return Fate.DELETED if self.absent.get(topic, -1) >= newest_ms else Fate.UNDECIDED
 
     def explain(self, topic: str) -> str:
         """Return why it is undecided whether a topic was deleted."""
         if self.listed is None:
-            return self.doubt
-        if topic in self.listed:
-            return "the table of topics was changed after these messages, and does not name the change"
-        return "the table of topics is older than the newest of these messages"
+            reason = self.doubt
+        elif topic in self.listed:
+            reason = "the table of topics was changed after these messages, and does not name the change"
+        else:
+            reason = "the table of topics is older than the newest of these messages"
+        return reason + self.asked
 
 
 def newest_times(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
@@ -101,40 +105,69 @@ def known_topics(store: Store) -> frozenset[str]:
     )
 
 
-def topic_table(store: Store) -> TopicTable:
-    """Return the broker's table of topics; an old copy of it, which lacks topics that have queues, says nothing."""
+class TopicsAt(NamedTuple):
+    """A table of topics as it was once."""
+
+    topics: frozenset[str]
+    changed_ms: int | None  # when it was changed
+    counter: int = 0  # of its changes; 0 where it does not count them
+
+    def follows(self, recorded: "TopicsAt") -> bool:
+        """Return whether a broker has made this one from a *recorded* one: neither an old copy, nor begun anew."""
+        is_later = (self.changed_ms or 0) > (recorded.changed_ms or 0)
+        return self == recorded or (is_later and (not self.counter or self.counter >= recorded.counter))
+
+
+def topics_in(versions: Iterable[bytes]) -> tuple[TopicsAt, ...]:
+    """Return the tables in versions of `config/topics.json` that say when they were changed."""
+    found = []
+    for data in versions:
+        with suppress(FormatError):  # cut off while a run read it
+            found.append(_table_of(decode_config(data)))
+    return tuple(table for table in found if table is not None and table.changed_ms is not None)
+
+
+def topic_table(store: Store, recorded: Sequence[TopicsAt] | None = None) -> TopicTable:
+    """
+    Return the broker's table of topics; an old copy of it, which lacks topics that have queues, says nothing.
+
+    A lake has *recorded* tables, the newest last: it stands in for one that is lost, an older copy, or begun anew.
+    """
     with_queues = frozenset(file.about.topic for file in store.queue_files if file.about.topic)
     try:
-        table = _current_table(store)
+        stored = rocksdb_config(store, ConfigTable.TOPICS)
     except UnsupportedFormat as error:
         return TopicTable(None, with_queues, doubt=error.reason, unsupported=error.reason)
     except FormatError as error:
         return TopicTable(None, with_queues, doubt=f"the table of topics cannot be read: {error.reason}")
+    config = read_json(store, TOPICS_FILE)
+    table, newest = _table_of(config), recorded[-1] if recorded else None
+    if stored is not None and stored.rows and stored.counts_beside(config):
+        table, newest = TopicsAt(frozenset(stored.rows), stored.changed_ms), None  # a lake records files alone
+    is_recorded = newest is not None and (table is None or not table.follows(newest))
+    if newest is not None and is_recorded:
+        is_begun_anew = table is not None and (table.changed_ms or 0) > (newest.changed_ms or 0)
+        table = newest._replace(topics=newest.topics | table.topics) if table is not None and is_begun_anew else newest
+    asked = "" if recorded is None else "; the lake has no table that tells"
     if table is None:
         path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
         doubt = f"{path} cannot be read" if store.other_file(path) else f"there is no {path}"
-        return TopicTable(None, with_queues, doubt=doubt)
-    topics, changed_ms = table
-    unlisted = sorted(topic for topic in with_queues - topics if not topic.startswith(_SYSTEM))
+        return TopicTable(None, with_queues, asked=asked, doubt=doubt)
+    unlisted = sorted(topic for topic in with_queues - table.topics if not topic.startswith(_SYSTEM))
     if unlisted:
-        return TopicTable(None, with_queues, doubt=f"the table of topics lacks {unlisted[0]!r}, which has queues")
-    before = _table_of(read_json(store, TOPICS_FILE + BACKUP))
-    return TopicTable(topics, with_queues, changed_ms, *(before or ()))
+        doubt = f"the table of topics lacks {unlisted[0]!r}, which has queues"
+        return TopicTable(None, with_queues, asked=asked, doubt=doubt)
+    absent: dict[str, int] = {}
+    backup = _table_of(read_json(store, TOPICS_FILE + BACKUP))
+    for before in (*(recorded or ()), *([backup] if backup else ())):
+        lacking = table.topics - before.topics
+        absent |= {topic: max(before.changed_ms or 0, absent.get(topic, 0)) for topic in lacking}
+    return TopicTable(table.topics, with_queues, table.changed_ms, absent, is_recorded, asked)
 
 
-_Table = tuple[frozenset[str], int | None]
-"""The topics, and when the table was changed."""
-
-
-def _current_table(store: Store) -> _Table | None:
-    """Return the table that a broker would load; `FormatError` for one in a database that cannot be read."""
-    config = read_json(store, TOPICS_FILE)
-    stored = rocksdb_config(store, ConfigTable.TOPICS)
-    if stored is not None and stored.rows and stored.counts_beside(config):
-        return frozenset(stored.rows), stored.changed_ms
-    return _table_of(config)
-
-
-def _table_of(config: Mapping[str, object] | None) -> _Table | None:
-    table = (config or {}).get(TOPIC_TABLE)
-    return (frozenset(table), change_time(config or {})) if isinstance(table, dict) and table else None
+def _table_of(config: Mapping[str, object] | None) -> TopicsAt | None:
+    values = config or {}
+    table = values.get(TOPIC_TABLE)
+    if not isinstance(table, dict) or not table:
+        return None
+    return TopicsAt(frozenset(table), change_time(values), change_counter(values))

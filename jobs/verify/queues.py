@@ -41,7 +41,7 @@ from jobs.store.queue_files import (
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store, checkpoint_of
-from jobs.store.topics import Fate
+from jobs.store.topics import Fate, TopicsAt
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from jobs.verify.findings import (
@@ -127,6 +127,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
     range_size: int = DEFAULT_RANGE_SIZE,
     check: LogCheck | None = None,
     scratch: str | Scratch | None = None,
+    recorded: Sequence[TopicsAt] | None = None,
 ) -> QueueFindings:
     """Compare the queues of a store with its log, which is read once; *check* sees each record."""
     try:
@@ -144,7 +145,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
         return QueueFindings(unreadable, watermark(outcomes, store.start_offset))
     # Before the queues are looked at: a consumer may go on meanwhile.
     progress = broker_config(store).progress  # read now, yielded later
-    joined = join(workers, store, rules, range_size, check, scratch)
+    joined = join(workers, store, rules, range_size, check, scratch, recorded)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}

@@ -40,6 +40,7 @@ from jobs.store.chain import retry_if_expired
 from jobs.store.epochs import Promotion, promotion_of
 from jobs.store.release import UndecidedError, given_rules, starting_writers
 from jobs.store.store import IsTierError, Store, StoreRequest
+from jobs.store.topics import TopicsAt
 from jobs.store.workers import Workers
 from jobs.verify.compaction import add_compaction
 from jobs.verify.findings import LostRanges, PartReport, place_of
@@ -66,6 +67,7 @@ class VerifyRequest(StoreRequest):
 
     wanted: Wanted = NOTHING_WANTED
     scratch: str | Scratch | None = None
+    recorded_topics: Sequence[TopicsAt] | None = None  # tables of topics that a lake has of this store
 
 
 def verify(request: VerifyRequest, workers: Workers) -> Verdict:
@@ -124,7 +126,7 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> t
     check = LogCheck()
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
-    queues = compare_queues(workers, store, rules, request.range_size, check, request.scratch)
+    queues = compare_queues(workers, store, rules, request.range_size, check, request.scratch, request.recorded_topics)
     add_what_waits(queues.report, store)
     add_compaction(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.origin_text})")

@@ -41,7 +41,7 @@ from jobs.store.queue_ends import EVERYTHING, Look, look
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store
-from jobs.store.topics import Fate, TopicTable, topic_table
+from jobs.store.topics import Fate, TopicsAt, TopicTable, topic_table
 from jobs.store.units import Units, stored_tags_codes, units_of
 from jobs.store.workers import Workers
 from rmq_formats.arrays import slices
@@ -59,9 +59,9 @@ T = TypeVar("T")
 ProbedQueue = tuple[StoredQueue, int, int]  # up to where earlier runs have taken it, and its end
 
 
-def topics_of(store: Store, queues: Iterable[StoredQueue]) -> TopicTable:
+def topics_of(store: Store, queues: Iterable[StoredQueue], recorded: Sequence[TopicsAt] | None = None) -> TopicTable:
     """Return the broker's table of topics; *queues* show further topics that are alive."""
-    table = topic_table(store)
+    table = topic_table(store, recorded)
     return table._replace(with_queues=table.with_queues | {queue.name.topic for queue in queues})
 
 
@@ -107,10 +107,11 @@ def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     range_size: int = DEFAULT_RANGE_SIZE,
     collector: "LogCheck | None" = None,
     scratch_location: str | Scratch | None = None,
+    recorded: Sequence[TopicsAt] | None = None,
 ) -> JoinResult:
-    """Join all of a store, for its differences."""
+    """Join all of a store, for its differences; a lake has *recorded* tables of its topics."""
     seen = look(workers, store)
-    topics = topics_of(store, seen.queues)
+    topics = topics_of(store, seen.queues, recorded)
     groups = count_groups(store.log_size)
     # Units of a small log stay in memory.
     with scratch_for(scratch_location, workers.options) if groups > 1 else nullcontext() as scratch:

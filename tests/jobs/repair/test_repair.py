@@ -653,3 +653,26 @@ def test_an_index_that_begins_elsewhere_than_the_lost_one_survives_a_crash(
 
     assert summary.left is not None
     assert (ExitCode.CLEAN, []) == (summary.exit_code, [one.kind for one in summary.left.findings])
+
+
+UNITS = "consumequeue/T1/0/00000000000000000000"
+
+
+@pytest.mark.parametrize("bits", [0b1, 0b11])
+def test_a_wrong_tags_code_is_repaired_from_a_lake_that_has_seen_the_right_one(
+    store: Path, healthy: Path, lake: Path, bits: int
+) -> None:
+    flip(store / UNITS, 19, bits)
+    assert repaired(store, apply=False).undecided == [UNITS]
+    summary = repaired(store, lake)
+
+    assert (summary.undecided, summary.exit_code) == ([], 0)
+    assert content_of(store) == content_of(healthy)
+
+
+def test_a_lake_that_was_filled_with_a_record_of_other_tags_changes_no_unit(store: Path, tmp_path: Path) -> None:
+    """Its row equals the record, and its unit was wrong by then: either may have changed."""
+    flip(store / UNITS, 19, 1)
+    ingest_store(store, tmp_path / "later", release="5.3.3")
+
+    assert repaired(store, tmp_path / "later").undecided == [UNITS]

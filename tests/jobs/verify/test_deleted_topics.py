@@ -10,9 +10,12 @@ import pytest
 
 from jobs.console.result import ExitCode, Severity
 from jobs.inspect.inspection import inspect_store
+from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.query.source import silent
 from jobs.repair.run import RepairRequest, RepairSummary, repair
+from jobs.store.store import list_store
+from jobs.store.topics import Fate, topic_table, topics_in
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
@@ -38,10 +41,10 @@ def verified(store: Path) -> Verdict:
     return verify(VerifyRequest(str(store)), OneByOne())
 
 
-def repaired(store: Path, *accepted: str) -> RepairSummary:
+def repaired(store: Path, *accepted: str, lake: Lake | None = None) -> RepairSummary:
     conf = BrokerConf(consume_queue_size=1000)  # of field-deleted-498
     request = RepairRequest(
-        str(store), store.parent / "repair", wanted=Wanted(conf=conf), apply=True, accepted=frozenset(accepted)
+        str(store), store.parent / "repair", lake, wanted=Wanted(conf=conf), apply=True, accepted=frozenset(accepted)
     )
     return repair(request, OneByOne())
 
@@ -220,3 +223,83 @@ def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path:
     assert [(problem.severity, problem.file) for problem in problems if problem.severity.is_alarm] == [
         (Severity.GAP, "consumequeue/Orders/0")
     ]
+
+
+def ask_the_lake(store: Path, change: Change) -> RepairSummary:
+    """Fill a lake from a store, change the store, and repair it with the lake."""
+    ingest_store(store, store.parent / "lake")
+    change(store)
+    return repaired(store, lake=Lake(str(store.parent / "lake")))
+
+
+@pytest.mark.parametrize("change", UNKNOWN.values(), ids=UNKNOWN)
+def test_the_lakes_table_of_topics_tells_that_a_topic_was_deleted(deleted: Path, change: Change) -> None:
+    summary = ask_the_lake(deleted, change)
+
+    assert {fact.file for fact in summary.found.parts["queues"].facts} == set(GONE)
+    assert not [finding for finding in summary.found.findings if finding.kind == "deleted_or_lost_queue"]
+    assert not any((deleted / queue).exists() for queue in GONE)
+    assert summary.undecided == []
+    assert any("'Gone', which was deleted, the lake has 0 messages" in note for note in summary.notes)
+
+
+def lose_orders(store: Path) -> None:
+    """Leave the queue of another topic: without any, a broker makes all of them again."""
+    shutil.rmtree(store / "consumequeue" / "Orders")
+    (store / "consumequeue" / "TBW102" / "0").mkdir(parents=True)
+    (store / "consumequeue" / "TBW102" / "0" / name_of_offset(0)).write_bytes(bytes(1000))
+
+
+def begin_table_anew(store: Path) -> None:
+    """Write the table as a broker does that has lost it: it counts its changes from the start."""
+    table = json.loads(table_of(store).read_text())
+    table["topicConfigTable"].pop("Orders")
+    table["dataVersion"] |= {"timestamp": newest_ms(store, "Orders") + 1_000_000, "counter": 1}
+    table_of(store).write_text(json.dumps(table))
+
+
+@pytest.mark.parametrize("change", [begin_table_anew, lambda store: table_of(store).unlink()], ids=["anew", "lost"])
+def test_queues_of_a_topic_that_the_lake_knows_come_back(deleted: Path, change: Change) -> None:
+    healthy = {path.name: path.read_bytes() for path in (deleted / "consumequeue" / "Orders" / "0").iterdir()}
+
+    def lose(store: Path) -> None:
+        lose_orders(store)
+        change(store)
+
+    summary = ask_the_lake(deleted, lose)
+
+    assert {path.name: path.read_bytes() for path in (deleted / "consumequeue" / "Orders" / "0").iterdir()} == healthy
+    assert not any((deleted / queue).exists() for queue in GONE)
+    assert any("the lake's table of topics" in note for note in summary.notes)
+
+
+def test_an_old_lake_does_not_tell_whether_a_topic_was_deleted(deleted: Path) -> None:
+    def remove_later(store: Path) -> None:
+        change_table(store, newest_ms(store, "Gone") - 1)
+
+    change_table(deleted, newest_ms(deleted, "Gone") - 2)
+    summary = ask_the_lake(deleted, remove_later)
+
+    assert {str(Path(name).parent) for name in summary.undecided} == set(GONE)
+    assert any("; the lake has no table that tells" in note for note in summary.notes)
+    assert any("'Gone', which was deleted or lost its queues, the lake has 0" in note for note in summary.notes)
+
+
+def test_a_table_that_the_lake_recorded_tells_of_a_topic_that_was_created_again(restarted: Path) -> None:
+    """Its last change is another one: the backup does not name the deletion any more."""
+    time = last_before(restarted)
+    change_table(restarted, time + 1, without="T1")
+    data = table_of(restarted).read_bytes()
+    table = json.loads(data)
+    table["topicConfigTable"]["T1"] = {}
+    table_of(restarted).write_text(json.dumps(table))
+    change_table(restarted, time + 2, backup=".bak")
+    change_table(restarted, time + 3)
+
+    def fate(*recorded: bytes) -> Fate:
+        return topic_table(list_store(str(restarted)), topics_in(recorded)).fate_of_earlier("T1", time)
+
+    assert fate() is Fate.UNDECIDED
+    assert fate(data) is Fate.DELETED
+    table_of(restarted).unlink()
+    assert fate(data) is Fate.UNDECIDED
