@@ -86,7 +86,8 @@ class Layout:
         The error names *offset*, where the position in the buffer says nothing to anybody.
         """
         if position < 0 or memoryview(buffer).nbytes - position < self.size:
-            reason = f"{self.size} bytes wanted, {max(memoryview(buffer).nbytes - position, 0)} there"
+            found = max(memoryview(buffer).nbytes - position, 0)
+            reason = f"expected {self.size} bytes, found {found}"
             raise NeedMoreData(reason, position if offset is None else offset)
         return self.struct.unpack_from(buffer, position)
 

@@ -134,12 +134,12 @@ def _lacks_store(root: Path) -> str | None:
     if pending:
         return None
     if root.name in {COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER}:
-        return f"no RocketMQ store, but a folder of one: the store is {root.parent}"
+        return f"not a store root, but a folder of the store {root.parent}"
     if _lacks_tables(root) is None:
-        return "is a lake, and a store is needed here: the directory that has commitlog, consumequeue and index"
+        return "is a lake, not a store: pass the directory that has commitlog, consumequeue and index"
     inner = next((path for path in sorted(root.iterdir()) if (path / COMMITLOG_FOLDER).is_dir()), None)
-    hint = "" if inner is None else f"; {inner} is one"
-    return f"no RocketMQ store: no commitlog, consumequeue, index or checkpoint in it{hint}"
+    hint = "" if inner is None else f"; the store is {inner}"
+    return f"not a store root: it contains no commitlog, consumequeue, index or checkpoint{hint}"
 
 
 def _lacks_tables(root: Path) -> str | None:
@@ -147,10 +147,9 @@ def _lacks_tables(root: Path) -> str | None:
     if any((path / "_delta_log").is_dir() for path in root.iterdir()):
         return None
     if _has_segments(root / COMMITLOG_FOLDER):
-        return (
-            f"is a store, and a lake is needed here; this makes one:\n{program()} ingest {quote(str(root))} --lake LAKE"
-        )
-    return "no lake: it has no Delta tables"
+        ingest = f"{program()} ingest {quote(str(root))} --lake LAKE"
+        return f"is a broker store, not a lake. Create a lake from it with:\n{ingest}"
+    return "not a lake: it has no Delta tables"
 
 
 def _lacks_both(root: Path) -> str | None:

@@ -25,7 +25,7 @@ _COMMAND = re.compile(
 )
 _COMMENT = re.compile(r"( *(?:NEXT +)?)# ")
 
-NOT_DONE = "PLAN, of which nothing is done yet"
+NOT_DONE = "PLAN (nothing has been changed yet)"
 
 
 def headed(heading: str, lines: Iterable[str]) -> Iterator[str]:

@@ -100,7 +100,7 @@ def _plan_lake(asked: Asked, lake: Lake) -> Planned:
     known, broker = known_logs(lake), asked.place.broker
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
-        raise FileNotFoundError(errno.ENOENT, "no lake: it has no table messages", asked.place.lake)
+        raise FileNotFoundError(errno.ENOENT, "not a lake: it has no table messages", asked.place.lake)
     dropped = frozenset({*MESSAGES.schema.names} - {field.name for field in snapshot.schema().fields})
     if dropped - LATER:
         name = min(dropped - LATER)

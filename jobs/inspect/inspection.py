@@ -101,12 +101,12 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
     """Note that there should be index files: by the checkpoint, or by the broker's configuration."""
     place, indexed = f"{store.root}/index", (report.state.checkpoint or {}).get("index_timestamp", 0)
     if indexed > 0:
-        noted = f"the checkpoint has noted down that there were some up to {time_text(indexed)}"
+        noted = f"according to the checkpoint there were some up to {time_text(indexed)}"
         report.problems.gap(place, f"no file, and {noted}")
     elif is_closed and conf.is_given and conf.makes_index_files and report.log.end_offset:
         keyed = first_keyed(store, store.start_offset, report.log.end_offset)
         if keyed is not None:
-            text = "no file, and the broker's configuration switches index files on: messages with keys begin"
+            text = "no file, and the broker's configuration enables index files: messages with keys begin"
             report.problems.gap(place, text, keyed)
 
 
@@ -192,7 +192,7 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
         report.broker = f"running: process {report.process} holds the lock"
     elif report.abort is not None:
         report.broker = "not closed: it crashed, or this is a copy of a running one"
-        problems.note(store.root, "abort is there, and no broker holds the lock")
+        problems.note(store.root, "abort exists, but no broker holds the lock")
     with problems.noted(f"{store.root}/{ROCKSDB_STORE_FOLDER}"):
         rows = rocksdb_state(store)
         if rows is not None:
@@ -237,7 +237,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
         problems.note(folder, "files named like segments: part of the log? --commitlog names its folders")
     for file in unknown:
         if file.about.path.startswith(("commitlog/", "index/", "consumequeue/")):
-            problems.note(file.location, "no name that a broker gives: it does not read this")
+            problems.note(file.location, "not a file name that a broker uses: the broker ignores it")
 
 
 def _folders(store: Store) -> list[FolderReport]:

@@ -223,7 +223,7 @@ def compare_index(store: Store, index: IndexReport, problems: Problems, end: int
             which = "the first" if before is None else "this"
             until = "to the end of the log" if after is None else f"up to offset {limit}, where {which} one begins"
             text = f"no index file has the keys of messages from offset {found} {until}"
-            problems.gap(nearest.file, f"{text}: a file is missing, or index was off", found)
+            problems.gap(nearest.file, f"{text}: a file is missing, or the index was disabled", found)
 
 
 def first_keyed(store: Store, start: int, limit: int, *, is_indexed: bool = False) -> int | None:

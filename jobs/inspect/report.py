@@ -279,7 +279,7 @@ class StoreReport:
         if damage is not None and damage.offset is not None:
             steps.append((f"dump --from {damage.offset} --limit 3 {quote(damage.file)}", "look at the first damage"))
         if not self.deep and self.log.segments:
-            steps.append((f"inspect --deep {store}", "walk every record"))
+            steps.append((f"inspect --deep {store}", "read every record"))
         if self.log.segments:
             if not self.has_index and not repairs:
                 steps.append((f"rebuild-index {store} --out DIR", "there is no index"))
@@ -288,7 +288,7 @@ class StoreReport:
             if repairs:
                 steps.append((f"repair {store} --out REPAIR", "see the planned repairs; reads only"))
             steps.append((f"verify {store}", "compare log, queues and index with each other"))
-            steps.append((f"ingest {store} --lake LAKE", "bring the messages into tables"))
+            steps.append((f"ingest {store} --lake LAKE", "load the messages into tables"))
         return steps
 
     def as_values(self) -> dict[str, object]:

@@ -141,7 +141,7 @@ def _index(report: StoreReport) -> Iterator[str]:
         up_to = "none" if index.last_offset is None else f"{index.last_offset:,}"
         yield f"the newest is {last / index.geometry.capacity:.0%} full, up to offset {up_to}"
     else:
-        yield "no full file tells the numbers of slots and entries: give --hash-slots and --index-num"
+        yield "no full file shows the numbers of slots and entries: pass --hash-slots and --index-num"
 
 
 def _pending(report: StoreReport) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _checkpoint(report: StoreReport) -> Iterator[str]:
 def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
     for era in report.eras:
         since = f" from offset {era.first_offset:,}" if era.first_offset else ""
-        how = "detected; --verbose lists the marks" if era.marks else "nothing in the store shows which"
+        how = "detected; --verbose lists the evidence" if era.marks else "nothing in the store shows which"
         yield f"{span_of(era)}{since} ({DETECTED if verbose and era.marks else how})"
         yield from (mark.reason for mark in era.marks if verbose)
 

@@ -143,4 +143,4 @@ class OpenDamage(NamedTuple):
         }
         if self:
             text = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-            yield f"  OPEN since run {self.since_run}: {text} (`--acknowledge` ends this)"
+            yield f"  OPEN since run {self.since_run}: {text} (`--acknowledge` acknowledges it)"

@@ -48,7 +48,7 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[
     """
     lake = Lake(normalise(location), workers.options)
     if open_table(lake, RUNS.name) is None:
-        reason = "no lake: it has no table `runs`"
+        reason = "not a lake: it has no table `runs`"
         raise NotALake(reason, None, lake.location)
     refuse_unsupported(lake, WRITTEN_BY_RUNS)
 

@@ -73,7 +73,7 @@ class LakeTables:
         self._files: dict[tuple[str, str], list[TableFile]] = {}
         self._values: dict[str, list[Any]] = {}
         if not self.has(MESSAGES):
-            raise NotAStore(f"no lake: it has no table {MESSAGES}", None, self._lake)
+            raise NotAStore(f"not a lake: it has no table {MESSAGES}", None, self._lake)
 
     def _table(self, name: str) -> DeltaTable | None:
         """Make a table known to SQL; `OSError` where another engine has given it features that are not read here."""

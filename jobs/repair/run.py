@@ -160,7 +160,7 @@ class RepairSummary(Judged):
 
     def result(self, seconds: float) -> Result:
         """Return the repair's last line: severity, files, and time."""
-        done = "put in place" if self.left is not None else "to put in place"
+        done = "installed" if self.left is not None else "to install"
         return Result(self.severity, f"{counted(self.files, 'file')} {done}", seconds)
 
     def lines(self, limit: int) -> Iterator[str]:
@@ -173,7 +173,7 @@ class RepairSummary(Judged):
         elif self.plan:
             yield from headed(NOT_DONE if self.left is None else "DONE", self.plan)
         elif self.found.severity.is_alarm:
-            yield "  nothing that could be repaired"
+            yield "  nothing can be repaired"
         else:
             unverified = [name for name, part in self.found.parts.items() if part.unverified or part.doubts]
             verified = f"found to repair; not verified: {', '.join(unverified)}" if unverified else "to repair"
@@ -349,7 +349,7 @@ class _Repair:
                     "which plans again"
                 )
             reasons = dict.fromkeys(reason for plan in plans for reason in plan.obstacles)
-            self.summary.notes += [f"cannot be put in place now: {reason}" for reason in reasons]
+            self.summary.notes += [f"cannot be installed now: {reason}" for reason in reasons]
         elif self.summary.withheld is None:
             if plans:
                 _apply(request, plans, held)

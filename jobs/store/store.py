@@ -182,7 +182,7 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
             raise IsTierError(
                 f"the tier of a tiered store, which only `ingest`, `verify` and `dump` read: {lacking}", None, root
             )
-        raise NotAStore(f"no RocketMQ store: {lacking}", None, root)
+        raise NotAStore(f"not a store root: {lacking}", None, root)
     return store
 
 

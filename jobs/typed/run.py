@@ -137,7 +137,7 @@ def type_lake(request: TypeRequest, workers: Workers) -> Summary:
 def _messages(lake: Lake) -> DeltaTable:
     found = open_table(lake, MESSAGES.name)
     if found is None:
-        raise NotALake("no lake: it has no table `messages`", None, lake.location)
+        raise NotALake("not a lake: it has no table `messages`", None, lake.location)
     return found
 
 

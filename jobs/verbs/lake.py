@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jobs.lake.lake import Lake
     from jobs.lake.writers import Saved
 
-_NO_LAKE = "no lake: it has none of our tables"
+_NO_LAKE = "not a lake: it has none of our tables"
 _NO_TOPICS = (
     "a log of some topics alone has gaps, and a broker (4.5.2, 4.9.8 and 5.1.4 were tried) cuts its log off at the "
     "first one in its three newest files. Restore the whole log, or bring the messages of a topic out with:\n"

@@ -244,9 +244,9 @@ def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, 
     with shown_as_usage(RefusedError, before="not installed: "):
         plans = plan()
         lines = [line for one in plans for line in one.describe(is_done=held is not None)]
-        answer.add(headed(NOT_DONE if held is None else "INSTALL", lines or ["nothing to put in place"]))
+        answer.add(headed(NOT_DONE if held is None else "INSTALL", lines or ["nothing to install"]))
         if held is None:
-            answer.add(f"  NOTE cannot be put in place now: {reason}" for one in plans for reason in one.obstacles)
+            answer.add(f"  NOTE cannot be installed now: {reason}" for one in plans for reason in one.obstacles)
             return False
         for one in plans:
             held.refuse_changes()
@@ -278,7 +278,7 @@ def _give(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
         lines += Step("compare all of it, before the broker starts", (verify,)).lines()
     elif to_install is not None:
         again = typed(*to_install, "--install", renamed=(out, out.rstrip("/") + "-2"))
-        lines += Step("have them put into the store, with the broker stopped", (again,)).lines()
+        lines += Step("install them in the store, with the broker stopped", (again,)).lines()
     answer.give({**values, "installed": rebuilt.installed, "severity": result.severity.value}, lines, result)
     return result.severity.exit_code
 
@@ -289,7 +289,7 @@ def _refuse_for_database(store: str, out: Path, how: _Form) -> None:
         raise click.UsageError("--lost-only keeps files that are right; a database is made as one: leave it out")
     if how.wants_install:
         raise click.UsageError(
-            "--install: a database is not put in place, for the broker's configuration must change with it "
+            "--install: a database is not installed, because the broker's configuration must change with it "
             "(storeType=defaultRocksDB). Make it without, stop the broker, then paste\n"
             + "\n".join(_placing(store, out / CONSUME_QUEUE_FOLDER))
         )

@@ -150,9 +150,9 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
     if summary.asks_for_release:
         yield from Step("with the release of the broker", (typed("--release", "X.Y.Z"),)).lines()
     if summary.files and applies:
-        yield from Step("take all of it back, if it does not help", (typed("--undo", besides="--apply"),)).lines()
+        yield from Step("undo the repair, if it does not help", (typed("--undo", besides="--apply"),)).lines()
     elif summary.files:
-        yield from Step("put it into the store, with the broker stopped", (typed("--apply"),)).lines()
+        yield from Step("install it in the store, with the broker stopped", (typed("--apply"),)).lines()
     elif not summary.blanks:
         yield from _by_hand(summary.found, has_lake=has_lake)
     yield from _about_bridges(summary)

@@ -143,7 +143,7 @@ def _missing_before(
     if not keys:
         return None
     place = f"index/{first.name}", None, "before this file"
-    cause = "index files were deleted or lost, or the index was off before"
+    cause = "index files were deleted or lost, or the index was disabled before"
     offset = row.keys(0, 1)[0].physical_offset
     return Finding(INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {keys} keys", "", cause, keys, offset)
 

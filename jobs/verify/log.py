@@ -37,13 +37,13 @@ from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, name_of_offset
 
 _FLUSHED = ("physical_timestamp", "logic_timestamp")
 UNCHECKED_FIELDS = (
-    "flag, sysFlag, born time and host, store host, reconsume times, prepared transaction offset, and properties but "
-    "keys and tags"
+    "flag, sysFlag, born time and host, store host, reconsume times, prepared transaction offset, and properties "
+    "except keys and tags"
 )
 UNCHECKED = f"no checksum covers these fields of a record, so they cannot be verified: {UNCHECKED_FIELDS}"
 _STORE_TIMES = (
-    "store times of records without keys are compared only with those of the records before and after them; the first "
-    "and the last record lack one of these"
+    "store times of records without keys are compared only with those of the previous and the next record; the first "
+    "and the last record have only one neighbour"
 )
 _ELSEWHERE = "physical_offset"  # the reason for records that name another place
 _AHEAD = 1 << 30  # bytes that a store can have lost at its end without a trace of how many
@@ -211,8 +211,8 @@ def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, in
 _CHANGES = {  # of a record: the field, its right value, the cause
     WRONG_BODY: (
         "body",
-        "a body of the stored CRC",
-        "the body, or its CRC, changed after the broker wrote it; consumers refuse the message",
+        "the body with the stored CRC",
+        "the body, or its CRC, changed after the broker wrote it; consumers reject the message",
     ),
     WRONG_RECORD: (
         "record",

@@ -84,7 +84,7 @@ _CAUSES = {
     "under another number than its own",
     DifferenceKind.MISSING: "the unit was lost, or never written; the message is never consumed",
     DifferenceKind.MISSING_FILE: "a file of the queue was deleted; its messages are never consumed",
-    DifferenceKind.MISSING_QUEUE: "the folder was deleted; a broker does not make these units again, and consumers "
+    DifferenceKind.MISSING_QUEUE: "the folder was deleted; a broker does not rebuild these units, and consumers "
     "get none of these messages",
     DifferenceKind.HOLE: "bytes were lost inside the file; a broker that starts now takes the queue for ended here",
     DifferenceKind.BLANK_INSIDE: "a queue was started again in front of messages that are still in the log, or these "

@@ -39,7 +39,7 @@ _MOST_RANGES = 256  # each is a scratch file that is open while rows are divided
 _PROGRESS = (LAST_OFFSET_KEY, LAST_TIME_KEY)
 _MISSING, _OF_LOST, _OF_NOTHING = "missing", "of lost messages", "of nothing"
 _CAUSES = {
-    _MISSING: (MISSING_ROWS, "rows were lost, or the index was off for a while"),
+    _MISSING: (MISSING_ROWS, "rows were lost, or the index was disabled for a while"),
     _OF_LOST: (ROWS_OF_NOTHING, "the log has lost these messages; their rows stay"),
     _OF_NOTHING: (ROWS_OF_NOTHING, "a row was overwritten, or the database is of another log"),
 }

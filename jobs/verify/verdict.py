@@ -38,7 +38,7 @@ from jobs.verify.findings import (
 from rmq_formats.broker_start import StartOutcome
 
 PartRow = tuple[str, Severity, str, str]
-HEAD = ("part", "verdict", "not right", "compared")
+HEAD = ("part", "verdict", "problems", "compared")
 
 
 class Group(NamedTuple):
@@ -200,7 +200,7 @@ _EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --ou
 _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     (
         LOG, {MISNAMED_SEGMENT},
-        "A segment has a wrong name. With the broker stopped, give it its own, and verify again:", ("{move}",),
+        "A segment has a wrong name. With the broker stopped, rename it, and verify again:", ("{move}",),
     ),
     (
         LOG, MISSING_RECORDS,
@@ -218,12 +218,12 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         LOG, DAMAGED_RECORDS,
-        ("Records of the log are damaged. repair --lake takes them from a lake that was filled before, or that a "
-        "slave's store is ingested into now."), (),
+        ("Records of the log are damaged. repair --lake restores them from a lake that has them: ingest a replica's "
+        "store if no lake was loaded before the damage."), (),
     ),
     (
         LOG, {CHECKPOINT_AHEAD},
-        "A checkpoint matters after a crash only. A broker that is started and stopped writes it again.", (),
+        "The checkpoint is used only after a crash. A broker that is started and stopped cleanly rewrites it.", (),
     ),
     (
         QUEUES, {UNREADABLE_DATABASE},
@@ -238,27 +238,27 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     (
         QUEUES, COMPACTED,
         ("A broker does not rebuild a compacted log. With the broker stopped, restore the folder `compaction` from a "
-        "slave or a backup; a lake tells the newest message of each key (docs/tables.md)."), (),
+        "slave or a backup; a lake has the newest message of each key (docs/tables.md)."), (),
     ),
     (
         INDEX, {NOT_INDEXED},
-        ("Keys were never indexed, inside a file that is otherwise right: only a full rebuild brings them back "
+        ("Keys were never indexed, inside a file that is otherwise right: only a full rebuild adds them "
         "(--lost-only keeps that file):"), ("{program} rebuild-index {again} --out NEW-INDEX-ALL",),
     ),
     (
         INDEX, {REPEATED},
-        "An index file is a copy of one before it. With the broker stopped, take it out of the folder:", ("{move}",),
+        "An index file is a copy of one before it. With the broker stopped, move it out of the folder:", ("{move}",),
     ),
     (
         INDEX, _IN_ROCKSDB,
-        ("The index in RocksDB is not what the log says, and only a broker makes its rows. Until then, keys are in "
-        "the log:"), ("{program} query by-key --store {store} -t TOPIC -k KEY --through-log",),
+        ("The index in RocksDB contradicts the log, and only a broker can write its rows. Until then, search the "
+        "log itself:"), ("{program} query by-key --store {store} -t TOPIC -k KEY --through-log",),
     ),
 )  # fmt: skip
 _MADE = "Files have a wrong length, are lost, or contradict the log. See the planned repairs (reads only):"
 _OPEN = (
-    "If a finding is undecided, repair changes only files that it can prove. For the rest, compare a slave's copy, or "
-    "a lake that was filled before (repair --lake); of lengths, the broker's configuration (repair --broker-conf)."
+    "If a finding is undecided, repair changes only files that it can prove. For the rest, compare a replica's copy, "
+    "or pass a lake that was loaded before the damage (repair --lake); for lengths, pass --broker-conf."
 )
 
 

@@ -242,8 +242,8 @@ def test_a_store_a_lake_and_a_folder_around_a_store_are_told_apart(store: Path, 
         if outcome.code is ExitCode.USAGE
     }
 
-    assert f"{lake}: is a lake, and a store is needed here" in said["lake"]
-    assert f"; {store} is one" in said["around"]
+    assert f"{lake}: is a lake, not a store" in said["lake"]
+    assert f"; the store is {store}" in said["around"]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_store_where_a_lake_is_only_read_is_answered_with_what_makes_a_lake(
     outcome = run(*words[:at], *place, *words[at:])
 
     assert outcome.code is ExitCode.USAGE
-    assert "is a store, and a lake is needed here; this makes one:" in outcome.err
+    assert "is a broker store, not a lake. Create a lake from it with:" in outcome.err
     assert outcome.err.rstrip().endswith(f"ingest {store} --lake LAKE")
     assert "nothing is written" not in outcome.err
 

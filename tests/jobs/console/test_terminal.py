@@ -194,7 +194,7 @@ def test_no_line_is_wider_than_the_terminal(golden: StoreOf) -> None:
     seen = in_terminal("inspect", store, COLUMNS="80")
     lines = re.sub(r"\r[^\r\n]*?\x1b\[K|\x1b\[[\d;]*m", "", seen.text).splitlines()
 
-    assert "  NEXT       # walk every record" in lines
+    assert "  NEXT       # read every record" in lines
     assert [] == [line for line in lines if len(line) > 80 and str(store) not in line]
 
 

@@ -120,14 +120,14 @@ def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(store: Pa
     built = json.loads((tmp_path / "out" / "MANIFEST.json").read_text())["files"]
 
     assert outcome.code is ExitCode.CLEAN
-    assert "  PLAN, of which nothing is done yet" in outcome.out.splitlines()
+    assert "  PLAN (nothing has been changed yet)" in outcome.out.splitlines()
     assert [line for line in outcome.out.splitlines() if " new: " in line] == [
         f"    new: index/{file['name']}" for file in built
     ]
     assert before == state_of(store)
 
     outcome = run("rebuild-consumequeue", store, "--out", tmp_path / "queues", *arguments[4:])
-    assert "    nothing to put in place" in outcome.out.splitlines()
+    assert "    nothing to install" in outcome.out.splitlines()
 
 
 @pytest.mark.parametrize(

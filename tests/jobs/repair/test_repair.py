@@ -131,7 +131,7 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path,
     assert summary.left is not None
     left = {one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm}
     if left and not summary.plan:
-        assert "nothing that could be repaired" in "\n".join(summary.lines(5))
+        assert "nothing can be repaired" in "\n".join(summary.lines(5))
     if fault.name in DOUBTFUL:
         assert (summary.plan, summary.exit_code) == ([], ExitCode.MISMATCH)
         assert all(name.startswith(("consumequeue/T1/", "index/")) for name in summary.undecided)
@@ -577,7 +577,7 @@ def test_messages_of_zeros_for_consumers_are_counted_and_need_an_option_of_their
 
 
 def test_what_bridges_would_save_is_said_whenever_a_start_deletes_messages(store: Path, run: Run) -> None:
-    """After a kill and a zeroed page, the plan ended with nothing that could be repaired, and no next step."""
+    """After a kill and a zeroed page, the plan ended with nothing can be repaired, and no next step."""
     _kill(store)
     _lose_record(store, 1, 3)
 

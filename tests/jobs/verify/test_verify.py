@@ -164,7 +164,7 @@ def test_keys_that_were_not_indexed_while_the_index_was_off_are_found(golden: St
     assert "at offsets 28740 to 57132" in finding.found
     assert "messageIndexEnable" in finding.cause
     assert verdict.exit_code is ExitCode.MISMATCH
-    assert "only a full rebuild brings them back" in text_of(verdict)
+    assert "only a full rebuild adds them" in text_of(verdict)
 
 
 def test_a_deleted_topic_is_no_damage(golden: StoreOf) -> None:
