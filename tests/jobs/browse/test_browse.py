@@ -501,7 +501,7 @@ def test_what_is_wrong_with_a_store_is_said_in_chinese_but_for_the_words_of_insp
     )
     assert "发现的问题按 inspect 的输出以英文显示" in chinese
     assert "as `inspect` prints them" not in english
-    assert ["load the messages into tables"] == re.findall(r'<p class="single">(bring.+)</p>', english)
+    assert ["load the messages into tables"] == re.findall(r'<p class="single">(load.+)</p>', english)
     assert '<p class="single">把消息导入表中</p>' in chinese
 
 

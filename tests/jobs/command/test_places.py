@@ -209,7 +209,7 @@ def test_a_folder_of_a_store_is_answered_with_its_store(folder: str, store: Path
     outcome = run("verify", store / folder)
 
     assert outcome.code is ExitCode.USAGE
-    assert f"but a folder of one: the store is {store}" in outcome.err.replace("\n", " ")
+    assert f"but a folder of the store {store}" in outcome.err.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

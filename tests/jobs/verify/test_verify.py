@@ -80,8 +80,8 @@ def change_checkpoint(store: Path, position: int) -> None:
         # A broker deletes queue files and index files with the segment that they lead to.
         (lambda store: segments(store)[0].unlink(), "log", "lost_start", f"physical_offset < {SEGMENT}"),
         # Of log or queues: after a crash the broker would begin to recover too late.
-        (lambda store: change_checkpoint(store, 1), "log", "checkpoint_after_log", "after a crash only"),
-        (lambda store: change_checkpoint(store, 9), "log", "checkpoint_after_log", "after a crash only"),
+        (lambda store: change_checkpoint(store, 1), "log", "checkpoint_after_log", "only after a crash"),
+        (lambda store: change_checkpoint(store, 9), "log", "checkpoint_after_log", "only after a crash"),
         (
             lambda store: (store / "config" / "topics.json").write_text("{"),
             "queues", "damaged_configuration", "restore the file in `config`",
@@ -227,7 +227,7 @@ def test_the_summary_is_a_table_for_people(store: Path) -> None:
     lines = text_of(verified(store)).splitlines()
 
     assert lines[0] == f"{store}: contradiction: 1 cause"
-    assert lines[2].split() == ["part", "verdict", "not", "right", "compared"]
+    assert lines[2].split() == ["part", "verdict", "problems", "compared"]
     assert [line.split()[:2] for line in lines[3:6]] == [
         ["log", "healthy"], ["queues", "contradiction"], ["index", "healthy"],
     ]  # fmt: skip
