@@ -106,11 +106,14 @@ class StoreLists:
 
     def unfinished(self) -> Sequence[tuple[str, Rows]]:
         """Return the dead letters and the half messages of the newest messages in their queues, and what waits."""
+        state, timers = timer_state(self._reader.store), Rows((), ())
+        if state is not None and state.waiting:
+            timers = Rows(("messages", "first_due", "last_due"), [(state.waiting, *state.due)])
         return (
             ("dead letters", self._dead_letters()),
             ("transactions without an end", self._open_transactions()),
             ("pending delayed messages", self._delayed()),
-            ("timers pending", self._timers()),
+            ("timers pending", timers),
         )
 
     def _delayed(self) -> Rows:
@@ -133,12 +136,6 @@ class StoreLists:
                     rows.append((unit.tags_code, topic, queue.name.queue_id + 1, message.message_id))
         note = f"and {left_out:,} more" if left_out else ""
         return Rows(("due", "topic", "level", "id"), sorted(rows, key=lambda row: str(row[0])), note=note)
-
-    def _timers(self) -> Rows:
-        state = timer_state(self._reader.store)
-        if state is None or not state.waiting:
-            return Rows((), ())
-        return Rows(("messages", "first_due", "last_due"), [(state.waiting, *state.due)])
 
     def _dead_letters(self) -> Rows:
         counts: Counter[tuple[str, str, str]] = Counter()

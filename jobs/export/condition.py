@@ -70,16 +70,15 @@ def _choose(  # noqa: PLR0913, PLR0917 - bound by `chooser`
     # difference, a seed, `jobs.launch.session` takes away before any worker starts.
     spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
     schema = StructType([*_spark_schema(columns), *_spark_schema((_ITEM, _ROW))])
-    frame = (_selected if plan.may_leave_out_items else _all)(spark, plan, schema)
+    if plan.may_leave_out_items:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        spark.dataSource.register(_with_plan(Candidates, plan))
+        frame = spark.read.format(FORMAT).schema(schema).load()
+    else:
+        frame = _all(spark, plan, schema)
     numbers = frame.where(text).select(_ITEM, _ROW)
     numbers.write.partitionBy(_ITEM).parquet((folder / _ROWS).as_uri())
     return partial(numbered_rows, folder)
-
-
-def _selected(spark: "SparkSession", plan: Plan, schema: "StructType") -> "DataFrame":
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(_with_plan(Candidates, plan))
-    return spark.read.format(FORMAT).schema(schema).load()
 
 
 def _with_plan(kind: type, plan: Plan) -> type:

@@ -14,22 +14,28 @@ from jobs.store.waiting import MOST_COUNTED
 from rmq_formats.store import FileKind
 
 _SHOWN = 6  # lines of a list, before its middle is left out
+_TIMES = {"log": "physical_timestamp", "queues": "logic_timestamp", "index": "index_timestamp"}
 
 
 def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
     """Return the text for people; *verbose* also lists the marks that show the broker's release."""
     lines = [f"{report.health.styled('●')} {verdict(report)}  {printable(report.store)}"]
+    state = report.state
+    epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in state.epochs)
+    replica = () if state.replica is None else [f"{printable(state.replica)}, epochs: {epochs or 'not known'}"]
+    times = {} if state.checkpoint is None else {name: state.checkpoint[key] for name, key in _TIMES.items()}
+    flushed = [f"{name:<7}{time_text(time) if time else 'never'}" for name, time in times.items()]
     sections: tuple[tuple[str, Iterable[str]], ...] = (
         ("BROKER", [report.state.broker]),
         ("START", [f"not known: {report.start.unknown}"] if report.start is not None and report.start.unknown else ()),
-        ("CONTROLLER", _controller(report)),
+        ("CONTROLLER", (f"replica {text}" for text in replica)),
         ("LOG", _log(report)),
         ("QUEUES", _queues(report)),
         ("INDEX", _index_rows(report)),
         ("INDEX", _index(report)),
         ("PENDING", _pending(report)),
         ("TIMERS", _timers(report)),
-        ("CHECKPOINT", _checkpoint(report)),
+        ("CHECKPOINT", flushed or ["none"]),
         ("RELEASE", _releases(report, verbose=verbose)),
         ("ALSO", _other_folders(report)),
     )
@@ -54,12 +60,6 @@ def verdict(report: StoreReport) -> str:
     if report.health is not Severity.NOT_VERIFIED:
         return str(report.health)
     return "worth a look; not verified" if report.problems else "no problems found; not verified"
-
-
-def _controller(report: StoreReport) -> Iterator[str]:
-    if report.state.replica is not None:
-        epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in report.state.epochs)
-        yield f"replica {printable(report.state.replica)}, epochs: {epochs or 'not known'}"
 
 
 _SHOWN_ABOVE = frozenset(
@@ -158,16 +158,6 @@ def _timers(report: StoreReport) -> Iterator[str]:
     for place, waiting, *due in found:
         if waiting:
             yield f"{counted(waiting, 'message')} in {place}, due {_span(*due)}"
-
-
-def _checkpoint(report: StoreReport) -> Iterator[str]:
-    checkpoint = report.state.checkpoint
-    if checkpoint is None:
-        yield "none"
-        return
-    names = {"log": "physical_timestamp", "queues": "logic_timestamp", "index": "index_timestamp"}
-    for name, key in names.items():
-        yield f"{name:<7}{time_text(checkpoint[key]) if checkpoint[key] else 'never'}"
 
 
 def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:

@@ -28,10 +28,6 @@ _NEW_OR_EMPTY = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 _TRACKS = "consumer-group status is omitted (needs a running broker)"
 
 
-def _indentation(line: str) -> str:
-    return "  " * (len(line) - len(line.lstrip(_TAB)))
-
-
 @dataclass(slots=True)
 class Printer:
     """How one command prints."""
@@ -62,8 +58,8 @@ class Printer:
         """Write to standard output, in UTF-8 in any locale."""
         if sys.stdout.isatty():
             # mqadmin fills its columns with blanks, which a terminal would wrap; a pipe gets all of them.
-            lines = shown.removesuffix("\n").split("\n")
-            shown = "".join(f"{_indentation(line)}{printable(line.lstrip(_TAB).rstrip())}\n" for line in lines)
+            lines = [(line, line.lstrip(_TAB)) for line in shown.removesuffix("\n").split("\n")]
+            shown = "".join(f"{'  ' * (len(line) - len(text))}{printable(text.rstrip())}\n" for line, text in lines)
         # In a notebook standard output takes text alone.
         takes_bytes = hasattr(sys.stdout, "buffer")
         click.echo(shown.encode("utf-8", "replace") if takes_bytes else shown, nl=False)
@@ -168,19 +164,15 @@ class Printer:
         if self.bodies is None:
             return None
         self.bodies.mkdir(parents=True, exist_ok=True)
-        path = self.bodies / self._body_name(message)
-        with os.fdopen(os.open(path, _NEW_OR_EMPTY, 0o666), "wb") as file:
-            file.write(message.record.body if message.body is None else message.body)
-        return path
-
-    def _body_name(self, message: Message) -> str:
-        """Return a name that this command gives to no other message: several may have one id."""
         # An id may be any text: it must not lead out of the folder, and a name has at most 255 bytes.
         name = quote(message.message_id, safe="").replace(".", "%2E")
         if len(name) > _LONGEST_NAME:
             name = f"{name[: _LONGEST_NAME - 65]}-{sha256(name.encode()).hexdigest()}"
-        same = self._named.setdefault(name, [])
+        same = self._named.setdefault(name, [])  # several messages may have one id
         if message.record.physical_offset not in same:
             same.append(message.record.physical_offset)
         number = same.index(message.record.physical_offset)
-        return f"{name}_{number}" if number else name
+        path = self.bodies / (f"{name}_{number}" if number else name)
+        with os.fdopen(os.open(path, _NEW_OR_EMPTY, 0o666), "wb") as file:
+            file.write(message.record.body if message.body is None else message.body)
+        return path

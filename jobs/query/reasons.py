@@ -205,7 +205,9 @@ def no_offset(source: Source, topic: str, queue_id: int, queue_offset: int, offs
     if offsets is None:
         ids = ", ".join(map(str, source.queue_ids(topic))) or "none"
         text = f"{topic} has no queue {queue_id}; its queues: {ids}"
-        return Reason(ReasonKind.QUEUE_UNKNOWN, f"{text}{_where_else(source, topic, queue_id)}")
+        if any(message.record.queue_id == queue_id for message in source.stored_of(topic) or ()):
+            text += "; the log has messages of it, its files are lost: --through-log answers from the log"
+        return Reason(ReasonKind.QUEUE_UNKNOWN, text)
     queue = f"queue {queue_id} of {topic} holds offsets {offsets.minimum} to {offsets.maximum - 1}"
     lacks = f"; {source.lacks}" if source.lacks else ""
     if queue_offset >= offsets.maximum:
@@ -218,14 +220,6 @@ def no_offset(source: Source, topic: str, queue_id: int, queue_offset: int, offs
         f"the ConsumeQueue unit {queue_offset} of queue {queue_id} points at no message; --through-log searches the log"
     )
     return Reason(ReasonKind.UNIT_DANGLES, text)
-
-
-def _where_else(source: Source, topic: str, queue_id: int) -> str:
-    """Say that the log has messages of a queue that has no files, if the newest message of its topic shows it."""
-    stored = source.stored_of(topic)
-    if stored is None or all(message.record.queue_id != queue_id for message in stored):
-        return ""
-    return "; the log has messages of it, its files are lost: --through-log answers from the log"
 
 
 def _time(milliseconds: int) -> str:

@@ -86,7 +86,10 @@ class Batches:
     def _run(self, tables: LakeTables, sql: str) -> None:
         try:
             reader = pa.RecordBatchReader.from_stream(tables.execute(sql))
-            schema = pa.schema([pa.field(field.name, _stored_type(field.type)) for field in reader.schema])
+            # Views and dictionaries are how the engine holds values in memory.
+            views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+            types = [(field.name, views.get(field.type) or plain_type(field.type)) for field in reader.schema]
+            schema = pa.schema([pa.field(name, type_) for name, type_ in types])
             self._queue.put(pa.RecordBatch.from_pylist([], schema=schema))
             for batch in reader:
                 columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
@@ -125,25 +128,17 @@ class Batches:
         """Yield rows: times as ISO 8601 in UTC, bytes as hexadecimal digits, maps as objects."""
         try:
             for batch in self:
-                columns = [_readable(column) for column in batch.columns]
+                columns: list[list[object]] = [
+                    # Arrow would load pandas to tell the zone of a Python object.
+                    pc.strftime(column, "%Y-%m-%dT%H:%M:%SZ").to_pylist()
+                    if pa.types.is_timestamp(column.type)
+                    else [_plain(value) for value in column.to_pylist(maps_as_pydicts="lossy")]
+                    for column in batch.columns
+                ]
                 for values in zip(*columns, strict=True) if columns else ():
                     yield dict(zip(self.schema.names, values, strict=True))
         finally:
             self.close()
-
-
-def _stored_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type that a column has in a file: views and dictionaries are how the engine holds it in memory."""
-    if pa.types.is_string_view(type_):
-        return pa.string()
-    return pa.binary() if pa.types.is_binary_view(type_) else plain_type(type_)
-
-
-def _readable(column: pa.Array) -> list[object]:
-    if pa.types.is_timestamp(column.type):  # Arrow would load pandas to tell the zone of a Python object
-        values: list[object] = pc.strftime(column, "%Y-%m-%dT%H:%M:%SZ").to_pylist()
-        return values
-    return [_plain(value) for value in column.to_pylist(maps_as_pydicts="lossy")]
 
 
 def _plain(value: object) -> object:

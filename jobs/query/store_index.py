@@ -7,6 +7,7 @@ indexed, or the file that indexed it is lost: only the log tells which messages 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -128,7 +129,7 @@ class StoreIndex:
         if self.database is not None:
             yield from self.find(wanted)
         elif self._reader.index_readers():
-            for file in self._files:
+            for file in (part.file for part in self._parts if part.file is not None):
                 yield from self._with_key(self._hits(file, wanted) or (), wanted, Counter())
 
     def leads_to(self, message: Message, kind: KeyKind, key: str) -> bool:
@@ -140,9 +141,13 @@ class StoreIndex:
         """Return whether the index leads to a message; the log, which is searched without one, proves nothing."""
         offset, store = message.record.physical_offset, self._reader.store
         if store.index_files and self._reader.index_geometry is not None:
-            files = self._reader.index_readers_around(offset)
-            found = next((file for file in files if _leads(file, key.text, offset)), None)
-            nearest = found or next(self._reader.index_readers_around(offset), None)
+            found = nearest = None
+            for file in self._reader.index_readers_around(offset):
+                nearest = nearest or file
+                with suppress(FormatError):  # a damaged file leads nowhere; what is wrong with it, verify says
+                    if any(hop.entry.physical_offset == offset for hop in file.hits(key.text, MIN_TIME, MAX_TIME)):
+                        found = nearest = file
+                        break
             place = Origin(store.below(nearest.file if nearest else None) or "index")
             check = self._store.check_of_key(key.kind, is_found=found is not None)
             return KeyFact(key.kind.value, key.key, check, place)
@@ -183,10 +188,6 @@ class StoreIndex:
         if store.start_offset < newer_first:
             parts.append(_Part(Span(store.start_offset, newer_first), None))
         return parts
-
-    @property
-    def _files(self) -> Iterator[IndexReader]:
-        return (part.file for part in self._parts if part.file is not None)
 
     def _hits(self, file: IndexReader, wanted: KeyWanted) -> list[int] | None:
         """Return the offsets that an index file has under a hash, newest first; None where it is damaged."""
@@ -244,13 +245,6 @@ def _stands_for(text: str, message: Message, number: int) -> bool:
     # them as many count for *text* as the message has this key.
     colliding = entries_under(message, index_key_hash(text))
     return not colliding or number % colliding < index_keys(message.record, message.release).count(text)
-
-
-def _leads(file: IndexReader, text: str, offset: int) -> bool:
-    try:
-        return any(hop.entry.physical_offset == offset for hop in file.hits(text, MIN_TIME, MAX_TIME))
-    except FormatError:
-        return False
 
 
 def _covered(file: IndexReader) -> Span | None:

@@ -179,19 +179,20 @@ class StoreSource(Source):
         A log of more than *searched* bytes is not searched for those that no index file leads to.
         """
         given: set[tuple[int, KeyKind, bool]] = set()
+        wanted = (KeyWanted(kind, topic, text) for topic, kind in product(sorted(self.topics()), KeyKind))
+        indexed = (
+            Occurrence(message, one.kind, is_indexed=True)
+            for one in wanted
+            for message in islice(self._index.find_without_log(one), 1)
+        )
         is_searched = self.through_log or self.reader.store.log_size <= searched
-        for one in chain(self._indexed(text), islice(self._logged(text), EXPLAINED_BY if is_searched else 0)):
+        for one in chain(indexed, islice(self._logged(text), EXPLAINED_BY if is_searched else 0)):
             place = (one.message.record.physical_offset, one.kind, one.is_shadowed)
             if place not in given:  # the log has what the index has led to
                 given.add(place)
                 yield one
         if not is_searched:
             self.say("only index files were asked, not the log itself; --through-log searches it")
-
-    def _indexed(self, text: str) -> Iterator[Occurrence]:
-        for topic, kind in product(sorted(self.topics()), KeyKind):
-            for message in islice(self._index.find_without_log(KeyWanted(kind, topic, text)), 1):
-                yield Occurrence(message, kind, is_indexed=True)
 
     def _logged(self, text: str) -> Iterator[Occurrence]:
         for message in self.search(holding(text)):
@@ -350,7 +351,11 @@ class StoreSource(Source):
         pointed_at = None
         if unit is not None:
             pointed_at = self.pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
-            if pointed_at is None or self._is_in_queue(pointed_at, queue.name, queue_offset):
+            if pointed_at is None or any(
+                one.queue.queue_id == queue_id
+                and one.queue_offset <= queue_offset < one.queue_offset + (one.batch_count or 1)
+                for one in self._units(pointed_at.record, topic)
+            ):
                 return pointed_at
             self.lack(f"unit {queue_offset} of {topic}/{queue_id} points at another message, at {unit.physical_offset}")
         if queue.is_batch or not self.searches_all:
@@ -370,13 +375,6 @@ class StoreSource(Source):
         unit = queue.unit(at) if at >= first else None
         holds = isinstance(unit, BatchUnit) and queue_offset < unit.base_offset + unit.batch_count
         return unit if holds else None
-
-    def _is_in_queue(self, message: Message, name: QueueName, queue_offset: int) -> bool:
-        return any(
-            unit.queue.queue_id == name.queue_id
-            and unit.queue_offset <= queue_offset < unit.queue_offset + (unit.batch_count or 1)
-            for unit in self._units(message.record, name.topic)
-        )
 
     def next_number(self, topic: str, queue_id: int, number: int) -> int:
         queue = self._queue(topic, queue_id)

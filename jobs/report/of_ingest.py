@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from math import exp, factorial
 from shlex import quote
@@ -36,7 +35,15 @@ def report_of(summary: Summary, lake: Lake) -> Report:
     """Return the report of a run that has ended."""
     parts: list[Part] = []
     if summary.run is not None and summary.store_id is not None:
-        read = partial(_batches, lake, FileNaming(summary.store_id, summary.run).prefix)
+        prefix = FileNaming(summary.store_id, summary.run).prefix
+
+        def read(table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            """Yield the rows in the files of the run."""
+            snapshot = open_table(lake, table.name)
+            for file in files(lake, snapshot) if snapshot is not None else ():
+                if file.path.startswith(prefix):
+                    yield from plain_batches(lake, table, file, columns)
+
         parts += [*_messages(read), *_index(read)]
     parts.append(_facts(summary))
     if summary.versions:
@@ -115,13 +122,6 @@ def _damage(summary: Summary, lake: Lake) -> Grid:
 
 
 _Read = Callable[[Table, Sequence[str]], Iterator[pa.RecordBatch]]
-
-
-def _batches(lake: Lake, prefix: str, table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    snapshot = open_table(lake, table.name)
-    for file in files(lake, snapshot) if snapshot is not None else ():
-        if file.path.startswith(prefix):
-            yield from plain_batches(lake, table, file, columns)
 
 
 def _messages(read: _Read) -> Iterator[Part]:

@@ -93,9 +93,5 @@ def hash_order(hashes: Mapping[_Element, int], buckets: int = 16) -> list[_Eleme
     """Return objects in the order in which a HashSet of them is walked; *hashes* has each one's `hashCode()`."""
     while len(hashes) * _LOAD_DENOMINATOR > buckets * _LOAD_NUMERATOR:
         buckets *= 2
-    return sorted(hashes, key=lambda element: _spread(hashes[element]) & (buckets - 1))
-
-
-def _spread(value: int) -> int:
-    value &= 0xFFFFFFFF
-    return value ^ value >> 16
+    spread = {element: value & 0xFFFFFFFF for element, value in hashes.items()}
+    return sorted(hashes, key=lambda element: (spread[element] ^ spread[element] >> 16) & (buckets - 1))
