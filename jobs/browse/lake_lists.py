@@ -8,7 +8,6 @@ from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain, r
 from jobs.lake.lake import views
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, one_of, text
-from jobs.query.lookups import Deadline
 from jobs.query.message import Message, Wanted
 from jobs.query.source import whole_number
 from rmq_formats.errors import UnsupportedFormat
@@ -57,9 +56,8 @@ class LakeLists:
         self.source = source
         self._tables: LakeTables = source.tables
 
-    def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
+    def histogram(self, wanted: Wanted, slots: int, _seconds: float) -> Histogram | None:
         """Return how many messages of a topic, or of all, were stored when; of a very large lake an estimate."""
-        del deadline
         every = self._tables.files(MESSAGES, "store_timestamp")
         files = [file for file in every if file.low is not None and file.high is not None]
         inside = [file for file in files if (file.high or 0) >= wanted.begin and (file.low or 0) <= wanted.end]

@@ -24,7 +24,7 @@ from jobs.query import lookups
 from jobs.query import story as stories
 from jobs.query.json_text import line, message_object
 from jobs.query.lake_source import LakeSource
-from jobs.query.lookups import Deadline, position_of, read_page
+from jobs.query.lookups import position_of, read_page
 from jobs.query.message import MAX_TIME, MIN_TIME, Message, Wanted
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source, silent, whole_number
@@ -111,7 +111,7 @@ class Pages:
 
     def _front(self, lists: Lists, _question: Question) -> Reply:
         if isinstance(lists, LakeLists):
-            histogram = lists.histogram(Wanted(), _SLOTS, Deadline(1))
+            histogram = lists.histogram(Wanted(), _SLOTS, 1)
             return self._page(
                 "front_lake.html",
                 stores=lists.stores(),
@@ -144,8 +144,8 @@ class Pages:
         before = None if given is None else position_of(given)
         asked = {name: question.query[name] for name in _MESSAGE_FIELDS if question.query.get(name)}
         options = (part for name, value in asked.items() for part in (_LETTERS.get(name, f"--{name}"), value))
-        histogram = lists.histogram(wanted, _SLOTS, Deadline(1)) if before is None else None
-        page = read_page(lists.source, wanted, before, _PAGE, Deadline(_SECONDS), _ROOM)
+        histogram = lists.histogram(wanted, _SLOTS, 1) if before is None else None
+        page = read_page(lists.source, wanted, before, _PAGE, _SECONDS, _ROOM)
         is_too_large = isinstance(lists, LakeLists) and lists.messages > _MOST_FOR_TOPICS
         topics = [] if is_too_large else sorted(name for name in lists.source.topics() if not is_system_topic(name))
         has_topic = page.messages or wanted.topic is None or lists.source.has_topic(wanted.topic)
@@ -168,7 +168,7 @@ class Pages:
 
     def _download(self, lists: Lists, question: Question) -> Reply:
         """Send messages of a list, one JSON object a line, as `query list --json` prints it."""
-        page = read_page(lists.source, _wanted(question), question.before, _DOWNLOADED, Deadline(_SECONDS), _ROOM)
+        page = read_page(lists.source, _wanted(question), question.before, _DOWNLOADED, _SECONDS, _ROOM)
         lines = "".join(line("message", message_object(found)) for found in page.messages)
         return Reply(lines.encode(), next=page.next)
 

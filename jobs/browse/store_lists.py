@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
+from time import monotonic
 from typing import Any
 
 from jobs.browse.shown import Cell, Histogram, Link, Rows, chain, rate
-from jobs.query.lookups import Deadline, read_page
+from jobs.query.lookups import read_page
 from jobs.query.message import MIN_TIME, Message, Wanted
 from jobs.query.reasons import open_halves
 from jobs.query.store_source import StoreSource
@@ -37,8 +38,9 @@ class StoreLists:
         self.source = source
         self._reader = source.reader
 
-    def histogram(self, wanted: Wanted, slots: int, deadline: Deadline) -> Histogram | None:
+    def histogram(self, wanted: Wanted, slots: int, seconds: float) -> Histogram | None:
         """Return how many messages the queues of a topic, or of all, have in each slot of time."""
+        last_moment = monotonic() + seconds
         every = sorted(self._reader.queues.values(), key=lambda queue: queue.capacity - queue.start, reverse=True)
         of_topic = None if wanted.topic is None else self.source.queues_of(wanted.topic, wanted.queue_id)
         queues = every[:_MOST_QUEUES] if of_topic is None else of_topic
@@ -53,7 +55,7 @@ class StoreLists:
         note = f"of the {_MOST_QUEUES} largest queues" if is_part else ""
         samples = max(_MOST_SAMPLES // len(ranges), _FEWEST_SAMPLES)
         for done, (queue, first, end) in enumerate(ranges):
-            if deadline.is_over:
+            if monotonic() > last_moment:
                 note = f"of {done} of {len(self._reader.queues)} queues: more would take too long"
                 break
 
@@ -141,7 +143,7 @@ class StoreLists:
         counts: Counter[tuple[str, str, str]] = Counter()
         note = ""
         for topic in sorted({name for name, _ in self._reader.queues if name.startswith(DLQ_PREFIX)}):
-            page = read_page(self.source, Wanted(topic), None, _MOST_READ, Deadline(1))
+            page = read_page(self.source, Wanted(topic), None, _MOST_READ, 1)
             note = note if page.next is None else f"of each group the newest {_MOST_READ:,} at most"
             for one in page.messages:
                 about, tries = one.properties, one.record.reconsume_times
@@ -168,10 +170,10 @@ class StoreLists:
         """Find the half messages of brokers up to 4.2.0, which no queue has: their ends come after them in the log."""
         found: list[Message] = []
         ended: set[int] = set()
-        deadline = Deadline(_SECONDS_OF_HALVES)
+        last_moment = monotonic() + _SECONDS_OF_HALVES
         for offset, message in self.source.logged(Wanted(), self._reader.store.end_offset, _SPAN_OF_HALVES):
             if message is None:
-                if deadline.is_over and offset > self._reader.store.start_offset:
+                if monotonic() > last_moment and offset > self._reader.store.start_offset:
                     return found, True
             elif message.transaction in {TransactionType.COMMIT, TransactionType.ROLLBACK}:
                 ended.add(message.record.prepared_transaction_offset)

@@ -174,18 +174,6 @@ def _in_log_order(messages: "islice[Message] | list[Message]") -> list[Message]:
     return sorted(messages, key=attrgetter("record.physical_offset"))
 
 
-class Deadline:
-    """A moment at which a search stops."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the time is used up."""
-        return time.monotonic() > self._end
-
-
 class Page(NamedTuple):
     """Messages, newest first."""
 
@@ -195,14 +183,15 @@ class Page(NamedTuple):
 
 
 def read_page(  # noqa: PLR0913, PLR0917 - what is read, and three limits
-    source: Source, wanted: Wanted, before: int | None, limit: int, deadline: Deadline, room: float = math.inf
+    source: Source, wanted: Wanted, before: int | None, limit: int, seconds: float, room: float = math.inf
 ) -> Page:
     """
     Return at most *limit* messages that are stored before an offset of the log, the newest first.
 
-    The last one begins within the first *room* bytes of their records.
+    The search stops after so many *seconds*. The last message begins within the first *room* bytes of their records.
     """
     end = MAX_TIME if before is None else before
+    last_moment = time.monotonic() + seconds
     found: list[Message] = []
     page = Page(found, None)
     for offset, message in source.by_time(wanted, end, limit):
@@ -212,7 +201,7 @@ def read_page(  # noqa: PLR0913, PLR0917 - what is read, and three limits
                 break
             found.append(message)
             room -= message.record.total_size
-        if deadline.is_over:
+        if time.monotonic() > last_moment:
             page = Page(found, offset, was_cut_short=True)
             break
     source.lack_damage(found[-1].record.physical_offset if found and page.next is not None else 0, end)

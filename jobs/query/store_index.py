@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, entries_under
 from jobs.query.source import Check, KeyFact, Origin
-from jobs.query.store_log import Span, holding
+from jobs.query.store_log import Span
 from jobs.query.store_reader import StoreReader
 from jobs.store.rocksdb import Database, rows_under
 from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
@@ -204,7 +204,7 @@ class StoreIndex:
     def _find_uncovered(self, span: Span, wanted: KeyWanted, given: Counter[int]) -> Iterator[Message]:
         """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
         few = few_records(self._reader, span)
-        records = few if few is not None else (one.record for one in self._store.search(holding(wanted.key), span))
+        records = few if few is not None else (one.record for one in self._store.search(wanted.key, span))
         # Places are kept, not messages of any size. The message that the next file begins with may have its first
         # entries in a file that is lost.
         places = [*(record.physical_offset for record in records), span.end]

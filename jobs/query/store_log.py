@@ -44,31 +44,25 @@ class RecordBlock(NamedTuple):
     sizes: Sequence[int]
 
 
-Sieve = Callable[[RecordBlock], Iterator[int]]  # yields which records of a block are worth decoding, ascending
-
-
-def holding(text: str) -> Sieve:
-    """Return the sieve that keeps records that *text* is in."""
+def _holding(block: RecordBlock, text: str) -> Iterator[int]:
+    """Yield which records of a block *text* is in, ascending."""
     needle = text.encode("utf-8", "replace")
     if not needle or "\N{REPLACEMENT CHARACTER}" in text:  # malformed bytes, as stored, cannot be looked for
-        return lambda block: iter(range(len(block.positions)))
-
-    def sieve(block: RecordBlock) -> Iterator[int]:
-        place = block.data.find(needle)
-        while place >= 0:
-            number = bisect_right(block.positions, place) - 1
-            if number >= 0 and place < block.positions[number] + block.sizes[number]:
-                yield number
-                place = block.positions[number] + block.sizes[number] - 1
-            place = block.data.find(needle, place + 1)
-
-    return sieve
+        yield from range(len(block.positions))
+        return
+    place = block.data.find(needle)
+    while place >= 0:
+        number = bisect_right(block.positions, place) - 1
+        if number >= 0 and place < block.positions[number] + block.sizes[number]:
+            yield number
+            place = block.positions[number] + block.sizes[number] - 1
+        place = block.data.find(needle, place + 1)
 
 
 def search(
-    store: StoreReader, sieve: Sieve, progress: Progress, span: Span = ALL, lose: Lose = silent
+    store: StoreReader, text: str, progress: Progress, span: Span = ALL, lose: Lose = silent
 ) -> Iterator[MessageRecord]:
-    """Yield the records of *span* that *sieve* keeps, in the order of the log; call *lose* for unreadable parts."""
+    """Yield the records of *span* that *text* is in, in the order of the log; call *lose* for unreadable parts."""
     for before, start, end in holes(store.store.segments):
         if start < span.end and end > span.start:
             lose(start, end, f"no file holds it; {before.location} ends before it")
@@ -82,7 +76,7 @@ def search(
             if isinstance(block, Piece):
                 lose(block.offset, block.end, block.reason)
                 continue
-            for number in sieve(block):
+            for number in _holding(block, text):
                 position = block.positions[number]
                 data = block.data[position : position + block.sizes[number]]
                 yield decode_record(data, 0, block.base_offset + position)

@@ -32,7 +32,7 @@ from jobs.query.source import (
     silent,
 )
 from jobs.query.store_index import StoreIndex
-from jobs.query.store_log import ALL, COMPILED_FROM, LOG_SEARCHED_UNASKED, LogQueue, Sieve, Span, holding, search
+from jobs.query.store_log import ALL, COMPILED_FROM, LOG_SEARCHED_UNASKED, LogQueue, Span, search
 from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
 from jobs.store.broker_config import BrokerConfig, broker_config, read_config
 from jobs.store.broker_config import Progress as ReaderProgress
@@ -143,9 +143,9 @@ class StoreSource(Source):
         pointed_at = [(why, sorted(set(offsets))) for why, offsets in self._lost.items()]
         return [*self._reasons, *(f"{why} ({len(found)} offsets, the first {found[0]})" for why, found in pointed_at)]
 
-    def search(self, sieve: Sieve, span: Span = ALL) -> Iterator[Message]:
-        """Yield the messages of the log itself that *sieve* keeps, in its order; note the parts that are lost."""
-        for record in search(self.reader, sieve, self._progress, span, self._lose):
+    def search(self, text: str, span: Span = ALL) -> Iterator[Message]:
+        """Yield the messages of the log itself that *text* is in, in its order; note the parts that are lost."""
+        for record in search(self.reader, text, self._progress, span, self._lose):
             yield Message(record, self.release)
 
     def _lose(self, start: int, end: int, reason: str) -> None:
@@ -161,7 +161,7 @@ class StoreSource(Source):
         if why_not:
             self.say(f"{why_not}: the log itself is searched")
         # The log is walked forwards, and answers begin with the newest: places are kept, not messages of any size.
-        messages = filter(wanted.takes, self.search(holding(wanted.key)))
+        messages = filter(wanted.takes, self.search(wanted.key))
         places = [(message.record.physical_offset, wanted.times_indexed(message)) for message in messages]
         for offset, times in reversed(places):
             found = self.by_offset(offset)
@@ -195,7 +195,7 @@ class StoreSource(Source):
             self.say("only index files were asked, not the log itself; --through-log searches it")
 
     def _logged(self, text: str) -> Iterator[Occurrence]:
-        for message in self.search(holding(text)):
+        for message in self.search(text):
             for kind in KeyKind:
                 if says(message, kind, text):
                     yield Occurrence(message, kind, self._index.leads_to(message, kind, text))
@@ -227,7 +227,7 @@ class StoreSource(Source):
     def _queues_in_log(self, topic: str) -> Mapping[int, LogQueue]:
         if topic not in self._log_queues:
             queues: dict[int, LogQueue] = {}
-            for message in self.search(holding(topic)):
+            for message in self.search(topic):
                 for unit in self._units(message.record, topic):
                     queues.setdefault(unit.queue.queue_id, LogQueue()).add(unit)
             self._log_queues[topic] = dict(sorted(queues.items()))
@@ -459,7 +459,7 @@ class StoreSource(Source):
         is_complete = bool(known) and not self.through_log and self.reader.why_not_in_rocksdb is None
         if is_complete or not self.searches_all:
             return frozenset(known)
-        return frozenset(known) | {message.topic for message in self.search(holding(""))}
+        return frozenset(known) | {message.topic for message in self.search("")}
 
     @property
     def knows_topics(self) -> bool:  # type: ignore[override]
@@ -470,7 +470,7 @@ class StoreSource(Source):
         if not self.searches_all:
             return None
         first = last = None
-        for message in self.search(holding(topic)):
+        for message in self.search(topic):
             if message.topic == topic:
                 first, last = first or message, message
         return (first, last) if first and last else None
@@ -516,7 +516,7 @@ class StoreSource(Source):
         if self.reader.store.log_size > COMPILED_FROM:
             return None
         counted = wanted._replace(key=None, tag=None, words=None)
-        return sum(self._is_listed(message, counted) for message in self.search(holding(wanted.topic or "")))
+        return sum(self._is_listed(message, counted) for message in self.search(wanted.topic or ""))
 
     def hosts(self) -> list[Host]:
         """Return the store hosts of the first record of the first and the last segment."""
@@ -612,7 +612,7 @@ class StoreSource(Source):
         """Yield messages of the log itself, as `by_time` does."""
         # A span is read forwards and given backwards. It begins at a boundary, never inside a record: the chain of
         # records from there meets the beginning of the span before, so no record is in two spans or in none.
-        sieve = holding(wanted.topic or wanted.key or wanted.tag or "")
+        text = wanted.topic or wanted.key or wanted.tag or ""
         if before >= self.reader.store.end_offset:
             self._lack_lost(is_before=False)
         for part in self._parts(wanted, before):
@@ -620,7 +620,7 @@ class StoreSource(Source):
             while end > part.start:
                 low = self._boundary_before(max(end - size, part.start))
                 kept: deque[int] = deque(maxlen=limit + 1)  # a span without boundaries may be a whole segment
-                for record in search(self.reader, sieve, silent, Span(low, end), self._lose):
+                for record in search(self.reader, text, silent, Span(low, end), self._lose):
                     if record.physical_offset < end and self._is_listed(Message(record, self.release), wanted):
                         kept.append(record.physical_offset)
                 yield from ((offset, self.by_offset(offset)) for offset in reversed(kept))

@@ -337,7 +337,7 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
     seconds: float,
 ) -> ExitCode:
     """List messages, the newest first, by their offsets in the log."""
-    from jobs.query.lookups import Deadline, position_of, read_page
+    from jobs.query.lookups import position_of, read_page
     from jobs.query.reasons import why_empty
 
     if queue_id is not None and topic is None:
@@ -346,7 +346,7 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
 
     def ask(source: Source) -> Answer:
         start = None if before is None else position_of(before)
-        page = read_page(source, wanted, start, limit, Deadline(seconds))
+        page = read_page(source, wanted, start, limit, seconds)
         if not page.messages:
             return Answer(reason=why_empty(source, wanted, page.next, start, seconds))
         stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""

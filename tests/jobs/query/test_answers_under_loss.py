@@ -21,11 +21,10 @@ from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query import lookups
-from jobs.query.lookups import Deadline, read_page
+from jobs.query.lookups import read_page
 from jobs.query.message import Wanted as Listed
 from jobs.query.place import Place, seeming_writers
 from jobs.query.source import Answer
-from jobs.query.store_log import holding
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.source.batch import RocketmqReader
@@ -54,7 +53,7 @@ _QUESTIONS = 16  # of each kind
 
 
 def _questions(source: StoreSource, random: Random) -> Iterator[partial[Answer]]:
-    messages = list(source.search(holding("")))
+    messages = list(source.search(""))
     for message in random.sample(messages, min(_QUESTIONS, len(messages))):
         topic, record = message.topic, message.record
         yield from (partial(lookups.by_key, topic=topic, key=key, limit=None) for key in message.keys)
@@ -201,7 +200,7 @@ def test_an_answer_names_the_topics_that_runs_left_out(
     assert "some topics only" in plan(Asked(Place(lake=lake)), {}).notes[0]
     for page, is_short in (Listed(), False), (Listed(key="dup"), True), (Listed(tag="TagA"), True):
         source = open_lake(lake)
-        read_page(source, page, None, 5, Deadline(60))
+        read_page(source, page, None, 5, 60)
         assert ["some topics only" in text for text in (source.lacking if is_short else source.notes)] == [True]
         assert bool(source.lacking) is is_short
     source = open_lake(lake)

@@ -13,7 +13,7 @@ from jobs.browse.shown import Rows
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
 from jobs.query.lake_tables import LISTED
-from jobs.query.lookups import Deadline, position_of, read_page
+from jobs.query.lookups import position_of, read_page
 from jobs.query.message import MAX_TIME, Message, Wanted
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source
@@ -113,7 +113,7 @@ def test_pages_hold_every_message_once(
     found: list[int] = []
     before = None
     while True:
-        page = read_page(source, wanted, before, 7, Deadline(seconds), room)
+        page = read_page(source, wanted, before, 7, seconds, room)
         assert len(page.messages) <= 7
         assert sum(message.record.total_size for message in page.messages[:-1]) < room
         found += _offsets(page.messages)
@@ -141,7 +141,7 @@ def test_a_histogram_counts_what_was_stored_when(both: list[Lists], records: lis
     for topic in (None, "T1"):
         times = [one.store_timestamp for one in records if topic in {None, one.topic}]
         for lists in both:
-            found = lists.histogram(Wanted(topic=topic), 60, Deadline(60))
+            found = lists.histogram(Wanted(topic=topic), 60, 60)
             assert found is not None
             counted = [0] * len(found.counts)
             for time in times:
@@ -165,7 +165,7 @@ def test_chains_of_the_index_lead_to_their_message(both: list[Lists]) -> None:
     shown: list[set[tuple[object, ...]]] = []
     for lists in both:
         shown.append(set())
-        for message in read_page(lists.source, Wanted(), None, 20, Deadline(60)).messages:
+        for message in read_page(lists.source, Wanted(), None, 20, 60).messages:
             chains = list(lists.chains(message))
             assert chains
             assert all(chain["is_longer"] or any(link.leads_here for link in chain["links"]) for chain in chains)
