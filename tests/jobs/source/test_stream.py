@@ -237,7 +237,12 @@ def test_an_idle_store_is_looked_at_seldom(tmp_path: Path, monkeypatch: pytest.M
     start = reader.initialOffset()
     end = reader.latestOffset(start, EVERYTHING)
     looks = list[int]()
-    monkeypatch.setattr(reader, "_look", lambda place, _: looks.append(place.offset))
+
+    def is_all_read(_: object, offset: int) -> bool:
+        looks.append(offset)
+        return True
+
+    monkeypatch.setattr("jobs.source.format._is_all_read", is_all_read)
     for _ in range(6):
         assert reader.latestOffset(end, EVERYTHING) == end
 
