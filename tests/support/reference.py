@@ -173,7 +173,7 @@ def _configuration() -> str:
 
 def _metrics() -> str:
     rows = [(f"`{PREFIX}_{name}`", meaning.rstrip(".")) for name, (_, meaning) in figures(Summary("", "", "")).items()]
-    intro = "`ingest --metrics FILE` writes these, each with the label `broker`, as a Prometheus text file.\n"
+    intro = "`ingest --metrics FILE` writes these as a Prometheus text file, with the labels `broker` and `store`.\n"
     return "\n".join(["## Metrics\n", intro, _table(("gauge", "means"), *rows)])
 
 
