@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from jobs.products.index.settings import Wanted
+    from rmq_formats.release import Release
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _Value = TypeVar("_Value")
@@ -176,7 +177,7 @@ def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
     return checked
 
 
-def _release(text: str) -> object:
+def _release(text: str) -> "Release":
     from jobs.store.release import given_release
 
     return given_release(text)
@@ -205,7 +206,7 @@ json_option = flag("--json as_json", "Print only JSON on standard output.")
 quiet_option = flag("--quiet -q", "Print no progress and no summary.")
 verbose_option = flag("--verbose", "Also list the evidence for the broker's release.")
 releases_option = option("--release", "X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(_releases)))
-one_release_option = option("--release", "X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(_release)))
+one_release_option = option("--release", "X.Y.Z", _RELEASE_HELP, ParsedType("release", _release))
 commitlog_option = option(
     "--commitlog", "PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", PathListType()
 )

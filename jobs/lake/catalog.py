@@ -35,15 +35,11 @@ class Statement(NamedTuple):
     text: str
 
 
-class NoSuchPlaceError(RequestError):
-    """The catalog's engine does not reach the lake's place."""
-
-
 def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table] = ()) -> Iterator[Statement]:
     """Yield the statements for the tables that the lake has, *typed* ones last; nothing without a lake."""
     if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and is_local(lake.location):
         reason = f"{lake.location}: {kind.title()} knows no paths of this machine; name the lake by its s3a:// location"
-        raise NoSuchPlaceError(reason)
+        raise RequestError(reason)
     there = [(table, snapshot) for table in (*TABLES, *typed) if (snapshot := open_table(lake, table.name)) is not None]
     name = ".".join(_quoted(part, kind) for part in schema.split("."))
     if there:

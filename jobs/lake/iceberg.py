@@ -48,18 +48,8 @@ _PROPERTIES = {
 }
 
 
-class Target(NamedTuple):
-    """A catalog, and the namespace that a lake's tables have there."""
-
-    catalog: str
-    namespace: str
-
-    def __str__(self) -> str:
-        return f"{self.catalog}.{self.namespace}"
-
-
-def target_of(text: str) -> Target:
-    """Return the target of CATALOG or CATALOG.NAMESPACE; `ValueError` when it is not configured."""
+def target_of(text: str) -> str:
+    """Return CATALOG.NAMESPACE of such a text, or of CATALOG alone; `ValueError` when it is not configured."""
     catalog, _, namespace = text.partition(".")
     if find_spec("pyiceberg") is None:
         raise SetupError("--iceberg needs pyiceberg: pip install 'rocketmq-lake[iceberg]'")
@@ -75,7 +65,7 @@ def target_of(text: str) -> Target:
             f"pyiceberg knows no catalog {catalog!r}: name it in ~/.pyiceberg.yaml, or set "
             f"PYICEBERG_CATALOG__{catalog.upper()}__URI"
         )
-    return Target(catalog, namespace or _NAMESPACE)
+    return f"{catalog}.{namespace or _NAMESPACE}"
 
 
 class Registration(NamedTuple):
@@ -85,10 +75,6 @@ class Registration(NamedTuple):
     version: int  # of the Delta table
     added: int = 0  # files
     removed: int = 0
-
-
-class RegistrationError(OSError):
-    """The catalog does not show all of the lake."""
 
 
 _Shown: TypeAlias = tuple[str | None, int]  # a Delta table, and its version; of another engine's snapshot None and -1
@@ -106,15 +92,16 @@ def _shown_of(snapshot: DeltaTable) -> _Shown:
 class Registrar:
     """Brings an Iceberg catalog up to date with a lake, as often as it is asked to."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: str) -> None:
         """Connect to nothing yet."""
         self._target = target
-        self._namespace = tuple(target.namespace.split("."))
+        self._name, *namespace = target.split(".")
+        self._namespace = tuple(namespace)
         self._catalog: Catalog | None = None
         self._shown: dict[str, _Shown] = {}  # by table, what the catalog showed last
 
     def register(self, lake: Lake, typed: Iterable[Table] = ()) -> list[Registration]:
-        """Let the catalog show each table's newest version, including *typed* ones; else raise `RegistrationError`."""
+        """Let the catalog show each table's newest version, including *typed* ones; else raise `OSError`."""
         done, refused = [], []
         try:
             catalog = self._opened(lake)
@@ -132,9 +119,9 @@ class Registrar:
             raise self._failure(lake, "; ".join(refused))
         return done
 
-    def _failure(self, lake: Lake, reason: str) -> RegistrationError:
+    def _failure(self, lake: Lake, reason: str) -> OSError:
         first = next(iter(reason.strip().splitlines()), "")
-        return RegistrationError(
+        return OSError(
             f"Iceberg catalog {self._target}: not up to date with {lake.location}: {first}; the Delta tables are "
             f"complete, and the next command with --iceberg {self._target} registers what is missing"
         )
@@ -145,7 +132,7 @@ class Registrar:
 
             # It warns of each column that a file has no limits of, as the writer was asked to leave them out.
             logging.getLogger("pyiceberg").setLevel(logging.ERROR)
-            catalog = load_catalog(self._target.catalog, **iceberg_options(lake.location, lake.options))
+            catalog = load_catalog(self._name, **iceberg_options(lake.location, lake.options))
             if not catalog.namespace_exists(self._namespace):
                 catalog.create_namespace_if_not_exists(self._namespace)
             self._catalog = catalog
@@ -195,7 +182,7 @@ class Registrar:
             whose = f"shows {known}" if known else "is not one of rmq-lake's"
             raise UnsupportedTableError(
                 f"{'.'.join(name)} {whose}, and is left as it is: give another namespace "
-                f"(--iceberg {self._target.catalog}.NAME), or drop that table"
+                f"(--iceberg {self._name}.NAME), or drop that table"
             )
         return found
 

@@ -32,11 +32,7 @@ from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, Saved, set_properties
 from jobs.storage.locations import normalise
 from jobs.store.workers import Workers
-from rmq_formats.errors import FormatError
-
-
-class NotALake(FormatError):
-    """The location has no tables of this program."""
+from rmq_formats.errors import NotAStore
 
 
 @kept_snapshots()
@@ -49,7 +45,7 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[
     lake = Lake(normalise(location), workers.options)
     if open_table(lake, RUNS.name) is None:
         reason = "not a lake: it has no table `runs`"
-        raise NotALake(reason, None, lake.location)
+        raise NotAStore(reason, None, lake.location)
     refuse_unsupported(lake, WRITTEN_BY_RUNS)
 
     if dry_run:

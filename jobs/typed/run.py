@@ -27,7 +27,6 @@ from jobs.lake.snapshot_files import StoredFile, files, plain_batches
 from jobs.lake.snapshots import kept_snapshots, transaction_of
 from jobs.lake.superseded import ObsoleteRows
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
-from jobs.lake.upkeep import NotALake
 from jobs.store.workers import Workers
 from jobs.typed.ddl import TYPING, parse_columns
 from jobs.typed.declaration import DeclarationError, LosingError, TopicType, needs_rebuild
@@ -47,6 +46,7 @@ from jobs.typed.typings import (
     prepare,
     sweep,
 )
+from rmq_formats.errors import NotAStore
 
 _SHOWN_REASONS = 5
 _SIMILAR, _SIMILARITY = 3, 0.6  # names that are suggested for a topic that the lake does not have
@@ -137,7 +137,7 @@ def type_lake(request: TypeRequest, workers: Workers) -> Summary:
 def _messages(lake: Lake) -> DeltaTable:
     found = open_table(lake, MESSAGES.name)
     if found is None:
-        raise NotALake("not a lake: it has no table `messages`", None, lake.location)
+        raise NotAStore("not a lake: it has no table `messages`", None, lake.location)
     return found
 
 

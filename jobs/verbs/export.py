@@ -10,6 +10,7 @@ from jobs.command.answer import Answer, answer_options
 from jobs.command.configuration import ONE_SOURCE, source_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import (
+    bundled,
     commitlog_option,
     examples,
     flag,
@@ -24,8 +25,8 @@ from jobs.console.amounts import GivenTime, counted, size_text
 from jobs.console.log import say
 from jobs.console.result import ExitCode, Result, Severity, worst_met
 from jobs.launch.engine import Engine
+from jobs.query.place import Place
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.release import Release
 
 if TYPE_CHECKING:
     from jobs.export.condition import Choose
@@ -82,13 +83,10 @@ _SHOWN = 5
 @flag("--dry-run", "Show how much would be read; write nothing.")
 @engine_option
 @answer_options
+@bundled("place", Place)
 def export(  # noqa: PLR0913 - one argument an option
     *,
-    store: str | None,
-    lake: str | None,
-    commitlog: tuple[str, ...] | None,
-    broker: str | None,
-    release: str | None,
+    place: Place,
     topics: tuple[str, ...],
     since: GivenTime | None,
     until: GivenTime | None,
@@ -108,7 +106,7 @@ def export(  # noqa: PLR0913 - one argument an option
     same as text (NULL if it is not text). A body that cannot be decompressed is exported as stored, and body_error
     says why.
     """
-    if store is None and lake is None:
+    if not place.location:
         raise click.UsageError(ONE_SOURCE)
     is_streamed = str(out) == "-"
     if is_streamed and (kind not in {"ndjson", "csv"} or answer.as_json):
@@ -116,24 +114,21 @@ def export(  # noqa: PLR0913 - one argument an option
     if not is_streamed and out.exists():
         raise click.UsageError(f"--out {out}: already exists")
     refuse_reversed(since, until)
-    if is_verified and lake is None:
+    if is_verified and not place.is_lake:
         raise click.UsageError("--verify checks rows of a lake: records of a store are always checked")
     if where is not None and engine == Engine.HERE.value:
         raise click.UsageError("--where is a condition in Spark's SQL, which only --engine spark understands")
-    printed_as = Release.of(release) if release else None
     needed = Engine.SPARK.value if where is not None else engine
-    ready = start_workers(needed, *(commitlog or [store or lake or ""]), warm="jobs.export.export")
+    ready = start_workers(needed, *(place.commitlog or [place.location]), warm="jobs.export.export")
 
     # Imports run while a JVM starts.
     from jobs.export.export import Asked, Output, export, plan, why_nothing
     from jobs.export.items import TimeBounds
     from jobs.export.parts import Format
-    from jobs.query.place import Place
 
     between = TimeBounds(_explained(since), _explained(until))
     workers = ready()
     choose = None if where is None else _chooser(where)
-    place = Place(store, lake, commitlog, None, broker, printed_as)
     asked = Asked(place, topics, is_verified, between)
     planned = plan(asked, workers.options)
     if dry_run:
@@ -142,10 +137,10 @@ def export(  # noqa: PLR0913 - one argument an option
         what = f"would read at most {counted(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
         result = Result(Severity.NOT_VERIFIED, what, answer.seconds, verdict="dry run")
         values = {"files": files, "bytes": size, "format": kind, "out": str(out)}
-        answer.give(values, [f"{store or lake} → {out}: dry run, nothing is written"], result, indent=None)
+        answer.give(values, [f"{place.location} → {out}: dry run, nothing is written"], result, indent=None)
         return ExitCode.CLEAN
     output = Output(None if is_streamed else out, Format(kind), max_body_size)
-    summary = export(planned, printed_as, output, workers, choose)
+    summary = export(planned, place.release, output, workers, choose)
     severity = worst_met(gap=summary.gaps, damage=summary.damaged)
     verdict = "done" if summary.messages else "no message was found"
     verdict = verdict if severity is Severity.NOT_VERIFIED else ""
@@ -161,7 +156,7 @@ def export(  # noqa: PLR0913 - one argument an option
     }
     said = [*planned.notes, *([reason.text] if reason else [])]
     target = ("standard output" if is_streamed else out) if summary.messages else f"{out}: no file is written"
-    lines = [f"{store or lake} → {target}", *(f"  {text}" for text in said), *_left_out(summary)]
+    lines = [f"{place.location} → {target}", *(f"  {text}" for text in said), *_left_out(summary)]
     if is_streamed:  # standard output has the messages, and nothing else
         for line in () if answer.quiet else (*lines, result.line("export")):
             say(line)

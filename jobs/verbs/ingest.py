@@ -46,7 +46,6 @@ from jobs.store.store import log_directories, read_broker_conf
 from jobs.verbs.lake import Registrations, iceberg_option
 
 if TYPE_CHECKING:
-    from jobs.lake.iceberg import Target
     from jobs.lake.lake import Lake
     from jobs.store.workers import Workers
 
@@ -138,7 +137,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     follow: bool,
     every: float | None,
     until: float | None,
-    iceberg: "Target | None",
+    iceberg: str | None,
     max_rate: int | None,
     engine: str,
     metrics: Path | None,

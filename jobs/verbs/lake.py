@@ -25,7 +25,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError, NotAStore
 
 if TYPE_CHECKING:
-    from jobs.lake.iceberg import Registrar, Registration, Target
+    from jobs.lake.iceberg import Registrar, Registration
     from jobs.lake.lake import Lake
     from jobs.lake.writers import Saved
 
@@ -41,7 +41,7 @@ _PAUSE_S = 60.0  # after a failure, while a store is followed
 _LAST_S = 60.0  # for a registration that is at work when everything else is done
 
 
-def _target(text: str) -> "Target":
+def _target(text: str) -> str:
     if not _CATALOG.fullmatch(text):
         raise ValueError(f"{text!r}: the name of a catalog, and of a namespace after a dot")
     from jobs.lake.iceberg import target_of
@@ -61,7 +61,7 @@ iceberg_option = option(
 class Registrations:
     """Registers a lake in a catalog, if there is one to do it in; a failure waits until everything else is done."""
 
-    def __init__(self, target: "Target | None") -> None:
+    def __init__(self, target: str | None) -> None:
         """Without a *target* nothing is done."""
         self._target = target
         self._registrar: Registrar | None = None
@@ -148,7 +148,7 @@ def _checked(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
 )
 @iceberg_option
 @answer_options
-def catalog(*, lake: str, kind: str, schema: str, iceberg: "Target | None", answer: Answer) -> ExitCode:
+def catalog(*, lake: str, kind: str, schema: str, iceberg: str | None, answer: Answer) -> ExitCode:
     """
     Print SQL statements that register every table of LAKE in a catalog.
 
@@ -175,7 +175,7 @@ def catalog(*, lake: str, kind: str, schema: str, iceberg: "Target | None", answ
     return ExitCode.CLEAN
 
 
-def _register(lake: "Lake", target: "Target", answer: Answer) -> ExitCode:
+def _register(lake: "Lake", target: str, answer: Answer) -> ExitCode:
     """Register a lake in an Iceberg catalog, and say what that added and removed there."""
     registrations = Registrations(target)
     done = registrations.register(lake)
@@ -207,7 +207,7 @@ def _register(lake: "Lake", target: "Target", answer: Answer) -> ExitCode:
 @engine_option
 @answer_options
 def optimize(  # noqa: PLR0913 - a command's options
-    *, lake: str, dry_run: bool, heal: bool, iceberg: "Target | None", engine: str, answer: Answer
+    *, lake: str, dry_run: bool, heal: bool, iceberg: str | None, engine: str, answer: Answer
 ) -> ExitCode:
     """
     Compact the tables of LAKE, and delete files that no version of the last seven days needs.

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC
-from functools import partial, wraps
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -19,6 +19,7 @@ from jobs.command.options import (
     NOT_NEGATIVE,
     ZONE,
     broker_conf_option,
+    bundled,
     commitlog_option,
     composed,
     examples,
@@ -57,7 +58,7 @@ from jobs.query.source import (
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.file import KeyKind
 from rmq_formats.indexfile.layout import Geometry
-from rmq_formats.release import NEWEST, Release
+from rmq_formats.release import NEWEST
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
@@ -94,36 +95,26 @@ class Options(NamedTuple):
         )
 
 
-def _with_options(command: _Command) -> _Command:
-    """Give the command the options of all queries as one value."""
-
-    @wraps(command)
-    def with_options(  # noqa: PLR0913 - one argument an option
-        *,
-        hash_slots: int | None,
-        index_num: int | None,
-        release: str | None,
-        time_zone: ZoneInfo | None,
-        any_host: bool,
-        as_json: bool,
-        output: str,
-        quiet: bool,
-        body: bool,
-        charset: str,
-        bodies: Path | None,
-        **values: Any,  # noqa: ANN401 - those of the place, and of the command
-    ) -> object:
-        if (hash_slots is None) != (index_num is None):
-            raise click.UsageError("--hash-slots and --index-num belong together")
-        geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
-        named = Release.of(release) if release else None
-        given = {field.name: values.pop(field.name) for field in fields(Place) if field.name in values}
-        place = Place(**given, release=named, geometry=geometry)
-        form = form_of(output, as_json=as_json)
-        printer = closed_at_the_end(Printer(time_zone, form, quiet, bodies, charset if body else None))
-        return command(options=Options(place, printer, any_host), **values)
-
-    return cast("_Command", with_options)
+def _options(  # noqa: PLR0913 - one argument an option
+    *,
+    place: Place,
+    hash_slots: int | None,
+    index_num: int | None,
+    time_zone: ZoneInfo | None,
+    any_host: bool,
+    as_json: bool,
+    output: str,
+    quiet: bool,
+    body: bool,
+    charset: str,
+    bodies: Path | None,
+) -> Options:
+    if (hash_slots is None) != (index_num is None):
+        raise click.UsageError("--hash-slots and --index-num belong together")
+    geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
+    form = form_of(output, as_json=as_json)
+    printer = closed_at_the_end(Printer(time_zone, form, quiet, bodies, charset if body else None))
+    return Options(replace(place, geometry=geometry), printer, any_host)
 
 
 output_option = option(
@@ -153,7 +144,8 @@ _place_options = composed(
     option("--charset", "NAME", "The body's charset.", CHARSET, default="UTF-8", show_default=True),
     option("--bodies", "DIR", "Write each body into a file of DIR, decompressed.", OUTPUT_DIRECTORY),
     config_option,
-    _with_options,
+    bundled("place", Place),
+    bundled("options", _options),
 )
 
 

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -33,8 +34,10 @@ from jobs.dump.kinds import NAMES, items_of, recognise
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import SetupError
 from rmq_formats.errors import FormatError
-from rmq_formats.release import Release
 from rmq_formats.store import FileKind
+
+if TYPE_CHECKING:
+    from rmq_formats.release import Release
 
 _NEEDED = ("jinja2", "starlette", "uvicorn")  # by the pages
 
@@ -173,7 +176,7 @@ def browse(  # noqa: PLR0913 - one argument an option
     commitlog: tuple[str, ...] | None,
     broker_conf: Path | None,
     broker: str | None,
-    release: str | None,
+    release: "Release | None",
 ) -> ExitCode:
     """
     Serve read-only pages of a store or a lake on 127.0.0.1: files, messages, topics, groups, tables.
@@ -187,5 +190,4 @@ def browse(  # noqa: PLR0913 - one argument an option
     from jobs.query.place import Place
 
     store, lake = (None, location) if is_lake(location, file_system_options()) else (location, None)
-    named = Release.of(release) if release else None
-    return serve(Place(store, lake, commitlog, broker_conf, broker, named), port, opens=not no_open)
+    return serve(Place(store, lake, commitlog, broker_conf, broker, release), port, opens=not no_open)

@@ -19,7 +19,7 @@ from pyiceberg.catalog import load_catalog
 from jobs.console.result import ExitCode
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.lake.iceberg import Registrar, Target
+from jobs.lake.iceberg import Registrar
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError
 from jobs.lake.upkeep import optimize
@@ -269,7 +269,7 @@ def test_keys_from_each_place_fill_a_lake_with_spark(place: str, on_s3: Uploaded
     assert without_secrets(report, lake, written.out, written.err, answered.out, answered.err, *tables)
 
 
-HERE = Target("here", "rocketmq")
+HERE = "here.rocketmq"
 
 
 def test_a_lake_on_s3_is_registered_with_its_own_settings_and_no_key_is_stored(

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from jobs.command.cli import main
 from jobs.console.amounts import size_text
-from jobs.console.result import ExitCode
-from jobs.lake.catalog import CatalogKind, NoSuchPlaceError, statements
+from jobs.console.result import ExitCode, RequestError
+from jobs.lake.catalog import CatalogKind, statements
 from jobs.lake.lake import Lake, views
 from jobs.lake.tables import MESSAGES, TABLES
 from tests.golden import SITUATIONS, StoreOf, release_of
@@ -101,7 +101,7 @@ def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Pat
 
 @pytest.mark.parametrize("kind", [CatalogKind.GLUE, CatalogKind.UNITY])
 def test_a_catalog_in_a_cloud_knows_no_path_of_this_machine(kind: CatalogKind, lake: Path) -> None:
-    with pytest.raises(NoSuchPlaceError, match="s3a://"):
+    with pytest.raises(RequestError, match="s3a://"):
         list(statements(Lake(str(lake)), kind, "brokers"))
 
 

@@ -37,10 +37,11 @@ from jobs.lake.runs import (
 )
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
-from jobs.lake.upkeep import NotALake, optimize
+from jobs.lake.upkeep import optimize
 from jobs.store.record_places import Fingerprint
 from jobs.store.workers import Item, OneByOne, Result
 from rmq_formats.arrow import column
+from rmq_formats.errors import NotAStore
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, leftovers, raw_rows, rows_of
 
@@ -355,7 +356,7 @@ def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(broker: Broker, tmp_p
 
 
 def test_optimize_of_what_is_no_lake_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NotALake):
+    with pytest.raises(NotAStore):
         optimize(str(tmp_path), OneByOne())
 
     assert list(tmp_path.iterdir()) == []
