@@ -244,7 +244,6 @@ def _is_of_service(variable: str) -> bool:
 
 
 def _read(parameter: click.Parameter) -> Sequence[str]:
-    """Return the environment variables that a parameter reads."""
     return [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ()
 
 

@@ -168,8 +168,6 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
-    """Return the text as it is, once *check* has not refused it."""
-
     def checked(text: str) -> str:
         check(text)
         return text

@@ -153,7 +153,6 @@ def _lacks_tables(root: Path) -> str | None:
 
 
 def _lacks_both(root: Path) -> str | None:
-    """Return the problem if a directory is neither a lake nor a store."""
     if _lacks_tables(root) is None or _lacks_store(root) is None:
         return None
     return "neither a RocketMQ store (commitlog, consumequeue, index) nor a lake (Delta tables)"

@@ -162,7 +162,6 @@ def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
 
 
 def _what_spark_ran() -> str:
-    """Return how many tasks and ranges Spark ran since the last call."""
     from jobs.store.spark_workers import taken_counts
 
     tasks, ranges = taken_counts()

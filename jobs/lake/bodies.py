@@ -84,7 +84,6 @@ def is_to_inflate(rows: pa.RecordBatch) -> NDArray[np.bool_]:
 
 
 def _with_inflated(rows: pa.RecordBatch, found: dict[int, Body]) -> pa.RecordBatch:
-    """Append both columns: the bodies that were *found*, by their rows."""
     inflated: list[bytes | None] = [None] * rows.num_rows
     errors: list[str | None] = [None] * rows.num_rows
     for row, body in found.items():

@@ -217,7 +217,6 @@ def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its comm
 
 
 def _replacement(lake: Lake, snapshot: DeltaTable, new: Commit, known: Table) -> int:
-    """Commit files in the place of all that a table has."""
     location = lake.locate(new.table.name)
     if needs_spark(snapshot):
         raise UnsupportedTableError(

@@ -92,7 +92,6 @@ def _newest_checkpoint(names: Iterable[str], version: int) -> list[str]:
 
 
 def _checkpoint_actions(lake: Lake, path: str) -> Iterator[LogAction]:
-    """Yield a checkpoint's actions on files, those of its sidecars included."""
     for action in _lines(lake, path) if path.endswith(".json") else _parquet_actions(lake, path):
         yield action
         sidecar = action.get("sidecar")

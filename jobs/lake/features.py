@@ -163,7 +163,6 @@ def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
 
 
 def _is_ours(written: frozenset[str], table: Table, protocol: LogAction, metadata: LogAction) -> bool:
-    """Return whether a table of this protocol and metadata has nothing that we do not write."""
     if not written.issuperset((*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ()))):
         return False
     columns = _columns(Schema.from_json(metadata["schemaString"]), metadata["partitionColumns"], table)
@@ -175,7 +174,6 @@ def _is_mapped(configuration: Mapping[str, str | None]) -> bool:
 
 
 def _columns(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator[str]:
-    """Yield the problems of a table's columns."""
     yield from _layout(schema, partitions, table)
     for field in schema.fields:
         yield from (f"{what}: {field.name}" for key, what in _EXPRESSIONS.items() if key in field.metadata)

@@ -56,8 +56,6 @@ _BUT_BODIES = [field.name for field in STORED_MESSAGES.schema if field.name != "
 
 
 class _Group(NamedTuple):
-    """Some records of the log that follow each other."""
-
     start: int  # where the piece of the first one begins
     end: int
     records: pa.RecordBatch  # those whose bodies are right
@@ -238,7 +236,6 @@ def _between(store_id: str, start: int, end: int) -> pc.Expression:
 
 
 def _near_each_other(ordered: pa.Table | pa.RecordBatch) -> Iterator[Records]:
-    """Yield rows that lie near each other as records in one buffer."""
     for start in range(0, ordered.num_rows, _AT_ONCE):
         rows, first = ordered.slice(start, _AT_ONCE).to_pylist(), 0
         for at in range(1, len(rows) + 1):

@@ -211,7 +211,6 @@ def _brought_up(registered: "IcebergTable", lake: Lake, table: Table, snapshot: 
 
 
 def _described(registered: "IcebergTable", transaction: "Transaction", path: str) -> "DataFile":
-    """Return a file as Iceberg describes it, by its footer."""
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, parquet_file_to_data_file
 
     try:
@@ -322,7 +321,6 @@ def _manifests(registered: "IcebergTable", snapshots: "Iterable[Snapshot]") -> I
 
 
 def _arrow_schema(snapshot: DeltaTable) -> pa.Schema:
-    """Return the columns of a Delta table, their comments as Iceberg's."""
     comments = {field.name: comment_of(field) for field in snapshot.schema().fields}
     return pa.schema(
         [

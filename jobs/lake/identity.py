@@ -169,7 +169,6 @@ def _newest_of_label_first(stores: Sequence[KnownStore], broker: str) -> list[Kn
 
 
 def _owners(lake: Lake, firsts: Sequence[_FirstRecord]) -> set[str]:
-    """Return the ids of the stores that have a row for one of the records."""
     where = ds.field("physical_offset").isin([record.physical_offset for _, record in firsts])
     found = rows(lake, MESSAGES.name, ("store_id", *_IDENTITY), where)
     wanted = {tuple(getattr(record, name) for name in _IDENTITY) for _, record in firsts}
@@ -177,7 +176,6 @@ def _owners(lake: Lake, firsts: Sequence[_FirstRecord]) -> set[str]:
 
 
 def _first_records(store: Store) -> Iterator[_FirstRecord]:
-    """Yield the first record of some segments, the oldest first."""
     step = max(len(store.segments) // _SAMPLED_SEGMENTS, 1)
     for segment in store.segments[::step]:
         whole = Range(

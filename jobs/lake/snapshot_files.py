@@ -181,13 +181,11 @@ def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wante
 
 
 def _may_have(group: pq.RowGroupMetaData, wanted: Limits) -> bool:
-    """Return whether rows of a row group may have such values."""
     limits = _limits(group, wanted)
     return all(known.min <= wanted[name][1] and known.max >= wanted[name][0] for name, known in limits.items())
 
 
 def _limits(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.Statistics]:
-    """Return the statistics of those columns whose least and greatest value a row group knows."""
     columns = [group.column(number) for number in range(group.num_columns)] if names else []
     known = {column.path_in_schema: column.statistics for column in columns if column.path_in_schema in names}
     return {name: limits for name, limits in known.items() if limits is not None and limits.has_min_max}

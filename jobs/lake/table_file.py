@@ -234,7 +234,6 @@ def is_compressible(bodies: pa.Array) -> bool:
 
 
 def _leaves(path: str, type_: pa.DataType) -> Iterator[str]:
-    """Yield the Parquet columns that a column of a table consists of."""
     if pa.types.is_map(type_):
         yield f"{path}.key_value.key"
         yield from _leaves(f"{path}.key_value.value", type_.item_type)
@@ -258,7 +257,6 @@ def _repeated(table: Table) -> Iterator[str]:
 
 
 def _statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, object]:
-    """Return Delta's statistics of a file, from its own footer."""
     low: dict[str, object] = {}
     high: dict[str, object] = {}
     nulls: dict[str, int] = {}

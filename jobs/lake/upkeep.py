@@ -106,7 +106,6 @@ def maintain_tables(lake: Lake, manifest: Manifest) -> list[Exception]:
 
 @contextmanager
 def _noted(errors: list[Exception]) -> Iterator[None]:
-    """Add errors of storage, Delta's log and Parquet files to *errors*."""
     try:
         yield
     except (OSError, DeltaError, pa.ArrowException) as error:  # any: the run, which is committed, reports it

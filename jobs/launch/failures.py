@@ -83,7 +83,6 @@ def _is_lost_connection(error: BaseException) -> bool:
 
 
 def _of_worker_process(lines: Sequence[str]) -> str | None:
-    """Return how a worker's Python has died, or why it did not start."""
     if any(_DEAD_WORKER in line for line in lines):
         return "a worker's process died, killed from outside or for want of memory; the system's log knows more"
     missing = next((found[1] for line in lines if (found := _NO_PYTHON.search(line))), None)

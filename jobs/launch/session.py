@@ -127,7 +127,6 @@ def _start(  # noqa: PLR0913 - what a session may be like
     lasts: bool = False,
     s3: bool = False,
 ) -> None:
-    """Start a JVM where this process has none."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         # The user's own spark-submit has started this driver, with `jobs/main.py` alone.
         context, archive = SparkContext.getOrCreate(), code_archive()

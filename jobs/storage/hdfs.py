@@ -49,8 +49,6 @@ for _handler in (HTTPHandler, HTTPSHandler, HTTPRedirectHandler, HTTPDefaultErro
 
 
 class _Refused(Exception):
-    """A node has answered with an exception of its own."""
-
     def __init__(self, name: str, message: str) -> None:
         super().__init__(name, message)
         self.name = name
@@ -72,8 +70,6 @@ def name_nodes(location: str, options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class _HdfsReader(Reader):
-    """A file of HDFS as long as it was when it was opened."""
-
     def __init__(self, nodes: Sequence[str], location: str) -> None:
         self._nodes = nodes
         self._location = location

@@ -132,7 +132,6 @@ class LocalReader(Reader):
             return self.size if error.errno == errno.ENXIO else position
 
     def _cached(self, position: int, buffer: memoryview) -> int:
-        """Read from the page cache, up to the first page that is not in it."""
         try:
             return os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT)
         except (OSError, AttributeError):  # nothing is cached, or this system cannot tell

@@ -47,8 +47,6 @@ _Calls = Callable[[Callable[[], Any]], Any]  # makes a call of pyarrow's, more t
 
 
 class _ArrowReader(Reader):
-    """A file of a pyarrow file system."""
-
     def __init__(self, file: "NativeFile", size: int, calls: _Calls) -> None:
         self._file = file
         self._calls = calls

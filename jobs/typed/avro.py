@@ -242,7 +242,6 @@ def _decimal(type_: pa.DataType) -> Callable[[bytes], Decimal]:
 
 
 def _blocks(body: bytes, at: int, read_item: Callable[[int], int]) -> int:
-    """Read blocks of items, and return the byte after the last one."""
     while True:
         begin = at
         count, at = _long(body, at)

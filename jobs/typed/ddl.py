@@ -76,8 +76,6 @@ def _fields(type_: pa.DataType) -> list[pa.Field]:
 
 
 class _Parser:
-    """The words of a text, one after the other."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -172,7 +170,6 @@ class _Parser:
             raise self._error(repr(wanted))
 
     def _takes(self, wanted: str) -> bool:
-        """Read the next word where it is the one that is wanted."""
         found = _TOKEN.match(self._text, self._at)
         if found is None or found[1] is not None or found[0].strip().lower() != wanted:
             return False

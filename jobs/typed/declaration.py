@@ -168,7 +168,6 @@ class _Declared:
         return found
 
     def _several(self) -> TopicType:
-        """Return a topic of several types."""
         by = str(self._values.get("by", ""))
         source, _, name = by.partition(" ")
         types = self._values.get("types")
@@ -317,7 +316,6 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
 
 
 def _about(columns: Mapping[str, object], named: object) -> object:
-    """Return the part of a declaration that names these columns."""
     if isinstance(named, Mapping):
         return {name: source for name, source in named.items() if name in columns}
     return {one for one in named if one.partition("=")[0] in columns} if isinstance(named, list) else named

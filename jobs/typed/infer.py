@@ -216,7 +216,6 @@ def infer(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
 
 
 def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ...]]:
-    """Return the type, and the names of fields that can be no column."""
     columns: list[pa.Field] = []
     sources: dict[str, str] = {}
     left_out = []

@@ -145,8 +145,6 @@ _ReadMessage = Callable[[bytes, int, int], dict[str, Any]]  # of a body, between
 
 
 class _Body:
-    """The reading of a message and of those in it."""
-
     def __init__(self, descriptor: Descriptor) -> None:
         self.left: dict[str, Value]  # gets the fields of a body that are not declared, by their paths
         self.fields, self.read = self._message(descriptor, (), "$")
@@ -239,7 +237,6 @@ def _check(fields: _Fields, found: Mapping[str, object], end: int) -> None:
 
 
 def _skipped(body: bytes, at: int, tag: int) -> int:
-    """Return the byte after a field that is not declared."""
     groups: list[int] = []  # numbers of the groups that are open: each must end with its own, and only then is it over
     while True:
         number, wire_type = tag >> 3, tag & 7
@@ -272,7 +269,6 @@ def _example(data: bytes, wire_type: int) -> Value:
 
 
 def _proven(message: Descriptor) -> Callable[[bytes], bytes]:
-    """Return a conversion that returns the bytes of a message, or refuses them."""
     of = GetMessageClass(message)
 
     def convert(inner: bytes) -> bytes:

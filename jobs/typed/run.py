@@ -355,7 +355,6 @@ def _summary(topic: _Topic, done: TypedFile, retried: TypedFile, before: Typing)
 
 
 def _new_columns(topic: _Topic, before: Typing) -> Iterator[str]:
-    """Yield the columns that the tables of a topic did not have before."""
     known = before.topics.get(topic.type.topic, NEVER_TYPED).tables
     for table, columns in topic.state.tables.items():
         if table in known:
@@ -364,7 +363,6 @@ def _new_columns(topic: _Topic, before: Typing) -> Iterator[str]:
 
 
 def _absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:
-    """Return what the lake knows of topics that it has no message of."""
     config = open_table(lake, BROKER_CONFIG.name)
     names: set[str] = set()
     if config is not None:

@@ -202,12 +202,10 @@ def _names(by: str, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, Refusal]]
 
 
 def _fitting_rows(rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> pa.Array:
-    """Return the numbers of the rows that are not refused."""
     return pa.array(np.delete(np.arange(rows.num_rows), list(refusals)))
 
 
 def _results(reader: Reader, rows: pa.RecordBatch) -> Typed:
-    """Return the rows, or the refusals, of messages."""
     errors, bodies = rows.column(BODY_ERROR), _bodies(rows)
     unread = pc.or_(bodies.is_null(), errors.is_valid())
     if not unread.true_count:
@@ -231,6 +229,5 @@ def _as_read(dead: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _bodies(rows: pa.RecordBatch) -> pa.Array:
-    """Return the bodies as they were sent; as they are stored where they cannot be decompressed."""
     inflated = rows.column(BODY_INFLATED)
     return pc.coalesce(inflated, rows.column("body")) if inflated.null_count < len(inflated) else rows.column("body")

@@ -176,7 +176,6 @@ def _explained(given: GivenTime | None) -> int | None:
 
 
 def _chooser(where: str) -> "Choose":
-    """Return the function that chooses rows, by Spark."""
     from jobs.export.condition import chooser
     from jobs.launch.session import spark_session
 

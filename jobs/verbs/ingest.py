@@ -212,7 +212,6 @@ Done = tuple[Summary, Mapping[str, str]]  # the outcome, and the settings of fil
 
 
 def _once(request: IngestRequest, asked: str) -> Done:
-    """Do a run if the store has news."""
     look = Look(request)
     seen = look.nothing_new()
     if seen is not None:
@@ -287,7 +286,6 @@ def _follow(
     until: float | None,
     after: Callable[[Summary, Summary, Mapping[str, str]], None],
 ) -> Done:
-    """Do runs until stopped."""
     _load_arrow()
     from jobs.console.progress import Progress, Work
     from jobs.ingest.follow import Follower, Pace, Stop

@@ -176,7 +176,6 @@ def catalog(*, lake: str, kind: str, schema: str, iceberg: str | None, answer: A
 
 
 def _register(lake: "Lake", target: str, answer: Answer) -> ExitCode:
-    """Register a lake in an Iceberg catalog, and say what that added and removed there."""
     registrations = Registrations(target)
     done = registrations.register(lake)
     registrations.raise_failure()
@@ -247,7 +246,6 @@ def _text(saved: "Saved", *, dry_run: bool) -> str:
 
 
 def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
-    """Put lost transactions back, or say which ones would be."""
     from jobs.lake.integrity import lost_transactions, put_back
     from jobs.lake.lake import Lake
 
@@ -351,7 +349,6 @@ def restore(  # noqa: PLR0913 - one argument an option
 
 
 def _before_start(out: Path) -> Iterator[str]:
-    """Yield the lines that say what to do before a broker starts on the restored store."""
     yield from Step("compare its log, queues and index files", (f"{program()} verify {quote(str(out))}",)).lines()
     user = out.stat().st_uid
     words = f"the files belong to user {user}; give them to the user of the broker, and only then start it"

@@ -165,7 +165,6 @@ def _opened(options: Options) -> Iterator[Sequence[Source]]:
 
 
 def _limit(default: int, *, least: int = 0) -> Callable[[_Command], _Command]:
-    """Return the option that says how many messages are printed."""
     return option(
         "-m --max limit",
         "N",

@@ -284,7 +284,6 @@ def _give(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
 
 
 def _refuse_for_database(store: str, out: Path, how: _Form) -> None:
-    """Refuse options with which no database can be made."""
     if how.lost_only:
         raise click.UsageError("--lost-only keeps files that are right; a database is made as one: leave it out")
     if how.wants_install:
@@ -298,7 +297,6 @@ def _refuse_for_database(store: str, out: Path, how: _Form) -> None:
 
 
 def _placing(store: str, made: Path) -> Iterator[str]:
-    """Yield the commands that put a database in place: the old folder stays next to it."""
     root = Path(local_path(store)) if is_local(store) else Path("STORE")
     place, old, owner = root / made.name, root / f"{made.name}.replaced", root
     if place.exists():

@@ -132,7 +132,6 @@ def repair(  # noqa: PLR0913 - one argument an option
 
 
 def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
-    """Yield the lines that say what to do next, each with the command."""
     if summary.withheld is not None:
         yield from (
             _about_bridges(summary)

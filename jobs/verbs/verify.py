@@ -84,7 +84,6 @@ def verify(  # noqa: PLR0913 - one argument an option
 
 
 def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "Verdict") -> None:
-    """Write the findings into a lake, under its name of the store."""
     from jobs.lake.identity import identify, identify_tier
     from jobs.lake.integrity import record_findings
     from jobs.lake.lake import DEFAULT_BROKER

@@ -74,6 +74,12 @@ def test_any_toml_for_any_option_is_taken_or_refused_in_words(
     ("text", "said"),
     [
         (f"limit = {'[' * 5000}{']' * 5000}", "too deep"),
+        ("hash-slots = 0", "0 is not in the range"),
+        ("[verify]\nhash_slots = 1", "unknown key verify.hash_slots; did you mean hash-slots?"),
+        ("[verfy]\nhash-slots = 1", "unknown key [verfy]"),
+        ('lake = "/lake"', "lake is for single verbs: put it into their tables, such as [ingest]"),
+        ('time-zone = "Mars/Olympus"', "no time zone is named 'Mars/Olympus'"),
+        ("limit = ", "Invalid value"),
         ("limit = [1, 2]", "limit is one integer range, not a list"),
         ("limit = 1979-05-27", "limit is one integer range, not '1979-05-27'"),
         ("verify = 5", "verify is a table, not '5'"),

@@ -357,18 +357,6 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(probe: Probe, own: signal.Handler
         signal.signal(signal.SIGINT, before[0])
 
 
-@pytest.mark.parametrize("verb", ["inspect", "dump"])
-def test_a_reader_that_has_seen_enough_is_no_failure(verb: str, tmp_path: Path) -> None:
-    store = write_store(tmp_path / "store", stored([Sent(body=b"x") for _ in range(300)]))
-    place = store if verb == "inspect" else next((store / "commitlog").iterdir())
-    command = [sys.executable, "-m", "jobs.main", verb, str(place)]
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as pipe:
-        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (ExitCode.CLEAN, "")
-
-
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_closed_standard_stream_is_like_one_that_nobody_reads(number: int, tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", stored([Sent(body=b"x")]))

@@ -189,15 +189,6 @@ def test_colours_are_for_terminals_that_want_them(golden: StoreOf) -> None:
     assert piped.splitlines() == left.splitlines()
 
 
-def test_no_line_is_wider_than_the_terminal(golden: StoreOf) -> None:
-    store = golden("b551-base")
-    seen = in_terminal("inspect", store, COLUMNS="80")
-    lines = re.sub(r"\r[^\r\n]*?\x1b\[K|\x1b\[[\d;]*m", "", seen.text).splitlines()
-
-    assert "  NEXT       # read every record" in lines
-    assert [] == [line for line in lines if len(line) > 80 and str(store) not in line]
-
-
 LONG = (
     "  GAP        index/20261120073946545: no index file has the keys of messages from offset 952 up to offset 4999, "
     "where the next one begins"

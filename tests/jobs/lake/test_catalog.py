@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pytest
@@ -28,9 +28,6 @@ from tests.support.lakes import ingest_store, raw_rows
 from tests.support.recipes import RECIPES, TEXT, Recipe, make_recipe_data, show_tables
 from tests.support.scenes import ROOT
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _FIRST = datetime(2026, 11, 18, 12, tzinfo=UTC)
 _DAYS = [_FIRST + timedelta(days=number) for number in range(3)]
 
@@ -46,7 +43,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def named(spark: "SparkSession", lake: Path) -> "Iterator[SparkSession]":
+def named(spark: SparkSession, lake: Path) -> Iterator[SparkSession]:
     with redirect_stdout(StringIO()) as printed:
         assert ExitCode.CLEAN == main(["catalog", str(lake), "--schema", "brokers"])
     for statement in printed.getvalue().split(";\n"):
@@ -56,7 +53,7 @@ def named(spark: "SparkSession", lake: Path) -> "Iterator[SparkSession]":
     spark.sql("DROP DATABASE brokers CASCADE")
 
 
-def test_spark_knows_every_table_by_its_name_with_comments(named: "SparkSession", lake: Path) -> None:
+def test_spark_knows_every_table_by_its_name_with_comments(named: SparkSession, lake: Path) -> None:
     there = {table.name for table in TABLES if (lake / table.name).is_dir()}
     tables = {row.tableName for row in named.sql("SHOW TABLES IN brokers").collect()}
     comments = {row.col_name: row.comment for row in named.sql("DESCRIBE TABLE brokers.messages").collect()}
@@ -68,14 +65,14 @@ def test_spark_knows_every_table_by_its_name_with_comments(named: "SparkSession"
     assert 60 == named.sql("SELECT * FROM brokers.messages").count()
 
 
-def test_tables_outlive_their_names(named: "SparkSession", lake: Path) -> None:
+def test_tables_outlive_their_names(named: SparkSession, lake: Path) -> None:
     named.sql("DROP TABLE brokers.messages")
 
     assert 60 == named.read.format("delta").load(str(lake / "messages")).count()
     named.sql(f"CREATE TABLE brokers.messages USING delta LOCATION '{lake}/messages'")
 
 
-def test_a_days_query_reads_a_days_files(named: "SparkSession") -> None:
+def test_a_days_query_reads_a_days_files(named: SparkSession) -> None:
     day = _DAYS[1].date()
     end = day + timedelta(days=1)
     whole = named.sql("SELECT topic, body FROM brokers.messages")
@@ -87,7 +84,7 @@ def test_a_days_query_reads_a_days_files(named: "SparkSession") -> None:
         assert (column, 20, 1) == (column, chosen.count(), len(chosen.inputFiles()))
 
 
-def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Path, spark: "SparkSession") -> None:
+def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Path, spark: SparkSession) -> None:
     from pyspark.sql.types import StructType
 
     text = {one.table: one.text for one in statements(Lake(str(lake)), CatalogKind.HIVE, "brokers")}["messages"]
@@ -127,9 +124,6 @@ def test_a_bucket_is_named_as_the_cloud_names_it(
     assert expected == made[1].text
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 VIEWS = {view.name: view for view in views()}
 
 
@@ -140,7 +134,7 @@ def rows_of_duckdb(lake: Path, name: str) -> set[tuple[object, ...]]:
         return set(engine.execute(f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown").fetchall())
 
 
-def rows_of_spark(spark: "SparkSession", lake: Path, name: str) -> set[tuple[object, ...]]:
+def rows_of_spark(spark: SparkSession, lake: Path, name: str) -> set[tuple[object, ...]]:
     for table in VIEWS[name].tables:
         spark.read.format("delta").load(str(lake / table)).createOrReplaceTempView(table)
     return {tuple(row) for row in spark.sql(f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown").collect()}
@@ -170,7 +164,7 @@ EXPECTED: list[tuple[str, str, set[tuple[object, ...]]]] = [
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("case", EXPECTED, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_a_view_has_what_the_driver_wrote_down_in_both_engines(
-    golden: StoreOf, tmp_path: Path, own_session: "SparkSession", case: tuple[str, str, set[tuple[object, ...]]]
+    golden: StoreOf, tmp_path: Path, own_session: SparkSession, case: tuple[str, str, set[tuple[object, ...]]]
 ) -> None:
     store, name, expected = case
     ingest_store(golden(store), tmp_path / "lake", release=release_of(store))
@@ -178,14 +172,10 @@ def test_a_view_has_what_the_driver_wrote_down_in_both_engines(
     assert expected == rows_of_spark(own_session, tmp_path / "lake", name)
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
 TABLE_OF = {"store": "messages", "tiered": "tiered"}
 
 
-def show(session: "SparkSession", lake: Path, table: str = "messages") -> None:
+def show(session: SparkSession, lake: Path, table: str = "messages") -> None:
     session.read.format("delta").load(str(lake / table)).createOrReplaceTempView(table)
 
 
@@ -202,7 +192,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("number", range(len(RECIPES)))
-def test_a_recipe_runs_and_finds_something(number: int, data: Path, own_session: "SparkSession") -> None:
+def test_a_recipe_runs_and_finds_something(number: int, data: Path, own_session: SparkSession) -> None:
     show_tables(own_session, data)
 
     assert RECIPES[number].rows(own_session, data) > 0
@@ -213,20 +203,17 @@ BY_CUSTOMER = [number for number, recipe in enumerate(RECIPES) if "'c3'" in reci
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("number", BY_CUSTOMER)
-def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path, own_session: "SparkSession") -> None:
+def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path, own_session: SparkSession) -> None:
     show_tables(own_session, data)
 
+    assert len(BY_CUSTOMER) == 3  # one for each engine
     assert sorted(RECIPES[number].answer(own_session, data)) == [("Orders", 0, 7, "6"), ("Orders", 0, 8, "7")]
-
-
-def test_every_engine_has_its_recipe_for_the_text_of_a_body() -> None:
-    assert len(BY_CUSTOMER) == 3
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b551-timerwheel", "b551-timerrocks"])
 def test_what_becomes_of_timer_messages_is_what_the_broker_said(
-    situation: StoreOf, name: str, tmp_path: Path, own_session: "SparkSession"
+    situation: StoreOf, name: str, tmp_path: Path, own_session: SparkSession
 ) -> None:
     """The one counted 21 that wait, the other has 21 rows for them in RocksDB; ten of them are rolled."""
     ingest_store(situation(name) / "store", tmp_path / "lake", "b")
@@ -237,7 +224,7 @@ def test_what_becomes_of_timer_messages_is_what_the_broker_said(
 
 
 def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
-    situation: StoreOf, tmp_path: Path, own_session: "SparkSession"
+    situation: StoreOf, tmp_path: Path, own_session: SparkSession
 ) -> None:
     """The broker has compacted up to 161, in its own time; the log goes on to 169."""
     ingest_store(situation("b551-compaction") / "store", tmp_path / "lake", "b")
@@ -254,7 +241,7 @@ def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
 @pytest.mark.sample(0, always=["1"])
 @pytest.mark.parametrize("expired", [0, 1])
 def test_the_log_of_a_broker_and_its_tier_are_its_full_history_once(
-    situation: StoreOf, expired: int, tmp_path: Path, own_session: "SparkSession"
+    situation: StoreOf, expired: int, tmp_path: Path, own_session: SparkSession
 ) -> None:
     place = Path(shutil.copytree(situation("b550-tiered"), tmp_path / "place"))
     ingest_store(place / "store", tmp_path / "history", "b")
@@ -282,7 +269,7 @@ def test_no_recipe_reads_files_that_the_table_may_no_longer_have() -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b551-types", "b514-types"])
 def test_no_queue_offset_of_a_healthy_store_is_missing(
-    golden: StoreOf, name: str, tmp_path: Path, own_session: "SparkSession"
+    golden: StoreOf, name: str, tmp_path: Path, own_session: SparkSession
 ) -> None:
     """A batch in one record has several of them."""
     ingest_store(golden(name), tmp_path / "lake")
@@ -294,7 +281,7 @@ def test_no_queue_offset_of_a_healthy_store_is_missing(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b551-transrocks", "b551-base"])
 def test_transactions_that_were_never_committed_are_those_of_the_view(
-    situation: StoreOf, golden: StoreOf, name: str, tmp_path: Path, own_session: "SparkSession"
+    situation: StoreOf, golden: StoreOf, name: str, tmp_path: Path, own_session: SparkSession
 ) -> None:
     ingest_store(situation(name) / "store" if name in SITUATIONS else golden(name), tmp_path / "lake")
     show(own_session, tmp_path / "lake")

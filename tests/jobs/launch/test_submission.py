@@ -172,7 +172,8 @@ def test_the_first_run_records_the_class_archive_and_the_second_uses_it(cache: P
     assert second.recording is None
 
 
-def test_a_recording_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
+def test_a_recording_that_was_killed_is_begun_anew_and_other_jars_are_another_archive(tmp_path: Path) -> None:
+    """A JVM refuses an archive whose class path has changed; it would be slow for ever."""
     spark_home = tmp_path / "spark"
     (spark_home / "jars").mkdir(parents=True)
     flag, killed = class_archive(tmp_path, spark_home)
@@ -180,17 +181,8 @@ def test_a_recording_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
     os.utime(killed, (0, 0))
 
     assert (flag, killed) == class_archive(tmp_path, spark_home)
-
-
-def test_another_set_of_jars_is_another_archive(tmp_path: Path) -> None:
-    """A JVM refuses an archive whose class path has changed; it would be slow for ever."""
-    spark_home = tmp_path / "spark"
-    (spark_home / "jars").mkdir(parents=True)
-    before = class_archive(tmp_path, spark_home)
-
     (spark_home / "jars" / "new.jar").write_bytes(b"")
-
-    assert before != class_archive(tmp_path, spark_home)
+    assert (flag, killed) != class_archive(tmp_path, spark_home)
 
 
 def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
