@@ -4,15 +4,15 @@ import json
 import os
 import re
 import resource
-import struct
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from pathlib import Path
 from random import Random
 
 import duckdb
 import pyarrow as pa
 import pytest
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from fastavro import parse_schema, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,38 +136,26 @@ _PIECES = (
 _OF_ORDERS = parse_columns("id bigint, name string, price double")
 
 
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 127:
-        found.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*found, number])
+_SCHEMA = test_avro.schema_of(id="long", name="string", price="double")
 
 
-def _avro(number: int, name: bytes = b"name \xc3\xbc") -> bytes:
-    return _varint(2 * number) + _varint(2 * len(name)) + name + struct.pack("<d", number / 4)
+def _avro(number: int) -> bytes:
+    buffer = BytesIO()
+    values = {"id": number, "name": "name ü", "price": number / 4}
+    schemaless_writer(buffer, parse_schema(json.loads(_SCHEMA)), values)
+    return buffer.getvalue()
 
 
-def _protobuf(number: int, name: bytes = b"name \xc3\xbc") -> bytes:
-    return b"\x08" + _varint(number) + b"\x12" + _varint(len(name)) + name + b"\x19" + struct.pack("<d", number / 4)
-
-
-def _descriptors() -> bytes:
-    file = FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
-    order = file.message_type.add(name="Order")
-    for number, (name, type_) in enumerate((("id", "INT64"), ("name", "STRING"), ("price", "DOUBLE")), 1):
-        order.field.add(name=name, number=number, type=FieldDescriptorProto.Type.Value(f"TYPE_{type_}"), label=1)
-    return bytes(FileDescriptorSet(file=[file]).SerializeToString())
-
-
-_FIELDS = [{"name": name, "type": type_} for name, type_ in (("id", "long"), ("name", "string"), ("price", "double"))]
 FORMATS: Mapping[str, tuple[BodyFormat, Callable[[int], bytes]]] = {  # and how a body of each is made
     "json": (
         JSON,
         lambda number: b'{"id": %d, "name": "name %d \xc3\xbc", "price": %d.25, "more": [1, {}]}' % ((number,) * 3),
     ),
-    "avro": (avro_format({None: json.dumps({"type": "record", "name": "Order", "fields": _FIELDS})}), _avro),
-    "protobuf": (protobuf_format(_descriptors(), "shop.Order"), _protobuf),
+    "avro": (avro_format({None: _SCHEMA}), _avro),
+    "protobuf": (
+        protobuf_format(test_protobuf.DESCRIPTORS, "shop.Order"),
+        lambda number: bytes(test_protobuf.ORDER(i8=number, s="name ü", d=number / 4).SerializeToString()),
+    ),
     "text": (
         text_format(r"(?P<id>[^ ]*) (?P<name>[^ ]*) (?P<price>[^ ]*)"),
         lambda number: b"%d name\xc3\xbc %d.25" % (number, number),
@@ -195,7 +183,8 @@ def test_each_of_many_bodies_is_a_row_or_a_dead_letter(name: str, count: int, tm
     bodies = (good(number) if number % 2 else _mutated(good(number), random) for number in range(count))
     placed = [record.physical_offset for record in broker.append(a_record(body) for body in bodies)]
     ingest_store(broker.root, tmp_path / "lake")
-    declared = TopicType("Orders", format_, _OF_ORDERS)
+    sources = {"id": "i8", "name": "s", "price": "d"} if name == "protobuf" else {}
+    declared = TopicType("Orders", format_, _OF_ORDERS, sources)
     (summary,) = type_lake(TypeRequest(Lake(str(tmp_path / "lake")), (declared,)), OneByOne()).topics
 
     rows = table_of(tmp_path / "lake" / "typed" / "Orders", ["physical_offset"]).column("physical_offset").to_pylist()

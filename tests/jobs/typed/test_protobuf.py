@@ -72,13 +72,13 @@ def _descriptors() -> bytes:
     return bytes(found.SerializeToString())
 
 
-_SET = _descriptors()
-_COLUMNS = columns_of(_SET, "shop.Order")
-_READER = protobuf_format(_SET, "shop.Order").reader(_COLUMNS, Times())
+DESCRIPTORS = _descriptors()
+_COLUMNS = columns_of(DESCRIPTORS, "shop.Order")
+_READER = protobuf_format(DESCRIPTORS, "shop.Order").reader(_COLUMNS, Times())
 _POOL = DescriptorPool()
-for _file in descriptor_pb2.FileDescriptorSet.FromString(_SET).file:
+for _file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS).file:
     _POOL.Add(_file)
-_ORDER: Any = GetMessageClass(_POOL.FindMessageTypeByName("shop.Order"))
+ORDER: Any = GetMessageClass(_POOL.FindMessageTypeByName("shop.Order"))
 
 
 def read(body: bytes) -> dict[str, Any] | Refusal:
@@ -169,7 +169,7 @@ def test_fields_that_are_not_declared_are_counted_with_an_example() -> None:
 
 
 def test_a_header_that_counts_fewer_indexes_than_none_is_refused() -> None:
-    first = protobuf_format(_SET, "shop.Other").reader((), Times())
+    first = protobuf_format(DESCRIPTORS, "shop.Other").reader((), Times())
 
     refused = first(pa.array([bytes.fromhex(f"00 00 00 00 07 {count}") for count in ("00", "02 00", "01")])).refusals
 
@@ -179,7 +179,7 @@ def test_a_header_that_counts_fewer_indexes_than_none_is_refused() -> None:
 def _judged(body: bytes) -> Message | None:
     """Return the message that Google's package reads; None where it reads none, or leaves a part aside."""
     try:
-        message: Message = _ORDER.FromString(body)
+        message: Message = ORDER.FromString(body)
     except DecodeError:
         return None
     size = message.ByteSize()
@@ -226,7 +226,7 @@ _DRAWN = {
     "w": st.just({"value": 7}), "l": _INT, "o": _INT,
 }  # fmt: skip
 _BODIES = st.fixed_dictionaries({}, optional=_DRAWN).map(
-    lambda fields: _ORDER(**fields).SerializeToString(deterministic=True)
+    lambda fields: ORDER(**fields).SerializeToString(deterministic=True)
 )
 _STRICTER = {
     "a field occurs twice in one message", "two fields of a oneof", "a key occurs twice in one object",
@@ -248,7 +248,7 @@ def test_a_body_is_read_as_the_package_reads_it_or_is_refused(good: bytes, at: i
             assert _judged(body) is None or found.reason in _STRICTER
             assert body is not good
         else:
-            expected = _as_columns(_ORDER.FromString(body))
+            expected = _as_columns(ORDER.FromString(body))
             ours = {**found, "m": dict(found["m"])}
             if _judged(body) is None:  # this package leaves a map's entry aside that has a field more; Java's reads it
                 assert expected["m"].items() <= ours["m"].items()
@@ -257,8 +257,8 @@ def test_a_body_is_read_as_the_package_reads_it_or_is_refused(good: bytes, at: i
 
 
 def test_a_topic_of_messages_is_typed(tmp_path: Path) -> None:
-    (tmp_path / "shop.desc").write_bytes(_SET)
-    ingested(tmp_path, _ORDER(i8=5, s="a").SerializeToString(), b"\x18", b"")
+    (tmp_path / "shop.desc").write_bytes(DESCRIPTORS)
+    ingested(tmp_path, ORDER(i8=5, s="a").SerializeToString(), b"\x18", b"")
     declared = '[topic.Orders]\nformat = "protobuf"\ndescriptors = "shop.desc"\nmessage = "shop.Order"\n'
 
     typed(tmp_path, declared)
