@@ -268,7 +268,7 @@ def _judged_by_others(run: _Run, result: SegmentDiff, last_equal: int) -> _Run:
 
 def _lacking_in_store(run: _Run, store: Store, *, has_file: bool) -> tuple[Severity, str]:
     if run.why == _UNWRITTEN or run.start >= store.end_offset:
-        return Severity.GAP, "the store's log ends before: it was cut off, cut short, or is of a replica that is behind"
+        return Severity.GAP, "the store's log ends before: it was truncated, or is that of a replica that lags"
     if not has_file:
         return Severity.GAP, "lost: no file of the store holds these offsets"
     return Severity.CONTRADICTION, _OTHERS

@@ -140,7 +140,9 @@ def _listening(port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise SetupError(f"port {port} of {HOST} is in use: give another --port, or none for a free one") from error
+            raise SetupError(
+                f"port {port} of {HOST} is in use: pass another --port, or omit it to use a free one"
+            ) from error
         raise OSError(error.errno, error.strerror, f"port {port} of {HOST}") from error
     return listener
 

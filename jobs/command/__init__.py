@@ -39,7 +39,7 @@ _ALL = (
     ("restore", "jobs.verbs.lake:restore", True, "Restore a store from the lake, byte for byte.",
      "The same command with --resume continues with the segments that are missing."),
     ("repair", "jobs.verbs.repair:repair", True, "Plan the repair of a store; --apply carries it out.",
-     "The same command starts again; with --undo it takes back what was done."),
+     "Run the same command again to continue, or with --undo to revert it."),
     ("diff", "jobs.verbs.verify:diff", True, "Compare a store with a lake, and explain differences."),
     ("query", "jobs.verbs.query:query", False, "Find messages as mqadmin does, with the broker down."),
     ("browse", "jobs.verbs.viewers:browse", False, "Browse a store or a lake in a local web browser.",
@@ -47,7 +47,7 @@ _ALL = (
     ("export", "jobs.verbs.export:export", True, "Export messages with decompressed bodies."),
     ("type", "jobs.verbs.type:type_bodies", True, "Turn the bodies of topics into typed tables.", _EXACT),
     ("optimize", "jobs.verbs.lake:optimize", True, "Compact a lake's tables and delete obsolete files.",
-     "Every table is whole; the same command does what is left."),
+     "Every table is complete; run the same command again to continue."),
     ("catalog", "jobs.verbs.lake:catalog", False, "Print SQL that registers a lake in a catalog."),
 )  # fmt: skip
 

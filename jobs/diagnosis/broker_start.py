@@ -62,7 +62,7 @@ _START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_to
 _WALKED = 32 << 20  # bytes that `inspect` walks unasked
 _FILE_WORDS = {"index": "index file", **dict.fromkeys(map(str, QueueKind), "queue file")}
 _QUEUE_FOLDERS = 2  # below the folder of all queues: topic and queue id
-_NOT_WALKED = "only a walk over the log shows whether the start would cut it"
+_NOT_WALKED = "only reading the whole log shows whether the start would truncate it"
 _NO_CHECKPOINT = Checkpoint(0, 0, 0)
 _NO_CONF = BrokerConf()
 
@@ -207,7 +207,7 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
     if outcome.refuses is not None:
         file, length, expected, _ = outcome.refuses
         is_named = file.rpartition("/")[2].isdigit()
-        wrong = f"{length:,} bytes long, the broker's are {expected:,}" if is_named else "no broker gives such a name"
+        wrong = f"{length:,} bytes long, the broker's are {expected:,}" if is_named else "not a name that a broker uses"
         yield f"{broker} does not start, which loses nothing: {file}: {wrong}"
         yield from (f"once that is mended, {line}" for line in start_lines(outcome.once_mended))
     if outcome.cuts_at is not None:
@@ -291,7 +291,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength
     if FileKind.CONSUME_QUEUE in undecided_sizes(store) and not conf.consume_queue_size:
         return "which size the queue files have is undecided"
     if features_of(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
-        return "the queues are in RocksDB, and starts of such brokers were not tried"
+        return "the queues are in RocksDB, and the starts of such brokers were not tested"
     if odd := doubtful_length(store, conf):
         return odd
     for segment in store.segments[-1:]:

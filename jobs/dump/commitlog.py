@@ -137,7 +137,7 @@ def _explained(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -
     """
     size = left_over_bytes(segment, piece) if piece.kind is PieceKind.WAITING else 0
     if size:
-        reason = f"{size} bytes are left over from before the log was cut back: older records are in them"
+        reason = f"{size} bytes are left over from before the log was truncated: older records are in them"
         piece = piece._replace(reason=reason)
     position = piece.offset - segment.base_offset
     is_end = piece.kind in {PieceKind.WAITING, PieceKind.DAMAGE} and position + piece.size == segment.size

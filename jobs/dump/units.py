@@ -173,7 +173,7 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
         others = [Content(other.size, other.read) for other in opened]
         stated = stated_geometry(others, request.hash_slots, request.index_num)
     if stated is None:
-        reason = "the file does not tell how many slots and entries it has: give --hash-slots and --index-num"
+        reason = "the file does not show how many slots and entries it has: pass --hash-slots and --index-num"
         raise UnsupportedFormat(reason, None, file.location)
     return stated.geometry
 

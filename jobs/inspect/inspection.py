@@ -121,7 +121,7 @@ def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
         report.problems.damage(file, f"for its length or name the broker {does}")
     if start.cuts_at is not None:
         file = next(one.file for one in reversed(report.log.segments) if one.base_offset <= start.cuts_at)
-        report.problems.damage(file, "the broker would cut the log here, at its next start", start.cuts_at)
+        report.problems.damage(file, "the broker would truncate the log here at its next start", start.cuts_at)
     return start
 
 
@@ -155,7 +155,7 @@ def _note_lost_ends(store: Store, report: StoreReport) -> None:
     problems, index, log = report.problems, report.index, report.log
     if not store.segments:
         if not report.state.log_folders and (report.queues.queues or index.files):
-            text = "no segment: the log lies elsewhere (--commitlog, --broker-conf), or all of it was deleted"
+            text = "no segment: the log is in another directory (--commitlog, --broker-conf), or was deleted"
             problems.gap(f"{store.root}/commitlog", text)
         return
     newest = max(report.known_records(), default=-1)

@@ -86,7 +86,7 @@ def _log(report: StoreReport) -> Iterator[str]:
     if log.waiting_bytes:
         yield f"{log.waiting_bytes:,} bytes at the end are not a complete record yet: being written"
     if log.left_over_bytes:
-        yield f"{log.left_over_bytes:,} bytes after the end are left over from before the log was cut back"
+        yield f"{log.left_over_bytes:,} bytes after the end are left over from before the log was truncated"
     yield from _shortened([_segment(segment, report.store) for segment in log.segments])
     for topic, records_of_topic in list(log.topics.items())[:_SHOWN]:
         yield f"{records_of_topic:>12,}  {printable(topic)}"

@@ -78,7 +78,7 @@ def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
         f"{location}: another engine has given this table what rmq-lake does not write"
         f"{' here' if lacking else ''}: {what}; nothing was written. "
         + (f"Spark's own Delta writes it, and cannot start: {lacking} " if lacking else "")
-        + f"To take it back, run in Spark SQL: {'; '.join(statements)}"
+        + f"To remove it, run in Spark SQL: {'; '.join(statements)}"
     )
 
 
@@ -110,7 +110,7 @@ def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], ta
     if what:
         raise UnsupportedTableError(
             f"{location}: another engine has given this table what rmq-lake does not read: {', '.join(what)}. "
-            f"To take it back, run in Spark SQL: {'; '.join(statements).format(table=f'delta.`{location}`')}"
+            f"To remove it, run in Spark SQL: {'; '.join(statements).format(table=f'delta.`{location}`')}"
         )
 
 

@@ -59,7 +59,7 @@ class StoreIndex:
         if not self._reader.store.index_files:
             return self._rocksdb if isinstance(self._rocksdb, str) else None
         if self._reader.index_geometry is None:
-            return "the index files do not tell how many slots and entries they have (--hash-slots, --index-num)"
+            return "the index files do not show how many slots and entries they have (--hash-slots, --index-num)"
         return None
 
     @cached_property

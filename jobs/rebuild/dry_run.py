@@ -81,7 +81,7 @@ class DryRun(Judged):
             verb = "REPLACED" if explained.verdict.is_damage else "REFUSED"
             yield f"  {verb} {explained.real.name}: {explained.detail}"
         if self.contradictions:
-            yield "  nothing would be written: these files are not what any known release leaves"
+            yield "  nothing would be written: these files differ from those of every known release"
         else:
             yield f"  would write {self.written}"
 

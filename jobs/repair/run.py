@@ -91,8 +91,8 @@ _WORK = "work"
 _NO_FILE_IS_WRONG = frozenset({CHECKPOINT_TIME, NOT_INDEXED, REPEATED})  # findings that no made index file corrects
 _SHOWN = 4
 _NONE_PROVEN = (
-    "no index file is made: it would be the newest one, which a start after a crash deletes, or one that a restart may "
-    "have cut elsewhere; it is made all the same by `rebuild-index {} --out NEW --lost-only --install "
+    "no index file was rebuilt: it would be the newest one, which a start after a crash deletes, or one that a restart "
+    "may have split differently. To build it anyway: `rebuild-index {} --out NEW --lost-only --install "
     "--advance-checkpoint`"
 )
 
@@ -231,7 +231,9 @@ def undo(store: str, out: Path) -> list[str]:
 
 def _refuse_other_store(journal: Journal, store: str, out: Path) -> None:
     if Path(journal.store) != Path(local_path(store)).absolute():
-        raise NotRepairableError(f"{out}: this repair was of {journal.store}, and is what takes it back")
+        raise NotRepairableError(
+            f"{out}: holds the journal of a repair of {journal.store}; use the --out of this store's own repair"
+        )
 
 
 def _claimed(request: RepairRequest) -> Path:
@@ -377,7 +379,7 @@ class _Repair:
         holes = find_holes(log, self.summary.found, verdict)
         if not holes:
             notes.append(
-                "no bridge is made: no place is known where this broker would cut the log and delete whole messages"
+                "no bridge is written: this broker is not known to truncate the log anywhere and delete intact messages"
             )
             return verdict
         delivered = describe_delivered(log, holes)
@@ -555,7 +557,7 @@ class _Repair:
         try:
             yield
         except UndecidedError as error:
-            self.summary.notes.append(f"no {what} file is made: {error}")
+            self.summary.notes.append(f"no {what} file was rebuilt: {error}")
             if isinstance(error, AssumedError):
                 self.summary.asks_for_sizes = True
                 self.summary.defaults += error.defaults if has_default_sizes(self.store) else ()
@@ -569,9 +571,9 @@ class _Repair:
             has_lake = self.request.lake is not None
             others, option = ("a slave", "") if has_lake else ("a lake or a slave", " (--lake)")
             self.summary.notes.append(
-                f"{counted(len(names), what)} undecided, not changed: {_some(names)}: the file may be wrong, or a "
-                f"record of the log in a field that no checksum covers; {others} that has the record as it was "
-                f"tells{option}, or you do: --accept FILE makes it as the log has it"
+                f"{counted(len(names), what)} undecided, not changed: {_some(names)}: either the file is wrong, or "
+                f"a record of the log in a field that no checksum covers; {others} that has the original record "
+                f"decides{option}. If you know that the log is right, pass --accept FILE to rebuild the file from it"
             )
 
     def _planned(self) -> list[Installation]:
@@ -579,7 +581,7 @@ class _Repair:
         for name in self.request.accepted:  # nothing has been changed so far
             if name in self.summary.undecided:
                 self.summary.notes.append(
-                    f"{name} is accepted, and cannot be made: what is beside it is undecided, too"
+                    f"{name} is accepted, but cannot be rebuilt: the files next to it are also undecided"
                 )
             elif name not in self.accepted:
                 known = ", ".join(self.summary.undecided) or "no file"

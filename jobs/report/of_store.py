@@ -98,7 +98,7 @@ def _remedies_of_rebuild(result: "Result", *, installs: bool) -> Iterator[Remedy
     if result.contradictions:
         rows = [(Severity.CONTRADICTION.value, *_survivor(entry)) for entry in result.contradictions]
         yield Remedy(
-            "Nothing was written: these files are not what any known release leaves. See what verify says of them; "
+            "Nothing was written: these files differ from those of every known release. See what verify says of them; "
             "rebuild all files where they are not to be kept:",
             (f"{program()} verify {store}", f"{program()} rebuild-index {store} --out {out}"),
             Grid("Contradictions", ("severity", *_SURVIVOR), rows),

@@ -2,7 +2,7 @@
 Places in a log: where a read begins, and from one proven record boundary the next ones.
 
 A micro-batch follows the records from the place where the last one ended; only where a record ends may the next begin.
-A place remembers the record before it, so that another log, or one that its broker has cut back, is not read on.
+A place remembers the record before it, so that another log, or one that its broker has truncated, is not read on.
 
 What a lake has is asked of its table of messages: the newest run of this store that a version of that table knows says
 up to where its rows reach. So this version and the rows that are read after it neither overlap nor leave a gap, even
@@ -162,9 +162,9 @@ def check_place(place: Place, store: Store, *, with_chain: bool) -> None:
     elif record is not None:
         at, is_there, segment = record.offset, holds(record, store), store.segment_at(record.offset)
         if is_there is False:
-            reason = "this is not the record that was read before: another log, or one that its broker has cut back"
+            reason = "this is not the record that was read before: another log, or one that its broker has truncated"
         elif with_chain and segment and is_there and not leads_to(record.offset, segment.base_offset, store):
-            reason = "the record that was read before is not reached any more: the log was cut back"
+            reason = "the record that was read before no longer exists: the log was truncated"
     if reason:
         raise CorruptData(f"{reason}; a new checkpoint begins from scratch", at, store.root)
 

@@ -81,7 +81,7 @@ class _HdfsReader(Reader):
             return b""
         data = _ask(self._nodes, self._location, "OPEN", wanted, offset=position, length=wanted)
         if len(data) != wanted:
-            ends = f"ends at {position + len(data)} now: it was cut while it was being read"
+            ends = f"ends at {position + len(data)} now: it was truncated while it was being read"
             raise OSError(f"{self._location}: {ends}")
         return data
 
@@ -207,7 +207,7 @@ def _body(response: HTTPResponse, limit: int, deadline: float) -> bytes:
         if len(data) > limit:
             raise OSError(errno.EMSGSIZE, f"answers with more than {limit} bytes")
         if monotonic() > deadline:
-            raise OSError(errno.ETIMEDOUT, f"no whole answer within {_SECONDS:g} s")
+            raise OSError(errno.ETIMEDOUT, f"no complete response within {_SECONDS:g} s")
     if response.length:  # bytes that were promised and did not come
         raise IncompleteRead(bytes(data), response.length)
     return bytes(data)

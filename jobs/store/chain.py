@@ -181,7 +181,7 @@ def confirm_uncut(store: Store, newest: Newest | None) -> None:
         return
     if list_again(store).start_offset > newest.segment.base_offset:
         return
-    raise CutBackError(errno.ESTALE, "the log was cut back while it was read", newest.segment.location)
+    raise CutBackError(errno.ESTALE, "the log was truncated while it was read", newest.segment.location)
 
 
 def _still_begins(newest: Newest, store: Store) -> bool:

@@ -204,7 +204,7 @@ def writers_of(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided(matter) for era in eras)
     writers = Writers(rules, text, tuple(eras[-1].candidates))
-    return Known(writers, ASSUMED if undecided else DETECTED, reasons or "nothing in the store tells")
+    return Known(writers, ASSUMED if undecided else DETECTED, reasons or "nothing in the store shows it")
 
 
 def since_of(eras: Sequence[Era], number: int) -> int:

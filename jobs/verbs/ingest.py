@@ -82,7 +82,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     "Leave out these topics, including delayed, retried and dead messages. Also applies to later runs.",
     multiple=True,
 )
-@flag("--change-topics", "Replace the topic choice of earlier runs by the given one, or by all topics.")
+@flag("--change-topics", "Replace the topic selection of earlier runs with this one, or with all topics.")
 @flag("--no-body", "Leave bodies out.")
 @flag(
     "--inflate", "Also store compressed bodies decompressed, in body_inflated, so that any engine can read their text."

@@ -351,5 +351,5 @@ def restore(  # noqa: PLR0913 - one argument an option
 def _before_start(out: Path) -> Iterator[str]:
     yield from Step("compare its log, queues and index files", (f"{program()} verify {quote(str(out))}",)).lines()
     user = out.stat().st_uid
-    words = f"the files belong to user {user}; give them to the user of the broker, and only then start it"
+    words = f"the files belong to user {user}; change their owner to the user of the broker before you start it"
     yield from Step(words, (f"chown -R USER:GROUP {quote(str(out))}",)).lines("")

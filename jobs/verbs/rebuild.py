@@ -316,7 +316,7 @@ def _index_lines(result: "index.Result") -> Iterator[str]:
         if entry.role != "kept":
             yield f"  {entry.role.upper()} {entry.name}: {entry.verdict}; {entry.detail}"
     if result.contradictions:
-        yield "  nothing was written: these files are not what any known release leaves"
+        yield "  nothing was written: these files differ from those of every known release"
         return
     for file in result.files:
         proven = "proven" if file.proven else "not proven"

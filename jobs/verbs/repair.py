@@ -174,7 +174,7 @@ def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
 def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:
     keep = Step("another lake may have the lost ones, or a slave, by a lake of it")
     if not has_lake:
-        words = "bring the messages to safety; a lake that has the lost ones gives them back (--lake)"
+        words = "save the messages; a lake that has the lost ones restores them (--lake)"
         pairs = zip(options[::2], options[1::2], strict=True)
         again = " ".join(quote(word) for pair in pairs if pair[0] not in _NOT_OF_INGEST for word in pair)
         keep = Step(words, (" ".join(filter(None, (program(), "ingest", quote(store), again, "--lake LAKE"))),))

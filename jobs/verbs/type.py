@@ -198,7 +198,7 @@ def _what(summary: "Summary", *, retry: bool) -> str:
 def _lines(summary: "Summary", command: str) -> list[str]:
     lines = []
     if summary.recovered is not None:
-        lines.append(f"  typing {summary.recovered} was cut off, and is finished now")
+        lines.append(f"  typing {summary.recovered} was interrupted, and is completed now")
     for topic in summary.topics:
         absent = summary.absent.get(topic.topic)
         if absent is not None:

@@ -244,7 +244,7 @@ def _compared_units(
     )
     cause = "the unit, or the record, changed after the broker wrote it"
     if not times:
-        cause = "the broker was shut down in order, and would have written it: the file was cut short or overwritten"
+        cause = "the broker was shut down cleanly, and would have written it: the file was truncated or overwritten"
     elif not places.size:
         cause = "the log lost records, or the unit changed after the broker wrote it"
     place = store.below(file.units and file.units.location), at * UNITS[QueueKind.BATCH].itemsize

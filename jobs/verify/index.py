@@ -177,7 +177,7 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
         file = f"index/{explained.real.name}"
         if explained.verdict is Verdict.TAKEN_BACK:
             found = f"{survivor.lost} of messages that a promotion took back"
-            cause = "index files are never cut back; lookups skip these entries, all others are right"
+            cause = "index files are never truncated; lookups skip these entries, and all others are right"
             yield Finding(
                 INDEX, TAKEN_BACK_ENTRIES, file, None, "entries", found, found, cause, survivor.lost,
                 explanation.row.taken_back[0][0],
@@ -285,7 +285,7 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     if any(header and time == header.end_timestamp for header in headers):  # a broker filled another file meanwhile
         return
     cause = "after a crash the broker would keep files that it should delete" if time > max([*full, last]) else (
-        "after a crash the broker would delete index files that are whole"
+        "after a crash the broker would delete complete index files"
     )  # fmt: skip
     right = full[-1] if full else 0
     yield Finding(

@@ -103,7 +103,7 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
     for hole in holes(store.segments):
         cut = next((piece for piece in pieces if piece.end == hole.start), None)
         location, position = hole.place(store.segments)
-        cause = "the file was cut short: a copy that broke off, a full disk, or fsck"
+        cause = "the file was truncated: an interrupted copy, a full disk, or fsck"
         if position is None:
             cause = "a segment is missing: it was deleted, or not copied"
         place = store.below(location), position
@@ -168,7 +168,7 @@ def _cut_short(store: Store) -> Iterator[Finding]:
             file = store.below(segment.location)
             yield Finding(
                 LOG, WRONG_FILE_SIZE, file, segment.size, "size", str(segment.size), str(usual),
-                "the file was cut short: a copy that broke off, a full disk, or fsck; a broker does not load the log",
+                "the file was truncated: an interrupted copy, a full disk, or fsck; a broker does not load the log",
                 log_offset=segment.base_offset + segment.size,
             )  # fmt: skip
 
@@ -241,7 +241,7 @@ def _changed(record: ChangedRecord, store: Store) -> Finding:
 
 def doubted_by_broker(offset: int, store: Store) -> Finding:
     """Return the finding of bytes that are nothing wrong to us, and the end of the log to the broker."""
-    cause = "the end of the file states more bytes than are left: its broker takes that for the end of the log"
+    cause = "the end of the file states more bytes than are left: its broker treats this as the end of the log"
     return _of_offsets(DAMAGED_RANGE, place_of(offset, store), (offset, offset + BLANK.size), cause)
 
 
@@ -262,7 +262,7 @@ def lost_end(log_end: int, ahead: int, store: Store) -> Finding:
         "newest segment was cut short, or the last ones are missing"
     )
     if not store.segments:
-        cause = "there is no segment: the log lies elsewhere (--commitlog, --broker-conf), or all of it was deleted"
+        cause = "there is no segment: the log is in another directory (--commitlog, --broker-conf), or was deleted"
     return _of_offsets(LOST_END, place_of(log_end, store), (log_end, f"{ahead} or later"), cause)
 
 
@@ -270,7 +270,7 @@ def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[
     """Return findings on the times of log and queues (*newest*: the log's latest), and notes on unknown times."""
     stored = checkpoint_file(store)
     if stored is None:
-        return [], ["there is no checkpoint: how far the broker had flushed is not known; its next start makes one"]
+        return [], ["there is no checkpoint: how far the broker had flushed is unknown; its next start creates one"]
     findings = []
     if stored.size != CHECKPOINT_SIZE:
         cause = "the file was cut or lengthened; after a crash the broker would read more of its log than it has to"

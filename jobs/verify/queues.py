@@ -68,13 +68,13 @@ from rmq_formats.store import FileKind, name_of_offset
 
 _CAUSES = {
     DifferenceKind.DANGLING: "undecided: the unit was overwritten, or the queue or the segment that it leads to is of "
-    "another log; consumers skip this place",
+    "another log; consumers skip this unit",
     DifferenceKind.LOST_RECORD: "the log has a gap there",
     DifferenceKind.DAMAGED_RECORD: "the log is damaged there; the unit shows where the lost record began",
     DifferenceKind.BEHIND_LOG: "the log lost its end after the unit was written, or the queue is of a newer copy",
     DifferenceKind.WRONG_SIZE: "the unit was overwritten in part; a consumer gets no message, or half of one",
     DifferenceKind.WRONG_TAGS_CODE: "it is the hash of another text, or messageDelayLevel is another: "
-    "filtering by tags skips the message, a delayed one comes at another time",
+    "filtering by tags skips the message, and a delayed message is delivered at another time",
     DifferenceKind.WRONG_BATCH_FIELD: "the unit was overwritten in part; consumers count the batch wrongly",
     DifferenceKind.FOREIGN: "a file of another queue was copied here, or the unit was overwritten",
     DifferenceKind.HIDDEN_RECORD: "the record is a prepared or rolled back message, which no consumer may see",
@@ -86,12 +86,12 @@ _CAUSES = {
     DifferenceKind.MISSING_FILE: "a file of the queue was deleted; its messages are never consumed",
     DifferenceKind.MISSING_QUEUE: "the folder was deleted; a broker does not rebuild these units, and consumers "
     "get none of these messages",
-    DifferenceKind.HOLE: "bytes were lost inside the file; a broker that starts now takes the queue for ended here",
+    DifferenceKind.HOLE: "bytes were lost inside the file; a broker that starts now ends the queue here",
     DifferenceKind.BLANK_INSIDE: "a queue was started again in front of messages that are still in the log, or these "
     "came back to a log that had lost them; they are never consumed",
     DifferenceKind.BLANK_OF_LOST: "the log has lost the record there; a repair or a rebuild left its unit out",
-    DifferenceKind.CORRUPT: "the unit was overwritten; a broker that starts now takes the queue for ended here",
-    DifferenceKind.RESTARTED: "the topic was deleted and made again: its queue offsets began at 0 once more",
+    DifferenceKind.CORRUPT: "the unit was overwritten; a broker that starts now treats this as the end of the queue",
+    DifferenceKind.RESTARTED: "the topic was deleted and recreated: its queue offsets restarted at 0",
     DifferenceKind.DROPPED: "the broker dropped the record silently, for its queue offset is below the queue's end",
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
     DifferenceKind.QUEUE_LOST: "the queue's folder was lost, and the broker began it at 0 once more: the topic was not "
@@ -331,7 +331,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
                 yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
     for path in (stored.about.path for stored in store.of_kind(FileKind.UNKNOWN)):
         if path.startswith(tuple(f"{kind}/" for kind in QueueKind)):
-            cause = "no broker makes such a name; one that starts now may refuse to load the queue"
+            cause = "not a name that a broker uses; a broker that starts now may refuse to load the queue"
             name = path.rpartition("/")[2]
             yield Finding(QUEUES, UNEXPECTED_FILE, path, None, "name", name, "20 digits", cause)
 
@@ -357,10 +357,12 @@ def _progress_findings(
             continue
         if reader.kind is ReaderKind.DELAY:
             kind, field = DELAY_BEYOND, f"level {reader.queue_id + 1}"
-            cause = "the queue was cut or made again: delayed messages of this level are not delivered"
+            cause = "the queue was truncated or recreated: delayed messages of this level are not delivered"
         else:
             kind, field = CONSUMER_BEYOND, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
-            cause = "the queue was cut or made again after the group had read it: the group skips what comes next"
+            cause = (
+                "the queue was truncated or recreated after the group had read it: the group skips the next messages"
+            )
         yield Finding(QUEUES, kind, reader.place, None, field, str(reader.next_offset), f"at most {end}", cause)
 
 

@@ -144,7 +144,7 @@ def settle_rules(
     undecided = sorted({switch for era in eras for switch in era.undecided(SWITCHES)})
     if undecided:
         raise UndecidedError(
-            "the store does not tell which release wrote it, and index files depend on it "
+            "the release that wrote the store cannot be detected, and index files depend on it "
             f"({', '.join(undecided)}): give --release"
         )
     return writers_of(eras, SWITCHES)

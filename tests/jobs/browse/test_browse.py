@@ -462,7 +462,10 @@ def test_what_keeps_the_pages_from_being_served_is_one_line(store: Path, tmp_pat
     (tmp_path / "file").write_text("x")
     no_place = _run(str(tmp_path))
 
-    assert (1, f"rmq-lake: port {port} of 127.0.0.1 is in use: give another --port, or none for a free one") == in_use
+    assert (
+        1,
+        f"rmq-lake: port {port} of 127.0.0.1 is in use: pass another --port, or omit it to use a free one",
+    ) == in_use
     assert (1, True) == (
         (lacking := _run(str(store), code=without))[0],
         "pip install 'rocketmq-lake[browse]'" in lacking[1],

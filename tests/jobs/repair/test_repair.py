@@ -171,11 +171,11 @@ def test_a_person_decides_an_undecided_index_file(store: Path, healthy: Path, la
     file = sorted((store / "index").iterdir())[2]
     overwrite(file, 500, bytes(range(100, 200)))
     name = f"index/{file.name}"
-    told = "that has the record as it was tells"
+    told = "that has the original record decides"
     for given, who in ((None, f"a lake or a slave {told} (--lake)"), (lake, f"a slave {told}")):
         plan = repaired(store, given, apply=False)
         assert plan.undecided == [name]
-        assert f"; {who}, or you do: --accept FILE" in "\n".join(plan.notes)
+        assert f"; {who}. If you know that the log is right, pass --accept FILE" in "\n".join(plan.notes)
     assert repaired(store, None, name).exit_code == 0
     assert content_of(store) == content_of(healthy)
 
@@ -272,7 +272,7 @@ def test_a_healthy_store_needs_nothing(store: Path, lake: Path) -> None:
 
     assert (0, [], before) == (summary.exit_code, summary.plan, tree_state(store))
     assert [JOURNAL] == [path.name for path in (store.parent / "repair").iterdir()]
-    assert ["no bridge is made"] == [note.partition(":")[0] for note in bridged.notes]
+    assert ["no bridge is written"] == [note.partition(":")[0] for note in bridged.notes]
 
 
 def test_a_store_that_would_lose_messages_when_it_loads_is_left_alone(store: Path, lake: Path) -> None:
@@ -349,7 +349,7 @@ def test_sizes_that_nothing_in_the_store_shows_are_asked_for_or_the_lakes(folder
 
     alone = repair(RepairRequest(str(store), store.parent / "alone"), OneByOne())
     assert ([], True, []) == (alone.plan, alone.asks_for_sizes, alone.defaults)
-    assert any(note.startswith(("no index file is made", "no queue file is made")) for note in alone.notes)
+    assert any(note.startswith(("no index file was rebuilt", "no queue file was rebuilt")) for note in alone.notes)
 
     repair(RepairRequest(str(store), store.parent / "repair", Lake(str(lake)), apply=True), OneByOne())
     assert sorted(healthy.values()) == sorted(content_of(store).values())  # an index file has the name of its moment
@@ -363,7 +363,7 @@ def test_a_repair_keeps_out_of_the_directory_that_takes_another_one_back(store: 
     before = content_of(store), content_of(other)
 
     for apply in (False, True):
-        with pytest.raises(NotRepairableError, match=f"this repair was of {store}"):
+        with pytest.raises(NotRepairableError, match=f"holds the journal of a repair of {store}"):
             repair(RepairRequest(str(other), tmp_path / "repair", wanted=WANTED, apply=apply), OneByOne())
     assert before == (content_of(store), content_of(other))
     assert undo(str(store), tmp_path / "repair")

@@ -192,7 +192,7 @@ OTHER = stored([Sent(topic="Bills", body=bytes(300 + n % 7)) for n in range(60)]
     [
         (30, lambda store: _write(store, OTHER), "not the record"),
         (30, lambda store: _write(store, OTHER[:3]), "the log ends"),
-        (8, lambda store: _ended(store, _records(8)[2].physical_offset), "not reached any more"),
+        (8, lambda store: _ended(store, _records(8)[2].physical_offset), "no longer exists"),
     ],
     ids=["another log", "a shorter one", "a record that nothing leads to"],
 )

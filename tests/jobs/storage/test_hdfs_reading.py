@@ -158,7 +158,7 @@ def test_a_node_that_answers_badly_is_an_os_error_in_one_line(told: Answer, said
         ),
         (answer(500, b'{"RemoteException":' + b"[" * 100_000), "HTTP status 500"),
         (endless, "answers with more than 1000000 bytes"),
-        (dripping, "no whole answer within 0.5 s"),
+        (dripping, "no complete response within 0.5 s"),
     ],
     ids=["loop", "nowhere", "a file", "no port", "no host", "deep", "long", "deep refusal", "endless", "dripping"],
 )
