@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -209,12 +209,16 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
         in_lake, notes = None, []
         if request.lake is not None:
             try:
-                in_lake = _InLake.of(request.lake, request.listed(workers.options), request.broker)
+                known = known_in(request.lake, request.listed(workers.options), request.broker)
+                in_lake = _InLake(request.lake, known, recorded_topics(request.lake, known.store_id))
             except NotInLakeError as error:
                 notes.append(str(error))
-        found = _verified(request, request.commitlog, remembering, scratch, in_lake)
-        summary = RepairSummary(normalise(request.store), found, notes=notes)
-        _Repair(request, remembering, work, scratch, summary, tuple(request.commitlog), in_lake).run(held)
+        asked = VerifyRequest(
+            request.store, request.wanted, commitlog=request.commitlog, care=request.care, options=request.options,
+            scratch=scratch, recorded_topics=in_lake and in_lake.topics,
+        )  # fmt: skip
+        summary = RepairSummary(normalise(request.store), verify(asked, remembering), notes=notes)
+        _Repair(request, remembering, work, scratch, summary, asked, tuple(request.commitlog), in_lake).run(held)
     remove_empty(work)
     return summary
 
@@ -259,11 +263,6 @@ class _InLake(NamedTuple):
     known: KnownStore
     topics: tuple[TopicsAt, ...]
 
-    @classmethod
-    def of(cls, lake: Lake, store: Store, broker: str | None) -> Self:
-        known = known_in(lake, store, broker)
-        return cls(lake, known, recorded_topics(lake, known.store_id))
-
     def units(self, name: QueueName, first: int, end: int) -> dict[int, tuple[int, int, int]]:
         """Return the units of [first, end) that runs have found to be those of their records."""
         wanted = pc.field("store_id") == self.known.store_id
@@ -289,16 +288,6 @@ class _InLake(NamedTuple):
         return {one["values"]: one["counts"] for one in inside.column("topic").value_counts().to_pylist()}
 
 
-def _verified(
-    request: RepairRequest, commitlog: Sequence[str], workers: Workers, scratch: Scratch, in_lake: _InLake | None
-) -> Verdict:
-    asked = VerifyRequest(
-        request.store, request.wanted, commitlog=commitlog, care=request.care, options=request.options,
-        scratch=scratch, recorded_topics=in_lake and in_lake.topics,
-    )  # fmt: skip
-    return verify(asked, workers)
-
-
 @dataclass(slots=True)
 class _Repair:
     """The new files, ready to be installed."""
@@ -308,6 +297,7 @@ class _Repair:
     work: Path
     scratch: Scratch
     summary: RepairSummary
+    asked: VerifyRequest  # of the store as it is
     log: tuple[str, ...]  # as it will be; where it lies, if not below the store's root
     in_lake: _InLake | None
     segments: list[MendedSegment] = field(default_factory=list)
@@ -356,8 +346,7 @@ class _Repair:
             if plans:
                 _apply(request, plans, held)
                 self.summary.kept = list(dict.fromkeys(str(plan.aside) for plan in plans if plan.aside.exists()))
-            verdict = _verified(request, request.commitlog, self.workers, self.scratch, self.in_lake)
-            self.summary.left = verdict
+            self.summary.left = verdict = verify(self.asked, self.workers)
         after = start_after(verdict)
         self.summary.at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
         store = self.store
@@ -370,7 +359,7 @@ class _Repair:
         """Return the verdict on the log as it will be."""
         link_log(self.store, self.segments, self.work / name)
         self.log = (str(self.work / name),)
-        return _verified(self.request, self.log, self.workers, self.scratch, self.in_lake)
+        return verify(replace(self.asked, commitlog=self.log), self.workers)
 
     def _bridge(self, verdict: Verdict) -> Verdict:
         """Write bridges over what the broker would end its log at, and return the verdict on that log."""

@@ -67,17 +67,11 @@ def create_or_compare(path: Path, data: bytes) -> FileState:
     return state
 
 
-class RestoredConfig(NamedTuple):
-    """The files that were written, and notes on the others."""
-
-    files: Mapping[str, FileState]  # by path
-    notes: tuple[str, ...]
-    lost: Mapping[str, str]  # files of the lake, and their faults
-
-
-def write_config(lake: Lake, store_id: str, out: Path, until: int | None, seen: Mapping[str, str]) -> RestoredConfig:
+def write_config(
+    lake: Lake, store_id: str, out: Path, until: int | None, seen: Mapping[str, str]
+) -> tuple[dict[str, FileState], list[str], dict[str, str]]:
     """
-    Write each file as the newest run found it.
+    Write each file as the newest run found it; return these, notes on the others, and what the lake has lost.
 
     Of a log that ends at *until*: as the newest run found it whose log ended no later. Where there is none, as the
     first run found it, without the files of consumers' positions: consumers must not be ahead of the log. The
@@ -103,7 +97,7 @@ def write_config(lake: Lake, store_id: str, out: Path, until: int | None, seen: 
         written[str(path)] = create_or_compare(path, data)
     notes = [] if written or left_out else [_NONE]
     notes += [f"{', '.join(left_out)} left out: {_FROM_LATER}"] if left_out else []
-    return RestoredConfig(written, tuple(notes), {**source.lost, **lost})
+    return written, notes, {**source.lost, **lost}
 
 
 def _version(name: str, of_file: Sequence[Mapping[str, Any]], until: int | None) -> bytes | None:

@@ -159,9 +159,9 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     summary = _summary(request, known, plan, results, resumed=len(done))
     state: Mapping[str, Any] = known.newest.state if known.newest else {}
     seen = (state.get("config_files") or {}).get("files", {})
-    config = write_config(request.lake, known.store_id, request.out, request.until, seen)
-    summary.config, summary.notes = [Path(path).name for path in config.files], [*summary.notes, *config.notes]
-    summary.lost += [f"{name} {reason}" for name, reason in config.lost.items()]
+    written, notes, lost = write_config(request.lake, known.store_id, request.out, request.until, seen)
+    summary.config, summary.notes = [Path(path).name for path in written], [*summary.notes, *notes]
+    summary.lost += [f"{name} {reason}" for name, reason in lost.items()]
     places = [
         max(start, one.base_offset)
         for one in plan.segments[-_WALKED_AT_START:]
@@ -179,7 +179,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     indexed = max((index_header(path).end_timestamp for path in (request.out / INDEX_FOLDER).glob("*")), default=0)
     stored = summary.newest_store_timestamp
     place, checkpoint = request.out / "checkpoint", Checkpoint(stored, stored, indexed, 0, 0, 0)
-    written = {**config.files, str(place): create_or_compare(place, encode_checkpoint(checkpoint))}
+    written[str(place)] = create_or_compare(place, encode_checkpoint(checkpoint))
     hashes = {paths[result.base_offset]: result.sha256 for result in results}
     hashed = [
         {"path": str(path.relative_to(request.out)), "size": path.stat().st_size,

@@ -132,8 +132,8 @@ KEPT = {
 def restored(store: Path, folder: str, until: int | None = None) -> dict[str, bytes]:
     lake, out = store.parent / "lake", store.parent / folder
     (store_id,) = {row["store_id"] for row in rows_of(lake, "runs", "time")}
-    config = write_config(Lake(str(lake)), store_id, out, until, {})
-    return {Path(path).name: Path(path).read_bytes() for path in config.files}
+    files, _, _ = write_config(Lake(str(lake)), store_id, out, until, {})
+    return {Path(path).name: Path(path).read_bytes() for path in files}
 
 
 def of_broker(store: Path) -> dict[str, bytes]:
