@@ -70,7 +70,7 @@ def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None
     """Return the newest snapshot of a table, to be read; None when the lake has no such table."""
     location = lake.locate(name)
     try:
-        with _failing_as_files_do(lake, location, "read"):
+        with failing_as_files_do(lake, location, "read"):
             return snapshot_of(location, lambda: _opened(lake, name), own=own)
     except TableNotFoundError:
         return None
@@ -85,14 +85,14 @@ def _opened(lake: Lake, name: str) -> DeltaTable:
     location = lake.locate(name)
 
     def opened() -> DeltaTable:
-        with _failing_as_files_do(lake, location, "read"):
+        with failing_as_files_do(lake, location, "read"):
             return open_delta(location, lake.options)
 
     return persistently(opened)
 
 
 @contextmanager
-def _failing_as_files_do(lake: Lake, location: str, done: str) -> Iterator[None]:
+def failing_as_files_do(lake: Lake, location: str, done: str) -> Iterator[None]:
     """Turn errors of `deltalake`, mostly failures of a server, into `OSError`."""
     try:
         yield
@@ -345,7 +345,7 @@ def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
 def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> int:
     """Write a commit; after commits that come between only where *attempts* let the writer judge them."""
     before = snapshot.version()
-    with _failing_as_files_do(lake, lake.locate(new.table.name), "written"):
+    with failing_as_files_do(lake, lake.locate(new.table.name), "written"):
         write(lake, snapshot, new, attempts)
         snapshot.update_incremental()
     version: int = snapshot.version()

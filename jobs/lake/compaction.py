@@ -33,6 +33,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from jobs.lake.commit import (
     TransactionTakenError,
     commit_layout,
+    failing_as_files_do,
     has_many_commits,
     open_table,
     own_table,
@@ -328,10 +329,10 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     if snapshot is None:
         return 0
     hours = _retention(snapshot)
-    found = snapshot.vacuum(hours, dry_run=True, full=True)
+    found = _vacuumed(lake, table, snapshot, hours)
     names = _deletable(lake, table, snapshot, found)
     if len(names) == len(found) and not needs_spark(snapshot):
-        return len(snapshot.vacuum(hours, dry_run=dry_run, full=True))
+        return len(_vacuumed(lake, table, snapshot, hours, dry_run=dry_run))
     for name in () if dry_run else names:
         lake.delete(f"{table.name}/{name}")
     return len(names)
@@ -346,9 +347,14 @@ def vacuum_own(lake: Lake, table: Table, store_id: str) -> None:
     snapshot = own_table(lake, table.name)
     if snapshot is None or not has_many_commits(snapshot):
         return
-    found = snapshot.vacuum(None, dry_run=True, full=True)
+    found = _vacuumed(lake, table, snapshot, None)
     for name in _deletable(lake, table, snapshot, (name for name in found if name.startswith(store_id))):
         lake.delete(f"{table.name}/{name}")
+
+
+def _vacuumed(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None, *, dry_run: bool = True) -> list[str]:
+    with failing_as_files_do(lake, lake.locate(table.name), "vacuumed"):
+        return snapshot.vacuum(hours, dry_run=dry_run, full=True)
 
 
 def _deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Iterable[str]) -> list[str]:

@@ -27,6 +27,7 @@ from jobs.restore.config import Forms, NotResumableError, changed, create_or_com
 from jobs.restore.plan import Interval, NothingToRestoreError, Plan, last_store_timestamp, plan_log, unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, read_file, room_for, sha256_of
+from jobs.storage.scratch import scratch_beside
 from jobs.store.beside_broker import FileState, file_states
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
@@ -316,7 +317,11 @@ def _summary(
 
 
 def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers: Workers) -> None:
-    """Make queues and index files from the restored log; each folder gets its name when it is whole."""
+    """
+    Make queues and index files from the restored log; each folder gets its name when it is whole.
+
+    Scratch files, which a disk may fail to delete, lie beside it: the store of a broker has none.
+    """
     out, unfinished = request.out, request.out / UNFINISHED
     wanted = request.wanted
     if forms.release is not None:
@@ -324,23 +329,22 @@ def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers
     if request.with_queues or request.with_index:
         summary.forms = list(forms.lines(list_store(str(out))))
     if request.with_queues:
-        with _built(out, unfinished, "queues") as folder:
+        with _built(out, unfinished, "queues") as folder, scratch_beside(str(unfinished), {}) as scratch:
             if folder is not None:
                 asked = queue_builder.RebuildQueuesRequest(
                     str(out), folder, conf=replace(wanted.conf, consume_queue_size=None), release=wanted.release,
-                    seen=forms.queues,
+                    seen=forms.queues, scratch=scratch,
                 )  # fmt: skip
                 built = queue_builder.rebuild(asked, workers)
                 summary.notes += built.notes
                 (folder / MANIFEST).unlink()
     if request.with_index:
-        with _built(out, unfinished, "index") as folder:
+        with _built(out, unfinished, "index") as folder, scratch_beside(str(unfinished), {}) as scratch:
             if folder is not None:
                 geometry = forms.index_files.value
-                asked_index = wanted._replace(
-                    hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone
-                )
-                index_builder.rebuild(index_builder.RebuildIndexRequest(str(out), str(folder), asked_index), workers)
+                wanted = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)
+                rebuild_index = index_builder.RebuildIndexRequest(str(out), str(folder), wanted, scratch=scratch)
+                index_builder.rebuild(rebuild_index, workers)
                 (folder / MANIFEST).unlink()
 
 
@@ -358,6 +362,7 @@ def _built(out: Path, unfinished: Path, part: str) -> Iterator[Path | None]:
         yield None
     else:
         shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         yield folder
         states = {}
         for made, state in file_states(folder):
