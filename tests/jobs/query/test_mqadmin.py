@@ -134,16 +134,6 @@ def pull(store: Path, ask: Run) -> Run:
     return lambda line, *options, place=store: ask(place, line, "--release", str(RELEASE), *options)
 
 
-def test_a_queue_is_counted_by_tag(pull: Run) -> None:
-    code, out, _ = pull("printMsgByQueue -t Orders -a b0 -i 1 -f true")
-
-    assert code == ExitCode.CLEAN
-    assert [line.split() for line in out.splitlines()] == [
-        ["Tag:", "TagA", "Count:", "8"],
-        ["Tag:", "BBBB", "Count:", "4"],
-    ]
-
-
 def test_a_pull_that_finds_only_another_tag_of_the_same_hash_is_no_end(pull: Run) -> None:
     """The broker has found messages, and the client drops them: the next file of the queue is pulled all the same."""
     _, by_queue, _ = pull("printMsgByQueue -t Orders -a b0 -i 2 -s BBBB -p true")
@@ -152,77 +142,6 @@ def test_a_pull_that_finds_only_another_tag_of_the_same_hash_is_no_end(pull: Run
     assert by_queue.count("MSGID") == 1
     assert by_topic.count("MSGID") == 5
     assert "queueId=2] no matched msg" not in by_topic
-
-
-def test_one_queue_from_an_offset_on_is_consumed_to_its_end(pull: Run) -> None:
-    code, out, _ = pull("consumeMessage -t Orders -b b0 -i 0 -o 8")
-
-    assert code == ExitCode.CLEAN
-    assert [line.split(" ")[0] for line in out.splitlines()] == [
-        *("Consume", "MSGID:", "MSGID:"),
-        *("Consume", "MSGID:", "MSGID:"),
-        "MessageQueue",
-    ]
-    assert out.endswith("queueId=0] print msg finished. status=NO_NEW_MSG, offset=12\n")
-
-
-def test_the_oldest_messages_of_a_topic_are_consumed(pull: Run) -> None:
-    """Which queue comes first is up to the client's set, and so is which has none left."""
-    code, out, _ = pull("consumeMessage -t Orders -c 5 -g AnyGroup")
-
-    assert code == ExitCode.CLEAN
-    assert out.splitlines()[0].startswith("The older 5 message of the ")
-    assert out.count("MSGID") == 5
-
-
-@pytest.mark.parametrize(
-    ("line", "code", "printed", "said"),
-    [
-        ("consumeMessage -t Orders -c 0", ExitCode.USAGE, "Please input a positive messageNumber!", ""),
-        ("consumeMessage -t Orders -i 0", ExitCode.USAGE, "Please set the brokerName before queueId!", ""),
-        ("consumeMessage -t Orders -o 0", ExitCode.USAGE, "Please set queueId before offset!", ""),
-        ("consumeMessage -t Orders -s 99999999999999", ExitCode.USAGE, "Please set the beginTimestamp before now!", ""),
-        ("consumeMessage -t Orders -e 99999999999999", ExitCode.USAGE, "Please set the endTimestamp before now!", ""),
-        ("consumeMessage -t Orders -b b1 -i 0", ExitCode.NOT_FOUND, "", "b1"),
-        ("consumeMessage -t Missing", ExitCode.NOT_FOUND, "", "Missing"),
-        ("printMsgByQueue -t Orders -a b0 -i 7", ExitCode.NOT_FOUND, "", "queue"),
-        ("printMsgByQueue -t Orders -a b1 -i 0", ExitCode.NOT_FOUND, "", "b1"),
-        ("printMsgByQueue -t Orders -a b0 -i 0 -s Other", ExitCode.NOT_FOUND, "", "the first pull without one"),
-        ("printMsgByQueue -t Orders -a b0 -i 0", ExitCode.CLEAN, "", "12 messages were pulled"),
-        ("printMsgByQueue -t Orders -i 0", ExitCode.USAGE, "", "needs -a"),
-    ],
-)
-def test_what_makes_no_sense_is_said_as_mqadmin_says_it(
-    line: str, code: ExitCode, printed: str, said: str, pull: Run
-) -> None:
-    ended, out, err = pull(line)
-
-    assert (ended, out) == (code, printed)
-    assert said in err
-
-
-@pytest.mark.parametrize(
-    ("line", "count"),
-    [
-        ("printMsg -t Orders", _COUNT + 11),
-        ("printMsgByQueue -t Orders -a b0 -i 0 -s TagA", 4),
-        ("consumeMessage -t Orders -c 3", 3),
-    ],
-)
-def test_pulled_messages_are_json_for_scripts(line: str, count: int, pull: Run) -> None:
-    rows = [json.loads(row) for row in pull(line, "--json")[1].splitlines()]
-
-    assert [row["type"] for row in rows] == ["message"] * count
-
-
-@pytest.mark.parametrize("line", ["printMsgByQueue -t Orders -a b0 -i 1 -p true", "consumeMessage -t Orders -c 30"])
-def test_a_lake_gives_the_messages_of_its_store(line: str, store: Path, pull: Run, tmp_path: Path) -> None:
-    _, of_store, _ = pull(line)
-    code, of_lake, _ = pull(line, place=write_lake(store, tmp_path / "lake"))
-
-    shown = [[row for row in text.splitlines() if row.startswith("MSGID")] for text in (of_store, of_lake)]
-    assert code == ExitCode.CLEAN
-    assert shown[0] == shown[1] != []
 
 
 _SENT = "Pub\x01{time}\x01region\x01{group}\x01Orders\x01{id}\x01null\x01null\x01host\x014\x017\x010\x01true\x02"
@@ -354,66 +273,11 @@ def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, 
     assert f"Consume Diff Total: {sum(int(row[5]) for row in rows)}\n" in out
 
 
-def test_progress_without_a_group_is_a_line_for_each_group(clean: FeatureStore, newest: Run) -> None:
-    code, out, _ = newest(clean.root, "consumerProgress")
-    _, one, _ = newest(clean.root, "consumerProgress -g G")
-
-    header, line = out.splitlines()
-    assert code == ExitCode.CLEAN
-    assert header.split() == ["#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff", "Total"]
-    behind = one.split("Consume Diff Total: ")[1].split()[0]
-    assert line == f"G{'':63}  0       OFFLINE{'':17}{'':7} {'':14}  0        {behind}"
-
-
 def test_topics_are_listed_from_rocksdb(clean: FeatureStore, newest: Run) -> None:
     code, out, _ = newest(clean.root, "topicList")
 
     assert code == ExitCode.CLEAN
     assert sorted(out.splitlines()) == sorted(clean.of_disk["topics"])
-
-
-@pytest.mark.parametrize(
-    ("line", "expected", "said"),
-    [
-        ("consumerProgress -g Missing", ExitCode.NOT_FOUND, ("no group Missing", "CID_RMQ_SYS_TRANS, G\n")),
-        ("getConsumerConfig -g Missing", ExitCode.NOT_FOUND, ("of the group Missing", "FILTERSRV_CONSUMER, G, ")),
-        ("topicList -c", ExitCode.USAGE, ("only brokers at work know",)),
-    ],
-)
-def test_an_unknown_group_and_what_only_a_broker_at_work_knows_have_a_reason(
-    line: str, expected: ExitCode, said: tuple[str, ...], clean: FeatureStore, newest: Run
-) -> None:
-    code, out, err = newest(clean.root, line)
-
-    assert (code, out) == (expected, "")
-    assert [text for text in said if text not in err] == []
-
-
-def test_settings_of_a_group_come_field_by_field(clean: FeatureStore, newest: Run) -> None:
-    code, out, _ = newest(clean.root, "getConsumerConfig -g G")
-    head, *lines = out.splitlines()
-
-    assert code == ExitCode.CLEAN
-    assert head == f"{'=' * 29}DefaultCluster:b0{'=' * 29}"
-    assert lines[0] == f"{'groupName':40}=  G"
-    assert f"{'subscriptionDataSet':40}=  " in lines
-    policy = "GroupRetryPolicy{type=CUSTOMIZED, exponentialRetryPolicy=null, customizedRetryPolicy=null}"
-    assert f"{'groupRetryPolicy':40}=  {policy}" in lines
-
-
-def test_rows_are_json_for_scripts(clean: FeatureStore, newest: Run) -> None:
-    progress, topics, group = (
-        newest(clean.root, line, "--json").lines
-        for line in ("consumerProgress -g G", "topicList", "getConsumerConfig -g G")
-    )
-
-    assert [(row["type"], row["queue_id"], row["consumer_offset"]) for row in progress] == [
-        ("progress", 0, 30),
-        ("progress", 1, 30),
-    ]
-    assert [row["broker_offset"] - 30 for row in progress] == [row["behind"] for row in progress]
-    assert {row["type"] for row in topics} == {"topic"}
-    assert [row["settings"]["groupName"] for row in group] == ["G"]
 
 
 def test_a_configuration_that_cannot_be_read_is_said(
@@ -466,21 +330,6 @@ def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there_and_nobody_know
     assert (code, out) == (ExitCode.NOT_FOUND, "")
     said = "whether there is such a topic is not known" if is_damaged else "no topic Empty was ever seen there"
     assert said in err
-
-
-def test_a_topic_that_was_deleted_is_called_deleted(situation: StoreOf, ask: Run) -> None:
-    store = situation("field-deleted-498") / "store"
-
-    for line in ("topicStatus -t Gone", "printMsg -t Gone", "queryMsgByOffset -t Gone -b b0 -i 0 -o 0"):
-        code, out, err = ask(store, line)
-
-        assert (code, out) == (ExitCode.NOT_FOUND, "")
-        assert "the topic Gone was deleted" in err
-        assert "never seen" not in err
-    code, out, _ = ask(store, "topicStatus -t Gone", "--through-log")
-    assert code == ExitCode.CLEAN
-    assert len(out.splitlines()) > 1
-    assert "was ever seen" in ask(store, "topicStatus -t Goner")[2]
 
 
 def test_messages_that_a_promotion_took_back_are_not_answered(situation: StoreOf, ask: Run) -> None:
