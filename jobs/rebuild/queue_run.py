@@ -16,6 +16,7 @@ from jobs.console.result import Judged, Result, Severity, worst_met
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.join import collect_log, compare, topics_of
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
+from jobs.products.queues.unit_files import damaged_in
 from jobs.rebuild.lost_queues import RecordedUnits, select_lost
 from jobs.rebuild.queue_database import QueueOfRows, build_database, stored_ends
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, named, note_of
@@ -134,15 +135,14 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         seen = look(workers, store) if request.lost_only else None  # before the log is read
         topics = topics_of(store, seen.queues, request.recorded_topics) if seen is not None else None
         check = LogCheck()
-        log = collect_log(
-            *(workers, store, recipe.rules, recipe.groups, scratch if recipe.groups > 1 else None),
-            *(request.range_size, check if request.lost_only else None),
-        )
+        shared, checked = scratch if recipe.groups > 1 else None, check if request.lost_only else None
+        log = collect_log(workers, store, recipe.rules, recipe.groups, shared, request.range_size, checked)
+        damaged = damaged_in(log.ranges)
         summary.from_offset, summary.records = log.start, sum(one.records for one in log.ranges)
         summary.gaps = [(first, last) for _, first, last in holes(store.segments) if first >= log.start]
-        summary.damaged_bytes = sum(end - first for first, end in log.damaged)
+        summary.damaged_bytes = sum(end - first for first, end in damaged)
         segments = tuple(segment.base_offset for segment in store.segments)
-        recipe = replace(recipe, lost=tuple(sorted([*summary.gaps, *log.damaged])), segments=segments)
+        recipe = replace(recipe, lost=tuple(sorted([*summary.gaps, *damaged])), segments=segments)
         if is_database:
             database = build_database(workers, recipe, log.ranges, store, out / summary.folder)
             every, needed, manifest = database.queues, database.queues, database.describe()

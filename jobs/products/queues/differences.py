@@ -137,11 +137,6 @@ class LackingQueue(NamedTuple):
     newest_ms: int = 0  # when the newest of their records was stored
 
 
-_SUMS = ("expected", "matched", "misplaced", "expired", "blanks", "ahead", "waiting")
-_LISTS = ("wrong_fields", "differences", "written", "newer")
-_BY_QUEUE = ("without_queue", "beginnings", "watermarks", "ends")
-
-
 @dataclass(slots=True)
 class JoinResult:
     """The result of joining a store, or its new part, or some of its queues, with the log."""
@@ -170,13 +165,15 @@ class JoinResult:
     taken_to: int | None = None  # where the last record ends whose units were joined; None when there was none
 
     def add(self, part: "JoinResult") -> None:
-        """Add the figures of some of the queues."""
-        for name in _SUMS:
-            setattr(self, name, getattr(self, name) + getattr(part, name))
-        for name in _LISTS:
-            getattr(self, name).extend(getattr(part, name))
-        for name in _BY_QUEUE:
-            getattr(self, name).update(getattr(part, name))
+        """Add the figures of some of the queues; what is known of all of them at once these have not."""
+        for name in self.__dataclass_fields__:
+            own, more = getattr(self, name), getattr(part, name)
+            if isinstance(own, int):
+                setattr(self, name, own + (more or 0))
+            elif isinstance(own, list):
+                own.extend(more)
+            elif isinstance(own, dict):
+                own.update(more)
 
     def finish(self) -> None:
         """Put all differences into their order: wrong fields by range, then the others by queue."""

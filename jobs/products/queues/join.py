@@ -12,9 +12,10 @@ other rows as well.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -26,15 +27,15 @@ from jobs.products.queues.leftover_units import settle
 from jobs.products.queues.rows import RowBlock, Status, batches_of, block_of
 from jobs.products.queues.unit_files import (
     GroupUnits,
-    RangeUnits,
     collect_units,
     count_groups,
+    damaged_in,
     discard_units,
     group_of,
     has_units,
     read_units,
 )
-from jobs.products.queues.unmatched import KnownLog, Remainder, Resolved, Rows, Write, resolve, unresolved
+from jobs.products.queues.unmatched import CollectedLog, Remainder, Resolved, Rows, Write, resolve, unresolved
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.chain import ListedLog, read_what_stays, watermark
 from jobs.store.queue_ends import EVERYTHING, Look, look
@@ -63,23 +64,6 @@ def topics_of(store: Store, queues: Iterable[StoredQueue], recorded: Sequence[To
     """Return the broker's table of topics; *queues* show further topics that are alive."""
     table = topic_table(store, recorded)
     return table._replace(with_queues=table.with_queues | {queue.name.topic for queue in queues})
-
-
-class CollectedLog(NamedTuple):
-    """The units of a log, and the part of it that was read."""
-
-    ranges: Sequence[RangeUnits]
-    scratch: Scratch | None
-    groups: int
-    start: int  # where it begins, without what retention took before it was read
-    end: int
-    deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that retention took before they were read
-    kept: Sequence[RangeUnits] = ()  # units of records before the start, which the lake still has
-
-    @property
-    def damaged(self) -> list[tuple[int, int]]:
-        """From and to of the bytes without a record."""
-        return [damaged for part in self.ranges for damaged in part.damaged]
 
 
 def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its units go
@@ -134,37 +118,34 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
     *write* gets the rows, in the tasks.
     """
     ends = [one.taken_to for one in (*log.kept, *log.ranges) if one.taken_to is not None]
+    dispatched = min(seen.dispatched, log.end)
+    log = replace(
+        log,
+        start=max([log.start, *(end for _, end in log.deleted_meanwhile)]),
+        # A run takes no unit that is newer than its log; to verify a store is to compare every one.
+        dispatched=seen.dispatched if write is None else dispatched,
+        light_dispatched=seen.light_dispatched,
+        is_closed=store.is_final,
+        gaps=tuple((start, end) for _, start, end in holes(store.segments)),
+        damaged=tuple(damaged_in(log.ranges)),
+        topics=topics,
+        write=write,
+    )
     joined = JoinResult(
         queues=seen.queues,
         topics=topics,
-        damaged=log.damaged,
+        damaged=[*log.damaged],
         log_end=log.end,
-        dispatched=min(seen.dispatched, log.end),
+        dispatched=dispatched,
         taken_to=ends[-1] if ends else None,
     )
-    known = KnownLog(
-        log.scratch,
-        tuple(log.ranges),
-        max([log.start, *(end for _, end in log.deleted_meanwhile)]),
-        log.end,
-        # A run takes no unit that is newer than its log; to verify a store is to compare every one.
-        seen.dispatched if write is None else joined.dispatched,
-        seen.light_dispatched,
-        store.is_final,
-        tuple(log.kept),
-        tuple(log.deleted_meanwhile),
-        tuple((start, end) for _, start, end in holes(store.segments)),
-        tuple(sorted(joined.damaged)),
-        topics,
-        write,
-    )
-    compared = workers.map(list(_groups(seen, log)), partial(compare_group, log=known), "matching queue units")
+    compared = workers.map(list(_groups(seen, log)), partial(compare_group, log=log), "matching queue units")
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
     # Queues whose units lead to records of other queues: the segments that hold these are read once more.
-    offsets = {offset for one in rest for offset in unresolved(one, known)}
+    offsets = {offset for one in rest for offset in unresolved(one, log)}
     resolved = resolve(workers, store, rules, offsets) if offsets else {}
     parts = [rest[at : at + _QUEUES_A_TASK] for at in range(0, len(rest), _QUEUES_A_TASK)]
-    settled = workers.map(parts, partial(_settle_rest, log=known, resolved=resolved), "matching queue units")
+    settled = workers.map(parts, partial(_settle_rest, log=log, resolved=resolved), "matching queue units")
     for part in (*(result for result, _ in compared), *settled):
         joined.add(part)
     joined.finish()
@@ -183,7 +164,7 @@ def _groups(seen: Look, log: CollectedLog) -> Iterator[tuple[int, Sequence[Probe
             yield number, queues
 
 
-def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: KnownLog) -> tuple[JoinResult, list[Remainder]]:
+def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: CollectedLog) -> tuple[JoinResult, list[Remainder]]:
     """
     Compare the queues of a group with the log, and write their rows if they are wanted.
 
@@ -196,7 +177,7 @@ def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: KnownLog) ->
     return task.result, task.unsettled
 
 
-def _settle_rest(part: Sequence[Remainder], *, log: KnownLog, resolved: Resolved) -> JoinResult:
+def _settle_rest(part: Sequence[Remainder], *, log: CollectedLog, resolved: Resolved) -> JoinResult:
     result = JoinResult()
     name = part[0].queue.name.path.encode("utf-8", "surrogatepass")
     rows = (batch for one in part for batch in batches_of(*settle(one, log, resolved, result)))
@@ -204,7 +185,7 @@ def _settle_rest(part: Sequence[Remainder], *, log: KnownLog, resolved: Resolved
     return result
 
 
-def _written_rows(log: KnownLog, name: str, rows: Rows) -> list[Action]:
+def _written_rows(log: CollectedLog, name: str, rows: Rows) -> list[Action]:
     """Make all rows, and write them if they are wanted; return the file, if there is one."""
     written = log.write(name, rows) if log.write is not None else None
     for _ in rows:  # unwanted ones are none, but making them compares the queues
@@ -213,7 +194,7 @@ def _written_rows(log: KnownLog, name: str, rows: Rows) -> list[Action]:
 
 
 class _GroupTask:
-    def __init__(self, number: int, queues: Sequence[ProbedQueue], log: KnownLog) -> None:
+    def __init__(self, number: int, queues: Sequence[ProbedQueue], log: CollectedLog) -> None:
         self._number, self._log, self._queues = number, log, queues
         self._rest = {queue.name: Remainder(queue) for queue, *_ in queues}
         self.result = JoinResult()

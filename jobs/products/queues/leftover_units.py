@@ -27,7 +27,7 @@ from jobs.products.queues.unmatched import (
     AT_ONCE,
     DAMAGED,
     DELETED,
-    KnownLog,
+    CollectedLog,
     OddUnit,
     RecordAt,
     Remainder,
@@ -45,7 +45,7 @@ _SHOWN = 4
 Rows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbers in the blocks mean
 
 
-def settle(remainder: Remainder, log: KnownLog, resolved: Resolved, joined: JoinResult) -> Rows:
+def settle(remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> Rows:
     """Explain every unit and every record that is left: add the figures to *joined*, and return rows if wanted."""
     settling = _Settling(remainder, log, resolved, joined)
     settling.run()
@@ -53,7 +53,7 @@ def settle(remainder: Remainder, log: KnownLog, resolved: Resolved, joined: Join
 
 
 class _Settling:
-    def __init__(self, remainder: Remainder, log: KnownLog, resolved: Resolved, joined: JoinResult) -> None:
+    def __init__(self, remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> None:
         self._remainder, self._log, self._resolved, self._joined = remainder, log, resolved, joined
         self._queue, self._name = remainder.queue, remainder.queue.name
         self._with_rows = log.write is not None

@@ -17,9 +17,10 @@ from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, FinishedProduct, Made, Run, Started, State
 from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind, JoinResult
-from jobs.products.queues.join import CollectedLog, compare, topics_of
+from jobs.products.queues.join import compare, topics_of
 from jobs.products.queues.settings import queue_rules
 from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups, discard_units
+from jobs.products.queues.unmatched import CollectedLog
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import Outcome, deleted_ranges

@@ -199,6 +199,11 @@ def read_units(scratch: Scratch | None, range_units: RangeUnits, group: int) -> 
         at += length
 
 
+def damaged_in(ranges: Sequence[RangeUnits]) -> list[tuple[int, int]]:
+    """Return from and to of the bytes without a record, ascending."""
+    return sorted(damaged for part in ranges for damaged in part.damaged)
+
+
 def has_units(ranges: Sequence[RangeUnits], group: int) -> bool:
     """Return whether a group has any unit."""
     return any(one.sections[group, 2] for one in ranges)

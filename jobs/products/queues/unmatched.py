@@ -72,21 +72,22 @@ class LostRun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownLog:
-    """The log that queues are compared with: its units, and which part of it is known."""
+class CollectedLog:
+    """The units of a log, the part of it that was read, and, for a comparison, what else is known of it."""
 
+    ranges: Sequence[RangeUnits]
     scratch: Scratch | None
-    ranges: tuple[RangeUnits, ...]
-    start: int
+    groups: int
+    start: int  # without what retention took before it was read
     end: int
+    deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that were deleted before they were read
+    kept: Sequence[RangeUnits] = ()  # units of records that only the lake has: those that are there are matched
     dispatched: int = EVERYTHING  # records from it on may have no units yet
     light_dispatched: int = EVERYTHING  # the same for light queues, where they are in RocksDB alone
     is_closed: bool = True
-    kept: tuple[RangeUnits, ...] = ()  # units of records that only the lake has: those that are there are matched
-    deleted_meanwhile: tuple[tuple[int, int], ...] = ()  # ranges that were deleted before they were read
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that no file holds
     damaged: tuple[tuple[int, int], ...] = ()  # ranges that hold no record, but for bridges over lost ones
-    topics: TopicTable = TopicTable()  # says which topics were deleted  # noqa: RUF009 - a tuple
+    topics: TopicTable = TopicTable()  # noqa: RUF009 - a tuple; says which topics were deleted
     write: Write | None = None  # writes rows, if they are wanted
 
     def lost_within(self, start: int, end: int) -> Sequence[tuple[int, int]]:
@@ -144,7 +145,7 @@ class Remainder:
             else:
                 self.lost.append(run)
 
-    def close(self, log: KnownLog, start: int, seen_end: int) -> int:
+    def close(self, log: CollectedLog, start: int, seen_end: int) -> int:
         """Settle which places are unmatched from *start* on; return up to where the queue is taken now."""
         # A gap is a run of units that no record of this run matched, from the watermark to the end that was seen. With
         # a limit (a store that is written to, or a run in steps) the last gap may be of records that come later: it
@@ -248,7 +249,7 @@ class OddUnit(NamedTuple):
 Sorted = tuple[int, Units, NDArray[np.bool_], NDArray[np.bool_], list[OddUnit]]
 
 
-def sorted_out(remainder: Remainder, log: KnownLog) -> Iterator[Sorted]:
+def sorted_out(remainder: Remainder, log: CollectedLog) -> Iterator[Sorted]:
     """Yield the units in the gaps, some at a time: first place, units, which have expired or are blanks, odd ones."""
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN
@@ -292,7 +293,7 @@ def places_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
         yield from gaps_between(start, end, np.array(sorted(held), np.int64).reshape(-1, 2))
 
 
-def unresolved(remainder: Remainder, log: KnownLog) -> Iterator[int]:
+def unresolved(remainder: Remainder, log: CollectedLog) -> Iterator[int]:
     """Yield the physical offsets that only the log can explain."""
     own = set(remainder.units["physical_offset"].tolist())
     for *_, odd in sorted_out(remainder, log):

@@ -13,7 +13,7 @@ from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.join import compare_group
 from jobs.products.queues.leftover_units import displaced_runs, lost_between, of_displaced
 from jobs.products.queues.unit_files import group_of, has_units, read_units, write_units
-from jobs.products.queues.unmatched import KnownLog, gaps_between
+from jobs.products.queues.unmatched import CollectedLog, gaps_between
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
@@ -82,7 +82,7 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
 
     def result(count: int) -> bytes:
         end = count * ranges[0].units.size * SIZE
-        compared, unsettled = compare_group((0, queues), log=KnownLog(scratch, tuple(files[:count]), 0, end))
+        compared, unsettled = compare_group((0, queues), log=CollectedLog(files[:count], scratch, 1, 0, end))
         assert compared.matched == compared.expected == count * ranges[0].units.size
         assert not compared.differences
         assert not unsettled
