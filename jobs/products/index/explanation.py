@@ -106,7 +106,6 @@ class Explanation:
     row: KeyRow
     files: tuple[ExplainedFile, ...]
     geometry: Geometry
-    rules: Rules
     gaps: tuple[KeyGap, ...] = ()
 
     @property
@@ -156,7 +155,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
         with store.storage.open(files[-1].location) as file:
             if is_blank(file, files[-1].size):
                 explained = (*explained[:-1], ExplainedFile(files[-1], Verdict.GROWING, detail="it has no entry yet"))
-    return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
+    return Explanation(row, explained, geometry, tuple(_gaps(explained)))
 
 
 def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | None]]:

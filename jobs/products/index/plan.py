@@ -8,11 +8,10 @@ not, a restart lies in between, and the keys left over become a partial file.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import IndexRecipe, Kind
-from jobs.products.index.key_row import KeyPlace, KeyRow
+from jobs.products.index.key_row import KeyRow
 from jobs.products.index.survivors import Survivor, header_before
 from jobs.storage.model import Storage
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
@@ -34,53 +33,11 @@ class Planned(NamedTuple):
     doubt: str = ""  # why its bytes are not proven to be those of the lost file
 
 
-class Anchor(NamedTuple):
-    """A survivor's place in the row; `start` is below 0 where the log begins inside of it."""
-
-    start: int
-    end: int
-    is_full: bool
-    begins: KeyPlace | None = None  # the keys of the message that it begins with
-
-
 def is_covered(start: int, end: int, files: Iterable[tuple[int, int]]) -> bool:
     """Return whether each key from number *start* to *end* is in a file; *files* are from and to of each."""
     for first, last in sorted(files):
         start = max(start, last) if first <= start else start
     return start >= end
-
-
-def plan_files(
-    keys: int,
-    capacity: int,
-    survivors: Sequence[Anchor] = (),
-    *,
-    ends_without_keys: bool = False,
-    is_whole: bool = True,
-) -> list[Planned]:
-    """
-    Return the files that are missing between, before and after *survivors*, in order; without any, all files.
-
-    A log *ends without keys* if its newest message has none, and *is whole* if it begins where the broker began.
-    """
-    planned: list[Planned] = []
-    if survivors and survivors[0].start > 0:
-        planned += _between(0, survivors[0], capacity, -1, "") if is_whole else _before(survivors[0].start, capacity)
-    for number, (left, right) in enumerate(pairwise(survivors)):
-        planned += _between(left.end, right, capacity, number, "" if left.is_full else RESTART)
-    if not survivors or survivors[-1].is_full:
-        after, start = len(survivors) - 1, survivors[-1].end if survivors else 0
-        while keys - start >= capacity:
-            planned.append(Planned(start, start + capacity, Kind.FULL, after))
-            start += capacity
-        # A message asks for a file before anyone looks at its keys; it matters only where the last file is full.
-        if start < keys or (start == keys and ends_without_keys):
-            planned.append(Planned(start, keys, Kind.OPEN, after))
-    if not survivors:
-        return planned
-    held = [(one.start, one.end) for one in survivors]
-    # With another store's log, or after lost messages, a survivor may begin after the last key of the row.
-    return [one for one in planned if one.end <= keys and not is_covered(one.start, one.end, held)]
 
 
 def _before(end: int, capacity: int) -> Iterator[Planned]:
@@ -92,7 +49,7 @@ def _before(end: int, capacity: int) -> Iterator[Planned]:
         yield Planned(begin, begin + capacity, Kind.FULL, -1, "" if begin else NOT_KNOWN_BEFORE)
 
 
-def _between(start: int, right: Anchor, capacity: int, after: int, doubt: str) -> Iterator[Planned]:
+def _between(start: int, right: Survivor, capacity: int, after: int, doubt: str) -> Iterator[Planned]:
     end = right.start
     left_over = (end - start) % capacity
     if left_over and not doubt and right.begins and right.begins.first == end:
@@ -118,15 +75,35 @@ class IndexPlan:
     empty_index_count: int = 1
 
     def missing(self, kept: Sequence[Survivor] = (), *, completes: bool = False) -> list[Planned]:
-        """Return the files that are missing next to those *kept*; *completes* if the last of them gets later keys."""
-        row, capacity = self.row, self.geometry.capacity
-        anchors = []
-        for survivor in kept:
-            end = self.completed_end(survivor) if completes and survivor is kept[-1] else survivor.end
-            entries = survivor.real.header.entry_count + end - survivor.end
-            anchors.append(Anchor(survivor.start, end, entries >= capacity, survivor.begins))
-        whole = {"ends_without_keys": row.ends_without_keys, "is_whole": row.start_offset == 0}
-        return plan_files(len(row), capacity, anchors, **whole)
+        """
+        Return the files that are missing between, before and after those *kept*, in order; without any, all files.
+
+        It *completes* the last of them with later keys, or leaves it as it is.
+        """
+        row, keys, capacity = self.row, len(self.row), self.geometry.capacity
+        ends, counts = [one.end for one in kept], [one.real.header.entry_count for one in kept]
+        if completes:
+            ends[-1] = self.completed_end(kept[-1])
+            counts[-1] += ends[-1] - kept[-1].end
+        planned: list[Planned] = []
+        if kept and kept[0].start > 0:  # a log that begins where the broker began has lost nothing before it
+            is_whole = row.start_offset == 0
+            planned += _between(0, kept[0], capacity, -1, "") if is_whole else _before(kept[0].start, capacity)
+        for number, right in enumerate(kept[1:]):
+            planned += _between(ends[number], right, capacity, number, "" if counts[number] >= capacity else RESTART)
+        if not kept or counts[-1] >= capacity:
+            after, start = len(kept) - 1, ends[-1] if kept else 0
+            while keys - start >= capacity:
+                planned.append(Planned(start, start + capacity, Kind.FULL, after))
+                start += capacity
+            # A message asks for a file before anyone looks at its keys; it matters only where the last file is full.
+            if start < keys or (start == keys and row.ends_without_keys):
+                planned.append(Planned(start, keys, Kind.OPEN, after))
+        if not kept:
+            return planned
+        held = [(one.start, end) for one, end in zip(kept, ends, strict=True)]
+        # With another store's log, or after lost messages, a file may begin after the last key of the row.
+        return [one for one in planned if one.end <= keys and not is_covered(one.start, one.end, held)]
 
     def completed_end(self, survivor: Survivor) -> int:
         """Return the end of the newest file in the row once it has all keys that it has room for."""

@@ -6,7 +6,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, timedelta, timezone
 from itertools import combinations
 from pathlib import Path
@@ -17,14 +17,15 @@ import pytest
 
 from jobs.console.result import ExitCode
 from jobs.products.index.file_builder import BuiltFile, Kind, RealFile, ToBuild, check_built, make, name_of_time
-from jobs.products.index.key_row import KeyPlace, KeyRow, collect_keys
-from jobs.products.index.plan import HISTORY, RESTART, Anchor, Planned, plan_files
+from jobs.products.index.key_row import KeyPlace, KeyRow, RangeKeys, collect_keys
+from jobs.products.index.plan import HISTORY, RESTART, IndexPlan, Planned
 from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted
-from jobs.products.index.survivors import Placing, asked_offsets, real_files
+from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, real_files
 from jobs.rebuild.index import RebuildIndexRequest, Result, lost_files, rebuild
 from jobs.repair.run import RepairRequest, repair
 from jobs.report.of_store import report_of_rebuild
-from jobs.storage.scratch import scratch_beside
+from jobs.storage import AnyStorage
+from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Known, UndecidedError, Writers, given_rules
@@ -433,19 +434,37 @@ def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_p
     losses_come_back(store, name, tmp_path, every=True)
 
 
+def survivor(start: int, end: int, begins: KeyPlace | None = None) -> Survivor:
+    real = RealFile("", "", 0, IndexHeader(index_count=end - start + 1))
+    return Survivor(real, start, Relation.FIRST, None, 0, 0, begins)
+
+
+def planned_files(
+    keys: int,
+    capacity: int,
+    kept: Sequence[Survivor] = (),
+    *,
+    ends_without_keys: bool = False,
+    is_whole: bool = True,
+) -> list[Planned]:
+    span = RangeKeys("", keys, keys, int(ends_without_keys), 0, {}, ())
+    row = KeyRow(Scratch(""), (span,), 0 if is_whole else 1)
+    return IndexPlan(AnyStorage(), row, Geometry(1, capacity + 1), given_rules("5.3.3")).missing(kept)
+
+
 def test_a_message_without_keys_opens_a_file_behind_a_full_one() -> None:
-    assert plan_files(0, 5) == []
-    assert plan_files(0, 5, ends_without_keys=True) == [Planned(0, 0, Kind.OPEN)]
-    assert plan_files(10, 5) == [Planned(0, 5, Kind.FULL), Planned(5, 10, Kind.FULL)]
-    assert plan_files(10, 5, ends_without_keys=True)[2:] == [Planned(10, 10, Kind.OPEN)]
-    assert plan_files(7, 5, ends_without_keys=True) == [Planned(0, 5, Kind.FULL), Planned(5, 7, Kind.OPEN)]
+    assert planned_files(0, 5) == []
+    assert planned_files(0, 5, ends_without_keys=True) == [Planned(0, 0, Kind.OPEN)]
+    assert planned_files(10, 5) == [Planned(0, 5, Kind.FULL), Planned(5, 10, Kind.FULL)]
+    assert planned_files(10, 5, ends_without_keys=True)[2:] == [Planned(10, 10, Kind.OPEN)]
+    assert planned_files(7, 5, ends_without_keys=True) == [Planned(0, 5, Kind.FULL), Planned(5, 7, Kind.OPEN)]
 
 
 def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
     """Between two survivors stand keys for one and a half files: half a file is added and said to be one."""
-    survivors = [Anchor(0, 10, is_full=True), Anchor(25, 30, is_full=False)]
+    survivors = [survivor(0, 10), survivor(25, 30)]
 
-    assert plan_files(30, 10, survivors) == [
+    assert planned_files(30, 10, survivors) == [
         Planned(10, 20, Kind.FULL, 0),
         Planned(20, 25, Kind.SUPPLEMENT, 0, RESTART),
     ]
@@ -453,14 +472,14 @@ def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
 
 def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_was_indexed_again() -> None:
     """The survivor after it begins with the whole message, so the lost file is full with a part of it."""
-    survivors = [Anchor(0, 10, is_full=True), Anchor(18, 28, is_full=True, begins=KeyPlace(18, 3))]
+    survivors = [survivor(0, 10), survivor(18, 28, KeyPlace(18, 3))]
 
-    assert plan_files(28, 10, survivors) == [Planned(10, 20, Kind.FULL, 0, RESTART)]
+    assert planned_files(28, 10, survivors) == [Planned(10, 20, Kind.FULL, 0, RESTART)]
 
 
 def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards() -> None:
     """What is left at the log's beginning is the end of a file whose beginning is deleted."""
-    planned = plan_files(40, 10, [Anchor(23, 33, is_full=True)], is_whole=False)
+    planned = planned_files(40, 10, [survivor(23, 33)], is_whole=False)
 
     assert planned == [
         Planned(0, 3, Kind.SUPPLEMENT, -1, HISTORY),
@@ -471,5 +490,5 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
 
 
 def test_nothing_is_missing_behind_an_open_file() -> None:
-    survivors = [Anchor(0, 10, is_full=True), Anchor(10, 17, is_full=False)]
-    assert plan_files(17, 10, survivors, ends_without_keys=True) == []
+    survivors = [survivor(0, 10), survivor(10, 17)]
+    assert planned_files(17, 10, survivors, ends_without_keys=True) == []
