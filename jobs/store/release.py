@@ -315,20 +315,17 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
 
     A process that follows a store asks again and again: of files that are complete, the answer is kept.
     """
-    is_sealed = segment not in store.segments[-2:]
-    identity = _identity(segment, records) if is_sealed else None
+    identity = None if segment in store.segments[-2:] else _identity(segment, records)
     if identity in _remembered:
         return _remembered[identity]
     own = Marks()
-    try:
+    with suppress(OSError):  # the part read so far counts, this time
         for record in islice(_records(store, segment), records):
             own.see(record)
-    except OSError:  # the part read so far counts, this time
-        return own.kept
-    if identity and identity == _identity(segment, records):
-        if len(_remembered) >= _MOST_REMEMBERED:
-            _remembered.clear()
-        _remembered[identity] = own.kept
+        if identity and identity == _identity(segment, records):
+            if len(_remembered) >= _MOST_REMEMBERED:
+                _remembered.clear()
+            _remembered[identity] = own.kept
     return own.kept
 
 
