@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
@@ -56,7 +56,6 @@ _QUEUES_A_TASK = 64
 _SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
 _FREE = 4096
 _RUNS = 100
-T = TypeVar("T")
 ProbedQueue = tuple[StoredQueue, int, int]  # up to where earlier runs have taken it, and its end
 
 

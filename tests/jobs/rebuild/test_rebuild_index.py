@@ -440,12 +440,7 @@ def survivor(start: int, end: int, begins: KeyPlace | None = None) -> Survivor:
 
 
 def planned_files(
-    keys: int,
-    capacity: int,
-    kept: Sequence[Survivor] = (),
-    *,
-    ends_without_keys: bool = False,
-    is_whole: bool = True,
+    keys: int, capacity: int, kept: Sequence[Survivor] = (), *, ends_without_keys: bool = False, is_whole: bool = True
 ) -> list[Planned]:
     span = RangeKeys("", keys, keys, int(ends_without_keys), 0, {}, ())
     row = KeyRow(Scratch(""), (span,), 0 if is_whole else 1)
