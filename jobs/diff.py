@@ -37,7 +37,7 @@ from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.errors import is_unreadable
+from rmq_formats.errors import ignore_lost, is_unreadable
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
@@ -407,13 +407,10 @@ def _compared(made: Assembled, range_: Range | None) -> Flags:
         return equal
     ends = made.offsets + made.sizes
     cuts = (made.offsets[1:] != ends[:-1]) | (made.positions[1:] != (made.positions + made.sizes)[:-1])
-    try:
-        with range_.open() as file:
-            for some in slices(made.offsets.size, cuts):
-                if made.offsets[some.start] >= range_.base_offset:  # else a row that another engine has changed
-                    equal[some] = _equal_to(file, range_, made, some)
-    except FileNotFoundError:  # retention: the reader reports it as well
-        return equal
+    with ignore_lost(), range_.open() as file:  # the reader reports it as well
+        for some in slices(made.offsets.size, cuts):
+            if made.offsets[some.start] >= range_.base_offset:  # else a row that another engine has changed
+                equal[some] = _equal_to(file, range_, made, some)
     return equal
 
 

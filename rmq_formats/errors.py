@@ -12,8 +12,6 @@ Arguments are positional only, because an exception travels from a Spark worker 
 """
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Self
 
 
@@ -74,16 +72,15 @@ def is_lost(error: OSError) -> bool:
     return isinstance(error, FileNotFoundError) or is_unreadable(error)
 
 
-@contextmanager
-def ignore_lost() -> Iterator[None]:
+class ignore_lost:  # noqa: N801 - used as `contextlib.suppress` is
     """Go on without a file that is lost, or that is not in its format; every other error is raised."""
-    try:
-        yield
-    except FormatError:
-        return
-    except OSError as error:
-        if not is_lost(error):
-            raise
+
+    def __enter__(self) -> None:
+        """Do nothing yet."""
+
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> bool:
+        """Return whether the error is one to go on after."""
+        return isinstance(error, FormatError) or (isinstance(error, OSError) and is_lost(error))
 
 
 _BAD_SECTOR = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})  # the last two: a checksum

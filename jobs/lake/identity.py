@@ -29,7 +29,7 @@ from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store, TierQueue
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.errors import is_unreadable
+from rmq_formats.errors import ignore_lost
 
 _ATTEMPTS = 10
 _SAMPLED_SEGMENTS = 16
@@ -81,17 +81,12 @@ def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
     segment = store.segment_at(fingerprint.offset)
     if segment is None:
         return None
-    try:
+    with (
+        ignore_lost()
+    ):  # retention deletes while we look; of a sector that was readable once it is not known whose it is
         data = store.read(segment, fingerprint.offset - segment.base_offset, fingerprint.size)
-    except FileNotFoundError:  # retention deletes while we look
-        return None
-    except OSError as error:
-        if not is_unreadable(error):
-            raise
-        return None  # a sector that was readable once: it says nothing of whose it is
-    if not any(data):
-        return None  # not written yet: a slave that lags behind
-    return fingerprint.is_of(data)
+        return fingerprint.is_of(data) if any(data) else None  # not written yet: a slave that lags behind
+    return None
 
 
 def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool = True) -> KnownStore | None:

@@ -23,7 +23,7 @@ from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.broker_conf import change_counter, change_time, decode_config
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
-from rmq_formats.errors import CorruptData, FormatError, is_lost
+from rmq_formats.errors import CorruptData, FormatError, ignore_lost
 from rmq_formats.store import FileKind
 
 CONFIG_FOLDER = "config"
@@ -178,14 +178,9 @@ def read_json(store: Store, name: str) -> dict[str, object] | None:
     file = store.other_file(f"{CONFIG_FOLDER}/{name}")
     if file is None or file.size > _LARGEST:
         return None
-    try:
+    with ignore_lost():  # also where it is no JSON: the broker cannot load it either
         return decoded_file(store, file)
-    except FormatError:  # no JSON: the broker cannot load it either
-        return None
-    except OSError as error:
-        if not is_lost(error):
-            raise
-        return None
+    return None
 
 
 def decoded_file(store: Store, file: StoredFile) -> dict[str, object]:

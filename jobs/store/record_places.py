@@ -21,7 +21,7 @@ from rmq_formats.commitlog.segment import (
     by_time_alone,
     walk_segment,
 )
-from rmq_formats.errors import FormatError, is_lost
+from rmq_formats.errors import FormatError, ignore_lost
 from rmq_formats.layout import Buffer
 from rmq_formats.properties import PropertyParser
 
@@ -111,16 +111,10 @@ def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
     segment = store.segment_at(physical_offset)
     if segment is None:
         return None
-    try:
-        with store.open(segment) as reader:
-            log = SegmentBytes(reader.read, segment.readable, segment.base_offset)
-            return log.record_at(physical_offset - segment.base_offset)
-    except FormatError:  # no record begins there
-        return None
-    except OSError as error:
-        if not is_lost(error):
-            raise
-        return None
+    with ignore_lost(), store.open(segment) as reader:  # also where no record begins there
+        log = SegmentBytes(reader.read, segment.readable, segment.base_offset)
+        return log.record_at(physical_offset - segment.base_offset)
+    return None
 
 
 COMPILED_BEHIND = 4 << 20  # bytes of records

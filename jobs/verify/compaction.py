@@ -34,7 +34,7 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
-from rmq_formats.errors import is_unreadable
+from rmq_formats.errors import ignore_lost
 from rmq_formats.kernels.integers import Bytes, Integers
 from rmq_formats.store import FileKind
 
@@ -310,15 +310,9 @@ def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integer
 
 def _read(store: Store, segment: Segment, positions: Integers, sizes: Integers) -> Bytes | None:
     """Return a segment's bytes from the first to the last of some records; None if it is deleted or unreadable."""
-    try:
-        with store.open(segment) as file:
-            return _bytes(file, positions, sizes)
-    except FileNotFoundError:  # retention
-        return None
-    except OSError as error:
-        if not is_unreadable(error):
-            raise
-        return None
+    with ignore_lost(), store.open(segment) as file:
+        return _bytes(file, positions, sizes)
+    return None
 
 
 def _bytes(file: Reader, positions: Integers, sizes: Integers) -> Bytes:
