@@ -346,7 +346,7 @@ def test_a_store_without_a_checkpoint_is_not_said_to_be_healthy(store: Path) -> 
 def test_a_store_whose_log_lies_elsewhere_is_said_to_have_no_segment(store: Path) -> None:
     shutil.rmtree(store / "commitlog")
 
-    assert "there is no segment: the log lies elsewhere (--commitlog" in text_of(verified(store))
+    assert "there is no segment: the log is in another directory (--commitlog" in text_of(verified(store))
 
 
 def test_commands_to_paste_quote_a_path_with_a_space(golden: StoreOf, tmp_path: Path) -> None:
