@@ -571,8 +571,8 @@ def test_a_proposal_types_what_it_says(tmp_path: Path, run: Run) -> None:
     assert outcome.out.splitlines() == [
         "# Orders: 3 of 6 bodies fit",
         "#   1 message at $.id: not a valid bigint",
-        "#   1 time at byte 0: invalid JSON",
-        "#   1 time at byte 0: an empty body",
+        "#   1 message at byte 0: invalid JSON",
+        "#   1 message at byte 0: an empty body",
         "#   no column: note (always null)",
         '[topic."Orders"]',
         'format = "json"',
