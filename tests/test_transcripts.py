@@ -4,7 +4,8 @@ What users see: commands with their output and exit code, in `tests/transcripts`
 A page names its store in the first line; a later line may name another one, in an empty folder. `pytest
 tests/test_transcripts.py --record` writes what the commands print now; the difference in git is what a user would
 notice. Besides programs, a page has commands of its own: `fresh` has the store as it was, `poke FILE POSITION HEX`
-overwrites bytes, and `findings` keeps of a report what is wrong, and the verdict.
+overwrites bytes, `bytes FILE POSITION COUNT` prints some, and `findings` keeps of a report what is wrong, and the
+verdict.
 """
 
 import re
@@ -26,7 +27,8 @@ _PROGRAM = re.compile(r"rmq-lake ((?:[^|<>;&]|'[^']*'|\"[^\"]*\")*)(?:\| *(.*))?
 _SHELL = """
 fresh() { rm -rf -- * && cp -r "$PRISTINE"/* .; }
 poke() { printf "$(sed 's/../\\\\x&/g' <<< "$3")" | dd of="$1" seek="$2" bs=1 conv=notrunc status=none; }
-findings() { grep -E '^ +[0-9]+\\. |^  (GAP|DAMAGE|CONTRADICTION|LOOK|NOT [A-Z]+) |^●|^[a-z-]+: '; }
+bytes() { od -An -v -tx1 -j "$2" -N "$3" "$1" | tr -d ' \\n'; }
+findings() { grep -E '^ {4}(rmq-lake|mv) |^ +[0-9]+\\. |^  (GAP|DAMAGE|CONTRADICTION|LOOK|NOT [A-Z]+) |^●|^[a-z-]+: '; }
 """
 _VOLATILE = (  # what differs from run to run, and what stands for it
     (re.compile(r"\(user \d+, group \d+\)"), "(user UID, group GID)"),

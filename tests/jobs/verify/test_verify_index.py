@@ -1,17 +1,13 @@
 """Index files held against the log: what nothing explains is a finding, what something explains is a note."""
 
-import os
-import random
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
-from jobs.console.result import Severity
-from jobs.lake.findings import Finding
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.settings import Wanted
 from jobs.products.index.survivors import Placing, Survivor
@@ -19,15 +15,13 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
 from jobs.verify.index import verify_index
-from rmq_formats.indexfile.file import index_keys
 from rmq_formats.indexfile.layout import HEADER, Geometry, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import GOLDEN, SCENARIO, StoreOf
 from tests.rmq_formats.reference import IndexWriter
-from tests.support.commands import overwrite
-from tests.support.stores import flip, log_folders, stored_records
+from tests.support.stores import log_folders, stored_records
 
 TINY = Geometry(100, 20)
 
@@ -40,11 +34,6 @@ def checked(root: Path, release: str | None = None, *, filled_meanwhile: int = 0
 
 def index_file(store: Path, number: int) -> Path:
     return sorted((store / "index").iterdir())[number]
-
-
-def the_finding(store: Path, release: str | None = "5.3.3") -> Finding:
-    (finding,) = checked(store, release).findings
-    return finding
 
 
 EXPLAINED = {
@@ -71,108 +60,6 @@ def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
     assert (
         sum(report.numbers.get(key, 0) for key in ("equal", "restarted", "history", "ahead")) == report.numbers["files"]
     )
-
-
-def test_a_changed_bit_of_an_entry_is_named_by_its_field(store: Path) -> None:
-    path, at = index_file(store, 4), TINY.entry_position(7) + 8
-    before = int.from_bytes(path.read_bytes()[at - 4 : at + 4])
-    flip(path, at + 3, 0x10)
-    finding = the_finding(store)
-
-    assert (finding.kind, finding.file, finding.field) == (
-        "damaged",
-        f"index/{path.name}",
-        "entry 7 physical_offset",
-    )
-    assert (finding.offset, finding.expected, finding.found) == (at - 4, str(before), str(before ^ 0x10))
-    assert finding.cause == "disk, memory or a copy damaged the file, or it was not written to its end (1 bit differs)"
-
-
-@pytest.mark.parametrize(
-    ("damage", "kind"),
-    [
-        (lambda data: data[:500], "damaged"),
-        (lambda data: bytes(len(data)), "damaged"),
-        (lambda data: data[:600] + bytes(240), "damaged"),
-        (lambda data: data[:40] + bytes(400) + data[440:], "damaged"),
-        (lambda data: data[:36] + bytes([0, 0, 0, 9]) + data[40:], "damaged"),
-        (lambda data: data[:36] + bytes([0, 0, 9, 9]) + data[40:], "damaged"),
-        (lambda data: data + bytes(20), "wrong_geometry"),
-        (lambda data: data[:440] + random.Random(2).randbytes(400), "foreign"),
-    ],
-    ids=["cut", "all", "entries", "slots", "count", "count beyond", "longer", "random"],
-)
-def test_damage_has_a_class(store: Path, damage: Callable[[bytes], bytes], kind: str) -> None:
-    path = index_file(store, 5)
-    path.write_bytes(damage(path.read_bytes()))
-
-    assert (the_finding(store).kind, the_finding(store).file) == (kind, f"index/{path.name}")
-
-
-@pytest.mark.parametrize(("is_killed", "kinds"), [(True, []), (False, ["damaged"])])
-def test_a_new_file_of_a_killed_broker_is_no_damage(store: Path, *, is_killed: bool, kinds: list[str]) -> None:
-    """A broker creates a file before it puts the first entry."""
-    newest = index_file(store, -1)
-    newest.with_name(str(int(newest.name) + 1)).write_bytes(bytes(newest.stat().st_size))
-    if is_killed:
-        (store / "abort").touch()
-
-    assert [finding.kind for finding in checked(store, "5.3.3").findings] == kinds
-
-
-@pytest.mark.parametrize("slots", [101, 150, 1000])
-def test_a_changed_number_of_slots_is_named(store: Path, slots: int) -> None:
-    """A broker with a larger maxHashSlotNum makes old files longer, with zeros; their entries stay where they were."""
-    for path in (store / "index").iterdir():
-        os.truncate(path, Geometry(slots, 20).file_size)
-
-    findings = verify_index(OneByOne(), list_store(str(store)), Wanted(slots, 20)).findings
-
-    assert {finding.kind for finding in findings} == {"wrong_geometry"}
-    assert all(f"hang in 100 slots, not in {slots}: maxHashSlotNum was changed" in str(finding) for finding in findings)
-    assert len(findings) == len(list((store / "index").iterdir()))
-
-
-def test_a_file_of_another_release_is_told_by_its_slot_count(golden: StoreOf) -> None:
-    """Nothing but `hash_slot_count` differs between 4.7.0 and 4.7.1."""
-    report = checked(golden("b470-clock"), "4.7.1")
-
-    assert {finding.kind for finding in report.findings} == {"other_rule"}
-    assert {finding.field for finding in report.findings} == {"header hash_slot_count"}
-
-
-def test_missing_files_are_found_between_others_and_at_both_ends(store: Path) -> None:
-    names = sorted(path.name for path in (store / "index").iterdir())
-    for number in (0, 4, 5, 12):
-        (store / "index" / names[number]).unlink()
-    findings = checked(store, "5.3.3").findings
-
-    assert [(finding.kind, finding.file, finding.times) for finding in findings if finding.field] == [
-        ("missing_index_entries", f"index/{names[1]}", 19),
-        ("missing_index_entries", f"index/{names[6]}", 38),
-        ("missing_index_entries", f"index/{names[11]}", 1),
-    ]
-
-
-def test_what_a_crashed_broker_had_not_indexed_yet_is_a_number(store: Path) -> None:
-    """It will at its next start; without `abort` it never will."""
-    index_file(store, 12).unlink()
-    (store / "abort").touch()
-    report = checked(store, "5.3.3")
-
-    assert report.findings == []
-    assert report.numbers["behind"] == 1
-
-
-def test_a_checkpoint_with_another_index_time_is_a_finding(store: Path) -> None:
-    """After a crash it decides which files the broker deletes."""
-    path = store / "checkpoint"
-    checkpoint = decode_checkpoint(path.read_bytes())
-    path.write_bytes(encode_checkpoint(checkpoint._replace(index_timestamp=checkpoint.index_timestamp + 5_000_000)))
-    finding = the_finding(store)
-
-    assert (finding.kind, finding.file, finding.offset) == ("checkpoint_index_time", "checkpoint", 16)
-    assert finding.expected == str(checkpoint.index_timestamp)
 
 
 def test_an_index_time_inside_the_newest_file_is_no_finding(store: Path) -> None:
@@ -312,22 +199,6 @@ def test_copies_of_a_whole_index_again_and_again_are_placed_twice_each_at_most(g
     assert read.call_count <= 2 * 10 * len(full)
 
 
-def test_exchanged_files_are_told_from_a_renamed_one_by_their_times(store: Path) -> None:
-    """No broker makes a file before its first message, so the name of one that was exchanged is too early for it."""
-    first, second, after = (index_file(store, number) for number in (2, 3, 5))
-    contents = first.read_bytes(), second.read_bytes()
-    renamed = first.rename(after.with_name(f"{int(after.name) - 1}"))
-    of_renamed = {(finding.kind, finding.file) for finding in checked(store).findings}
-    renamed.rename(first)
-    first.write_bytes(contents[1])
-    second.write_bytes(contents[0])
-    of_exchanged = {(finding.kind, finding.file) for finding in checked(store).findings}
-
-    names = [index_file(store, number).name for number in range(6)]
-    assert {("out_of_order", f"index/{name}") for name in (*names[3:5], renamed.name)} == of_renamed
-    assert {("misnamed", f"index/{path.name}") for path in (first, second)} == of_exchanged
-
-
 def test_index_files_may_be_older_than_the_log(store: Path) -> None:
     """From 5.1.1 on log and index expire each on its own; entries older than the log are taken as they are."""
     segments = sorted((store / "commitlog").iterdir())
@@ -368,15 +239,6 @@ def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
     assert report.numbers["growing"] == 1
 
 
-def test_a_kill_between_slot_and_header_leaves_a_file_half_written(store: Path) -> None:
-    path = index_file(store, 12)
-    data = path.read_bytes()
-    slot = next(slot for slot in range(100) if not any(data[40 + 4 * slot : 44 + 4 * slot]))
-    overwrite(path, 40 + 4 * slot, data[36:40])  # the number of entries
-
-    assert the_finding(store).kind == "damaged"
-
-
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_kill_within_the_first_put_leaves_a_file_half_written(store: Path, count: int) -> None:
     """
@@ -403,56 +265,3 @@ def test_a_kill_within_the_first_put_leaves_a_file_half_written(store: Path, cou
 
     found = {one.kind for one in checked(store).findings if one.file == f"index/{path.name}"}
     assert found == {"damaged", "missing_index_entries"}  # of the messages that were in files after it
-
-
-def test_a_store_that_never_had_index_files_has_nothing_to_verify(store: Path) -> None:
-    """Some brokers keep none: their checkpoint has no time of an index file."""
-    shutil.rmtree(store / "index")
-    overwrite(store / "checkpoint", 16, bytes(8))
-
-    assert checked(store).findings == []
-    assert checked(store).numbers == {"files": 0}
-
-
-def test_an_index_in_rocksdb_is_named_by_its_keys_not_by_its_folder(store: Path) -> None:
-    (store / "rocksdbstore").mkdir()
-    (store / "rocksdbstore" / "000004.log").write_bytes(b"nothing of interest")
-    assert not [note for note in checked(store).notes if "RocksDB" in note]
-
-    (store / "rocksdbstore" / "000005.log").write_bytes(b"\x00\x11495200000@Orders@K@k1@7F00@\x00\x00")
-    assert [note for note in checked(store).notes if "000005.log: an index in RocksDB" in note]
-
-
-@pytest.mark.parametrize("release", ["5.3.3", None])
-def test_keys_before_the_first_index_file_are_missed_though_no_file_shows_its_geometry(
-    store: Path, release: str | None
-) -> None:
-    """A broker that is started after its index was lost begins a file that is not full for long."""
-    files = sorted((store / "index").iterdir())
-    begin = decode_header(files[-1].read_bytes()).begin_physical_offset
-    for path in files[:-1]:
-        path.unlink()
-
-    report = verify_index(OneByOne(), list_store(str(store)), Wanted(release=release))
-    keys = [key for record, _ in stored_records(store) for key in index_keys(record, Release.of("5.3.3"))
-            if record.physical_offset < begin]  # fmt: skip
-
-    (finding,) = report.findings
-    assert (finding.kind, finding.file, finding.times) == (
-        "missing_index_entries", f"index/{files[-1].name}", len(keys)
-    )  # fmt: skip
-    assert report.severity is Severity.CONTRADICTION
-    assert "--hash-slots" in report.unverified
-
-
-def test_an_index_file_that_covers_the_log_needs_no_geometry_to_be_complete(store: Path) -> None:
-    """All keys but those of the first message are in later files; the first file begins with the log."""
-    for path in sorted((store / "index").iterdir())[1:]:
-        path.unlink()
-    first = index_file(store, 0)
-    header = decode_header(first.read_bytes())
-    overwrite(first, HEADER.offset("index_count"), (header.index_count - 1).to_bytes(4))
-
-    report = verify_index(OneByOne(), list_store(str(store)), Wanted(release="5.3.3"))
-    assert report.findings == []
-    assert report.unverified
