@@ -96,7 +96,7 @@ def _of_console(page: str, section: str, fenced: str) -> Iterator[Shown]:
 NOT_RUN = {
     r"…|\[[A-Z]|\bVERB\b": "three dots, brackets, VERB: the form of a command, not one",
     r"^rmq-lake \w+$": "names a verb in a sentence",
-    r"spark://|s3a://|hdfs://|venv-pack": "needs a cluster or a server: tests/scale runs these verbs there",
+    r"spark://|s3a?://|hdfs://|venv-pack": "needs a cluster or a server: tests/scale runs these verbs there",
     r"spark-submit\.sh demo$": "the tour has tests of its own: tests/jobs/command/test_every_verb.py",
     r" browse\b": "does not end by itself: tests/jobs/browse open its pages",
     r" --heal\b": "needs a lake that has forgotten its runs: tests/jobs/lake/test_integrity.py makes some",
@@ -167,7 +167,7 @@ def copied_to_a_tier(store: Path) -> None:
 
 # What has happened to the store that a section is about.
 STORES: dict[tuple[str, str], Callable[[Path], None]] = {
-    ("docs/repair.md", "Key queries find nothing, or less than they should"): index_lost,
+    ("docs/repair.md", "Key queries find nothing, or not all messages"): index_lost,
     ("docs/repair.md", "Index files are lost or damaged"): index_lost,
     ("docs/repair.md", "Queues are lost, or consumers see nothing"): queue_lost,
     ("docs/repair.md", "A segment is lost or cut short"): segment_lost,
