@@ -5,7 +5,6 @@ import json
 import zlib
 from base64 import b64decode
 from collections.abc import Callable
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -148,49 +147,6 @@ def test_what_the_real_run_refuses_is_refused(whole: dict[str, Path], tmp_path: 
     assert [there] == list(tmp_path.iterdir())
 
 
-def test_an_export_of_nothing_says_why(whole: dict[str, Path], tmp_path: Path, run: Run) -> None:
-    for place, path in whole.items():
-        export = partial(run, "export", place, path, *HERE, "--json", "--out")
-        unknown = export(tmp_path / f"a{place}", "-t", "T_1")
-        early = export(tmp_path / f"b{place}", "-t", "T1", "--until", "2001-02-03 04:05")
-        stdout = export("-")
-        stream = run("export", place, path, *HERE, "--out", "-", "-t", "T_1")
-
-        assert (unknown.code, early.code, stdout.code) == (ExitCode.NOT_FOUND, ExitCode.NOT_FOUND, ExitCode.USAGE)
-        assert unknown.document["reason"] == {
-            "kind": "topic_unknown", "text": "no topic T_1 was ever seen there; did you mean T1?"
-        }  # fmt: skip
-        assert early.document["reason"]["kind"] == "outside_times"
-        assert early.document["reason"]["text"].startswith(
-            "no message of T1 in these times: the messages there were stored"
-        )
-        assert "else name a FILE" in stdout.err
-        assert (stream.code, stream.out) == (ExitCode.NOT_FOUND, "")
-        assert "no topic T_1 was ever seen there" in stream.err
-
-
-def test_an_export_of_nothing_leaves_no_file_in_the_way_of_the_corrected_command(
-    whole: dict[str, Path], tmp_path: Path, run: Run
-) -> None:
-    for place, path in whole.items():
-        for kind in ("ndjson", "json", "csv", "parquet"):
-            out = tmp_path / f"{kind}{place}"
-            export = partial(run, "export", place, path, *HERE, "--format", kind, "--out", out, "-t")
-            nothing = export("T_1")
-
-            assert nothing.code is ExitCode.NOT_FOUND
-            assert f"{kind}{place}: no file is written" in nothing.out
-            assert not out.exists()
-            assert export("T1").code is ExitCode.CLEAN
-
-
-def test_a_broker_that_the_lake_does_not_have_is_told(whole: dict[str, Path], tmp_path: Path, run: Run) -> None:
-    outcome = run("export", "--lake", whole["--lake"], *HERE, "--out", tmp_path / "o", "--broker", "c", "-t", "T1")
-
-    assert outcome.code is ExitCode.NOT_FOUND
-    assert "the lake has messages of the broker b, not of c" in outcome.out
-
-
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     without_spark(monkeypatch)
@@ -213,11 +169,3 @@ def test_standard_output_has_the_bytes_of_the_file(run: Run, store: Path, tmp_pa
         key for row in rows for key in (json.loads(row["keys"]) if kind == "csv" else row["keys"])
     ]
     assert "200 messages" in streamed.err
-
-
-@pytest.mark.parametrize("more", [("--format", "json"), ("--format", "parquet"), ("--json",)])
-def test_a_format_that_is_one_document_needs_a_file(run: Run, store: Path, more: tuple[str, ...]) -> None:
-    refused = run("export", "--store", store, "--out", "-", *more)
-
-    assert (refused.code, refused.out) == (ExitCode.USAGE, "")
-    assert "--out - writes ndjson or csv to standard output" in refused.err
