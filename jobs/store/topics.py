@@ -10,7 +10,6 @@ it has a time (`dataVersion`), and its backup is the table before the last chang
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, unique
-from types import MappingProxyType
 from typing import NamedTuple
 
 from jobs.store.broker_config import (
@@ -47,7 +46,7 @@ class TopicTable(NamedTuple):
     listed: frozenset[str] | None = None  # None: no table, or one that contradicts the queue folders
     with_queues: frozenset[str] = frozenset()
     changed_ms: int | None = None  # when the table was last changed
-    absent: Mapping[str, int] = MappingProxyType({})  # up to when an earlier table is known to have lacked a topic
+    absent: Mapping[str, int] = {}  # up to when an earlier table is known to have lacked a topic
     is_recorded: bool = False  # the lake's: the broker may have changed its own since
     asked: str = ""  # that a lake does not tell either
     doubt: str = ""  # why the table does not tell which topics were deleted
