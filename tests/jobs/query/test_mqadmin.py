@@ -315,40 +315,6 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
         assert ("those of the log" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
 
 
-@pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
-@pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there_and_nobody_knows_without_it(
-    situation: StoreOf, tmp_path: Path, ask: Run, line: str, *, is_damaged: bool
-) -> None:
-    store = situation("field-rocksonly-550") / "store"
-    if is_damaged:
-        store = Path(shutil.copytree(store, tmp_path / "store"))
-        for folder in ("consumequeue", "config/topics"):
-            next((store / folder).glob("MANIFEST-*")).unlink()
-    code, out, err = ask(store, line)
-
-    assert (code, out) == (ExitCode.NOT_FOUND, "")
-    said = "whether there is such a topic is not known" if is_damaged else "no topic Empty was ever seen there"
-    assert said in err
-
-
-def test_messages_that_a_promotion_took_back_are_not_answered(situation: StoreOf, ask: Run) -> None:
-    """Two units at the end of a queue point at stale records: the broker gives 41 and 36 for the ends."""
-    place = situation("b551-controller-failover")
-    broker = json.loads((place / "EXPECT.json").read_text())["oldMasterAfterReturn"]["queues"]
-    store = place / "store"
-
-    rows = {
-        (row[1], row[2], row[3]) for row in map(str.split, ask(store, "topicStatus -t Orders")[1].splitlines()[1:3])
-    }
-    assert rows == {(name[-1], str(queue["min"]), str(queue["max"])) for name, queue in broker.items()}
-    for number in (36, 37):
-        code, out, err = ask(store, f"queryMsgByOffset -t Orders -b b0 -i 1 -o {number}")
-        assert (code, out) == (ExitCode.NOT_FOUND, "")
-        assert "truncated" in err
-    assert ask(store, "queryMsgByOffset -t Orders -b b0 -i 1 -o 35")[0] == ExitCode.CLEAN
-
-
 def test_an_offset_after_the_end_of_a_log_that_was_cut_back_names_no_message(situation: StoreOf, ask: Run) -> None:
     """The stale bytes there are a complete record that states its own offset."""
     place = situation("b551-controller-failover")
