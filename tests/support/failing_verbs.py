@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -57,9 +58,12 @@ COMMANDS = (
     "verify {bad} --findings-lake {lake}",
     "rebuild-index {bad} --out {out}",
     "rebuild-index {bad} --out {out} --lost-only --install",
+    "rebuild-index {bad} --out {out} --lost-only --install --dry-run",
     "rebuild-consumequeue {bad} --out {out}",
+    "rebuild-consumequeue {bad} --out {out} --dry-run",
     "rebuild-consumequeue {bad} --out {out} --lost-only --install",
     "restore {lake} --out {out}",
+    "restore {lake} --out {stopped} --resume",
     "repair {bad} --out {out} --lake {lake}",
     "repair {bad} --out {out} --lake {lake} --apply",
     "repair {applied} --out {work} --undo",
@@ -67,7 +71,15 @@ COMMANDS = (
     "ingest {good} --lake {out}",
     "ingest {bad} --lake {out}",
     "ingest {good} --lake {lake}",
+    "ingest {bad} --lake {out} --dry-run",
     "query by-key -t T1 -k k1 --store {bad}",
+    "query by-unique-key -t T1 -i 0A010203075F4E0E2F2A63805CCB0001 --store {bad}",
+    "query by-unique-key -t T1 -i 0A010203075F4E0E2F2A63805CCB0001 --lake {lake}",
+    "query by-id -i 7F000001000051AF00000000000000F2 --store {bad}",
+    "query by-id -i 7F000001000051AF00000000000000F2 --lake {lake}",
+    "query message -i 0A010203075F4E0E2F2A63805CCB0001 --store {bad}",
+    "query message -i 7F000001000051AF00000000000000F2 --lake {lake}",
+    "query sql --lake {lake} 'SELECT topic, count(*) FROM messages GROUP BY topic ORDER BY topic'",
     "query by-offset -t T1 -i 0 -o 3 --store {bad}",
     "query list -t T1 --store {bad}",
     "query mqadmin --store {bad} topicStatus -t T1",
@@ -76,8 +88,11 @@ COMMANDS = (
     "query list -t T1 --lake {lake}",
     "export --store {bad} --out {file}",
     "export --lake {lake} --out {file}",
+    "export --lake {lake} --out {file} --dry-run",
     "type {lake} --types {types}",
     "optimize {lake}",
+    "optimize {lake} --dry-run",
+    "optimize {lake} --heal",
     "catalog {lake}",
     "browse store={bad} /",
     "browse store={bad} /messages topic=T1",
@@ -141,6 +156,8 @@ class Commands:
         here = self._fresh()
         for line in ("ingest {good} --lake {lake}", "repair {applied} --out {work} --lake {lake} --apply"):
             assert self._run(line, here, None).code in {0, 3, 4}, line
+        half = self._run("restore {lake} --out {stopped}", here, Failure("EIO", ("link",), 5))
+        assert half.code == ExitCode.FAILED, half
         shutil.rmtree(base)
         here.rename(base)
 
@@ -213,15 +230,17 @@ class Commands:
     def _fresh(self) -> Path:
         here = self._folder / "here"
         shutil.rmtree(here, ignore_errors=True)
-        shutil.copytree(self._base, here, symlinks=True)
+        # A restore knows the segments that it has finished by their inodes.
+        copy = lambda source, to: (os.link if "/stopped/" in source else shutil.copy2)(source, to)  # noqa: E731
+        shutil.copytree(self._base, here, symlinks=True, copy_function=copy)
         return here
 
     def _run(self, line: str, here: Path, failure: Failure | None) -> Try:
-        places = {name: here / name for name in ("good", "bad", "applied", "lake", "out", "work", "file")}
+        places = {name: here / name for name in ("good", "bad", "applied", "lake", "out", "work", "file", "stopped")}
         places["segment"] = sorted((here / "bad" / "commitlog").iterdir())[1]
         places["index"] = min((here / "good" / "index").iterdir())
         places["types"] = here / "types.toml"
-        words = [word.format(**places) for word in line.split()]
+        words = [word.format(**places) for word in shlex.split(line)]
         for name in ("noted", "said"):
             (self._folder / name).unlink(missing_ok=True)
         code = ended(forked(partial(self._child, words, failure, here)))
