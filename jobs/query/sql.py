@@ -29,6 +29,8 @@ from rmq_formats.properties import MAX_LONG
 
 _READS = re.compile(r"\s*(explain\s+((analyze|verbose)\s+)*)?(?P<verb>select|with|values|describe)\b", re.IGNORECASE)
 _TYPED = "typed"
+_DEAD = "dead_letters"
+_LOG = "_delta_log/"
 _PATIENCE = 1.0  # seconds that are given to the engine for the batch that it is at
 _WAITING = 2  # batches that the engine may be ahead
 
@@ -43,10 +45,17 @@ class Statement:
         self._views = [view for view in views() if all(map(self._tables.has, view.tables))]
         for view in self._views:
             self._tables.execute(f"CREATE VIEW {view.name} AS {view.sql}")
-        files = Lake(normalise(lake), options).list_files(_TYPED)
-        self._typed = sorted({file.name.split("/")[0] for file in files if "/_delta_log/" in file.name})
+        listed = Lake(normalise(lake), options)
+        self._typed = {
+            f"{_TYPED}_{name}": f"one body of the topic {name}, typed"
+            for name in sorted({file.name.split("/")[0] for file in listed.list_files(_TYPED) if _LOG in file.name})
+        }
         for name in self._typed:
-            self._tables.register(f'"{_TYPED}_{name}"', f"{_TYPED}/{name}")
+            self._tables.register(f'"{name}"', name.replace("_", "/", 1))
+        # The view `dead_letters` has the messages that consumers gave up: these are bodies that no type fits.
+        if f"{_TYPED}_{_DEAD}" not in self._typed and any(_LOG in file.name for file in listed.list_files(_DEAD)):
+            self._tables.register(f"{_TYPED}_{_DEAD}", _DEAD)
+            self._typed[f"{_TYPED}_{_DEAD}"] = "one body that its topic's declaration refuses"
 
     def rows(self, sql: str | None, seconds: float | None = None) -> Generator[dict[str, object]]:
         """Yield the rows of a statement; without one, the tables and views, and what one row of each is."""
@@ -58,7 +67,7 @@ class Statement:
         rows = {table.name: table.row for table in TABLES}
         named = [(name, "table", rows.get(name, "")) for name in self._names]
         named += [(view.name, "view", view.row.removeprefix("One row is ")) for view in self._views]
-        named += [(f"{_TYPED}_{name}", "table", f"one body of the topic {name}, typed") for name in self._typed]
+        named += [(name, "table", row) for name, row in self._typed.items()]
         for one in named:
             yield dict(zip(("name", "kind", "row"), one, strict=True))
 

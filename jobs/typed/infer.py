@@ -24,6 +24,7 @@ from jobs.typed.ddl import MOST_DIGITS, RESERVED, SchemaError, columns_text, par
 from jobs.typed.declaration import TopicType
 from jobs.typed.exact_json import parsed
 from jobs.typed.formats import JSON, Row, typed
+from jobs.typed.run import absent_topics
 from jobs.typed.task import read_topic
 from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, day, instant
 
@@ -211,6 +212,8 @@ def infer(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
     found: Counter[Refusal | None] = Counter()
     for part in workers.map(work, partial(_refusals, lake, tried), "reading bodies by the proposed types"):
         found.update(part)
+    if snapshot is not None and not found:
+        return f"# {topic}: {absent_topics(lake, snapshot, [topic])[topic].reason}\n", False
     refused = {refusal: count for refusal, count in found.most_common() if refusal is not None}
     return _text(topic, type_, found[None], refused, left_out), type_ is not None
 

@@ -85,6 +85,12 @@ class AbsentTopic(NamedTuple):
     is_known: bool  # the broker's configuration has the topic: it is empty so far
     similar: tuple[str, ...]  # topics of the lake with names like its own
 
+    @property
+    def reason(self) -> str:
+        """Why there is nothing to type."""
+        similar = f" Did you mean {' or '.join(self.similar)}?" if self.similar else ""
+        return "the topic has no message yet" if self.is_known else f"the lake has no such topic.{similar}"
+
 
 @dataclass
 class Summary:
@@ -237,7 +243,7 @@ def _typed(
         for found in summary.topics
         if not before.topics.get(found.topic, NEVER_TYPED).tables and not found.rows + found.dead_letters
     ]
-    summary.absent = _absent_topics(lake, snapshot, absent) if absent else {}
+    summary.absent = absent_topics(lake, snapshot, absent) if absent else {}
     # A topic has no table before its first message: its name may be misspelled.
     topics = [
         one._replace(state=replace(one.state, tables={})) if one.type.topic in summary.absent else one for one in topics
@@ -362,7 +368,8 @@ def _new_columns(topic: _Topic, before: Typing) -> Iterator[str]:
             yield from (column.name for column in parse_columns(columns) if column.name not in old)
 
 
-def _absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:
+def absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:
+    """Say of topics without a message whether the broker has them, and which topics have names like theirs."""
     config = open_table(lake, BROKER_CONFIG.name)
     names: set[str] = set()
     if config is not None:

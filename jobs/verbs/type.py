@@ -202,9 +202,7 @@ def _lines(summary: "Summary", command: str) -> list[str]:
     for topic in summary.topics:
         absent = summary.absent.get(topic.topic)
         if absent is not None:
-            similar = f" Did you mean {' or '.join(absent.similar)}?" if absent.similar else ""
-            why = "the topic has no message yet" if absent.is_known else f"the lake has no such topic.{similar}"
-            lines.append(f"  {topic.topic}: no table: {why}")
+            lines.append(f"  {topic.topic}: no table: {absent.reason}")
             continue
         how = " (typed again)" if topic.retyped else " (rows that the log does not hold any more are removed)"
         lines.append(

@@ -218,8 +218,8 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         LOG, DAMAGED_RECORDS,
-        ("Records of the log are damaged. repair --lake restores them from a lake that has them: ingest a replica's "
-        "store if no lake was loaded before the damage."), (),
+        ("Records of the log are damaged. A lake that was loaded before the damage restores them; without one, ingest "
+        "a replica's store:"), (f"{_REPAIR} --lake LAKE",),
     ),
     (
         LOG, {CHECKPOINT_AHEAD},
