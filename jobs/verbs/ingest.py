@@ -79,7 +79,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @option(
     "--exclude-topics",
     "GLOB[,GLOB]",
-    "Leave out these topics, including delayed, retried and dead messages. Also applies to later runs.",
+    "Leave out these topics, including delayed, retried and dead-letter messages. Also applies to later runs.",
     multiple=True,
 )
 @flag("--change-topics", "Replace the topic selection of earlier runs with this one, or with all topics.")

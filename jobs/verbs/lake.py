@@ -152,7 +152,7 @@ def catalog(*, lake: str, kind: str, schema: str, iceberg: str | None, answer: A
     """
     Print SQL statements that register every table of LAKE in a catalog.
 
-    The tables are not moved, and later runs need no change. spark: Spark's own catalog, also over a Hive
+    The tables are not moved, and later runs need no change. spark: Spark's own catalog, with or without a Hive
     metastore; unity: Databricks and Unity; glue: Athena's statements; hive: Hive itself, with Delta's storage handler.
     Catalogs read columns and comments from Delta's log; only Hive's statements list them. With --iceberg the tables are
     registered immediately, and no statement is printed.

@@ -216,7 +216,7 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
     limit: int,
 ) -> ExitCode:
     """
-    Print the messages of a topic with a key, as queryMsgByKey does.
+    Print the messages of a topic that have the given key, as queryMsgByKey does.
 
     A time without a zone is in --time-zone, which defaults to this machine's zone.
     """
@@ -250,7 +250,7 @@ def by_id(options: Options, message_ids: str, topic: str | None) -> ExitCode:
 @option("-t --topic", "TOPIC")
 @_place_options
 def message(options: Options, message_id: str, topic: str | None) -> ExitCode:
-    """Print the message with an id. The id is tried as an offset id first, then as a producer's id."""
+    """Print the message with the given id. The id is tried as an offset id first, then as a producer's id."""
     with _opened(options) as sources:
         return _print_ids(options, sources, [message_id.strip()], topic)
 
@@ -273,7 +273,7 @@ def _print_ids(options: Options, sources: Sequence[Source], texts: Sequence[str]
 @_limit(lookups.UNIQUE_KEY_LIMIT)
 @_place_options
 def by_unique_key(options: Options, topic: str, unique_key: str, limit: int, *, show_all: bool) -> ExitCode:
-    """Print the message with a producer's id, as queryMsgByUniqueKey does."""
+    """Print the message with the given producer's id, as queryMsgByUniqueKey does."""
     ask = partial(lookups.by_unique_key, topic=topic, unique_key=unique_key, show_all=show_all, limit=limit or None)
     with _opened(options) as sources:
         source, answer = ask_each(sources, ask)
@@ -358,7 +358,7 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
 @_place_options
 def story(options: Options, message_id: str | None, topic: str | None, key: str | None) -> ExitCode:
     """
-    Show the history of a message (sent, half, delayed, retried, consumed, dead), with the source of each line.
+    Show the history of a message (sent, half, delayed, retried, consumed, dead-lettered), with the source of each line.
 
     ID is a producer's id or an offset id.
     """
@@ -410,7 +410,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     """
     Run an SQL statement on a lake with DataFusion; without one, list the tables and views.
 
-    All of them are available under their names, typed tables as typed_TOPIC. Statements are read-only.
+    Each table and view is available under its name, a typed table as typed_TOPIC. Statements are read-only.
     """
     from jobs.launch.arguments import file_system_options
     from jobs.query.sql import Statement, write_parquet
@@ -470,7 +470,7 @@ def mqadmin_line(options: Options, arguments: tuple[str, ...]) -> ExitCode:
 
     The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, queryMsgTraceById, printMsg,
     printMsgByQueue, consumeMessage, queryCq, topicStatus, topicList, consumerProgress, getConsumerConfig.
-    Options of this tool come before the line; -n and the cluster are accepted and ignored.
+    Options of this tool come before the mqadmin command; -n and the cluster are accepted and ignored.
     """
     from jobs.query.mqadmin import commands as mqadmin
     from jobs.query.mqadmin.arguments import Context, parse

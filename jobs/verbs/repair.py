@@ -64,12 +64,12 @@ _CONF = ("--broker-conf", "BROKER.CONF")
 )
 @flag(
     "--older",
-    "Also restore segments from LAKE that precede the first segment of STORE. Use it if they were lost, not expired.",
+    "Also restore segments from LAKE that precede the first segment of STORE, if they were lost and had not expired.",
 )
 @option(
     "--accept accepted",
     "FILE",
-    "Rebuild FILE, which the plan lists as undecided, from the log: you know that the log is right. May be repeated.",
+    "Rebuild FILE, which the plan lists as undecided, from the log, if you know that the log is right. May be repeated.",
     multiple=True,
 )
 @flag("--undo undoes", "Restore the files that repairs with this DIR have replaced.")

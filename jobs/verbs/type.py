@@ -69,8 +69,8 @@ def _is_exceeded(limit: float | None, topic: "TopicSummary") -> bool:
 @option(
     "--max-dead-letters limit",
     "RATIO|COUNT",
-    "Exit with 3 if more of a topic's messages of this run became dead letters: a number (100), a ratio (0.01) or "
-    "a percentage (1%). Default: exit with 3 if all of them did.",
+    "Exit with 3 if more than this number (100), ratio (0.01) or percentage (1%) of a topic's messages became dead "
+    "letters in this run. Default: exit with 3 if all of them did.",
     ParsedType("ratio|count", _limit),
 )
 @option("--metrics", "FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE)

@@ -83,7 +83,7 @@ def inspect(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=STORED)
 @option("--from start", "N", "Begin at this offset.", NOT_NEGATIVE, default=0)
 @option("--limit", "N", "Print at most N items of each file.", NOT_NEGATIVE)
-@flag("--fields", "Name every byte, one line per field.")
+@flag("--fields", "Print every field, one per line.")
 @option("--chain", "KEY|SLOT", "For an index file: print the entries of one slot, newest first. KEY is topic#key.")
 @hash_slots_option
 @index_num_option

@@ -51,7 +51,7 @@ Every command, option, variable, exit code and metric, generated from the code b
 The command is `rmq-lake [SPARK OPTIONS] VERB …`; in a checkout `./spark-submit.sh` starts the same program. Spark's
 options (`--master`, `--conf K=V`, `--driver-memory`, …) are passed to spark-submit; the default master is `local[*,4]`.
 Data goes to standard output, everything else to standard error. A command continues if standard output is closed early
-(`verify STORE | head -3`), so that its exit code is the verdict.
+(`verify STORE | head -3`), so that its exit code still covers the whole store.
 
 Unknown keys in a configuration file and unknown variables of a command are errors. `VERB --show-config` prints the
 effective value of each option and where it comes from.
@@ -82,8 +82,8 @@ def page() -> str:
 
 
 _ENGINES = """\
-Verbs with a size work in their own process up to that many bytes of log (or of a lake's files), which takes less
-time than starting Spark and needs no Java. Above it, or if a Spark option is given, they run on Spark.
+If the table gives sizes, the command runs in its own process for a log (or the files of a lake) up to that size, which
+takes less time than starting Spark and needs no Java. Above it, or if a Spark option is given, it runs on Spark.
 `--engine here` and `--engine spark` override this. The sizes are for two and eight cores; `--show-config` prints yours.
 A store or a lake on another machine is assumed to be read at 64 MiB per second; `ingest` uses Spark for those, and
 `export --where` always uses Spark.
