@@ -69,7 +69,7 @@ _CONF = ("--broker-conf", "BROKER.CONF")
 @option(
     "--accept accepted",
     "FILE",
-    "Rebuild FILE, which the plan lists as undecided, from the log, if you know that the log is right. May be repeated.",
+    "Rebuild FILE, which the plan calls undecided, from the log, if you know that the log is right. May be repeated.",
     multiple=True,
 )
 @flag("--undo undoes", "Restore the files that repairs with this DIR have replaced.")
