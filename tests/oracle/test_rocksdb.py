@@ -118,7 +118,7 @@ def test_a_queue_whose_messages_have_expired_goes_on_after_them(
     assert edges == (count, count)
     assert sent["queue-offset"] == str(count)
     assert [(one.queue_offset, one.keys) for one in pulled] == [(count, "next")]
-    verdict(release, "expired queues converted to rocksdb", f"continues at {count}")
+    verdict(release, "expired queues converted to rocksdb", f"the queue continues at queue offset {count}")
 
 
 def _make_topics(broker: RealBroker) -> None:

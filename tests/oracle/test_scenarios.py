@@ -98,7 +98,7 @@ def test_of_a_shortened_log_all_that_it_still_proves_is_equal(played: Played, ve
     assert start > 0
     assert units_into_log(made.queues, start) == units_into_log(played.disk.queues, start)
     assert "unexplained" not in verdicts
-    verdict(played.stage.release, played.scenario.name, "units into the log equal; index: " + _summed(verdicts))
+    verdict(played.stage.release, played.scenario.name, "units of existing messages equal; index: " + _summed(verdicts))
 
 
 def _summed(verdicts: list[str]) -> str:
@@ -152,7 +152,11 @@ def test_a_broker_serves_from_our_files_and_goes_on_writing_them_as_we_predict(
     log = records(store)
     assert len(log) == len(played.log) + len(_MORE)
     assert differences(on_disk(store), by_scalar(log, played.writer)) == []
-    verdict(stage.release, f"our files loaded: {played.scenario.name}", "served, and continued as predicted")
+    verdict(
+        stage.release,
+        f"our files loaded: {played.scenario.name}",
+        "messages served; the files after further writes are as predicted",
+    )
 
 
 @pytest.mark.scenarios("everyday", in_matrix_only=True)

@@ -390,14 +390,17 @@ class Fault(NamedTuple):
     unseen: str = ""  # why nobody can see it
 
 
-NO_FAULT = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "there is none")
+NO_FAULT = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "the undamaged store")
 
 
 def faults(healthy: Path) -> Iterator[Fault]:
     yield from _of_log(healthy)
     yield from _of_queues(healthy)
     yield from _of_index(healthy)
-    yield Fault(Part.CHECKPOINT, "missing", _delete("checkpoint"), "checkpoint", "a broker makes one at its next start")
+    yield Fault(
+        Part.CHECKPOINT, "missing", _delete("checkpoint"), "checkpoint",
+        "a broker creates a new checkpoint at its next start",
+    )  # fmt: skip
     yield Fault(Part.CHECKPOINT, "cut short", _cut_to("checkpoint", 10), "checkpoint")
     yield Fault(Part.CHECKPOINT, "log time", _flip_at("checkpoint", 1), "checkpoint")
     yield Fault(Part.CHECKPOINT, "queue time", _flip_at("checkpoint", 8 + 1), "checkpoint")
