@@ -229,7 +229,7 @@ def explain_index(store: Path, log: list[MessageRecord], writer: Writer) -> list
     message that it ends with, all messages that recovery dispatches, from a log file's first on, are indexed once more.
     `lost`: recovery threw a file away and began to dispatch after its messages, as in a DLedger log it does.
     `behind`: the last file of a killed broker lacks what was not dispatched yet; `torn`: within one entry.
-    `partly`: the first file of a log whose oldest messages are deleted still names those, and agrees about all others.
+    `partial`: the first file of a log whose oldest messages are deleted still names those, and agrees about all others.
     All else is `unexplained`.
     """
     # Killed between making a file and giving it its size, a broker leaves an empty one.
@@ -255,7 +255,7 @@ def _explain(previous: bytes | None, file: bytes, log: list[MessageRecord], writ
         if _differs_in_one_entry(shorter, file, writer):
             return "torn"
     if not previous and _agrees_about_the_log(file, log, writer):
-        return "partly"
+        return "partial"
     return "unexplained"
 
 

@@ -56,7 +56,7 @@ REFUSALS = {
     "setTransactionRetentionDuration": "delta.setTransactionRetentionDuration",
 }
 STRIDE = int(os.environ.get("STRIDE", "7"))
-REFUSED, NOT_THERE = "refused", "not to be had"
+REFUSED, NOT_THERE = "refused", "not available"
 
 
 @pytest.fixture
