@@ -61,15 +61,15 @@ _LOG = """\
 ## Log lines
 
 With `--log-json` every line on standard error is one object: `time` (ISO 8601, UTC), `level` (`info` or `error`),
-`verb`, `message`. Progress has `done`, `total`, `unit`, `messages` and `seconds`, lines of the JVM have `source`, and
-the last, `ended`, has `exit_code` and `seconds`.
+`verb`, `message`. Progress lines also have `done`, `total`, `unit`, `messages` and `seconds`; lines from the JVM also
+have `source`. The last line has the message `ended`, `exit_code` and `seconds`.
 """
 
 _DOCUMENT = f"""\
 ## Report
 
 `--report DIR` writes `report.html`, and the same content as `report.json`, version {VERSION}. The version is
-raised when a name changes its meaning or is removed; names may be added. `parts` holds the other objects, distinguished
+raised when a field changes its meaning or is removed; fields may be added. `parts` holds the other objects, told apart
 by `kind`.
 
 The `--json` output of each verb has a JSON Schema, `docs/schemas/VERB.json`, with a version at the end of its `$id`.
@@ -93,7 +93,7 @@ A store or a lake on another machine is assumed to be read at 64 MiB per second;
 def _jvm(verb: Verb) -> str:
     """Return when a verb starts a JVM."""
     if verb.name in VERBS_WITH_ENGINE:
-        return "beyond " + ", ".join(size_text(limit_of(verb.name, cores=cores)) for cores in (2, 8))
+        return "above " + ", ".join(size_text(limit_of(verb.name, cores=cores)) for cores in (2, 8))
     return "yes" if verb.uses_spark else "no"
 
 
@@ -106,7 +106,7 @@ def _verbs() -> str:
     rows = [(f"`{verb.name}`", verb.help, _jvm(verb)) for verb in VERBS.values()]
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
     before = [(f"`{option.opts[0]}`", option.help or "") for option in ours]
-    verbs, options = _table(("verb", "does", "JVM"), *rows), _table(("option", "does"), *before)
+    verbs, options = _table(("verb", "does", "Spark, on 2 and 8 cores"), *rows), _table(("option", "does"), *before)
     return f"## Verbs\n\n{verbs}\n{_ENGINES}\nBefore the verb:\n\n{options}"
 
 

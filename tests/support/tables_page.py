@@ -16,7 +16,7 @@ _START = "## Columns\n"
 _HEAD = f"""\
 {_START}
 Integers and times are as stored; a column is NULL if a record has no value. This section is generated from the
-declarations.
+table definitions.
 """
 
 _TYPED = """\

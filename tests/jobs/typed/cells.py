@@ -183,15 +183,15 @@ SPELLED = (
     Spelled("2026-11-23 10:00 in UTC", "timestamp", b'"2026-11-23T10:00:00Z"',
             (_logical("long", "timestamp-millis"), "80 84 c9 fd c0 68"), ("at", "d2 01 06 08 a0 9d 90 d8 06"),
             b"2026-11-23T10:00:00Z", _at(10)),
-    Spelled("a time with a nanosecond", "timestamp", b'"%b"' % (_TIME % b"000000001"),
+    Spelled("a time with nanosecond precision", "timestamp", b'"%b"' % (_TIME % b"000000001"),
             (_logical("long", "timestamp-nanos"), "02"), ("at", "d2 01 08 08 a0 9d 90 d8 06 10 01"),
             _TIME % b"000000001", Dead("a time more precise than a microsecond")),
     Spelled("a second before the year 1", "timestamp", b'"0001-01-01T00:00:00+00:01"',
             (_logical("long", "timestamp-millis"), "cf ef e6 a2 e2 a0 1c"),
             ("at", "d2 01 0b 08 ff 91 b8 c3 98 fe ff ff ff 01"), b"0001-01-01T00:00:00+00:01", Dead(_NO_CALENDAR)),
-    Spelled("a day that is none", "date", b'"2026-02-30"', (_logical("int", "date"), "fe ff ff ff 0f"), None,
+    Spelled("a date that does not exist", "date", b'"2026-02-30"', (_logical("int", "date"), "fe ff ff ff 0f"), None,
             b"2026-02-30", Dead("an invalid or out-of-range date")),
-    Spelled("nothing", "bigint", b"null", (["null", "long"], "00"), ("o", "18 01"), b"", None),
+    Spelled("null or a missing field", "bigint", b"null", (["null", "long"], "00"), ("o", "18 01"), b"", None),
 )  # fmt: skip
 
 
