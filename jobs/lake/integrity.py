@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pyarrow.dataset as ds
 
+from jobs.console.log import say
 from jobs.console.result import RequestError
 from jobs.lake.commit import (
     TransactionTakenError,
@@ -25,6 +26,7 @@ from jobs.lake.commit import (
     commit_rows,
     committed_transaction,
     open_table,
+    paths,
     put_transaction,
     rows,
 )
@@ -162,6 +164,12 @@ def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
             commit_rows(lake, FINDINGS, name, whose, map(_row, findings), (app, number))
         except TransactionTakenError:
             continue  # another verification had this number
+        except OSError as error:
+            table = open_table(lake, FINDINGS.name)
+            if table is None or name not in paths(table):
+                raise
+            # The next run would add them a second time.
+            say(f"{error}; the findings are in the lake, but a loss of power may still take them back", "warning")
         return number
     raise OSError(f"{lake.location}: {_ATTEMPTS} other verifications of this store came first")
 

@@ -76,10 +76,10 @@ def verify(  # noqa: PLR0913 - one argument an option
         options=given_words(place, form),
     )  # fmt: skip
     verdict = verify_store(request, run.workers)
-    if findings_lake is not None:
-        _keep(run.lake(findings_lake), broker or run.conf.broker_name, request, verdict)
     if report is not None:
         write_report(report, report_of_verify(verdict, answer.seconds))
+    if findings_lake is not None:
+        _keep(run.lake(findings_lake), broker or run.conf.broker_name, request, verdict)
     return answer.end(verdict, verdict_lines(verdict, limit, places=shows_places), has_bytes=True)
 
 
