@@ -164,7 +164,7 @@ def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
             commit_rows(lake, FINDINGS, name, whose, map(_row, findings), (app, number))
         except TransactionTakenError:
             continue  # another verification had this number
-        except OSError as error:
+        except OSError as error:  # after the commit: of a flush, or of the upkeep of the log
             table = open_table(lake, FINDINGS.name)
             if table is None or name not in paths(table):
                 raise
