@@ -43,7 +43,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import InProcessWorkers, OneByOne, Workers
 from rmq_formats.arrow import SCHEMA
 from rmq_formats.commitlog.columns import message_batch
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.properties import PropertyParser
 
 _RECORD_SIZE = 1024
@@ -53,7 +53,7 @@ _TABLES = {"messages": frozenset({"messages"}), "all tables": frozenset({"messag
 def batches_of(range_: Range) -> Iterator[pa.RecordBatch]:
     """Decode one range."""
     for group in RangeReader(range_).pieces():
-        if isinstance(group, Records):
+        if isinstance(group, RawRecords):
             yield message_batch(group, PropertyParser.SCAN)[0]
 
 

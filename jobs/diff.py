@@ -35,7 +35,7 @@ from jobs.store.workers import Workers
 from rmq_formats.arrays import slices
 from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import ignore_lost, is_unreadable
 from rmq_formats.kernels.integers import Integers
@@ -361,7 +361,7 @@ def _of_store(work: SegmentDiff) -> tuple[Integers, Integers, Flags, list[Piece]
     return starts, ends, is_chosen, others
 
 
-def _are_chosen(records: Records, starts: Integers, choices: TopicChoices) -> Flags:
+def _are_chosen(records: RawRecords, starts: Integers, choices: TopicChoices) -> Flags:
     """Return which records are of topics that every run took; before `until`, none where the choices are not known."""
     is_later: Flags = starts >= choices.until
     if is_later.all() or not choices.choices:

@@ -26,7 +26,7 @@ from jobs.store.selection import Selection
 from jobs.store.store import log_directories, read_broker_conf
 from jobs.store.workers import InProcessWorkers, Workers
 from jobs.verify.verdict import Verdict
-from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.indexfile.broker_rules import KeyKind
 from rmq_formats.release import Release
 
 __all__ = [
@@ -68,7 +68,7 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     """
     Read the new messages of a store into the tables of a lake, each exactly once, and return the summary.
 
-    The arguments are the options of `rmq-lake ingest`. `HeldByOtherError` where another run is reading this store.
+    The arguments are the options of `rmq-lake ingest`. `OtherRunActiveError` where another run is reading this store.
     """
     from jobs.ingest.run import ingest as run
 

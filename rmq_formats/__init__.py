@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, new_record
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, walk
-from rmq_formats.consumequeue.unit import QueueRules, expected_units, walk_units
+from rmq_formats.consumequeue.dispatch import QueueRules, expected_units, walk_units
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.file import index_keys
+from rmq_formats.indexfile.broker_rules import index_keys
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader, detect_geometry
 from rmq_formats.properties import PropertyParser, index_key_hash, parse_properties

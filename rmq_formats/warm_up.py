@@ -15,7 +15,7 @@ import numpy as np
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import encode_record, new_record
-from rmq_formats.commitlog.scan import Records, scan
+from rmq_formats.commitlog.scan import RawRecords, scan
 from rmq_formats.kernels.integers import as_bytes
 
 
@@ -49,7 +49,7 @@ def compile_queues_and_index() -> None:
     """Compile what walks a log, and what makes units of queues and index files of it."""
     from rmq_formats.consumequeue.build import QueueBuilder
     from rmq_formats.consumequeue.collect import UnitCollector
-    from rmq_formats.consumequeue.unit import QueueKind, QueueRules
+    from rmq_formats.consumequeue.dispatch import QueueKind, QueueRules
     from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
     from rmq_formats.indexfile.columns import text_array
     from rmq_formats.indexfile.layout import Geometry
@@ -84,9 +84,9 @@ def _record() -> bytes:
     )
 
 
-def _records() -> Records:
+def _records() -> RawRecords:
     record = _record()
-    return Records(as_bytes(record), 0, np.zeros(1, np.int64), np.array([len(record)], np.int32))
+    return RawRecords(as_bytes(record), 0, np.zeros(1, np.int64), np.array([len(record)], np.int32))
 
 
 if __name__ == "__main__":

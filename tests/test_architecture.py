@@ -21,8 +21,8 @@ SCALAR = {
         *("", ".arrays", ".body", ".broker_conf", ".broker_start", ".detection"),
         *(".errors", ".layout", ".message_id", ".properties", ".release", ".store", ".trace"),
         *(".commitlog", ".commitlog.framing", ".commitlog.layout", ".commitlog.record", ".commitlog.segment"),
-        *(".consumequeue", ".consumequeue.layout", ".consumequeue.unit"),
-        *(".indexfile", ".indexfile.file", ".indexfile.layout", ".indexfile.lookup"),
+        *(".consumequeue", ".consumequeue.layout", ".consumequeue.dispatch"),
+        *(".indexfile", ".indexfile.broker_rules", ".indexfile.layout", ".indexfile.lookup"),
         *(".rocksdb", ".rocksdb.layout"),
     )
 }
@@ -35,7 +35,7 @@ BORROWED = {"rmq_formats.arrays": {"numpy"}, "rmq_formats.body": {"pyarrow"}}
 # Spark start their JVM before they import.
 LIGHT = (
     *("jobs.command.cli", "jobs.command", "jobs.command.options", "jobs.launch", "jobs.browse.server"),
-    *("jobs.verbs.query", "jobs.verbs.viewers", "jobs.verbs.ingest", "jobs.ingest.look"),
+    *("jobs.verbs.query", "jobs.verbs.viewers", "jobs.verbs.ingest", "jobs.ingest.pre_run_check"),
     *("jobs.verbs.verify", "jobs.verbs.rebuild", "jobs.verbs.export", "jobs.verbs.type", "jobs.verbs.lake"),
 )
 

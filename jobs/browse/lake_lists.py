@@ -11,7 +11,7 @@ from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTa
 from jobs.query.message import Message, Wanted
 from jobs.query.source import whole_number
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.indexfile.file import typed_index_keys
+from rmq_formats.indexfile.broker_rules import typed_index_keys
 from rmq_formats.properties import index_key_hash
 
 _MOST_COUNTED = 20_000_000  # messages that are counted one by one for a histogram

@@ -32,7 +32,7 @@ from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline_lines
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.commitlog.record import encode_record
-from rmq_formats.consumequeue.unit import is_system_topic
+from rmq_formats.consumequeue.dispatch import is_system_topic
 from rmq_formats.errors import UnsupportedFormat
 
 _PAGE = 100  # messages or rows

@@ -21,7 +21,7 @@ from jobs.command import VERBS
 from jobs.command.options import FILE, composed, flag, option
 from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, forget_place
 from jobs.console.log import masked, masked_settings, say
-from jobs.console.result import ExitCode, HeldError, RequestError
+from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
 from jobs.launch.engine import rule_text
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -165,7 +165,7 @@ def config_option(command: _Command) -> _Command:
             return command(*arguments, **values)
         except RequestError as error:
             raise click.UsageError(str(error)) from error
-        except HeldError as error:
+        except AlreadyRunningError as error:
             say(f"rmq-lake: {ctx.params.get('store') or ctx.params['lake']}: {error}")
             return ExitCode.HELD
 

@@ -81,7 +81,7 @@ def start_workers(
     choice = choose(context.info_name or "", to_read, asked, half=half, is_remote=is_remote)
     context.meta[_CHOICE] = choice
     if choice.lacking:
-        say(f"rmq-lake: {choice.explained()}")
+        say(f"rmq-lake: {choice.spark_benefit_text()}")
     if choice.engine is Engine.SPARK:
         from jobs.launch.session import begin_session
 

@@ -117,7 +117,7 @@ class GivenTime:
         """Return milliseconds since 1970; *zone* is that of a text that says none, by default this machine's."""
         return int(self.text) if _DIGITS.fullmatch(self.text) else parse_time(self.text, zone=zone)
 
-    def explained(self, zone: tzinfo | None = None) -> str | None:
+    def interpretation(self, zone: tzinfo | None = None) -> str | None:
         """Return a sentence on the zone that was taken; None where the text says it."""
         if self.says_zone:
             return None

@@ -36,7 +36,7 @@ class RequestError(ValueError):
     """A request that cannot be met as it was made: the command ends with USAGE, and the message says what to change."""
 
 
-class HeldError(Exception):
+class AlreadyRunningError(Exception):
     """Another process does this work: the command ends with HELD."""
 
 

@@ -44,8 +44,8 @@ from rmq_formats.broker_start import (
     start_segment,
 )
 from rmq_formats.commitlog.segment import Framing, PieceKind
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.release import SWITCHES, Release

@@ -19,7 +19,7 @@ from jobs.diagnosis.broker_start import BadPlace, WalkedLog
 from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, WRONG_STORE_TIME, ZEROED_PROPERTIES
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import CRC_NAME, CRC_SIZE, INNER_MULTI_DISPATCH
@@ -50,7 +50,7 @@ class StoreTimes:
     last: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
     stray: list[StrayTime] = field(default_factory=list)
 
-    def add(self, group: Records, times: Integers) -> None:
+    def add(self, group: RawRecords, times: Integers) -> None:
         """Compare the times of the next records."""
         records = np.empty(times.size, _RECORD)
         records["offset"], records["size"], records["time"] = group.positions, group.sizes, times
@@ -110,7 +110,7 @@ class RangeCheck:
         """How many records are whole."""
         return self.records - len(self.wrong)
 
-    def watch(self, pieces: Iterator[Records | Piece]) -> Iterator[Records | Piece]:
+    def watch(self, pieces: Iterator[RawRecords | Piece]) -> Iterator[RawRecords | Piece]:
         """Yield *pieces*, and look at each on its way."""
         for item in pieces:
             if isinstance(item, Piece):
@@ -128,7 +128,7 @@ class RangeCheck:
                 self.records += int(item.positions.size)
             yield item
 
-    def _check_records(self, item: Records) -> None:
+    def _check_records(self, item: RawRecords) -> None:
         numbers, kinds = np.empty((2, item.positions.size), np.int64)
         count = kernels.find_wrong_records(item.buffer, item.positions, numbers, kinds)
         for number, kind in zip(numbers[:count].tolist(), kinds[:count].tolist(), strict=True):
@@ -153,7 +153,7 @@ class RangeCheck:
         self.places.append(BadPlace(offset, end, self.messages + records_before))
 
 
-def check_range(_range: Range, pieces: Iterator[Records | Piece]) -> None:
+def check_range(_range: Range, pieces: Iterator[RawRecords | Piece]) -> None:
     """Consume the range; only collectors use it."""
     for _ in pieces:
         pass
@@ -190,7 +190,7 @@ def walked_log(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
     return WalkedLog(log_end, messages, places, max((check.newest_timestamp for check in checks), default=0))
 
 
-def _has_unused_room(group: Records, at: int, size: int) -> bool:
+def _has_unused_room(group: RawRecords, at: int, size: int) -> bool:
     """Return whether zeros are the room of a CRC that 5.2.0 and 5.3.0 leave in records of several queues."""
     record = group.buffer[at : at + size].tobytes()
     is_room = INNER_MULTI_DISPATCH.encode() in record and any(record[-CRC_SIZE - 1 : -CRC_SIZE])

@@ -23,8 +23,8 @@ from jobs.dump.file import (
     siblings_of,
     time_text,
 )
+from rmq_formats.consumequeue.dispatch import BatchUnit, Unit, decode_batch_unit, decode_unit
 from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_UNIT, UNIT, decode_ext_unit, offset_of_address
-from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import IndexReader, find_geometries, stated_geometry

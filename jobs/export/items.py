@@ -25,7 +25,7 @@ from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.assembly import COLUMNS as RECORD_COLUMNS
 from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch, record_crcs
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
@@ -153,7 +153,7 @@ def _inflates_otherwise(rows: pa.RecordBatch) -> Flags:
 def _contradicts_itself(
     rows: pa.RecordBatch, made: Assembled, parser: PropertyParser, dropped: frozenset[str]
 ) -> Flags:
-    records = Records(made.buffer, 0, made.positions, made.sizes)
+    records = RawRecords(made.buffer, 0, made.positions, made.sizes)
     derived, bad = message_batch(records, parser, with_body=False)
     changed = np.isin(records.positions, np.array([position for position, _ in bad], np.int64))
     sound = np.flatnonzero(~changed)
@@ -271,7 +271,7 @@ class LogItem:
             yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, DELETED)
 
     def _rows(
-        self, group: Records, columns: Sequence[str], takes: Callable[[str], bool] | None
+        self, group: RawRecords, columns: Sequence[str], takes: Callable[[str], bool] | None
     ) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the rows and the damage of a group of records; its batch is let go before the next group is read."""
         batch, bad = message_batch(group, self.parser, with_body="body" in columns, takes=takes)

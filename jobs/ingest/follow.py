@@ -21,7 +21,7 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import steps
 from jobs.lake.lake import Lake
 from jobs.lake.lock import kept
-from jobs.lake.runs import HeldByOtherError
+from jobs.lake.runs import OtherRunActiveError
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.upkeep import expect_many_commits
 from jobs.launch.engine import death_of_jvm
@@ -140,7 +140,7 @@ class Follower:
                 trials -= 1
                 if not self._is_stopped_after(error):
                     continue
-            except HeldByOtherError as error:  # which came after an error of ours, and ends
+            except OtherRunActiveError as error:  # which came after an error of ours, and ends
                 if not has_begun:
                     raise
                 if not self._is_stopped_after(error):

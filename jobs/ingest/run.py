@@ -30,7 +30,7 @@ from jobs.lake.lock import held
 from jobs.lake.runs import (
     COMMAND,
     TABLES_BEFORE,
-    HeldByOtherError,
+    OtherRunActiveError,
     known_stores,
     refreshed,
     refuse_taken,
@@ -59,7 +59,7 @@ _ATTEMPTS = 3  # of a run whose log a broker cuts back meanwhile
 
 
 def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
-    """Bring new messages of the store into the lake; `HeldByOtherError` when another run of this store is at work."""
+    """Bring new messages of the store into the lake; `OtherRunActiveError` when another run of this store works."""
     return reduce(Summary.followed_by, steps(request, workers))
 
 
@@ -171,11 +171,11 @@ class _Run(NextRun):
         self._commit_read(outcomes, superseded)
 
     def _register(self) -> None:
-        """Register a new store after its log was read; `HeldByOtherError` when another run did it meanwhile."""
+        """Register a new store after its log was read; `OtherRunActiveError` when another run did it meanwhile."""
         registrations = len(known_stores(self.lake))
         found = identify(self.lake, self.store, self.request.broker, register_new=False)
         if found is not None and found.store_id:
-            raise HeldByOtherError("another run has registered this store meanwhile")
+            raise OtherRunActiveError("another run has registered this store meanwhile")
         register(self.lake, self.known, registrations)
 
     def _begin_at(self, superseded: Superseded | None) -> None:

@@ -45,7 +45,7 @@ from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import TierQueue
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.columns import message_batch
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import ignore_lost
 from rmq_formats.release import NEWEST, Rules, rules_of
@@ -287,7 +287,7 @@ def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, s
         output.file(QUARANTINE, name, run=output.naming.run) as quarantine,
     ):
 
-        def read(part: Part, range_: Range, pieces: Iterator[Records | Piece]) -> Part:
+        def read(part: Part, range_: Range, pieces: Iterator[RawRecords | Piece]) -> Part:
             damaged = sorted(_write(part, pieces, messages, rules, selection))
             where = {"segment": range_.base_offset, "file": range_.location}
             # Bytes of damaged places may be of messages that were not chosen.
@@ -302,7 +302,7 @@ def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, s
 
 
 def _write(
-    part: Part, pieces: Iterator[Records | Piece], messages: TableFile, rules: Rules, selection: Selection
+    part: Part, pieces: Iterator[RawRecords | Piece], messages: TableFile, rules: Rules, selection: Selection
 ) -> Iterator[Damage]:
     """Write the rows of a part's records; yield its damage."""
     for item in pieces:

@@ -30,7 +30,7 @@ from jobs.store.log_ends import lost_ends
 from jobs.store.record_places import segment_bytes
 from jobs.store.release import Marks, marks_of_files, writers_of
 from jobs.store.store import REPLACED, Store, list_again, list_store
-from jobs.store.topics import TopicTable, topic_table
+from jobs.store.topics import TopicEvidence, topic_evidence
 from jobs.store.waiting import rocksdb_state, timer_state
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
@@ -207,16 +207,16 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
     return report
 
 
-def topics_of(store: Store, problems: Problems) -> TopicTable:
+def topics_of(store: Store, problems: Problems) -> TopicEvidence:
     """Return the broker's table of topics, and note a `config/topics.json` that cannot be read."""
     file = store.other_file(f"{CONFIG_FOLDER}/{TOPICS_FILE}")
     if file is not None and file.size <= _LARGEST_CONFIG:
         with problems.noted(file.location):
             decoded_file(store, file)
     try:
-        return topic_table(store)
+        return topic_evidence(store)
     except PermissionError:  # of that file: noted already
-        return TopicTable(doubt=f"{CONFIG_FOLDER}/{TOPICS_FILE} cannot be read")
+        return TopicEvidence(doubt=f"{CONFIG_FOLDER}/{TOPICS_FILE} cannot be read")
 
 
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:

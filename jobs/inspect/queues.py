@@ -19,12 +19,12 @@ from jobs.store.queue_files import KINDS, StoredQueue, features_of, file_sizes, 
 from jobs.store.record_places import records_from, segment_bytes
 from jobs.store.release import Marks, index_marks
 from jobs.store.store import Store, geometry_of_index
-from jobs.store.topics import Fate, TopicTable, newest_times
+from jobs.store.topics import Fate, TopicEvidence, newest_times
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.consumequeue.unit import BatchUnit, QueueKind, QueueName, Unit
+from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError, ignore_lost
-from rmq_formats.indexfile.file import index_keys
+from rmq_formats.indexfile.broker_rules import index_keys
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry, IndexHeader, decode_header
 from rmq_formats.release import OLDEST
 
@@ -138,7 +138,7 @@ def sample(record: MessageRecord, sampled: Sampled) -> None:
         sampled[record.topic, record.queue_id] = (min(first, place), max(last, place))
 
 
-def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicTable) -> Problems:
+def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence) -> Problems:
     """Return which queues lack a folder or their first or last units; *topics* says which were deleted."""
     found = Problems()
     if queues.in_rocksdb and not queues.queues:

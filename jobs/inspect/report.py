@@ -10,7 +10,7 @@ from jobs.console.result import Severity, worst_of
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.segment import Framing
-from rmq_formats.consumequeue.unit import QueueKind
+from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.detection import Era
 from rmq_formats.errors import FormatError, UnsupportedFormat, is_unreadable
 from rmq_formats.indexfile.layout import Geometry

@@ -56,7 +56,7 @@ SnapshotRewrite: TypeAlias = Callable[
 ]  # which files of a snapshot a commit replaces, and by which
 
 
-def has_many_commits(snapshot: DeltaTable) -> bool:
+def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:
     """Return whether replaced files of a table are kept for some minutes or hours alone, because it is followed."""
     kept = snapshot.metadata().configuration.get(FILES_KEPT, "")
     return kept == A_DAY or _MINUTES.fullmatch(kept) is not None

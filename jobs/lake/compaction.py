@@ -34,7 +34,7 @@ from jobs.lake.commit import (
     TransactionTakenError,
     commit_layout,
     failing_as_files_do,
-    has_many_commits,
+    keeps_replaced_files_briefly,
     open_table,
     own_table,
     paths,
@@ -345,7 +345,7 @@ def vacuum_own(lake: Lake, table: Table, store_id: str) -> None:
     `vacuum` waits for a day: what no version names may be what a first run of another store wrote hours ago.
     """
     snapshot = own_table(lake, table.name)
-    if snapshot is None or not has_many_commits(snapshot):
+    if snapshot is None or not keeps_replaced_files_briefly(snapshot):
         return
     found = _vacuumed(lake, table, snapshot, None)
     for name in _deletable(lake, table, snapshot, (name for name in found if name.startswith(store_id))):
@@ -373,7 +373,7 @@ def _own_files(table: str) -> set[str] | None:
 
 def _retention(snapshot: DeltaTable) -> int | None:
     """Return how many hours a deleted file is kept: ours, or None for what another engine demands of the table."""
-    hours = 24 if has_many_commits(snapshot) else RETENTION_HOURS
+    hours = 24 if keeps_replaced_files_briefly(snapshot) else RETENTION_HOURS
     try:
         snapshot.vacuum(hours, dry_run=True)
     except DeltaError:  # the table demands more

@@ -37,7 +37,7 @@ from rmq_formats.arrow import SCHEMA
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import encode_record, record_of_row
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
@@ -100,7 +100,7 @@ def leads_to(offset: int, start: int, store: Store) -> bool:
     for range_ in plan_ranges(store, start, WHOLE_SEGMENTS)[:1]:
         reader = RangeReader(replace(range_, end=offset + 1 - range_.base_offset, final=True))
         with closing(reader.pieces()) as pieces:
-            last = [item.base_offset + int(item.positions[-1]) for item in pieces if isinstance(item, Records)]
+            last = [item.base_offset + int(item.positions[-1]) for item in pieces if isinstance(item, RawRecords)]
         return offset in last[-1:]
     return False
 
@@ -212,7 +212,7 @@ def _values(table: pa.Table | pa.RecordBatch, name: str) -> Integers:
     return np.asarray(whole.to_numpy(zero_copy_only=False), np.int64)
 
 
-def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterator[Records]:
+def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterator[RawRecords]:
     """
     Yield the records of a store's log that begin in [start, end), as far as `messages` has them, in the log's order.
 
@@ -235,7 +235,7 @@ def _between(store_id: str, start: int, end: int) -> pc.Expression:
     return (pc.field("store_id") == store_id) & (offset >= start) & (offset < end)
 
 
-def _near_each_other(ordered: pa.Table | pa.RecordBatch) -> Iterator[Records]:
+def _near_each_other(ordered: pa.Table | pa.RecordBatch) -> Iterator[RawRecords]:
     for start in range(0, ordered.num_rows, _AT_ONCE):
         rows, first = ordered.slice(start, _AT_ONCE).to_pylist(), 0
         for at in range(1, len(rows) + 1):
@@ -245,7 +245,7 @@ def _near_each_other(ordered: pa.Table | pa.RecordBatch) -> Iterator[Records]:
                 first = at
 
 
-def _as_records(rows: Sequence[Mapping[str, Any]]) -> Records:
+def _as_records(rows: Sequence[Mapping[str, Any]]) -> RawRecords:
     encoded = [encode_record(record_of_row({**row, "body": bytes(row["body_length"])})) for row in rows]
     base = rows[0]["physical_offset"]
     positions = np.array([row["physical_offset"] - base for row in rows], np.int64)
@@ -253,4 +253,4 @@ def _as_records(rows: Sequence[Mapping[str, Any]]) -> Records:
     buffer = np.zeros(int(positions[-1]) + len(encoded[-1]), np.uint8)
     for position, data in zip(positions.tolist(), encoded, strict=True):
         buffer[position : position + len(data)] = np.frombuffer(data, np.uint8)
-    return Records(buffer, base, positions, sizes)
+    return RawRecords(buffer, base, positions, sizes)

@@ -21,14 +21,14 @@ from jobs.console.result import RequestError
 from jobs.lake.commit import rows
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import HeldByOtherError, KnownStore, known_logs, known_stores, register
+from jobs.lake.runs import KnownStore, OtherRunActiveError, known_logs, known_stores, register
 from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store, TierQueue
 from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import ignore_lost
 
 _ATTEMPTS = 10
@@ -122,9 +122,9 @@ def _registered(
         refuse_tables_without_runs(lake)
         if not register_new:
             return found
-        with suppress(HeldByOtherError):  # another store came first, or this one by another process: look again
+        with suppress(OtherRunActiveError):  # another store came first, or this one by another process: look again
             return register(lake, found, len(registered))
-    raise HeldByOtherError("other stores are being registered all the time")
+    raise OtherRunActiveError("other stores are being registered all the time")
 
 
 def namesakes(lake: Lake, known: KnownStore) -> list[KnownStore]:
@@ -178,7 +178,7 @@ def _first_records(store: Store) -> Iterator[_FirstRecord]:
             storage=store.storage,
         )  # fmt: skip
         with closing(RangeReader(whole).pieces()) as pieces:
-            group = next((item for item in pieces if isinstance(item, Records)), None)
+            group = next((item for item in pieces if isinstance(item, RawRecords)), None)
             if group is not None:
                 at, size = int(group.positions[0]), int(group.sizes[0])
                 raw = bytes(group.buffer[at : at + size])

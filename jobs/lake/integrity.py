@@ -38,9 +38,9 @@ from jobs.lake.runs import (
     PREPARED,
     REGISTERED,
     REGISTRY,
-    HeldByOtherError,
     KnownStore,
     Manifest,
+    OtherRunActiveError,
     done_app,
     known_stores,
     manifest_at,
@@ -99,7 +99,7 @@ def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collect
     Return the store's newest run in each table, once its newest run is committed; `OSError` when one lacks a run.
 
     *is_done*: the newest run is marked done, so every table has it. *spared* tables are not checked: users may
-    have deleted those that they do not want. `HeldByOtherError` when another process is at work.
+    have deleted those that they do not want. `OtherRunActiveError` when another process is at work.
     """
     newest = store.newest
     number = newest.run if newest else 0
@@ -124,7 +124,7 @@ def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds:
         return
     prepared = store.newest.run if store.newest else 0
     if committed_transaction(lake, RUNS.name, store.store_id) > prepared:
-        raise HeldByOtherError("another process has just prepared a run of this store")
+        raise OtherRunActiveError("another process has just prepared a run of this store")
     location = lake.locate(table.name)
     if run is None:
         raise OSError(f"{location}: this table is missing, and with it what {least} runs brought; put it back")

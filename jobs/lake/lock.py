@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from jobs.lake.lake import Lake
-from jobs.lake.runs import HeldByOtherError
+from jobs.lake.runs import OtherRunActiveError
 from jobs.storage.local import named
 from jobs.storage.locations import is_local, local_path
 
@@ -34,7 +34,7 @@ def held(lake: Lake, store_id: str) -> Iterator[bool]:
     """
     Hold the store's lock; yield whether the run before this one was cut off.
 
-    `HeldByOtherError` says who holds it and since when.
+    `OtherRunActiveError` says who holds it and since when.
     """
     location = lake.locate(_LOCKS, store_id)
     if location in _kept:
@@ -95,7 +95,7 @@ def _lock(descriptor: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise HeldByOtherError(_holder_text(os.pread(descriptor, _LONGEST_NOTE, 0))) from error
+        raise OtherRunActiveError(_holder_text(os.pread(descriptor, _LONGEST_NOTE, 0))) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS_HERE:
             raise

@@ -21,7 +21,7 @@ from uuid import uuid4
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from jobs.console.result import HeldError
+from jobs.console.result import AlreadyRunningError
 from jobs.lake.commit import (
     SnapshotRewrite,
     TransactionTakenError,
@@ -62,7 +62,7 @@ REGISTRY = "stores"  # the transaction that serialises registrations
 T = TypeVar("T")
 
 
-class HeldByOtherError(HeldError):
+class OtherRunActiveError(AlreadyRunningError):
     """Another run of the same store is at work, or was faster."""
 
 
@@ -287,7 +287,7 @@ def register(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
     """
     Make a store known under a new id; *registrations* is how many stores were known when it was found to be new.
 
-    `HeldByOtherError` when another registration came between: the store may be known now.
+    `OtherRunActiveError` when another registration came between: the store may be known now.
     """
     named = replace(store, store_id=store.store_id or str(uuid4()))
     detail = {"fingerprints": named.registered, "registration": registrations + 1}
@@ -296,21 +296,21 @@ def register(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
     try:
         _append_row(lake, naming, named.broker, REGISTERED, (REGISTRY, registrations + 1), detail=json.dumps(detail))
     except TransactionTakenError as error:
-        raise HeldByOtherError("another store was registered at the same moment") from error
+        raise OtherRunActiveError("another store was registered at the same moment") from error
     return named
 
 
 def refuse_taken(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
-    """Raise `HeldByOtherError` for a missing file, its *cause*, if another run of this number swept ours."""
+    """Raise `OtherRunActiveError` for a missing file, its *cause*, if another run of this number swept ours."""
     if committed_transaction(lake, RUNS.name, store_id) >= run:
-        raise HeldByOtherError(_who_prepared(lake, store_id, run)) from cause
+        raise OtherRunActiveError(_who_prepared(lake, store_id, run)) from cause
 
 
 def prepare(lake: Lake, manifest: Manifest) -> None:
-    """Decide that *manifest* will be committed; `HeldByOtherError` when another run of this number was faster."""
+    """Decide that *manifest* will be committed; `OtherRunActiveError` when another run of this number was faster."""
     if committed_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
         discard(lake, manifest.tables)
-        raise HeldByOtherError(_who_prepared(lake, manifest.store_id, manifest.run))
+        raise OtherRunActiveError(_who_prepared(lake, manifest.store_id, manifest.run))
     for table, actions in manifest.tables.items():
         refuse_lost_files(lake, table, actions)
     snapshots = {name: open_table(lake, name) for name in manifest.tables}
@@ -320,25 +320,25 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
         _append_prepared(lake, noted, (manifest.store_id, manifest.run))
     except TransactionTakenError as error:
         discard(lake, manifest.tables)
-        raise HeldByOtherError(_who_prepared(lake, manifest.store_id, manifest.run)) from error
+        raise OtherRunActiveError(_who_prepared(lake, manifest.store_id, manifest.run)) from error
 
 
 def prepare_instead(lake: Lake, manifest: Manifest, of: Manifest) -> None:
     """
     Put *manifest* in the place of the one *of* the same run that is prepared, in one commit.
 
-    `HeldByOtherError` when another process was faster: a transaction counts these commits.
+    `OtherRunActiveError` when another process was faster: a transaction counts these commits.
     """
     app = f"{manifest.store_id}/replaced"
     number = committed_transaction(lake, RUNS.name, app)
     if read_manifest(lake, of.store_id, of.run) != of:
-        raise HeldByOtherError(_who_prepared(lake, of.store_id, of.run))
+        raise OtherRunActiveError(_who_prepared(lake, of.store_id, of.run))
     prepared = ObsoleteRows({"store_id": of.store_id, "run": of.run, "state": PREPARED})
     change = rewritten(lake, RUNS, [prepared], (of.store_id, of.run))
     try:
         _append_prepared(lake, manifest, (app, number + 1), change)
     except TransactionTakenError as error:
-        raise HeldByOtherError(_who_prepared(lake, of.store_id, of.run)) from error
+        raise OtherRunActiveError(_who_prepared(lake, of.store_id, of.run)) from error
 
 
 def _append_prepared(

@@ -17,7 +17,7 @@ from jobs.lake.commit import (
     CONFIGURATION,
     FILES_KEPT,
     LOG_KEPT,
-    has_many_commits,
+    keeps_replaced_files_briefly,
     open_table,
     own_table,
 )
@@ -134,7 +134,7 @@ def _thin_checkpoints(lake: Lake, table: Table) -> None:
     replays more commits. What another engine writes has other names, or is a log that it owns.
     """
     snapshot = open_table(lake, table.name)
-    if snapshot is None or not has_many_commits(snapshot) or needs_spark(snapshot):
+    if snapshot is None or not keeps_replaced_files_briefly(snapshot) or needs_spark(snapshot):
         return
     log = f"{table.name}/_delta_log"
     found = [int(name[1]) for info in lake.list_files(log) if (name := _CHECKPOINT.fullmatch(info.name))]

@@ -69,7 +69,7 @@ class Choice(NamedTuple):
     cores: int
     lacking: str = ""  # why Spark, which the rule gives, cannot do the work, and how to install it
 
-    def explained(self) -> str:
+    def spark_benefit_text(self) -> str:
         """Return in one line what Spark would change, where it cannot start."""
         amount = "An unknown amount" if self.size is None else size_text(self.size)
         return (

@@ -18,7 +18,7 @@ from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from rmq_formats.arrays import slices
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_ENTRY, DLEDGER_MAGIC
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import is_unreadable
 from rmq_formats.kernels.integers import Integers
@@ -87,9 +87,9 @@ class PieceCollector:
         if range_.start == 0 and range_.base_offset >= from_offset:
             write(LogPiece(FILE, range_.base_offset, range_.segment_size, None, path=_path_below(range_.location)))
 
-    def add(self, item: Records | Piece) -> list[tuple[int, int]]:
+    def add(self, item: RawRecords | Piece) -> list[tuple[int, int]]:
         """Write the bytes of *item* that no message row holds; return the offsets and sizes that cannot be read."""
-        if isinstance(item, Records):
+        if isinstance(item, RawRecords):
             if item.positions.size and item.header_size == ENTRY_HEADER_SIZE:
                 self._add_entries(item)
         elif item.end > self._from_offset:
@@ -199,7 +199,7 @@ class PieceCollector:
             if kept:
                 self._write(LogPiece(kind, offset + start, len(kept), kept))
 
-    def _add_entries(self, group: Records) -> None:
+    def _add_entries(self, group: RawRecords) -> None:
         starts = group.positions - ENTRY_HEADER_SIZE
         raw = np.lib.stride_tricks.sliding_window_view(group.buffer, ENTRY_HEADER_SIZE)[starts]
         headers = np.ascontiguousarray(raw).view(_FIELDS)[:, 0]

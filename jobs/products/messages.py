@@ -30,7 +30,7 @@ from jobs.store.chain import Outcome, confirm_gone
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection, TopicsError, carries_other_topics
 from rmq_formats.commitlog.columns import message_batch, record_crcs
-from rmq_formats.commitlog.scan import IO_ERROR, Records
+from rmq_formats.commitlog.scan import IO_ERROR, RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.properties import REAL_TOPIC, PropertyParser, java_text
 from rmq_formats.release import Rules, release_at
@@ -60,7 +60,7 @@ class Damage(NamedTuple):
     sample: bytes | None = None
 
     @classmethod
-    def of_body(cls, group: Records, offset: int, size: int) -> Self:
+    def of_body(cls, group: RawRecords, offset: int, size: int) -> Self:
         """Return a record whose body was changed after it was written."""
         at = offset - group.base_offset
         return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes())
@@ -150,7 +150,7 @@ class _RangeMessages:
         self._matched.update(pattern for pattern in self._unmatched if fnmatchcase(topic, pattern))
         return self._selection.takes(topic)
 
-    def add(self, item: Records | Piece) -> None:
+    def add(self, item: RawRecords | Piece) -> None:
         unread = self._pieces.add(item)
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
@@ -189,7 +189,7 @@ class _RangeMessages:
         return Made((self._pieces.was_deleted, frozenset(self._matched)), found)
 
 
-def with_record_crc(batch: pa.RecordBatch, group: Records, *, wanted: bool) -> pa.RecordBatch:
+def with_record_crc(batch: pa.RecordBatch, group: RawRecords, *, wanted: bool) -> pa.RecordBatch:
     """Append the CRC of each row's record: who makes the record again can check it by that."""
     crcs = pa.nulls(batch.num_rows, pa.int64())
     if wanted:
@@ -198,12 +198,12 @@ def with_record_crc(batch: pa.RecordBatch, group: Records, *, wanted: bool) -> p
     return batch.append_column(RECORD_CRC, crcs)
 
 
-def _since(group: Records, offset: int) -> Records:
+def _since(group: RawRecords, offset: int) -> RawRecords:
     first = int(np.searchsorted(group.positions, offset - group.base_offset))
     return group._replace(positions=group.positions[first:], sizes=group.sizes[first:]) if first else group
 
 
-def parts_by_release(group: Records, rules: Rules) -> Iterator[tuple[Records, PropertyParser]]:
+def parts_by_release(group: RawRecords, rules: Rules) -> Iterator[tuple[RawRecords, PropertyParser]]:
     """Cut a group where another release wrote on, or where rows become many; yield each part with its parser."""
     if not group.positions.size:
         return
@@ -233,7 +233,7 @@ def trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def without_excluded(records: Records, parser: PropertyParser, selection: Selection) -> Records:
+def without_excluded(records: RawRecords, parser: PropertyParser, selection: Selection) -> RawRecords:
     """Return the records without those that carry a message of an excluded topic; all of them if none is excluded."""
     if not selection.exclude_topics or not records.positions.size:
         return records

@@ -26,7 +26,7 @@ from jobs.store.release import Writers
 from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 
 C = TypeVar("C")
@@ -89,7 +89,7 @@ class Made(NamedTuple, Generic[C_co]):
 
 # What takes the next piece of a range in its task (a buffer of records is valid until the next call), and what returns
 # the result of the range.
-Collector = tuple[Callable[[Records | Piece], object], Callable[[], Made[C]]]
+Collector = tuple[Callable[[RawRecords | Piece], object], Callable[[], Made[C]]]
 # Travels to tasks. The files that the collector enters there leave nothing half-written after an error.
 NewCollector = Callable[[Range, ExitStack], Collector[C]]
 
@@ -147,7 +147,7 @@ class RangePass:
     output: Output
     collectors: tuple[NewCollector[object], ...]
 
-    def __call__(self, range_: Range, pieces: Iterator[Records | Piece]) -> Collected:
+    def __call__(self, range_: Range, pieces: Iterator[RawRecords | Piece]) -> Collected:
         """Give every piece to every collector; return what each has made of them."""
         check_shared(self.output.lake, self.output.naming.store_id)
         with ExitStack() as files:

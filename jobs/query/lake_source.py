@@ -48,10 +48,10 @@ from jobs.store.release import RELEASE, writers_of
 from jobs.store.selection import TopicChoices
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import Host, MessageRecord, parse_host, record_of_row
-from rmq_formats.consumequeue.unit import QueueRules, Unit, expected_units
+from rmq_formats.consumequeue.dispatch import QueueRules, Unit, expected_units
 from rmq_formats.detection import detect_eras, record_marks
 from rmq_formats.errors import CorruptData
-from rmq_formats.indexfile.file import KeyKind, key_text, typed_index_keys
+from rmq_formats.indexfile.broker_rules import KeyKind, key_text, typed_index_keys
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release
 
@@ -356,7 +356,7 @@ class LakeSource(Source):
         row = self.select(columns, MESSAGES, *_in_queue(topic, queue_id))[0]
         return None if row["first"] is None else OffsetRange(row["first"], row["last"] + 1)
 
-    def complete_queues(self, topic: str) -> None:
+    def fill_or_note_queue_gaps(self, topic: str) -> None:
         """Note why the queues of a topic may lack messages: a lake has no other source than its rows."""
         del topic
         self.lack_damage()

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from jobs.query import reasons
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted
 from jobs.query.source import Answer, Reason, ReasonKind, Source, whole_number
-from rmq_formats.consumequeue.unit import LMQ_PREFIX
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.indexfile.broker_rules import KeyKind
 
 KEY_LIMIT = 64  # maxMsgsNumBatch
 UNIQUE_KEY_LIMIT = 32  # defaultQueryMaxNum
@@ -130,7 +130,7 @@ def _at_offset_id(source: Source, text: str, *, any_host: bool) -> Message | Non
 def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
     named = reasons.offset_id(text)
     if named is None:
-        return reasons.no_id(text)
+        return reasons.not_an_offset_id(text)
     if not any_host:
         message, hosts = source.by_offset(named.physical_offset), source.hosts()
         if message is not None:
@@ -154,7 +154,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
         of_topic = reasons.no_key(source, KeyWanted(KeyKind.UNIQUE, topic, text))
         if reason.kind is ReasonKind.OTHER_BROKER and of_topic.kind is ReasonKind.NOT_ON_DISK:
             return Answer(reason=reason)
-        return Answer(reason=reasons.no_message_has_id(text, of_topic))
+        return Answer(reason=reasons.explain_wrong_id_kind(text, of_topic))
     return Answer(reason=reason)
 
 

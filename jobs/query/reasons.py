@@ -14,9 +14,9 @@ from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_text, time_tex
 from jobs.query.source import EXPLAINED_BY, Coverage, Occurrence, Reason, ReasonKind, Source
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host
-from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.indexfile.broker_rules import KeyKind
 from rmq_formats.message_id import OffsetId, decode_offset_id
 from rmq_formats.properties import REAL_TOPIC
 from rmq_formats.rocksdb import layout as rocksdb_rows
@@ -158,14 +158,14 @@ def unknown_topic(source: Source, topic: str) -> Reason:
     return Reason(ReasonKind.TOPIC_UNKNOWN, f"no topic {topic} was ever seen there{hint}")
 
 
-def no_message_has_id(text: str, reason: Reason) -> Reason:
+def explain_wrong_id_kind(text: str, reason: Reason) -> Reason:
     """Explain that a text is not an id, where *reason* could only say that no message has it."""
     if reason.kind is not ReasonKind.NOT_ON_DISK or offset_id(text) is not None:
         return reason
     return Reason(ReasonKind.WRONG_KIND_OF_ID, f"{text!r} is neither an offset id nor a producer's id; {reason.text}")
 
 
-def no_id(text: str) -> Reason:
+def not_an_offset_id(text: str) -> Reason:
     """Explain that a text cannot be an offset id."""
     return Reason(
         ReasonKind.WRONG_KIND_OF_ID,

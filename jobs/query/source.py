@@ -12,9 +12,9 @@ from jobs.store.broker_config import BrokerConfig
 from jobs.store.broker_config import Progress as ReaderProgress
 from jobs.store.release import ASSUMED, Known, Writers
 from rmq_formats.commitlog.record import Host
-from rmq_formats.consumequeue.unit import Unit
+from rmq_formats.consumequeue.dispatch import Unit
 from rmq_formats.errors import FormatError, UnsupportedFormat
-from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.indexfile.broker_rules import KeyKind
 from rmq_formats.release import Release
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -261,7 +261,7 @@ class Source(Protocol):
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         """Return which offsets a queue holds; None when the queue does not exist."""
 
-    def complete_queues(self, topic: str) -> None:
+    def fill_or_note_queue_gaps(self, topic: str) -> None:
         """Have every message of a topic's queues found, or note why it is not."""
 
     def next_number(self, topic: str, queue_id: int, number: int) -> int:

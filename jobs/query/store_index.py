@@ -19,7 +19,7 @@ from jobs.store.rocksdb import Database, rows_under
 from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.indexfile.file import IndexKey, KeyKind, index_keys
+from rmq_formats.indexfile.broker_rules import IndexKey, KeyKind, index_keys
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.properties import index_key_hash
 

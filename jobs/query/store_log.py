@@ -17,7 +17,7 @@ from jobs.query.store_reader import StoreReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
-from rmq_formats.consumequeue.unit import ExpectedUnit
+from rmq_formats.consumequeue.dispatch import ExpectedUnit
 
 COMPILED_FROM = 32 << 20
 LOG_SEARCHED_UNASKED = 1 << 30  # bytes of log that are searched where index or queue files leave a question open

@@ -23,7 +23,7 @@ from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Framing, SegmentBytes
-from rmq_formats.consumequeue.unit import LMQ_PREFIX
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader

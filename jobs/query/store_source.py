@@ -40,7 +40,7 @@ from jobs.store.log_ends import LostPart, lost_ends
 from jobs.store.queue_files import QueueFile, QueueStorage, StoredQueue, features_of
 from jobs.store.ranges import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
-from rmq_formats.consumequeue.unit import (
+from rmq_formats.consumequeue.dispatch import (
     DEFAULT_DELAY_LEVELS,
     LMQ_PREFIX,
     BatchUnit,
@@ -51,7 +51,7 @@ from rmq_formats.consumequeue.unit import (
     Unit,
     expected_units,
 )
-from rmq_formats.indexfile.file import KeyKind, typed_index_keys
+from rmq_formats.indexfile.broker_rules import KeyKind, typed_index_keys
 from rmq_formats.properties import UNIQ_KEY, java_text, property_items
 from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
@@ -241,7 +241,7 @@ class StoreSource(Source):
         place = queue.place(queue_offset) if queue else None
         return None if place is None else self.by_offset(place)
 
-    def complete_queues(self, topic: str) -> None:
+    def fill_or_note_queue_gaps(self, topic: str) -> None:
         """Have the log complete the queues of a topic, whose files may be lost; note where the log is too long."""
         if topic in self._completed:
             return
@@ -571,7 +571,7 @@ class StoreSource(Source):
         yield from sorted(kept, reverse=True)
 
     def _queued(self, topic: str, wanted: Wanted, before: int) -> Iterator[tuple[int, Message | None]]:
-        self.complete_queues(topic)
+        self.fill_or_note_queue_gaps(topic)
         queues = self.queues_of(topic, wanted.queue_id)
         for part in self._parts(wanted, before):
             units = (reversed(list(self._units_within(queue, part))) for queue in queues)

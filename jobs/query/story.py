@@ -21,8 +21,8 @@ from jobs.query.reasons import TIMER_TOPIC, half_end
 from jobs.query.source import Answer, Check, KeyFact, Origin, QueueFact, Sentence, Source, whole_number
 from jobs.store.broker_config import Progress, ReaderKind
 from rmq_formats.commitlog.layout import TransactionType
-from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
-from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.indexfile.broker_rules import KeyKind
 from rmq_formats.properties import DELAY, REAL_QID, REAL_TOPIC, UNIQ_KEY
 from rmq_formats.rocksdb import layout as rocksdb_rows
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces

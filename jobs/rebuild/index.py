@@ -43,7 +43,7 @@ from jobs.store.chain import ListedLog
 from jobs.store.epochs import takeovers
 from jobs.store.queue_files import has_default_sizes
 from jobs.store.ranges import plan_ranges
-from jobs.store.release import ASSUMED, AssumedError
+from jobs.store.release import ASSUMED, UnknownSettingError
 from jobs.store.store import Store, StoreRequest
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry
@@ -223,7 +223,7 @@ def look(
     settings = settle(store, files, request.wanted)
     if settings.geometry.origin == ASSUMED and (request.proven_only or not has_default_sizes(store)):
         slots, entries = map(str, DEFAULT_GEOMETRY)
-        raise AssumedError(
+        raise UnknownSettingError(
             "how many slots and entries the broker's index files have",
             ("--hash-slots", slots, "--index-num", entries),
         )

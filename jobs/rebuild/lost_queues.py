@@ -35,8 +35,8 @@ from jobs.store.store import Store, StoredFile
 from jobs.store.topics import Fate, newest_times
 from jobs.store.units import Units, units_of
 from rmq_formats.consumequeue.build import UNITS
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.layout import Content
 from rmq_formats.store import name_of_offset
 

@@ -35,10 +35,10 @@ from jobs.store.queue_files import queues_of_files
 from jobs.store.rocksdb import said_as_errors_of_files
 from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import Store
-from jobs.store.topics import Fate, topic_table
+from jobs.store.topics import Fate, topic_evidence
 from jobs.store.units import Units, units_of
 from jobs.store.workers import Workers
-from rmq_formats.consumequeue.unit import QueueKind, QueueName
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.errors import FormatError
 from rmq_formats.rocksdb.build import Place, RowBuilder, newest_of_each, unit_keys, unit_values
 from rmq_formats.rocksdb.layout import (
@@ -347,5 +347,5 @@ def stored_ends(store: Store, but: Container[QueueName]) -> dict[QueueName, Plac
         name = QueueName(QueueKind.PLAIN, prefix.topic, prefix.queue_id)
         if name not in but and bound.queue_offset > ends.get(name, Place(-1, -1)).queue_offset:
             ends[name] = Place(bound.queue_offset, bound.physical_offset)
-    topics = topic_table(store)
+    topics = topic_evidence(store)
     return {name: last for name, last in ends.items() if topics.fate(name.topic, 0) is not Fate.DELETED}

@@ -28,10 +28,10 @@ from jobs.store.queue_files import QueueStorage, features_of
 from jobs.store.ranges import holes
 from jobs.store.release import ASSUMED
 from jobs.store.store import Store, StoreRequest
-from jobs.store.topics import Fate, TopicsAt, newest_times, topic_table
+from jobs.store.topics import Fate, TopicsAt, newest_times, topic_evidence
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.consumequeue.unit import QueueKind, QueueName
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
 MANIFEST = "MANIFEST.json"
@@ -181,7 +181,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
 
 def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:
     """Yield the queues whose topics were deleted, or may have been."""
-    topics = topic_table(store)
+    topics = topic_evidence(store)
     names: dict[Fate, list[QueueName]] = {fate: [] for fate in Fate}
     newest = newest_times((queue.name.topic, queue.newest_ms) for queue in queues)
     for queue in queues:

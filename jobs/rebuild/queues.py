@@ -26,7 +26,7 @@ from jobs.storage.scratch import Scratch
 from jobs.store.units import Units
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, QueueBytes
-from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, QueueRules
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.store import name_of_offset
 

@@ -48,7 +48,10 @@ from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import Installation, install, plan_files, plan_index, plan_queues, remove_empty
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
-from jobs.repair.before_start import (
+from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Journal, NotRepairableError
+from jobs.repair.remembered import RememberingWorkers
+from jobs.repair.segments import MendedSegment, complete, damaged_bases, doubted_segments, link_log, mend
+from jobs.repair.start_protection import (
     describe_delivered,
     find_holes,
     start_after,
@@ -56,17 +59,14 @@ from jobs.repair.before_start import (
     write_blanks,
     write_bridges,
 )
-from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Journal, NotRepairableError
-from jobs.repair.remembered import RememberingWorkers
-from jobs.repair.segments import MendedSegment, complete, damaged_bases, doubted_segments, link_log, mend
 from jobs.restore.config import Forms, recorded_topics
 from jobs.restore.plan import Plan, plan_log
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_beside
-from jobs.store.beside_broker import HeldStore, RefusedError, acting_as, broker_process, hold_store, user_of
+from jobs.store.beside_broker import LockedStore, RefusedError, acting_as, broker_process, lock_store, user_of
 from jobs.store.queue_files import has_default_sizes
-from jobs.store.release import ASSUMED, GIVEN, AssumedError, UndecidedError
+from jobs.store.release import ASSUMED, GIVEN, UndecidedError, UnknownSettingError
 from jobs.store.store import (
     Store,
     StoreRequest,
@@ -84,7 +84,7 @@ from jobs.verify.rocksdb_queues import is_of_rows, rows_to_come, steps_for_rows
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
-from rmq_formats.consumequeue.unit import QueueName
+from rmq_formats.consumequeue.dispatch import QueueName
 from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
@@ -201,8 +201,8 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
     with ExitStack() as stack:
         held = None
         if request.apply:
-            held = stack.enter_context(hold_store(request.store, request.out, request.commitlog))
-            stack.enter_context(held.explaining_errors())
+            held = stack.enter_context(lock_store(request.store, request.out, request.commitlog))
+            stack.enter_context(held.checking_changes_on_error())
         remembering = RememberingWorkers(workers, Path(local_path(request.store)).resolve())
         folder = stack.enter_context(scratch_beside(str(work.absolute()), {}))
         scratch = replace(folder, keeps_files=True)
@@ -229,7 +229,7 @@ def undo(store: str, out: Path) -> list[str]:
     if journal is None or not journal.entries:
         raise NotRepairableError(f"{out}: no repair from here is in place")
     _refuse_other_store(journal, store, out)
-    with hold_store(store, out):
+    with lock_store(store, out):
         return journal.undo()
 
 
@@ -312,7 +312,7 @@ class _Repair:
     def store(self) -> Store:
         return self.request.listed(self.workers.options)
 
-    def run(self, held: HeldStore | None) -> None:
+    def run(self, held: LockedStore | None) -> None:
         """Plan the repair, and carry the plan out in a store that is *held*."""
         request, verdict = self.request, self.summary.found
         if self.in_lake is not None:
@@ -329,7 +329,7 @@ class _Repair:
             self.summary.withheld = withheld(self.summary.found, verdict)
         self._carry_out([] if self.summary.withheld is not None else plans, verdict, held)
 
-    def _carry_out(self, plans: Sequence[Installation], verdict: Verdict, held: HeldStore | None) -> None:
+    def _carry_out(self, plans: Sequence[Installation], verdict: Verdict, held: LockedStore | None) -> None:
         """Put the new files into a store that is *held*, and say what is left."""
         request = self.request
         self.summary.plan = [line for plan in plans for line in plan.describe(is_done=held is not None)]
@@ -547,7 +547,7 @@ class _Repair:
             yield
         except UndecidedError as error:
             self.summary.notes.append(f"no {what} file was rebuilt: {error}")
-            if isinstance(error, AssumedError):
+            if isinstance(error, UnknownSettingError):
                 self.summary.asks_for_sizes = True
                 self.summary.defaults += error.defaults if has_default_sizes(self.store) else ()
             elif self.request.wanted.release is None:
@@ -622,7 +622,7 @@ def _checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone
     return Checkpoint(*(min(time, newest) for time in right)) if is_wrong and newest else None
 
 
-def _apply(request: RepairRequest, plans: Sequence[Installation], held: HeldStore) -> None:
+def _apply(request: RepairRequest, plans: Sequence[Installation], held: LockedStore) -> None:
     """Carry the plans out, each step written down before; `RefusedError` where the store changed since it was held."""
     journal = Journal.read(request.out) or Journal("", str(request.out))
     journal.store = str(Path(local_path(request.store)).absolute())

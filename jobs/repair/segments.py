@@ -31,7 +31,7 @@ from jobs.store.workers import Workers
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
 from rmq_formats.commitlog.record import decode_record, has_right_body_crc
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import CorruptData
 from rmq_formats.properties import PropertyParser
@@ -171,7 +171,7 @@ def _sound(work: SegmentWork, range_: Range, unchecked: Sequence[Interval]) -> I
             at = int(ends[-1])
 
 
-def _changed(work: SegmentWork, records: Records, made: BinaryIO, unchecked: Sequence[Interval]) -> Iterator[int]:
+def _changed(work: SegmentWork, records: RawRecords, made: BinaryIO, unchecked: Sequence[Interval]) -> Iterator[int]:
     """Yield the records that differ from those of their rows, which have the CRC of the record that was read."""
     first, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
     found = os.pread(made.fileno(), end - first, records.base_offset + first - work.base_offset)

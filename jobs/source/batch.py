@@ -28,7 +28,7 @@ from jobs.export.items import table_rows
 from jobs.products.messages import parts_by_release
 from jobs.query.store_reader import StoreReader
 from jobs.source.log import Place, Writer, data_loss, lose, lost_files, start_of
-from jobs.source.options import EVERYTHING, Wanted
+from jobs.source.options import EVERYTHING, ReadOptions
 from jobs.store.log_ends import lost_ends
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
@@ -50,7 +50,7 @@ class RangePartition(InputPartition):
 class RocketmqReader(DataSourceReader):
     """Spark's batch reader of a store: plans ranges on the driver, and reads them on the workers."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ReadOptions) -> None:
         self._wanted = wanted
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
@@ -68,7 +68,7 @@ class RocketmqReader(DataSourceReader):
         if place.offset < store.start_offset and wanted.fails_on_data_loss:
             raise data_loss(place.offset, store.start_offset, store.root)
         first = max(place.offset, wanted.from_offset)
-        lose((*lost_files(store), *lost_ends(store)), first, wanted.to_offset, fails=wanted.fails)
+        lose((*lost_files(store), *lost_ends(store)), first, wanted.to_offset, fails=wanted.stops_on_loss)
         with StoreReader(store) as reader:
             return [RangePartition(part, writer) for part in _parts(reader, store, place, wanted)]
 
@@ -81,7 +81,7 @@ class RocketmqReader(DataSourceReader):
 _BOUNDS = {"physical_offset": ("from_offset", "to_offset"), "store_timestamp": ("from_time", "to_time")}
 
 
-def _narrowed(wanted: Wanted, given: Filter) -> Wanted:
+def _narrowed(wanted: ReadOptions, given: Filter) -> ReadOptions:
     column = ".".join(getattr(given, "attribute", ()))
     if column == "topic" and isinstance(given, EqualTo | In):
         names = [str(topic) for topic in ([given.value] if isinstance(given, EqualTo) else given.value)]
@@ -98,7 +98,7 @@ def _narrowed(wanted: Wanted, given: Filter) -> Wanted:
     return wanted
 
 
-def _parts(reader: StoreReader, store: Store, place: Place, wanted: Wanted) -> Iterator[Range]:
+def _parts(reader: StoreReader, store: Store, place: Place, wanted: ReadOptions) -> Iterator[Range]:
     size = wanted.partition_size or WHOLE_SEGMENTS
     for range_ in plan_ranges(store, place.offset, WHOLE_SEGMENTS, place.store_timestamp):
         begin, end = reader.segment_times[range_.base_offset]
@@ -114,7 +114,7 @@ def _parts(reader: StoreReader, store: Store, place: Place, wanted: Wanted) -> I
             yield replace(range_, start=start, end=stop)
 
 
-def rows_of(partition: InputPartition, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def rows_of(partition: InputPartition, wanted: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Yield a range's messages, batch by batch."""
     own = cast("RangePartition", partition)  # Spark hands back what `partitions` returned
     range_, writer, selection = own.range, own.writer, wanted.selection

@@ -32,7 +32,7 @@ from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.launch.session import hadoop_options
 from jobs.source.batch import RangePartition, RocketmqReader, rows_of
 from jobs.source.log import Place, Way, Writer, check_place, data_loss, lose, start_of, way_from
-from jobs.source.options import LATEST, NAME, Wanted
+from jobs.source.options import LATEST, NAME, ReadOptions
 from jobs.storage.locations import normalise
 from jobs.store.chain import retry_if_expired
 from jobs.store.log_ends import lost_ends
@@ -51,7 +51,7 @@ _UNWRITTEN = (4096, 1 << 18)  # zeros that show that nothing is new: more than a
 class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one process for all batches of a query, reads on the workers."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ReadOptions) -> None:
         self._wanted = wanted
         self._start: tuple[Place, Writer] | None = None
         self._folders: tuple[str, ...] = ()  # of the log
@@ -66,7 +66,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._end_of_log(self._listed()).to_json()
         store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
         place, _ = self._known_start(store)
-        lose(lost_ends(store), place.offset, MAX_LONG, fails=self._wanted.fails)
+        lose(lost_ends(store), place.offset, MAX_LONG, fails=self._wanted.stops_on_loss)
         return place.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -123,7 +123,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> Way:
         part_size = self._wanted.partition_size or _PART
         return way_from(
-            place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._wanted.fails
+            place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._wanted.stops_on_loss
         )
 
     def _check(self, place: Place, store: Store) -> None:
@@ -223,7 +223,7 @@ class RocketmqDataSource(DataSource):
         """Return the reader of one store's new messages."""
         return RocketmqStreamReader(self._wanted(schema))
 
-    def _wanted(self, schema: StructType) -> Wanted:
+    def _wanted(self, schema: StructType) -> ReadOptions:
         """Read the options; the columns are those of *schema*, which a user may have given."""
         there = {field.name: field.dataType for field in self.schema()}
         for field in schema:
@@ -232,7 +232,7 @@ class RocketmqDataSource(DataSource):
             types = there[field.name].simpleString(), field.dataType.simpleString()
             if types[0] != types[1]:
                 raise UnsupportedFormat(f"schema: {field.name} is {types[0]}, not {types[1]}")
-        return replace(Wanted.of(dict(self.options)), columns=tuple(schema.fieldNames()))
+        return replace(ReadOptions.of(dict(self.options)), columns=tuple(schema.fieldNames()))
 
 
 class EarlierDataSource(RocketmqDataSource):

@@ -25,7 +25,7 @@ from jobs.lake.runs import KnownStore, prepared_row
 from jobs.lake.snapshots import transaction_of
 from jobs.lake.tables import MESSAGES
 from jobs.products.queues.settings import known_releases
-from jobs.source.options import Wanted
+from jobs.source.options import ReadOptions
 from jobs.storage.locations import normalise
 from jobs.store.log_ends import LostPart
 from jobs.store.range_reader import RangeReader
@@ -33,7 +33,7 @@ from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
 from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
 from rmq_formats.commitlog import kernels
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.kernels.integers import Integers
@@ -100,7 +100,7 @@ class Place(NamedTuple):
         return place
 
     @classmethod
-    def after(cls, records: Records, number: int) -> Self:
+    def after(cls, records: RawRecords, number: int) -> Self:
         """Return the place after one of some records."""
         position, size = int(records.positions[number]), int(records.sizes[number])
         record = Fingerprint.of(records.base_offset + position, bytes(records.buffer[position : position + size]))
@@ -115,7 +115,7 @@ class Writer(NamedTuple):
     store_id: str | None = None
 
 
-def start_of(wanted: Wanted, store: Store) -> tuple[Place, Writer]:
+def start_of(wanted: ReadOptions, store: Store) -> tuple[Place, Writer]:
     """Return the start of a read, and the log's writer."""
     rules = known_releases(store, wanted.release).value.rules
     if wanted.after is None:
@@ -250,7 +250,7 @@ def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> 
     return Way(place, tuple(parts)), is_last
 
 
-def _cut(cuts: list[Place], records: Records, ends: Integers, part_size: int) -> None:
+def _cut(cuts: list[Place], records: RawRecords, ends: Integers, part_size: int) -> None:
     while (number := int(np.searchsorted(ends, cuts[-1].offset + part_size))) < ends.size:
         time = int(kernels.store_timestamp(records.buffer, int(records.positions[number])))
         cuts.append(Place(int(ends[number]), time))

@@ -22,7 +22,7 @@ _MILLISECONDS = re.compile(r"-?[0-9]{1,60}")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadOptions:
     """The values of the options."""
 
     path: str
@@ -74,7 +74,7 @@ class Wanted:
         return self.mode == FAILFAST
 
     @property
-    def fails(self) -> bool:
+    def stops_on_loss(self) -> bool:
         """Whether anything that is lost stops the read."""
         return self.fails_on_data_loss or self.fails_on_damage
 
@@ -124,7 +124,7 @@ def _milliseconds(text: str) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-# The attribute of `Wanted` that each option sets, and how its text is read; `ValueError` says what is wrong with it.
+# The attribute of `ReadOptions` that each option sets, and its parser; `ValueError` says what is wrong with the text.
 _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "path": ("path", str),
     "commitlog": ("commitlog", _list),

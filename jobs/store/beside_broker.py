@@ -107,7 +107,7 @@ class FileState(NamedTuple):
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-class HeldStore:
+class LockedStore:
     """A store whose broker cannot start, and the state of each of its files when the lock was taken."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -117,7 +117,7 @@ class HeldStore:
         self.installed: set[str] = set()  # paths of files that this command has put into the store, or taken out
 
     @contextmanager
-    def explaining_errors(self) -> Iterator[Self]:
+    def checking_changes_on_error(self) -> Iterator[Self]:
         """Raise `RefusedError` in place of any other error if a file has changed, which explains that error."""
         try:
             yield self
@@ -175,7 +175,7 @@ def file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
 
 
 @contextmanager
-def hold_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator[HeldStore]:
+def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator[LockedStore]:
     """
     Hold the broker's own lock; `RefusedError` where another process holds it.
 
@@ -202,7 +202,7 @@ def hold_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
                         raise
                     reason = f"the broker runs (it holds {LOCK_FILE}), or another command puts files into the store"
                     raise RefusedError(f"{store}: {reason}; stop it first") from error
-            held = HeldStore(folders)
+            held = LockedStore(folders)
         yield held
     finally:
         if descriptor is not None:

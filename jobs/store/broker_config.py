@@ -22,7 +22,7 @@ from jobs.storage.locations import join
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.broker_conf import change_counter, change_time, decode_config
-from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
 from rmq_formats.errors import CorruptData, FormatError, ignore_lost
 from rmq_formats.store import FileKind
 

@@ -17,7 +17,7 @@ from jobs.store.range_reader import RangeReader, Seen
 from jobs.store.ranges import Newest, Range, balanced, beginning_of, written_sizes
 from jobs.store.store import Store, list_again
 from jobs.store.workers import Workers
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import is_unreadable
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jobs.diagnosis.log_check import LogCheck, RangeCheck
 
 T = TypeVar("T")
-Pieces = Iterator[Records | Piece]
+Pieces = Iterator[RawRecords | Piece]
 Task = Callable[[Range, Pieces], T]
 
 

@@ -23,7 +23,7 @@ from jobs.store.store import Segment, Store, list_again
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import LED_TO, STALE, SegmentBytes, WhyLeftOver
-from rmq_formats.consumequeue.unit import BatchUnit, Unit
+from rmq_formats.consumequeue.dispatch import BatchUnit, Unit
 from rmq_formats.errors import FormatError, NotAStore, is_lost
 
 _LARGEST = 1 << 20

@@ -17,7 +17,7 @@ from jobs.store.store import Segment, Store, StoredFile, header_of
 from rmq_formats.commitlog.layout import HEAD, RECORD
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
 from rmq_formats.commitlog.segment import is_fully_written
-from rmq_formats.consumequeue.unit import BatchUnit, QueueKind, QueueName, Unit
+from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import Read
 from rmq_formats.store import name_of_offset

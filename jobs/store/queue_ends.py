@@ -14,7 +14,7 @@ from jobs.store.queue_files import FIRST_LOOK, StoredQueue, first_unwritten, kee
 from jobs.store.record_places import find_record
 from jobs.store.store import Store, list_again
 from jobs.store.workers import Workers
-from rmq_formats.consumequeue.unit import BatchUnit, QueueName, Unit
+from rmq_formats.consumequeue.dispatch import BatchUnit, QueueName, Unit
 from rmq_formats.properties import MAX_LONG
 
 EVERYTHING = MAX_LONG

@@ -18,8 +18,7 @@ from jobs.storage import AnyStorage
 from jobs.storage.model import Reader
 from jobs.store.store import Store, StoredFile
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
-from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
-from rmq_formats.consumequeue.unit import (
+from rmq_formats.consumequeue.dispatch import (
     LMQ_PREFIX,
     BatchUnit,
     QueueKind,
@@ -28,6 +27,7 @@ from rmq_formats.consumequeue.unit import (
     decode_batch_unit,
     decode_unit,
 )
+from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind, StoreFile
 
 KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}

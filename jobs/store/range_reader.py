@@ -11,7 +11,7 @@ from jobs.store.ranges import Range
 from jobs.store.record_places import Fingerprint
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import framing_of
-from rmq_formats.commitlog.scan import WINDOW, Records, scan
+from rmq_formats.commitlog.scan import WINDOW, RawRecords, scan
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
 
 SETTLING = "stored too recently"
@@ -52,7 +52,7 @@ class RangeReader:
         self._firsts: list[Fingerprint] = []  # of the range, of the group before the last one, of the last one
         self._tail = (0, b"")  # where the last records begin, and their bytes
 
-    def pieces(self) -> Generator[Records | Piece]:
+    def pieces(self) -> Generator[RawRecords | Piece]:
         """Yield records in groups, everything else piece by piece; a group's buffer is valid until the next one."""
         try:
             yield from self._read()
@@ -60,7 +60,7 @@ class RangeReader:
             self._seen.was_deleted = True
             self._seen.next = self._range.end_offset
 
-    def _read(self) -> Generator[Records | Piece]:
+    def _read(self) -> Generator[RawRecords | Piece]:
         range_ = self._range
         with range_.open() as file:
             framing = framing_of(file.read, range_.segment_size, range_.base_offset)
@@ -68,7 +68,7 @@ class RangeReader:
             while start is not None:
                 start = yield from self._read_from(file, framing, start)
 
-    def _read_from(self, file: Reader, framing: Framing, start: int) -> Generator[Records | Piece, None, int | None]:
+    def _read_from(self, file: Reader, framing: Framing, start: int) -> Generator[RawRecords | Piece, None, int | None]:
         """Yield the pieces from a position on; return the position to read again if a broker has just written there."""
         range_ = self._range
         for item in scan(
@@ -119,7 +119,7 @@ class RangeReader:
         self._looked = at, times + 1 if at == place else 1
         return self._looked[1] <= _MOST_LOOKS
 
-    def _is_still(self, file: Reader, group: Records, at: int) -> bool:
+    def _is_still(self, file: Reader, group: RawRecords, at: int) -> bool:
         start = at + self._range.base_offset - group.base_offset
         end = int(group.positions[-1]) + int(group.sizes[-1])
         again = bytearray(min(_SLICE, end - start))
@@ -130,7 +130,7 @@ class RangeReader:
                 return False
         return True
 
-    def _settled(self, group: Records) -> int:
+    def _settled(self, group: RawRecords) -> int:
         """Return how many records of a group are old enough to be taken."""
         settling = self._range.settling
         if settling is None or self._range.final:
@@ -145,7 +145,7 @@ class RangeReader:
         if kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
             seen.open_at = start
 
-    def _see_records(self, group: Records, header_size: int) -> None:
+    def _see_records(self, group: RawRecords, header_size: int) -> None:
         count = len(group.positions)
         first, last = int(group.positions[0]), int(group.positions[-1])
         self._see(

@@ -66,7 +66,7 @@ class UndecidedError(RequestError):
     """Something that changes bytes is not known and must be given."""
 
 
-class AssumedError(UndecidedError):
+class UnknownSettingError(UndecidedError):
     """Nothing shows a number of the broker's, and RocketMQ's default is not enough to make a broker's files by."""
 
     def __init__(self, missing: str, defaults: tuple[str, ...]) -> None:

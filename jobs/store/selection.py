@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple, Self, cast
 
 from jobs.console.result import RequestError
-from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.detection import HALF_TOPIC, TIMER_TOPIC
 from rmq_formats.rocksdb.layout import HALF_TOPIC as ROCKSDB_HALF_TOPIC
 from rmq_formats.trace import TRACE_TOPIC, is_trace_topic

@@ -24,7 +24,7 @@ from jobs.store.broker_config import (
 )
 from jobs.store.store import Store
 from rmq_formats.broker_conf import change_counter, change_time, decode_config
-from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError, UnsupportedFormat
 
 # Topics that brokers of some releases use without an entry in the table.
@@ -40,7 +40,7 @@ class Fate(Enum):
     UNDECIDED = "undecided"
 
 
-class TopicTable(NamedTuple):
+class TopicEvidence(NamedTuple):
     """The topics that the broker knows, and what says so."""
 
     listed: frozenset[str] | None = None  # None: no table, or one that contradicts the queue folders
@@ -126,7 +126,7 @@ def topics_in(versions: Iterable[bytes]) -> tuple[TopicsAt, ...]:
     return tuple(table for table in found if table is not None and table.changed_ms is not None)
 
 
-def topic_table(store: Store, recorded: Sequence[TopicsAt] | None = None) -> TopicTable:
+def topic_evidence(store: Store, recorded: Sequence[TopicsAt] | None = None) -> TopicEvidence:
     """
     Return the broker's table of topics; an old copy of it, which lacks topics that have queues, says nothing.
 
@@ -136,9 +136,9 @@ def topic_table(store: Store, recorded: Sequence[TopicsAt] | None = None) -> Top
     try:
         stored = rocksdb_config(store, ConfigTable.TOPICS)
     except UnsupportedFormat as error:
-        return TopicTable(None, with_queues, doubt=error.reason, unsupported=error.reason)
+        return TopicEvidence(None, with_queues, doubt=error.reason, unsupported=error.reason)
     except FormatError as error:
-        return TopicTable(None, with_queues, doubt=f"the table of topics cannot be read: {error.reason}")
+        return TopicEvidence(None, with_queues, doubt=f"the table of topics cannot be read: {error.reason}")
     config = read_json(store, TOPICS_FILE)
     table, newest = _table_of(config), recorded[-1] if recorded else None
     if stored is not None and stored.rows and stored.counts_beside(config):
@@ -151,17 +151,17 @@ def topic_table(store: Store, recorded: Sequence[TopicsAt] | None = None) -> Top
     if table is None:
         path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
         doubt = f"{path} cannot be read" if store.other_file(path) else f"there is no {path}"
-        return TopicTable(None, with_queues, asked=asked, doubt=doubt)
+        return TopicEvidence(None, with_queues, asked=asked, doubt=doubt)
     unlisted = sorted(topic for topic in with_queues - table.topics if not topic.startswith(_SYSTEM))
     if unlisted:
         doubt = f"the table of topics lacks {unlisted[0]!r}, which has queues"
-        return TopicTable(None, with_queues, asked=asked, doubt=doubt)
+        return TopicEvidence(None, with_queues, asked=asked, doubt=doubt)
     absent: dict[str, int] = {}
     backup = _table_of(read_json(store, TOPICS_FILE + BACKUP))
     for before in (*(recorded or ()), *([backup] if backup else ())):
         lacking = table.topics - before.topics
         absent |= {topic: max(before.changed_ms or 0, absent.get(topic, 0)) for topic in lacking}
-    return TopicTable(table.topics, with_queues, table.changed_ms, absent, is_recorded, asked)
+    return TopicEvidence(table.topics, with_queues, table.changed_ms, absent, is_recorded, asked)
 
 
 def _table_of(config: Mapping[str, object] | None) -> TopicsAt | None:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from fastavro.schema import parse_schema
 
-from jobs.typed import wire
+from jobs.typed import binary_values
+from jobs.typed.binary_values import Read, at_byte, reader_of, sized, texts, then
 from jobs.typed.ddl import MOST_DIGITS, SchemaError, is_wider, type_text
 from jobs.typed.formats import BodyFormat, Reader
 from jobs.typed.values import RefusedBodyError, Times, exactly, member
-from jobs.typed.wire import Read, at_byte, reader_of, sized, texts, then
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and how many bytes of a schema's number follow: Confluent's, RocketMQ's
@@ -69,7 +69,7 @@ def _registered(body: bytes) -> tuple[int, int]:
     size = _HEADERS.get(body[0])
     if size is None:
         raise at_byte("no header of a schema registry", 0)
-    return int.from_bytes(wire.piece(body, 1, size)[0], "big"), 1 + size
+    return int.from_bytes(binary_values.piece(body, 1, size)[0], "big"), 1 + size
 
 
 _Schema = Mapping[str, Any]  # of one type, as JSON has it
@@ -128,7 +128,7 @@ class _Record:
             except RefusedBodyError as error:
                 raise error.within(member("", name)) from None
             except IndexError:
-                raise at_byte(wire.CUT, len(body)).within(member("", name)) from None
+                raise at_byte(binary_values.CUT, len(body)).within(member("", name)) from None
             return values, at
 
         return types, read
@@ -147,7 +147,7 @@ class _Record:
         def read_item(found: dict[object, object], body: bytes, at: int) -> int:
             key, after = _string(body, at) if is_map else (len(found), at)
             if key in found:
-                raise at_byte(wire.TWICE, at)
+                raise at_byte(binary_values.TWICE, at)
             try:
                 found[key], after = item.read(body, after)
             except RefusedBodyError as error:
@@ -190,15 +190,17 @@ class _Record:
         if kind not in {"timestamp", "local-timestamp"} or unit not in {*_FACTORS, "nanos"}:
             return _Reading(pa.int64(), _long)
         factor, times = _FACTORS.get(unit, 1), self._times
-        instant = wire.nanosecond_instant if unit == "nanos" else lambda value: wire.instant(value * factor)
+        instant = (
+            binary_values.nanosecond_instant if unit == "nanos" else lambda value: binary_values.instant(value * factor)
+        )
         if kind == "timestamp":
             return _Reading(_INSTANT, then(_long, instant))
-        return _Reading(_INSTANT, then(_long, lambda value: wire.local_instant(instant(value), times)))
+        return _Reading(_INSTANT, then(_long, lambda value: binary_values.local_instant(instant(value), times)))
 
 
 def _int_or_date(schema: _Schema) -> _Reading:
     if schema.get("logicalType") == "date":
-        return _Reading(pa.date32(), then(_int, wire.day))
+        return _Reading(pa.date32(), then(_int, binary_values.day))
     return _Reading(pa.int32(), _int)
 
 
@@ -208,7 +210,7 @@ def _fixed(schema: _Schema) -> _Reading:
         raise SchemaError(f"{schema['name']}: a fixed without bytes")
 
     def read(body: bytes, at: int) -> tuple[bytes, int]:
-        return wire.piece(body, at, size)
+        return binary_values.piece(body, at, size)
 
     if schema.get("logicalType") == "uuid" and size == _UUID_SIZE:
         return _Reading(pa.string(), then(read, lambda data: str(uuid.UUID(bytes=data))))
@@ -263,14 +265,14 @@ def _long(body: bytes, at: int) -> tuple[int, int]:
     byte = body[at]
     if byte < 128:  # noqa: PLR2004 - nearly all are this short
         return (byte >> 1) ^ -(byte & 1), at + 1
-    number, at = wire.varint(body, at)
-    return wire.zigzag(number), at
+    number, at = binary_values.varint(body, at)
+    return binary_values.zigzag(number), at
 
 
 def _int(body: bytes, at: int) -> tuple[int, int]:
     number, after = _long(body, at)
     if not -(1 << 31) <= number < 1 << 31:
-        raise at_byte(wire.TOO_LARGE.format("int"), at)
+        raise at_byte(binary_values.TOO_LARGE.format("int"), at)
     return number, after
 
 
@@ -299,7 +301,7 @@ def _enum(schema: _Schema) -> _Reading:
 _PRIMITIVES = {
     "null": _Reading(None, lambda _body, at: (None, at)),
     "boolean": _Reading(pa.bool_(), _boolean),
-    "float": _Reading(pa.float32(), wire.FLOAT),
-    "double": _Reading(pa.float64(), wire.DOUBLE),
+    "float": _Reading(pa.float32(), binary_values.FLOAT),
+    "double": _Reading(pa.float64(), binary_values.DOUBLE),
     "string": _Reading(pa.string(), _string),
 }

@@ -19,11 +19,11 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from jobs.typed import wire
+from jobs.typed import binary_values
+from jobs.typed.binary_values import Read, at_byte, reader_of, sized, texts, then, varint
 from jobs.typed.ddl import SchemaError
 from jobs.typed.formats import BodyFormat, Reader
 from jobs.typed.values import Number, RefusedBodyError, Times, Value, member
-from jobs.typed.wire import Read, at_byte, reader_of, sized, texts, then, varint
 
 _VARINT, _EIGHT, _SIZED, _GROUP, _END, _FOUR = range(6)  # wire types
 _DEEPEST = 100  # unknown groups in each other
@@ -71,11 +71,11 @@ def _described(descriptors: bytes, message: str) -> Descriptor:
 def _after_header(body: bytes, wanted: Sequence[int]) -> int:
     """Return the byte after the path to the message in its file: how many indexes, then each; nothing is [0]."""
     number, at = varint(body, _HEADER)
-    count = wire.zigzag(number)
+    count = binary_values.zigzag(number)
     indexes = []
     for _ in range(min(count, _DEEPEST)):
         index, at = varint(body, at)
-        indexes.append(wire.zigzag(index))
+        indexes.append(binary_values.zigzag(index))
     if count < 0 or (indexes or [0]) != wanted:
         raise at_byte("another message of the registry's schema", _HEADER)
     return at
@@ -119,7 +119,7 @@ class _Field(NamedTuple):
                 value, at = scalar.read(body, at)
                 items.append(value)
             if at > end:
-                raise at_byte(wire.CUT, end)
+                raise at_byte(binary_values.CUT, end)
             return at
         if wire_type != scalar.wire:
             raise at_byte("another wire type than the field's", begin)
@@ -129,7 +129,7 @@ class _Field(NamedTuple):
             key = value["key"]  # type: ignore[index]
             key = str(key).lower() if isinstance(key, bool) else str(key)
             if key in entries:
-                raise at_byte(wire.TWICE, begin)
+                raise at_byte(binary_values.TWICE, begin)
             entries[key] = value["value"]  # type: ignore[index]
         elif self.is_repeated:
             found.setdefault(self.name, []).append(value)
@@ -176,7 +176,7 @@ class _Body:
                     except RefusedBodyError as error:
                         raise error.within(member("", field.name)) from None
                 if at > end:
-                    raise at_byte(wire.CUT, end)
+                    raise at_byte(binary_values.CUT, end)
             _check(fields, found, end)
             return {**missing, **found}
 
@@ -214,7 +214,7 @@ class _Body:
         def read(body: bytes, at: int) -> tuple[Any, int]:
             size, at = varint(body, at)
             if at + size > len(body):
-                raise at_byte(wire.CUT, at)
+                raise at_byte(binary_values.CUT, at)
             return read_message(body, at, at + size), at + size
 
         if message.full_name == "google.protobuf.Timestamp":
@@ -284,7 +284,7 @@ def _proven(message: Descriptor) -> Callable[[bytes], bytes]:
 def _instant(values: Mapping[str, int]) -> int:
     if not 0 <= values["nanos"] < 10**9:
         raise RefusedBodyError("an invalid or out-of-range time", "")
-    return wire.nanosecond_instant(values["seconds"] * 10**9 + values["nanos"])
+    return binary_values.nanosecond_instant(values["seconds"] * 10**9 + values["nanos"])
 
 
 def _enum(names: Mapping[int, str]) -> Callable[[int], str]:
@@ -305,7 +305,7 @@ def _within(low: int, high: int, name: str, of: Callable[[int], int]) -> Callabl
     def convert(number: int) -> int:
         found = of(number)
         if not low <= found <= high:
-            raise RefusedBodyError(wire.TOO_LARGE.format(name), "")
+            raise RefusedBodyError(binary_values.TOO_LARGE.format(name), "")
         return found
 
     return convert
@@ -321,19 +321,19 @@ _INT = (-(1 << 31), (1 << 31) - 1, "int")
 _UNSIGNED = pa.decimal128(20, 0)
 _F = FieldDescriptor
 _SCALARS = {
-    _F.TYPE_DOUBLE: _Scalar(pa.float64(), _EIGHT, wire.DOUBLE, 0.0),
-    _F.TYPE_FLOAT: _Scalar(pa.float32(), _FOUR, wire.FLOAT, 0.0),
+    _F.TYPE_DOUBLE: _Scalar(pa.float64(), _EIGHT, binary_values.DOUBLE, 0.0),
+    _F.TYPE_FLOAT: _Scalar(pa.float32(), _FOUR, binary_values.FLOAT, 0.0),
     _F.TYPE_INT64: _Scalar(pa.int64(), _VARINT, then(varint, _signed), 0),
     _F.TYPE_UINT64: _Scalar(_UNSIGNED, _VARINT, then(varint, Decimal), Decimal(0)),
     _F.TYPE_INT32: _Scalar(pa.int32(), _VARINT, then(varint, _within(*_INT, _signed)), 0),
-    _F.TYPE_FIXED64: _Scalar(_UNSIGNED, _EIGHT, then(wire.number(Struct("<Q")), Decimal), Decimal(0)),
-    _F.TYPE_FIXED32: _Scalar(pa.int64(), _FOUR, wire.number(Struct("<I")), 0),
+    _F.TYPE_FIXED64: _Scalar(_UNSIGNED, _EIGHT, then(binary_values.number(Struct("<Q")), Decimal), Decimal(0)),
+    _F.TYPE_FIXED32: _Scalar(pa.int64(), _FOUR, binary_values.number(Struct("<I")), 0),
     _F.TYPE_BOOL: _Scalar(pa.bool_(), _VARINT, then(varint, _boolean), False),  # noqa: FBT003 - the value
     _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, texts(sized(varint)), ""),
     _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, sized(varint), b""),
     _F.TYPE_UINT32: _Scalar(pa.int64(), _VARINT, then(varint, _within(0, (1 << 32) - 1, "a field of 32 bits", int)), 0),
-    _F.TYPE_SFIXED32: _Scalar(pa.int32(), _FOUR, wire.number(Struct("<i")), 0),
-    _F.TYPE_SFIXED64: _Scalar(pa.int64(), _EIGHT, wire.number(Struct("<q")), 0),
-    _F.TYPE_SINT32: _Scalar(pa.int32(), _VARINT, then(varint, _within(*_INT, wire.zigzag)), 0),
-    _F.TYPE_SINT64: _Scalar(pa.int64(), _VARINT, then(varint, wire.zigzag), 0),
+    _F.TYPE_SFIXED32: _Scalar(pa.int32(), _FOUR, binary_values.number(Struct("<i")), 0),
+    _F.TYPE_SFIXED64: _Scalar(pa.int64(), _EIGHT, binary_values.number(Struct("<q")), 0),
+    _F.TYPE_SINT32: _Scalar(pa.int32(), _VARINT, then(varint, _within(*_INT, binary_values.zigzag)), 0),
+    _F.TYPE_SINT64: _Scalar(pa.int64(), _VARINT, then(varint, binary_values.zigzag), 0),
 }

@@ -98,7 +98,7 @@ class Summary:
 
     number: int | None  # None: there was nothing to do
     topics: list[TopicSummary] = field(default_factory=list)
-    recovered: int | None = None  # the typing of before, which was cut off and is finished now
+    recovered: int | None = None  # number of an earlier typing that was interrupted; this one completed it
     absent: Mapping[str, AbsentTopic] = field(default_factory=dict)  # topics of which the lake has no message
 
 

@@ -25,7 +25,7 @@ from jobs.lake.commit import (
     rows,
 )
 from jobs.lake.lake import Lake
-from jobs.lake.runs import HeldByOtherError, discard, forget, read_stored, stored_manifest, sweep_table
+from jobs.lake.runs import OtherRunActiveError, discard, forget, read_stored, stored_manifest, sweep_table
 from jobs.lake.superseded import ObsoleteRows, rewritten
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
@@ -129,7 +129,7 @@ def typed_tables(lake: Lake) -> list[Table]:
 
 
 def prepare(lake: Lake, typing: Typing) -> None:
-    """Decide that *typing* will be committed; `HeldByOtherError` when another one of its number was faster."""
+    """Decide that *typing* will be committed; `OtherRunActiveError` when another one of its number was faster."""
     for change in typing.changes:
         refuse_lost_files(lake, change.table, change.added)
     row = {
@@ -144,7 +144,7 @@ def prepare(lake: Lake, typing: Typing) -> None:
             commit_rows(lake, TYPINGS, name, whose, [{**row, "manifest": path}], (TYPING, typing.number))
     except TransactionTakenError as error:
         discard(lake, {change.table: change.added for change in typing.changes})
-        raise HeldByOtherError(f"typing {typing.number} of this lake was prepared by another process") from error
+        raise OtherRunActiveError(f"typing {typing.number} of this lake was prepared by another process") from error
 
 
 def commit_typing(lake: Lake, typing: Typing) -> None:

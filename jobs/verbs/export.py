@@ -169,7 +169,7 @@ def _explained(given: GivenTime | None) -> int | None:
     """Return a time in milliseconds; say in which zone it is taken."""
     if given is None:
         return None
-    sentence = given.explained()
+    sentence = given.interpretation()
     if sentence is not None:
         say(f"rmq-lake: {sentence}")
     return given.milliseconds()

@@ -34,7 +34,7 @@ from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.console.log import say
 from jobs.console.progress import announce_once
 from jobs.console.result import ExitCode
-from jobs.ingest.look import Look
+from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import AUTO, Engine, lacking_spark
@@ -212,12 +212,12 @@ Done = tuple[Summary, Mapping[str, str]]  # the outcome, and the settings of fil
 
 
 def _once(request: IngestRequest, asked: str) -> Done:
-    look = Look(request)
-    seen = look.nothing_new()
+    check = PreRunCheck(request)
+    seen = check.nothing_new()
     if seen is not None:
         return seen, {}
     half = request.care is not None
-    ready = start_workers(asked, size=look.new_size, half=half, warm="jobs.products.loaded")
+    ready = start_workers(asked, size=check.new_size, half=half, warm="jobs.products.loaded")
 
     # Beside the start of a JVM, Python imports what the run needs.
     from jobs.ingest.run import ingest

@@ -56,7 +56,7 @@ from jobs.query.source import (
     silent,
 )
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.indexfile.broker_rules import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST
 
@@ -228,7 +228,7 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
         )
         printer = options.printer
         for given in (since, until):
-            sentence = given.explained(printer.zone) if given is not None else None
+            sentence = given.interpretation(printer.zone) if given is not None else None
             if sentence is not None:
                 printer.note(sentence)
         printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
@@ -452,7 +452,7 @@ def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_js
     printer = closed_at_the_end(Printer(time_zone, form_of(output, as_json=as_json)))
     readings = id_readings(message_id.strip(), time_zone or UTC, time.time_ns() // 1_000_000)
     if readings is None:
-        return printer.empty(reasons.no_id(message_id))
+        return printer.empty(reasons.not_an_offset_id(message_id))
     printer.row("id", *readings)
     return ExitCode.CLEAN
 

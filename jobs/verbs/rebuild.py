@@ -31,7 +31,7 @@ from jobs.console.process import program
 from jobs.console.result import ExitCode, Result, Step
 from jobs.launch.failures import shown_as_usage
 from jobs.storage.locations import is_local, local_path
-from jobs.store.beside_broker import HeldStore, RefusedError, broker_process, hold_store
+from jobs.store.beside_broker import LockedStore, RefusedError, broker_process, lock_store
 from jobs.store.rocksdb import check_installed
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
@@ -224,20 +224,20 @@ def refuse_beside_broker(store: str) -> None:
 
 
 @contextmanager
-def _held_for_install(place: StorePlace, how: _Form) -> Iterator[HeldStore | None]:
+def _held_for_install(place: StorePlace, how: _Form) -> Iterator[LockedStore | None]:
     """Keep the store's broker from starting while the block runs, if files will be installed."""
     if not how.wants_install or how.dry_run:
         yield None
         return
     with (
         shown_as_usage(RefusedError, before="not installed: "),
-        hold_store(place.store, Path(local_path(how.out)), place.log_directories(place.conf())) as held,
-        held.explaining_errors(),
+        lock_store(place.store, Path(local_path(how.out)), place.log_directories(place.conf())) as held,
+        held.checking_changes_on_error(),
     ):
         yield held
 
 
-def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, held: HeldStore | None) -> bool:
+def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, held: LockedStore | None) -> bool:
     """Print the planned changes, make them in a store that is *held*, and return whether they were made."""
     from jobs.rebuild.install import install
 

@@ -29,11 +29,11 @@ from jobs.verify.log import record_findings
 from rmq_formats.arrays import slices
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_other_copies
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
-from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, QueueRules
 from rmq_formats.errors import ignore_lost
 from rmq_formats.kernels.integers import Bytes, Integers
 from rmq_formats.store import FileKind
@@ -203,7 +203,7 @@ def _as_damage(finding: Finding) -> Finding:
     return finding._replace(part=QUEUES, kind=DAMAGED_COMPACTION, cause=cause, log_offset=None)
 
 
-def _collect(_: Range, pieces: Iterator[Records | Piece], *, file: _CompactedFile, rules: QueueRules) -> Units:
+def _collect(_: Range, pieces: Iterator[RawRecords | Piece], *, file: _CompactedFile, rules: QueueRules) -> Units:
     collector = UnitCollector(rules)
     for item in pieces:
         if not isinstance(item, Piece):

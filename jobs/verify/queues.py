@@ -62,7 +62,7 @@ from jobs.verify.rocksdb_queues import (
     rows_to_come,
     unwritten_light_queues,
 )
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, name_of_offset
 

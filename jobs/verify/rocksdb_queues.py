@@ -36,8 +36,8 @@ from jobs.verify.findings import (
 )
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.detection import TIMER_TOPIC
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG

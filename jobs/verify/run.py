@@ -51,7 +51,7 @@ from jobs.verify.rocksdb_queues import add_what_waits
 from jobs.verify.tier import verify_tier
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
-from rmq_formats.consumequeue.unit import QueueKind
+from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.release import Release
 
 _SHARE_OF_LOG = 0.35  # of the log: units of its queues, then packed keys, where records are small

@@ -27,10 +27,10 @@ from jobs.verify.findings import FOREIGN_RECORD, TIER_UNIT, LostRanges, PartRepo
 from jobs.verify.log import UNCHECKED, log_numbers, record_findings
 from jobs.verify.tier_index import NO_KEYS, IndexedQueue, QueueKeys, keys_of, verify_tier_index
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
-from rmq_formats.consumequeue.unit import QueueRules
+from rmq_formats.consumequeue.dispatch import QueueRules
 
 _AT_ONCE = 1 << 16
 _FIELDS = ("physical_offset", "size", "tags_code")
@@ -109,7 +109,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
 
 
 def _collect(
-    _: Range, pieces: Iterator[Records | Piece], *, rules: QueueRules, queue: TierQueue
+    _: Range, pieces: Iterator[RawRecords | Piece], *, rules: QueueRules, queue: TierQueue
 ) -> tuple[Units, QueueKeys]:
     """Return the units that a range's records make in the queue, and their keys."""
     collector = UnitCollector(rules)

@@ -23,10 +23,10 @@ from jobs.storage import AnyStorage
 from jobs.store.store import Segment, Tier
 from jobs.store.workers import Workers
 from jobs.verify.findings import LOST_MESSAGES, TIER_ENTRY, LostRange, LostRanges, PartReport
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import FormatError, NeedMoreData
+from rmq_formats.indexfile.broker_rules import key_text
 from rmq_formats.indexfile.build import RuleTable, pack_keys
-from rmq_formats.indexfile.file import key_text
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release, rules_of
 from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Difference, TierIndex, read_tier_index
@@ -58,7 +58,7 @@ class IndexedQueue(NamedTuple):
     lost: tuple[LostRange, ...]  # what its log has lost
 
 
-def keys_of(records: Records) -> Iterator[QueueKeys]:
+def keys_of(records: RawRecords) -> Iterator[QueueKeys]:
     """Yield the keys of some records as a tier's index has them: each once for a message."""
     offsets = records.base_offset + records.positions
     for packed in pack_keys(records, _NO_TAGS):

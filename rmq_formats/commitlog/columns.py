@@ -20,7 +20,7 @@ from rmq_formats.commitlog import fill, kernels
 from rmq_formats.commitlog.fill import Column, Distinct, Names, Output, Properties
 from rmq_formats.commitlog.layout import COMPRESSED, TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.record import Host
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import LimitExceeded
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
 from rmq_formats.kernels.text import PARSER_CODES, Texts, new_texts, number_of
@@ -44,7 +44,7 @@ _TRANSACTION_SHIFT = 2
 
 
 def message_batch(
-    records: Records,
+    records: RawRecords,
     parser: PropertyParser,
     *,
     with_body: bool = True,
@@ -109,7 +109,7 @@ def _filled(
             spare = (_GROWTH - 1) * sizes.properties
 
 
-def _selected(records: Records, takes: Callable[[str], bool]) -> Integers:
+def _selected(records: RawRecords, takes: Callable[[str], bool]) -> Integers:
     buffer, positions = records.buffer, records.positions
     count = positions.size
     numbers, raw = _room(np.int32, count), _column_room(count, fill.measure(buffer, positions).topics)

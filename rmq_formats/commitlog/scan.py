@@ -144,7 +144,7 @@ NO_TERM = kernels.NO_TERM
 _UNREADABLE = -1  # in addition to the kinds that the kernels find
 
 
-class Records(NamedTuple):
+class RawRecords(NamedTuple):
     """Some complete records in a buffer that is valid until the scan goes on."""
 
     buffer: Bytes
@@ -169,7 +169,7 @@ def scan(
     read_into: ReadInto | None = None,
     next_written: NextWritten = int,
     why_left_over: WhyLeftOver = by_time_alone,
-) -> Iterator[Records | Piece]:
+) -> Iterator[RawRecords | Piece]:
     """
     Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.
 
@@ -206,9 +206,9 @@ class _Walker:
     tail: OpenTail
     term_before: Callable[[int], int]  # of the entry that ends at a position
     term: int  # of the last entry, where a leftover may follow
-    held: Records | None = None  # a copy of the last record, while only what follows can show whether it is complete
+    held: RawRecords | None = None  # a copy of the last record, while only what follows can show whether it is complete
 
-    def walk(self, position: int) -> Iterator[Records | Piece]:
+    def walk(self, position: int) -> Iterator[RawRecords | Piece]:
         log, tail = self.log, self.tail
         reason = ""
         while position < min(self.end, log.size):
@@ -248,7 +248,7 @@ class _Walker:
         else:
             yield from (piece for piece in pieces if piece.offset < log.base_offset + self.end)
 
-    def _hold(self, records: Records) -> Iterator[Records]:
+    def _hold(self, records: RawRecords) -> Iterator[RawRecords]:
         """Yield *records*, without the last one if it may be unfinished."""
         last = int(records.positions[-1])
         self.tail.newest = int(kernels.store_timestamp(records.buffer, last))
@@ -256,7 +256,7 @@ class _Walker:
             self.term = kernels.entry_term(records.buffer, last)
         if not self.tail.final and not kernels.is_written(records.buffer, last):
             header_size, end = self.log.framing.header_size, last + int(records.sizes[-1])
-            self.held = Records(
+            self.held = RawRecords(
                 records.buffer[last - header_size : end].copy(),
                 records.base_offset + last - header_size,
                 np.array([header_size], np.int64),
@@ -267,7 +267,7 @@ class _Walker:
         if records.positions.size:
             yield records
 
-    def _release(self) -> Iterator[Records]:
+    def _release(self) -> Iterator[RawRecords]:
         if self.held is not None:
             yield self.held
             self.held = None
@@ -306,7 +306,7 @@ class _Log(SegmentBytes):
         at = self._seek(position, self._header_size + HEAD.size)
         return self._window.buffer.data[at : min(at + length, self._window.filled)]
 
-    def chain(self, position: int, stop: int, term: int = NO_TERM) -> tuple[Records | None, int, int]:
+    def chain(self, position: int, stop: int, term: int = NO_TERM) -> tuple[RawRecords | None, int, int]:
         """
         Return the records that follow each other from *position*, their end, and the verdict on the bytes there.
 
@@ -324,7 +324,7 @@ class _Log(SegmentBytes):
             )  # fmt: skip
             if count:
                 buffer, positions, sizes = window.buffer[: window.filled], self._positions, self._sizes
-                records = Records(buffer, base, positions[:count].copy(), sizes[:count].copy(), self._header_size)
+                records = RawRecords(buffer, base, positions[:count].copy(), sizes[:count].copy(), self._header_size)
                 return records, window.position + int(next_at), int(found)
             if found != kernels.SHORT:
                 return None, position, int(found)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.compiled import compiled
+from rmq_formats.consumequeue.dispatch import QueueKind, logical_offset
 from rmq_formats.consumequeue.layout import (
     BATCH_UNIT,
     EXT_ADDRESS_BASE,
@@ -24,7 +25,6 @@ from rmq_formats.consumequeue.layout import (
     UNIT,
     offset_of_number,
 )
-from rmq_formats.consumequeue.unit import QueueKind, logical_offset
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, write_i32, write_i64
 from rmq_formats.release import Release, UnitSkip
 

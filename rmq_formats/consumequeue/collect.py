@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from rmq_formats.commitlog.kernels import PHYSICAL_OFFSET_AT, QUEUE_ID_AT, record_parts
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.consumequeue import kernels
-from rmq_formats.consumequeue.kernels import QueueTable, TagTable
-from rmq_formats.consumequeue.unit import (
+from rmq_formats.consumequeue.dispatch import (
     SCHEDULE_TOPIC,
     QueueKind,
     QueueName,
@@ -27,13 +26,14 @@ from rmq_formats.consumequeue.unit import (
     expected_units,
     is_left_out_of_multi_dispatch,
 )
+from rmq_formats.consumequeue.kernels import QueueTable, TagTable
 from rmq_formats.kernels.integers import Bytes, Integers, as_bytes, read_i32, read_i64
 from rmq_formats.kernels.text import PARSER_CODES
 from rmq_formats.properties import MAX_LONG, TAGS, java_hash, java_text, parse_properties
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
-    from rmq_formats.commitlog.scan import Records
+    from rmq_formats.commitlog.scan import RawRecords
 
 # An expected unit, as it lies in memory and in scratch files.
 PACKED_UNIT = np.dtype(
@@ -90,7 +90,7 @@ class UnitCollector:
         self._units = np.empty((kernels.UNIT_ROWS, _FIRST_ROOM), np.int64)
         self._count = 0
 
-    def add(self, records: "Records", from_offset: int = 0, to_offset: int = MAX_LONG) -> None:
+    def add(self, records: "RawRecords", from_offset: int = 0, to_offset: int = MAX_LONG) -> None:
         """Collect the units of those *records* that are in [*from_offset*, *to_offset*)."""
         first, last = np.searchsorted(
             records.positions, [from_offset - records.base_offset, min(to_offset - records.base_offset, MAX_LONG)]
@@ -98,7 +98,7 @@ class UnitCollector:
         for at, stop, release in self._runs(records, int(first), int(last)):
             self._add(records, at, stop, release)
 
-    def _runs(self, records: "Records", first: int, last: int) -> Iterator[tuple[int, int, Release]]:
+    def _runs(self, records: "RawRecords", first: int, last: int) -> Iterator[tuple[int, int, Release]]:
         sinces = [since for since, _ in self._rules.releases]
         cuts = np.searchsorted(records.positions, [since - records.base_offset for since in sinces[1:]])
         bounds = [first, *(min(max(int(cut), first), last) for cut in cuts), last]
@@ -106,7 +106,7 @@ class UnitCollector:
             if at < stop:
                 yield at, stop, release
 
-    def _add(self, records: "Records", at: int, stop: int, release: Release) -> None:
+    def _add(self, records: "RawRecords", at: int, stop: int, release: Release) -> None:
         rules, tags = self._rules, self._tags
         reading = kernels.Reading(
             PARSER_CODES[release.property_parser], rules.multi_dispatch and release.multi_dispatch, rules.lmq,
@@ -131,7 +131,7 @@ class UnitCollector:
         self._units = np.empty((kernels.UNIT_ROWS, _ROOM), np.int64)
         self._count = 0
 
-    def _add_special(self, records: "Records", at: int) -> None:
+    def _add_special(self, records: "RawRecords", at: int) -> None:
         """Collect the units of one record as the scalar module makes them."""
         start = int(records.positions[at])
         end = start + int(records.sizes[at])

@@ -20,13 +20,13 @@ from rmq_formats.commitlog.kernels import (
 )
 from rmq_formats.commitlog.layout import INNER_BATCH, TRANSACTION_MASK, TransactionType
 from rmq_formats.compiled import compiled, helper
-from rmq_formats.consumequeue.unit import LMQ_PREFIX
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.kernels.integers import Bytes, Integers, byte_at, read_i32, read_i64, same_bytes
 from rmq_formats.kernels.text import clean_text_size, copy_clean_text, hash_bytes, hash_text, next_property
 from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TAGS
 
 if TYPE_CHECKING:
-    from rmq_formats.commitlog.scan import Records
+    from rmq_formats.commitlog.scan import RawRecords
 
 # What is known of a unit: the rows of a matrix with one column a unit.
 QUEUE, QUEUE_OFFSET, PHYSICAL_OFFSET, TAGS_CODE, STORE_TIMESTAMP, SIZE, BATCH_COUNT, DISPATCHED, TAG = range(9)
@@ -226,7 +226,7 @@ def tag_number(buffer: Bytes, start: int, end: int, code: int, tags: TagTable, c
 
 @compiled
 def collect(
-    records: "Records", at: int, stop: int, reading: Reading,
+    records: "RawRecords", at: int, stop: int, reading: Reading,
     queues: QueueTable, units: Integers, count: int, known_tags: TagTable, tag_count: int,
 ) -> Stop:  # fmt: skip
     """Collect the units of records *at* to *stop*; *count* and *tag_count* say how many units and tags there are."""

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from rmq_formats.commitlog.kernels import SYS_FLAG_AT, record_parts, store_timestamp
 from rmq_formats.commitlog.layout import TRANSACTION_MASK, TransactionType
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.compiled import compiled, helper
-from rmq_formats.indexfile.file import MAX_INT, TAG_MARK, TOPIC_SEPARATOR, KeyKind
+from rmq_formats.indexfile.broker_rules import MAX_INT, TAG_MARK, TOPIC_SEPARATOR, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader
 from rmq_formats.kernels.integers import (
     Bytes,
@@ -94,7 +94,7 @@ class PackedKeys(NamedTuple):
 
 
 def pack_keys(
-    records: Records, rules: RuleTable, from_offset: int = 0, *, with_places: bool = False
+    records: RawRecords, rules: RuleTable, from_offset: int = 0, *, with_places: bool = False
 ) -> Iterator[PackedKeys]:
     """
     Yield the keys of *records* that are at *from_offset* or after it, some at a time.
@@ -151,7 +151,7 @@ def _put_key(
 
 @compiled
 def _pack(
-    records: Records, record: int, from_offset: int, rules: RuleTable, keys: Bytes, places: Sizes
+    records: RawRecords, record: int, from_offset: int, rules: RuleTable, keys: Bytes, places: Sizes
 ) -> tuple[int, int]:  # fmt: skip
     """Pack the keys of the records from *record* on while there is room for any; return the next one and the count."""
     buffer, positions = records.buffer, records.positions

@@ -15,12 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.commitlog.scan import Records, scan
+from rmq_formats.commitlog.scan import RawRecords, scan
 from rmq_formats.commitlog.segment import PieceKind
 from rmq_formats.consumequeue.build import QueueBuilder
 from rmq_formats.consumequeue.collect import UnitCollector
-from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import (
+from rmq_formats.consumequeue.dispatch import (
     DEFAULT_DELAY_LEVELS,
     QueueKind,
     QueueName,
@@ -28,8 +27,9 @@ from rmq_formats.consumequeue.unit import (
     decode_unit,
     expected_units,
 )
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.indexfile.broker_rules import IndexFile, index_keys
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
-from rmq_formats.indexfile.file import IndexFile, index_keys
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.properties import index_key_hash
@@ -175,13 +175,13 @@ def by_compiled(store: Path, writer: Writer) -> Derived:
     return Derived(_built_queues(collector, writer), _built_index(packed_keys, table, writer, newest))
 
 
-def _scanned(store: Path) -> Iterator[Records]:
+def _scanned(store: Path) -> Iterator[RawRecords]:
     segments = [segment for segment, _ in walked_segments(store)]
     written = [segment.base_offset for segment in segments if any(segment.read(0, 64))]
     for segment in segments:
         final = segment.base_offset < written[-1] if written else False
         found = scan(segment.read, 0, segment.size, segment.size, segment.base_offset, segment.framing, final=final)
-        yield from (group for group in found if isinstance(group, Records))
+        yield from (group for group in found if isinstance(group, RawRecords))
 
 
 def _built_queues(collector: UnitCollector, writer: Writer) -> dict[str, bytes]:

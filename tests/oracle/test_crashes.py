@@ -14,13 +14,13 @@ from jobs.lake.findings import Finding
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
 from jobs.rebuild.install import install, plan_index
-from jobs.store.beside_broker import hold_store
+from jobs.store.beside_broker import lock_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.consumequeue.dispatch import PRE_BLANK, SCHEDULE_TOPIC
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import PRE_BLANK, SCHEDULE_TOPIC
 from tests.oracle.conftest import Kills, StoreFactory, Verdict
 from tests.oracle.judge import (
     Writer,
@@ -256,7 +256,7 @@ def _rebuild_and_install(store: Path, out: Path, release: str, *, advance_checkp
     wanted = SMALL_GEOMETRY.wanted(release)
     made = rebuild(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), OneByOne())
     assert not made.contradictions
-    with hold_store(str(store), out):
+    with lock_store(str(store), out):
         for plan in plan_index(str(store), str(out), advance_checkpoint=advance_checkpoint):
             install(plan)
     return made

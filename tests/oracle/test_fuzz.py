@@ -16,7 +16,7 @@ import pytest
 
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import MessageRecord, new_record
-from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, ExpectedUnit, QueueKind, QueueName
+from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC, ExpectedUnit, QueueKind, QueueName
 from rmq_formats.indexfile.lookup import IndexReader, select
 from rmq_formats.properties import java_hash, java_text
 from rmq_formats.release import Release, rules_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
-from rmq_formats.consumequeue.unit import QueueKind, expected_units
+from rmq_formats.consumequeue.dispatch import QueueKind, expected_units
 from tests.oracle.conftest import BrokerFactory, StoreFactory, Verdict
 from tests.oracle.judge import (
     Derived,

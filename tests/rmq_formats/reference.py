@@ -16,9 +16,10 @@ import numpy as np
 
 from rmq_formats.commitlog.layout import INNER_MESSAGE, PROPERTIES_LENGTH
 from rmq_formats.commitlog.record import InnerMessage, MessageRecord, encode_record
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.collect import PackedUnits, UnitCollector
+from rmq_formats.consumequeue.dispatch import PRE_BLANK, ExpectedUnit, QueueRules, logical_offset
 from rmq_formats.consumequeue.layout import (
     EXT_ADDRESS_BASE,
     EXT_END_MARK,
@@ -27,8 +28,7 @@ from rmq_formats.consumequeue.layout import (
     UNIT,
     offset_of_number,
 )
-from rmq_formats.consumequeue.unit import PRE_BLANK, ExpectedUnit, QueueRules, logical_offset
-from rmq_formats.indexfile.file import IndexFile, index_keys
+from rmq_formats.indexfile.broker_rules import IndexFile, index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import index_key_hash
@@ -191,12 +191,12 @@ def encode_inner_batch(messages: Iterable[InnerMessage]) -> bytes:
     )
 
 
-def group_of(records: Sequence[MessageRecord], base_offset: int | None = None) -> Records:
+def group_of(records: Sequence[MessageRecord], base_offset: int | None = None) -> RawRecords:
     """Return records as a scan gives them, between no bytes of others; *base_offset*: if not that of the first one."""
     base = (records[0].physical_offset if records else 0) if base_offset is None else base_offset
     positions = np.array([record.physical_offset - base for record in records], np.int64)
     sizes = np.array([record.total_size for record in records], np.int32)
-    return Records(as_bytes(b"".join(map(encode_record, records))), base, positions, sizes)
+    return RawRecords(as_bytes(b"".join(map(encode_record, records))), base, positions, sizes)
 
 
 def index_file_of(puts: Iterable[tuple[int, int, int]], geometry: Geometry) -> bytearray:
@@ -207,15 +207,15 @@ def index_file_of(puts: Iterable[tuple[int, int, int]], geometry: Geometry) -> b
     return bytearray(file.encode())
 
 
-def side_by_side(records: Sequence[MessageRecord], before: bytes = b"", after: bytes = b"") -> Records:
+def side_by_side(records: Sequence[MessageRecord], before: bytes = b"", after: bytes = b"") -> RawRecords:
     """Return records as a scan gives them, wherever they say that they are, between bytes that are none of theirs."""
     raw = [encode_record(record) for record in records]
     ends = np.cumsum([len(before), *map(len, raw)])
     buffer = as_bytes(before + b"".join(raw) + after or b"\0")
-    return Records(buffer, 1000, ends[:-1].astype(np.int64), np.diff(ends).astype(np.int32))
+    return RawRecords(buffer, 1000, ends[:-1].astype(np.int64), np.diff(ends).astype(np.int32))
 
 
-def pack_units(records: Records, rules: QueueRules, *, with_tags: bool = False) -> PackedUnits:
+def pack_units(records: RawRecords, rules: QueueRules, *, with_tags: bool = False) -> PackedUnits:
     """Return the units of one group of records, with no queue met before."""
     with patch.object(collect, "_THREAD", local()):
         collector = UnitCollector(rules, with_tags=with_tags)

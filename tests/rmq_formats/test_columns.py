@@ -18,7 +18,7 @@ from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, has_right_body_crc, record_of_row
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import CorruptData, LimitExceeded
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import PropertyParser, parse_properties, split_keys
@@ -37,7 +37,7 @@ AS_STORED = (
 )  # fmt: skip
 
 
-def grouped(some: Sequence[MessageRecord]) -> Records:
+def grouped(some: Sequence[MessageRecord]) -> RawRecords:
     return side_by_side(some, b"\x5a" * 7, b"\x02\x01" * 9)
 
 

@@ -8,16 +8,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import MessageRecord, new_record
-from rmq_formats.consumequeue.layout import (
-    BATCH_UNIT,
-    EXT_ADDRESS_BASE,
-    EXT_UNIT,
-    UNIT,
-    decode_ext_unit,
-    file_size_of,
-    offset_of_address,
-)
-from rmq_formats.consumequeue.unit import (
+from rmq_formats.consumequeue.dispatch import (
     BatchUnit,
     ExpectedUnit,
     QueueKind,
@@ -31,6 +22,15 @@ from rmq_formats.consumequeue.unit import (
     java_integer,
     parse_delay_levels,
     walk_units,
+)
+from rmq_formats.consumequeue.layout import (
+    BATCH_UNIT,
+    EXT_ADDRESS_BASE,
+    EXT_UNIT,
+    UNIT,
+    decode_ext_unit,
+    file_size_of,
+    offset_of_address,
 )
 from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.release import Release

@@ -12,8 +12,8 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue import collect
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
+from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, QueueName, QueueRules, expected_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
-from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind, QueueName, QueueRules, expected_units
 from rmq_formats.properties import parse_properties
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import a_record, placed

@@ -13,6 +13,7 @@ from rmq_formats import arrays as chains
 from rmq_formats.arrays import BrokenLink, broken_links
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, TransactionType
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
+from rmq_formats.indexfile.broker_rules import IndexFile, typed_index_keys
 from rmq_formats.indexfile.build import (
     KINDS,
     PACKED_KEY,
@@ -24,7 +25,6 @@ from rmq_formats.indexfile.build import (
     pack_keys,
 )
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
-from rmq_formats.indexfile.file import IndexFile, typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.properties import index_key_hash

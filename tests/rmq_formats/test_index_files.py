@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import CorruptData
-from rmq_formats.indexfile.file import IndexFile, index_keys, key_text, time_diff_s
+from rmq_formats.indexfile.broker_rules import IndexFile, index_keys, key_text, time_diff_s
 from rmq_formats.indexfile.layout import (
     DEFAULT_GEOMETRY,
     ENTRY,

@@ -19,9 +19,9 @@ from rmq_formats.commitlog import columns
 from rmq_formats.commitlog import scan as scanning
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.commitlog.scan import Records, scan
+from rmq_formats.commitlog.scan import RawRecords, scan
 from rmq_formats.commitlog.segment import Framing, Piece
-from rmq_formats.consumequeue.unit import QueueRules
+from rmq_formats.consumequeue.dispatch import QueueRules
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.kernels import integers, text
 from rmq_formats.kernels.integers import as_bytes
@@ -257,7 +257,7 @@ def test_records_may_stand_at_the_very_end_of_their_buffer(
     buffer[:] = np.frombuffer(raw, np.uint8)
     sizes = np.array([record.total_size for record in some], np.int32)
     positions = np.cumsum([0, *sizes[:-1]]).astype(np.int64)
-    batch, bad = message_batch(Records(buffer, 0, positions, sizes), PropertyParser.SPLIT)
+    batch, bad = message_batch(RawRecords(buffer, 0, positions, sizes), PropertyParser.SPLIT)
     assert (batch.column("body").to_pylist(), bad) == ([record.body for record in some], [])
 
 

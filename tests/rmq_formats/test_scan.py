@@ -13,7 +13,7 @@ from rmq_formats.commitlog.framing import BLOCK
 from rmq_formats.commitlog.kernels import count_settled, find_other_copies
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
-from rmq_formats.commitlog.scan import IO_ERROR, Records, scan
+from rmq_formats.commitlog.scan import IO_ERROR, RawRecords, scan
 from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, SegmentBytes, walk
 from rmq_formats.errors import CorruptData, FormatError
 from tests.rmq_formats.builders import (
@@ -35,7 +35,7 @@ BASE = 1 << 40
 WINDOWS = st.sampled_from([1, 64, 200, 300, 512, 777, 1 << 16])
 
 
-def flat(items: Iterator[Records | Piece], framing: Framing = Framing.PLAIN) -> list[Piece]:
+def flat(items: Iterator[RawRecords | Piece], framing: Framing = Framing.PLAIN) -> list[Piece]:
     """Return every piece, records too, and check that each record's bytes are in its group's buffer."""
     pieces = []
     for item in items:
@@ -167,14 +167,14 @@ def test_records_settle_up_to_the_first_that_was_stored_too_late(limit: int, exp
     log = [a_record(born_host=host, store_timestamp=time) for host, time in zip(hosts, times, strict=True)]
     raw = log_of(log, BASE)
     (group,) = scan(reading(raw), 0, len(raw), len(raw), BASE, final=True)
-    assert isinstance(group, Records)
+    assert isinstance(group, RawRecords)
     assert count_settled(group.buffer, group.positions, limit, 1 << 62) == expected
 
 
 def test_a_time_of_a_clock_that_was_ahead_holds_nothing_back() -> None:
     raw = log_of([a_record(store_timestamp=time) for time in (STORED, STORED + 1000, STORED, STORED + 5)], BASE)
     (group,) = scan(reading(raw), 0, len(raw), len(raw), BASE, final=True)
-    assert isinstance(group, Records)
+    assert isinstance(group, RawRecords)
     assert [1, 3, 4] == [
         count_settled(group.buffer, group.positions, *limits)
         for limits in ((STORED, STORED + 1000), (STORED, STORED + 999), (STORED + 5, STORED + 999))
@@ -354,7 +354,7 @@ def test_a_buffer_that_grew_does_not_make_groups_larger() -> None:
     some = [a_record(b"x" * 10_000), *(a_record() for _ in range(90)), a_record(b"y" * 10_000)]
     raw = log_of(some, BASE)
     for group in scan(reading(raw), 0, len(raw), len(raw), BASE, final=True, window=512):
-        assert isinstance(group, Records)
+        assert isinstance(group, RawRecords)
         assert int(group.sizes[:-1].sum()) <= 512
 
 
@@ -373,7 +373,7 @@ def test_a_group_stays_what_it_is_until_the_next_one() -> None:
     raw = log_of([a_record(bytes([65 + i]) * 50) for i in range(9)], BASE)
     groups = list(scan(reading(raw), 0, len(raw), len(raw), BASE, final=True, window=500))
     assert len(groups) > 1
-    positions = [group.base_offset + at for group in groups if isinstance(group, Records) for at in group.positions]
+    positions = [group.base_offset + at for group in groups if isinstance(group, RawRecords) for at in group.positions]
     assert positions == [piece.offset for piece in walk(raw, BASE, final=True)]
 
 

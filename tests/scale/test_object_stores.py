@@ -21,7 +21,7 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.iceberg import Registrar
 from jobs.lake.lake import Lake
-from jobs.lake.runs import HeldByOtherError
+from jobs.lake.runs import OtherRunActiveError
 from jobs.lake.upkeep import optimize
 from jobs.launch.cache import cache
 from jobs.query.lake_tables import LakeTables
@@ -142,7 +142,7 @@ def runs_together(requests: Sequence[IngestRequest], options: dict[str, str]) ->
     def attempt(request: IngestRequest) -> int | None:
         try:
             return ingest(request, Together(options, barrier=barrier)).run
-        except HeldByOtherError:
+        except OtherRunActiveError:
             return None
 
     with ThreadPoolExecutor(len(requests)) as pool:

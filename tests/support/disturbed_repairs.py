@@ -19,7 +19,7 @@ from jobs.rebuild.install import Installation, install
 from jobs.repair import journal
 from jobs.repair import run as story
 from jobs.repair.run import RepairRequest, repair
-from jobs.store.beside_broker import FileState, file_states, hold_store
+from jobs.store.beside_broker import FileState, file_states, lock_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.support.fault_kinds import WANTED
@@ -63,7 +63,7 @@ class Scene(NamedTuple):
 
 
 def _apply(request: RepairRequest, plans: Sequence[Installation], step: Callable[[str], object]) -> None:
-    with pytest.MonkeyPatch.context() as patch, hold_store(request.store, request.out) as held:
+    with pytest.MonkeyPatch.context() as patch, lock_store(request.store, request.out) as held:
         patch.setattr(story, "install", lambda plan: install(of_now(plan), step))
         story._apply(request, plans, held)  # noqa: SLF001 - the part of a repair that can be killed
 

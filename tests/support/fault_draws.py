@@ -41,8 +41,8 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import decode_record, has_right_body_crc
+from rmq_formats.consumequeue.dispatch import PRE_BLANK
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import PRE_BLANK
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.indexfile.layout import ENTRY, HEADER
 from tests.golden import SITUATIONS, release_of

@@ -22,8 +22,8 @@ from jobs.products.index.settings import Wanted
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, RECORD
 from rmq_formats.commitlog.record import MessageRecord, decode_record
+from rmq_formats.consumequeue.dispatch import decode_unit
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import decode_unit
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry
 from rmq_formats.properties import CRC_SIZE

@@ -14,7 +14,7 @@ from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc, record_of_row
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk_segment
 from rmq_formats.properties import PropertyParser
 from rmq_formats.store import name_of_offset
@@ -172,7 +172,7 @@ def found(root: Path, range_size: int) -> Result:
     return Result(rows, sorted(damage), watermark(outcomes, store.start_offset))
 
 
-def _collected(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]:
+def _collected(_: Range, pieces: Iterator[RawRecords | Piece]) -> tuple[Rows, Damage]:
     rows: Rows = []
     damage: Damage = []
     for item in pieces:

@@ -38,7 +38,7 @@ from jobs.ingest.run import ingest
 from jobs.lake import commit, features, runs, superseded, upkeep, writers
 from jobs.lake import table_file as writing
 from jobs.lake.lake import Lake
-from jobs.lake.runs import HeldByOtherError, known_stores
+from jobs.lake.runs import OtherRunActiveError, known_stores
 from jobs.lake.table_file import Action
 from jobs.lake.tables import Table
 from jobs.lake.upkeep import optimize
@@ -81,7 +81,7 @@ def forked(work: Callable[[], object]) -> int:
         os.setpgid(0, 0)
         result = work()
         status = int(result) if isinstance(result, int) else 0
-    except HeldByOtherError:
+    except OtherRunActiveError:
         status = int(ExitCode.HELD)
     except BaseException:
         traceback.print_exc()

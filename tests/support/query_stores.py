@@ -13,7 +13,7 @@ from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.consumequeue.unit import QueueRules, expected_units
+from rmq_formats.consumequeue.dispatch import QueueRules, expected_units
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import name_of_offset

@@ -73,6 +73,9 @@ raised when a field changes its meaning or is removed; fields may be added. `par
 by `kind`.
 
 The `--json` output of each verb has a JSON Schema, `docs/schemas/VERB.json`, with a version at the end of its `$id`.
+The names of some keys do not say all: `broker` of `inspect` is an object, what the broker's next start would do with
+the store; `kept` of `repair` lists the folders that hold the replaced files for `--undo`; `recovered` of `ingest` and
+`type` is the number of an earlier run or typing that was interrupted and that this one completed.
 """
 
 

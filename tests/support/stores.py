@@ -18,7 +18,7 @@ from jobs.store.units import units_of
 from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
-from rmq_formats.consumequeue.unit import walk_units
+from rmq_formats.consumequeue.dispatch import walk_units
 from rmq_formats.store import FileKind, classify
 
 _LOG = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG)

@@ -32,7 +32,7 @@ from jobs.products.product import Output
 from jobs.storage.local import write_all
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
 from rmq_formats.indexfile.layout import IndexHeader
@@ -197,13 +197,13 @@ class _FileWriter:
         builder.resume(builder.slots, opened)
         return True
 
-    def _records_of(self, begin: int, end: int) -> Iterator[Records]:
+    def _records_of(self, begin: int, end: int) -> Iterator[RawRecords]:
         """Yield the records of the open file's messages: from the log, or as the lake has them."""
         output, ranges = self._output, self._work.opened_ranges
         if not ranges:
             return committed_records(output.lake, output.naming.store_id, begin, end)
         pieces = (item for range_ in ranges for item in RangeReader(range_, was_read=True).pieces())
-        return (item for item in pieces if isinstance(item, Records) and item.base_offset < end)
+        return (item for item in pieces if isinstance(item, RawRecords) and item.base_offset < end)
 
     def _note(self, first: int, entries: NDArray[np.void], block: KeyBlock | None) -> None:
         """Take entries as rows; those of messages that the log does not hold come without their keys."""

@@ -26,7 +26,7 @@ from jobs.storage.scratch import Scratch
 from jobs.store.chain import ListedLog, read_what_stays
 from jobs.store.ranges import Range, holes
 from jobs.store.workers import Workers
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.indexfile.build import PACKED_KEY, PackedKeys, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import TEXTS, texts_of
@@ -245,7 +245,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def collect_range(
-    range_: Range, pieces: Iterator[Records | Piece], *, rules: Rules, scratch: Scratch, asked: tuple[int, ...] = ()
+    range_: Range, pieces: Iterator[RawRecords | Piece], *, rules: Rules, scratch: Scratch, asked: tuple[int, ...] = ()
 ) -> RangeKeys:
     """Write the keys of one range into a scratch file."""
     with ExitStack() as files:
@@ -282,7 +282,7 @@ class KeyCollector:
         self._places: dict[int, KeyPlace] = {}
         self._sinks: list[BinaryIO] = []  # of keys, and of texts
 
-    def add(self, item: Records | Piece) -> None:
+    def add(self, item: RawRecords | Piece) -> None:
         """Take the next records, or the bytes between them."""
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
@@ -307,7 +307,7 @@ class KeyCollector:
         for offset in starts:
             self._places.setdefault(offset, KeyPlace(self._keys, 0))
 
-    def _write(self, block: PackedKeys, records: Records) -> None:
+    def _write(self, block: PackedKeys, records: RawRecords) -> None:
         if not self._sinks:
             names = [self._file, f"{self._file}{_TEXTS}"][: 1 + self._with_texts]
             self._sinks = [self._files.enter_context(self._scratch.create(name)) for name in names]
@@ -323,7 +323,7 @@ class KeyCollector:
         return RangeKeys(file, self._keys, self._records, self._last_record, self._last_keyed, self._places, damaged)
 
 
-def _starts(records: Records, wanted: Sequence[int]) -> list[int]:
+def _starts(records: RawRecords, wanted: Sequence[int]) -> list[int]:
     """Return those of the wanted offsets at which a record begins."""
     if not wanted:
         return []

@@ -36,7 +36,7 @@ from jobs.store.release import (
 from jobs.store.store import Store, geometry_of_index
 from rmq_formats.arrays import dtype_of
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.detection import Era
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry
@@ -322,7 +322,7 @@ class _Look:
         table = RuleTable.of(rules)
         for range_ in plan_ranges(self._store, piece_start(self._store, self.begin), range_size=WHOLE_SEGMENTS):
             for item in RangeReader(range_).pieces():
-                if isinstance(item, Records):
+                if isinstance(item, RawRecords):
                     yield from (block.keys for block in pack_keys(item, table, self.begin) if len(block.keys))
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from jobs.products.index.file_builder import RealFile, detect_zone, name_of_time
 from jobs.products.index.key_row import OWN, KeyPlace, KeyRow, RowPart
 from jobs.store.store import Store
-from rmq_formats.indexfile.file import time_diff_s
+from rmq_formats.indexfile.broker_rules import time_diff_s
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
 

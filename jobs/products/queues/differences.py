@@ -8,8 +8,8 @@ from typing import NamedTuple
 from jobs.lake.table_file import Action
 from jobs.store.log_ends import FARTHEST
 from jobs.store.queue_files import StoredQueue
-from jobs.store.topics import Fate, TopicTable
-from rmq_formats.consumequeue.unit import QueueName
+from jobs.store.topics import Fate, TopicEvidence
+from rmq_formats.consumequeue.dispatch import QueueName
 
 
 @unique
@@ -158,7 +158,7 @@ class JoinResult:
     newer: list[NewerRun] = field(default_factory=list)  # of records after the dispatched part, in the log's order
     damaged: list[tuple[int, int]] = field(default_factory=list)  # from and to of bytes without a record
     queues: tuple[StoredQueue, ...] = ()  # as they were looked at
-    topics: TopicTable = TopicTable()  # noqa: RUF009 - a tuple
+    topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple
     log_end: int = 0
     dispatched: int = 0
     behind: int = 0  # bytes of the log that the dispatcher had not reached

@@ -42,12 +42,12 @@ from jobs.store.queue_ends import EVERYTHING, Look, look
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store
-from jobs.store.topics import Fate, TopicsAt, TopicTable, topic_table
+from jobs.store.topics import Fate, TopicEvidence, TopicsAt, topic_evidence
 from jobs.store.units import Units, stored_tags_codes, units_of
 from jobs.store.workers import Workers
 from rmq_formats.arrays import slices
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 
 if TYPE_CHECKING:
     from jobs.diagnosis.log_check import LogCheck
@@ -59,9 +59,9 @@ _RUNS = 100
 ProbedQueue = tuple[StoredQueue, int, int]  # up to where earlier runs have taken it, and its end
 
 
-def topics_of(store: Store, queues: Iterable[StoredQueue], recorded: Sequence[TopicsAt] | None = None) -> TopicTable:
+def topics_of(store: Store, queues: Iterable[StoredQueue], recorded: Sequence[TopicsAt] | None = None) -> TopicEvidence:
     """Return the broker's table of topics; *queues* show further topics that are alive."""
-    table = topic_table(store, recorded)
+    table = topic_evidence(store, recorded)
     return table._replace(with_queues=table.with_queues | {queue.name.topic for queue in queues})
 
 
@@ -108,7 +108,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
     rules: QueueRules,
     seen: Look,
     log: CollectedLog,
-    topics: TopicTable,
+    topics: TopicEvidence,
     write: Write | None = None,
 ) -> JoinResult:
     """

@@ -38,8 +38,8 @@ from jobs.products.queues.unmatched import (
 )
 from jobs.store.units import Units, is_gone, units_of
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
-from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
 _SHOWN = 4
 Rows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbers in the blocks mean

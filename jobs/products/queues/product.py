@@ -32,7 +32,7 @@ from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.topics import Fate
 from rmq_formats.commitlog.segment import LED_TO
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 
 
 def start(run: Run, state: State | None) -> Started[RangeUnits]:

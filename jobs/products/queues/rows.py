@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.store.units import Units
-from rmq_formats.consumequeue.unit import QueueKind, QueueName
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 
 
 @unique

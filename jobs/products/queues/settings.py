@@ -6,11 +6,20 @@ from typing import Any, NamedTuple
 
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, objects, read_config
 from jobs.store.queue_files import file_sizes, undecided_sizes
-from jobs.store.release import ASSUMED, DETECTED, GIVEN, AssumedError, Known, UndecidedError, Writers, known_writers
+from jobs.store.release import (
+    ASSUMED,
+    DETECTED,
+    GIVEN,
+    Known,
+    UndecidedError,
+    UnknownSettingError,
+    Writers,
+    known_writers,
+)
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS, QueueKind, QueueRules
 from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, DEFAULT_FILE_SIZE, file_size_of
-from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueKind, QueueRules
 from rmq_formats.release import Rules
 from rmq_formats.store import FileKind
 
@@ -73,7 +82,7 @@ class QueueSettings(NamedTuple):
     def require_known_size(self) -> None:
         """Refuse to go by a default: a broker whose queue files are of another size does not start."""
         if self.file_sizes[QueueKind.PLAIN].origin == ASSUMED:
-            raise AssumedError(
+            raise UnknownSettingError(
                 "how long the broker's queue files are", ("--consume-queue-size", str(DEFAULT_FILE_SIZE))
             )
 

@@ -18,10 +18,10 @@ from jobs.storage.scratch import Scratch
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from jobs.store.units import Units
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
-from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, QueueRules
 from rmq_formats.properties import MAX_LONG
 
 _A_GROUP = 64 << 20  # bytes of a log: with fewer, one task compares all queues, and units stay in memory
@@ -87,7 +87,7 @@ class RangeCollector:
         self._damaged: list[tuple[int, int]] = []
         self._taken_to: int | None = None
 
-    def add(self, item: Records | Piece) -> None:
+    def add(self, item: RawRecords | Piece) -> None:
         """Take the next pieces of the range."""
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
@@ -111,7 +111,7 @@ class RangeCollector:
 
 
 def collect_units(
-    _range: Range, pieces: Iterator[Records | Piece], *, rules: QueueRules, groups: int, scratch: Scratch | None
+    _range: Range, pieces: Iterator[RawRecords | Piece], *, rules: QueueRules, groups: int, scratch: Scratch | None
 ) -> RangeUnits:
     """Write the units of one range."""
     collector = RangeCollector(rules, groups, scratch, f"units-{uuid4()}")

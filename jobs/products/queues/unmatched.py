@@ -24,16 +24,16 @@ from jobs.store.queue_ends import EVERYTHING
 from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import Store
-from jobs.store.topics import TopicTable
+from jobs.store.topics import TopicEvidence
 from jobs.store.units import Units, is_gone, is_written, stored_tags_codes, units_of
 from jobs.store.workers import Workers
 from rmq_formats.arrays import slices
 from rmq_formats.commitlog.record import decode_record
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import PieceKind
 from rmq_formats.consumequeue.collect import PACKED_UNIT
+from rmq_formats.consumequeue.dispatch import ExpectedUnit, QueueKind, QueueRules, expected_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
-from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind, QueueRules, expected_units
 from rmq_formats.properties import TAGS, parse_properties
 
 Rows = Iterator[pa.RecordBatch]
@@ -42,7 +42,7 @@ AT_ONCE = 1 << 16  # units
 _start, _end = itemgetter(0), itemgetter(1)
 
 
-class LostRun(NamedTuple):
+class MissingUnits(NamedTuple):
     """Units of a queue, one after the other, whose places are in no file: a whole file of them takes no more memory."""
 
     first: Units  # the first of them, alone
@@ -87,7 +87,7 @@ class CollectedLog:
     is_closed: bool = True
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that no file holds
     damaged: tuple[tuple[int, int], ...] = ()  # ranges that hold no record, but for bridges over lost ones
-    topics: TopicTable = TopicTable()  # noqa: RUF009 - a tuple; says which topics were deleted
+    topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; says which topics were deleted
     write: Write | None = None  # writes rows, if they are wanted
 
     def lost_within(self, start: int, end: int) -> Sequence[tuple[int, int]]:
@@ -105,7 +105,7 @@ class Remainder:
 
     queue: StoredQueue
     tags: list[str | None] = field(default_factory=list)
-    lost: list[LostRun] = field(default_factory=list)  # expected, whose places are in no file
+    lost: list[MissingUnits] = field(default_factory=list)  # expected, whose places are in no file
     gaps: Sequence[tuple[int, int]] = ()  # positions that no record of this run claims
     first_live: int | None = None  # the first position that a record claims that the log still has
     open_from: int | None = None  # after this position a broker may write while we look
@@ -137,11 +137,11 @@ class Remainder:
     def _add_lost(self, units: Units) -> None:
         for some in slices(units.size, np.diff(units["queue_offset"]) != 1):
             own = units[some]
-            run = LostRun(own[:1].copy(), own[-1:].copy(), own.size, int(own["store_timestamp"].max()))
+            run = MissingUnits(own[:1].copy(), own[-1:].copy(), own.size, int(own["store_timestamp"].max()))
             last = self.lost[-1] if self.lost else None
             if last and run.position == last.end and run.log_offset > last.last_offset:
                 length, newest_ms = last.length + run.length, max(last.newest_ms, run.newest_ms)
-                self.lost[-1] = LostRun(last.first, run.last, length, newest_ms)
+                self.lost[-1] = MissingUnits(last.first, run.last, length, newest_ms)
             else:
                 self.lost.append(run)
 
@@ -337,14 +337,14 @@ def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: QueueRules) 
     found: dict[int, RecordAt | str] = {}
     reader = RangeReader(range_)
     for item in reader.pieces():
-        if isinstance(item, Records):
+        if isinstance(item, RawRecords):
             found.update(_records_in(item, inside, rules))
         elif item.kind is PieceKind.DAMAGE:
             found |= dict.fromkeys(inside[(inside >= item.offset) & (inside < item.end)].tolist(), DAMAGED)
     return {**dict.fromkeys(inside.tolist(), DELETED), **found} if reader.seen.was_deleted else found
 
 
-def _records_in(records: Records, wanted: NDArray[np.int64], rules: QueueRules) -> Iterator[tuple[int, RecordAt]]:
+def _records_in(records: RawRecords, wanted: NDArray[np.int64], rules: QueueRules) -> Iterator[tuple[int, RecordAt]]:
     hits = np.flatnonzero(np.isin(records.positions + records.base_offset, wanted))
     for number in hits.tolist():
         start = int(records.positions[number])

@@ -14,7 +14,7 @@ from jobs.query.mqadmin.java import map_text, set_order
 from jobs.query.mqadmin.text import OffsetRange, pad, second_text
 from jobs.query.source import Reason, ReasonKind, Source
 from jobs.store.broker_config import BrokerConfig, ReaderKind
-from rmq_formats.consumequeue.unit import RETRY_PREFIX
+from rmq_formats.consumequeue.dispatch import RETRY_PREFIX
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Version
 

@@ -35,9 +35,9 @@ from jobs.query.mqadmin.text import (
     topic_status_row,
 )
 from jobs.query.source import Answer, Reason, ReasonKind, Source, only_one
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.indexfile.file import KeyKind
+from rmq_formats.indexfile.broker_rules import KeyKind
 from rmq_formats.properties import MAX_LONG, MIN_LONG, REAL_TOPIC
 from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
@@ -331,7 +331,7 @@ def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, Offse
     Each comes with its broker, its id, its offsets, and the time of its newest message, 0 without one.
     """
     source, broker = context.source, context.broker_name
-    source.complete_queues(topic)
+    source.fill_or_note_queue_gaps(topic)
     queues: dict[int, tuple[OffsetRange, int]] = {}
     for queue_id in source.queue_ids(topic):
         offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)

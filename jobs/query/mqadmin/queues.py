@@ -284,7 +284,7 @@ def _consume(queue: PulledQueue, first: int, last: int, context: Context, charse
 def _queues(topic: str, context: Context) -> Iterator[PulledQueue]:
     """Yield the queues of a topic in the order in which a client walks its set of them."""
     source, broker = context.source, context.broker_name
-    source.complete_queues(topic)
+    source.fill_or_note_queue_gaps(topic)
     # MessageQueue#hashCode
     of_broker = 31 * (31 + java_hash(broker))
     hashes = {queue_id: 31 * (of_broker + queue_id) + java_hash(topic) for queue_id in source.queue_ids(topic)}
@@ -298,7 +298,7 @@ def _named_queue(line: Line, context: Context) -> PulledQueue | ExitCode:
     topic, queue_id = line.options["topic"], line.integer("queueId")
     if source.broker not in {None, named}:
         return context.printer.empty(reasons.other_name(str(source.broker), named))
-    source.complete_queues(topic)
+    source.fill_or_note_queue_gaps(topic)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
         return context.refuse(reasons.no_offset(source, topic, queue_id, 0, offsets))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jobs.query.message import Message
 from jobs.query.mqadmin.java import decode_as_java, map_text
 from rmq_formats.commitlog.record import Host
-from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, Unit
+from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC, Unit
 from rmq_formats.errors import FormatError
 from rmq_formats.message_id import decode_offset_id, decode_unique_id, nearly_time
 from rmq_formats.properties import UNIQ_KEY

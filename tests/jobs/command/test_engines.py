@@ -110,7 +110,7 @@ def test_without_java_this_process_reads_any_amount_and_says_what_java_would_cha
     choice = choose("ingest", 900 * GIB)
 
     assert choice.engine is Engine.HERE
-    assert re.fullmatch(r"900\.0 GiB to read in one process; Spark would .* Java 17 .*", choice.explained())
+    assert re.fullmatch(r"900\.0 GiB to read in one process; Spark would .* Java 17 .*", choice.spark_benefit_text())
     assert not choose("verify", 1).lacking
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[1]")
     assert choose("verify", 1).engine is Engine.SPARK

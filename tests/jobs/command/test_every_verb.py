@@ -23,7 +23,7 @@ from jobs.command.cli import run_within
 from jobs.console.result import ExitCode, Severity
 from jobs.demo import TourError, demo, extract, unpack
 from jobs.demo import run as take
-from jobs.lake.runs import HeldByOtherError
+from jobs.lake.runs import OtherRunActiveError
 from jobs.library import by_offset, ingest, open_source, verify
 from tests.golden import StoreOf
 from tests.pictures import Terminal
@@ -264,7 +264,7 @@ def test_a_run_beside_another_one_says_so_and_ends_with_a_code_of_its_own(
     work: str, line: str, words: Callable[[str], list[str]], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held(*_: object, **_more: object) -> None:
-        raise HeldByOtherError("another run holds it")
+        raise OtherRunActiveError("another run holds it")
 
     monkeypatch.setattr(work, held)
     outcome = run(*words(line))

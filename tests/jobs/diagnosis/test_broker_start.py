@@ -20,7 +20,7 @@ from jobs.products.index.settings import Wanted
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import verdict_lines
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from tests.golden import StoreOf, golden_stores
 from tests.support.agreeing_verbs import placed_records, set_store_times
 from tests.support.commands import Run, copy_of
@@ -111,9 +111,9 @@ _TIME = 1_795_160_458_000
 _STEPS = st.sampled_from([0, 1, -1, 5000, -5000, FAR + 1, -FAR - 1, 40 * FAR, -40 * FAR, 1 << 45, -(1 << 45)])
 
 
-def _group(first: int, count: int) -> Records:
+def _group(first: int, count: int) -> RawRecords:
     positions = np.arange(count, dtype=np.int64) * 100
-    return Records(np.zeros(1, np.uint8), first * 100, positions, np.full(count, 100, np.int32))
+    return RawRecords(np.zeros(1, np.uint8), first * 100, positions, np.full(count, 100, np.int32))
 
 
 def _found(times: list[int], cuts: list[int], groups: int) -> list[int]:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.ingest.look import Look
+from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
@@ -286,10 +286,10 @@ def test_a_choice_of_topics_holds_for_later_runs(tmp_path: Path) -> None:
 
     assert ("--exclude-topics Secret", "--exclude-topics Secret") == (chosen.topics, later.topics)
     assert ["Orders"] * 4 == [row["topic"] for row in rows_of(tmp_path / "lake")]
-    nothing = Look(request).nothing_new()
+    nothing = PreRunCheck(request).nothing_new()
     assert nothing is not None
     assert "--exclude-topics Secret" == nothing.topics
-    assert Look(replace(request, selection=Selection(topics=("Orders",)))).nothing_new() is None
+    assert PreRunCheck(replace(request, selection=Selection(topics=("Orders",)))).nothing_new() is None
 
 
 def test_a_change_of_topics_is_kept_where_nothing_is_new(store: Path) -> None:

@@ -30,7 +30,7 @@ from jobs.ingest.run import ingest
 from jobs.lake import upkeep
 from jobs.lake.commit import FILES_KEPT, LOG_KEPT
 from jobs.lake.lake import Lake
-from jobs.lake.runs import HeldByOtherError
+from jobs.lake.runs import OtherRunActiveError
 from jobs.products.index import entries
 from jobs.products.product import Output
 from jobs.store.chain import read_chained
@@ -202,7 +202,9 @@ def command_of(broker: Broker, *options: str) -> list[str]:
     return [sys.executable, "-m", "jobs.main", "ingest", str(broker.root), "--lake", str(lake), *options]
 
 
-@pytest.mark.parametrize("second", [OSError(5, "Input/output error"), HeldByOtherError("held by process 1")], ids=repr)
+@pytest.mark.parametrize(
+    "second", [OSError(5, "Input/output error"), OtherRunActiveError("held by process 1")], ids=repr
+)
 def test_an_error_is_tried_again_and_leaves_nothing_twice(second: Exception, broker: Broker, tmp_path: Path) -> None:
     """The lock is free while an error is waited for: to end with 6 then would end a service for good."""
     placed = broker.append(some_records(5))

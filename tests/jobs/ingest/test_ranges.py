@@ -22,7 +22,7 @@ from jobs.store.ranges import (
 from jobs.store.store import Segment, list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf
@@ -32,7 +32,7 @@ from tests.support.stores import log_folders, records_of, segments_of
 SEGMENT = 1 << 14
 
 
-def _offsets(_range: Range, pieces: Iterator[Records | Piece]) -> list[int]:
+def _offsets(_range: Range, pieces: Iterator[RawRecords | Piece]) -> list[int]:
     found: list[int] = []
     for item in pieces:
         if not isinstance(item, Piece):

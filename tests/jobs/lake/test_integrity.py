@@ -18,7 +18,7 @@ from jobs.lake.compaction import compact
 from jobs.lake.history import history_conflict
 from jobs.lake.integrity import lost_transactions, newest_runs, put_back
 from jobs.lake.lake import Lake
-from jobs.lake.runs import HeldByOtherError, known_stores
+from jobs.lake.runs import OtherRunActiveError, known_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.lake.upkeep import optimize
 from jobs.store.store import list_store
@@ -107,7 +107,7 @@ def test_a_table_that_has_a_newer_run_because_another_process_is_faster_is_no_ha
     (store,) = known_stores(lake)
     run(broker)
 
-    with pytest.raises(HeldByOtherError):
+    with pytest.raises(OtherRunActiveError):
         newest_runs(lake, store, is_done=True)
 
 

@@ -25,9 +25,9 @@ from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.runs import (
-    HeldByOtherError,
     KnownStore,
     Manifest,
+    OtherRunActiveError,
     commit_prepared,
     known_stores,
     prepare,
@@ -91,7 +91,7 @@ def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, st
     winner, loser = a_manifest(lake, store), a_manifest(lake, store)
     prepare(lake, winner)
 
-    with pytest.raises(HeldByOtherError, match=r"run 1 of this store was prepared by another process on .* UTC"):
+    with pytest.raises(OtherRunActiveError, match=r"run 1 of this store was prepared by another process on .* UTC"):
         prepare(lake, loser)
     commit_prepared(lake, winner)
 
@@ -134,7 +134,7 @@ def test_an_answer_that_got_lost_is_not_taken_for_a_defeat(lake: Lake, store: Kn
 
 
 def test_a_registration_that_comes_second_looks_again(lake: Lake, store: KnownStore) -> None:
-    with pytest.raises(HeldByOtherError):
+    with pytest.raises(OtherRunActiveError):
         register(lake, KnownStore("", "b", (FIRST,)), 0)
 
     assert [known.store_id for known in known_stores(lake)] == [store.store_id]
@@ -143,7 +143,10 @@ def test_a_registration_that_comes_second_looks_again(lake: Lake, store: KnownSt
 def test_a_holder_is_named(lake: Lake, store: KnownStore) -> None:
     with held(lake, store.store_id) as was_cut_off:
         assert not was_cut_off
-        with pytest.raises(HeldByOtherError, match=r"held by process \d+ on .* since 20"), held(lake, store.store_id):
+        with (
+            pytest.raises(OtherRunActiveError, match=r"held by process \d+ on .* since 20"),
+            held(lake, store.store_id),
+        ):
             pass
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.ingest.look import Look
+from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
@@ -67,14 +67,14 @@ def test_a_later_run_holds_what_has_not_changed_once(store: Path) -> None:
 def test_later_runs_add_what_has_changed(store: Path) -> None:
     confirm(store, {"T1@g": {"0": 1, "1": 5}, "T1@h": {"0": 2}})
     ingest(request(store), OneByOne())
-    assert Look(request(store)).nothing_new() is not None
+    assert PreRunCheck(request(store)).nothing_new() is not None
     confirm(store, {"T1@g": {"0": 1, "1": 7}, "T1@i": {"0": 0}})
     path = store / "config" / "topics.json"
     config = json.loads(path.read_text())
     del config["topicConfigTable"]["BenchmarkTest"]
     config["topicConfigTable"]["TBW102"]["perm"] = 6
     path.write_text(json.dumps(config))
-    assert Look(request(store)).nothing_new() is None
+    assert PreRunCheck(request(store)).nothing_new() is None
     ingest(request(store), OneByOne())
 
     offsets = changes(store, "consumer_offsets", "kind", "consumer_group", "topic", "queue_id", "next_offset")
@@ -87,7 +87,7 @@ def test_later_runs_add_what_has_changed(store: Path) -> None:
     assert settings.keys() == {"BenchmarkTest", "TBW102"}
     assert settings["BenchmarkTest"] is None
     assert json.loads(settings["TBW102"])["perm"] == 6
-    assert Look(request(store)).nothing_new() is not None
+    assert PreRunCheck(request(store)).nothing_new() is not None
 
 
 @pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-configv2"])
@@ -105,7 +105,7 @@ def test_offsets_in_rocksdb_become_rows(name: str, tmp_path: Path) -> None:
         for name, queues in unpacked.of_disk["consumerOffsets"].items()
         for queue, offset in queues.items()
     }
-    assert Look(asked).nothing_new() is not None
+    assert PreRunCheck(asked).nothing_new() is not None
 
 
 def test_what_cannot_be_read_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_a_run_keeps_what_has_changed_and_what_was_deleted(store: Path) -> None:
     (store / "config" / "delayOffset.json").unlink()
     (store / "config" / "delayOffset.json.bak").unlink()
 
-    assert Look(request(store)).nothing_new() is None
+    assert PreRunCheck(request(store)).nothing_new() is None
     again = ingest(request(store), OneByOne())
 
     assert (again.messages, again.run) == (0, 2)
@@ -161,7 +161,7 @@ def test_a_run_keeps_what_has_changed_and_what_was_deleted(store: Path) -> None:
         row["name"] for row in rows_of(store.parent / "lake", "config_files", "run") if row["run"] == again.run
     )
     assert of_broker(store) == restored(store, "out")
-    assert Look(request(store)).nothing_new() is not None
+    assert PreRunCheck(request(store)).nothing_new() is not None
 
 
 def test_a_file_that_is_being_written_again_is_its_backup(store: Path) -> None:

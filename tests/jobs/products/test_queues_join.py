@@ -17,8 +17,8 @@ from jobs.products.queues.unmatched import CollectedLog, gaps_between
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
 RUNS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=12)
 NAMES = [QueueName(QueueKind.PLAIN, "T", number) for number in range(20)]

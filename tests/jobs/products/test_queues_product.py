@@ -26,8 +26,8 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.consumequeue.dispatch import expected_units
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import expected_units
 from rmq_formats.properties import parse_properties
 from tests.golden import GOLDEN, SCENARIO, StoreOf, kill_with_database, release_of, unpack_feature
 from tests.rmq_formats.builders import STORED, a_record

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from jobs.console.result import ExitCode
 from jobs.export.export import Asked, plan
-from jobs.ingest.look import Look
+from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query import lookups
@@ -30,7 +30,7 @@ from jobs.query.store_source import StoreSource
 from jobs.source.batch import RocketmqReader
 from jobs.source.format import RocketmqStreamReader
 from jobs.source.log import DataLossError
-from jobs.source.options import Wanted
+from jobs.source.options import ReadOptions
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
@@ -121,11 +121,11 @@ def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
     path = {"path": str(store), "pollMilliseconds": "0"}
     for options in ({}, {"mode": "failfast", "failOnDataLoss": "false"}):
         with pytest.raises(DataLossError) if is_lost else nullcontext():
-            assert RocketmqReader(Wanted.of({**path, **options})).partitions()
+            assert RocketmqReader(ReadOptions.of({**path, **options})).partitions()
         for available_now in (False, True):
             with pytest.raises(DataLossError) if is_lost else nullcontext():
-                assert _streamed(RocketmqStreamReader(Wanted.of({**path, **options})), available_now=available_now)
-    lenient = Wanted.of({**path, "failOnDataLoss": "false"})
+                assert _streamed(RocketmqStreamReader(ReadOptions.of({**path, **options})), available_now=available_now)
+    lenient = ReadOptions.of({**path, "failOnDataLoss": "false"})
     assert _streamed(RocketmqStreamReader(lenient)) == _rows(
         RocketmqReader(lenient), RocketmqReader(lenient).partitions()
     )
@@ -156,7 +156,7 @@ def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
 
     everything = replace(request, selection=Selection(), broker="second", change_topics=True)
     for _ in range(2):
-        assert Look(everything).nothing_new() is None
+        assert PreRunCheck(everything).nothing_new() is None
         summary = ingest(everything, OneByOne())
         assert any("earlier runs took some topics only" in line for line in summary.lines())
         assert summary.exit_code is ExitCode.CLEAN  # a note is no severity
@@ -210,7 +210,7 @@ def test_an_answer_names_the_topics_that_runs_left_out(
     assert lookups.by_any_id(by_id, "7F000001" * 4, None).reason
     assert by_id.lacking
     for topics, is_said in ((), True), (("T1",), False), (("T1", "T2"), True):
-        wanted = Wanted.of({"path": request.store, "after": lake, "topics": ",".join(topics)})
+        wanted = ReadOptions.of({"path": request.store, "after": lake, "topics": ",".join(topics)})
         RocketmqReader(wanted).partitions()
         assert ("some topics only" in capfd.readouterr().err) is is_said
 

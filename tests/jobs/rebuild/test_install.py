@@ -16,7 +16,7 @@ from jobs.products.index.settings import Wanted
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.rebuild.install import Installation, install, plan_index, plan_queues
-from jobs.store.beside_broker import RefusedError, broker_process, hold_store
+from jobs.store.beside_broker import RefusedError, broker_process, lock_store
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
@@ -161,14 +161,14 @@ def kill_at(number: int, plan: Installation) -> None:
 
 def test_nothing_is_installed_while_the_broker_runs(store: Path) -> None:
     refused = pytest.raises(RefusedError, match="the broker runs")
-    with held(store), refused, hold_store(str(store), store.parent / "out"):
+    with held(store), refused, lock_store(str(store), store.parent / "out"):
         pytest.fail("the lock is held by somebody else")
 
 
 def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
     """Also after a look for a running broker: POSIX locks end when any descriptor of the file is closed."""
     broker = [sys.executable, "-c", HOLD, str(store / "lock")]
-    with hold_store(str(store), store.parent / "out"):
+    with lock_store(str(store), store.parent / "out"):
         assert broker_process(str(store)) is None
         (store / "lock").read_bytes()
         assert subprocess.run(broker, check=False, capture_output=True, input=b"\n").returncode != 0
@@ -176,14 +176,14 @@ def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
 
 
 def test_an_output_inside_the_store_is_refused(store: Path) -> None:
-    with pytest.raises(RefusedError, match="inside the store"), hold_store(str(store), store / "new" / "out"):
+    with pytest.raises(RefusedError, match="inside the store"), lock_store(str(store), store / "new" / "out"):
         pytest.fail("our own files would be changes of the store")
 
 
 def test_a_store_without_a_lock_file_is_a_stopped_one(store: Path) -> None:
     """A copy, or a release before 4.2.0."""
     (store / "lock").unlink()
-    with hold_store(str(store), store.parent / "out"):
+    with lock_store(str(store), store.parent / "out"):
         assert not (store / "lock").exists()
 
 

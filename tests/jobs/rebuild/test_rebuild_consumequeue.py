@@ -28,8 +28,8 @@ from jobs.restore.run import RestoreRequest, restore
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import Item, OneByOne, Result, Workers
 from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.consumequeue.dispatch import decode_unit
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
-from rmq_formats.consumequeue.unit import decode_unit
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.support.commands import overwrite

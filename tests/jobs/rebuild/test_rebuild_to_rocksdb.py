@@ -24,8 +24,8 @@ from jobs.verify.findings import PartReport
 from jobs.verify.queues import compare_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.consumequeue.dispatch import QueueRules, expected_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
-from rmq_formats.consumequeue.unit import QueueRules, expected_units
 from rmq_formats.release import Release
 from rmq_formats.rocksdb.layout import (
     BOUND_FAMILY,

@@ -25,7 +25,7 @@ from jobs.rebuild.install import install, plan_index, plan_queues
 from jobs.repair.run import NotRepairableError, repair, undo
 from jobs.restore.config import NotResumableError
 from jobs.restore.run import RestoreRequest, restore
-from jobs.store.beside_broker import RefusedError, hold_store
+from jobs.store.beside_broker import RefusedError, lock_store
 from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
@@ -156,7 +156,7 @@ class World:
 
     def _install(self, store: Path, out: Path) -> None:
         shutil.rmtree(out, ignore_errors=True)
-        with hold_store(str(store), out) as held, held.explaining_errors():
+        with lock_store(str(store), out) as held, held.checking_changes_on_error():
             if self._verb == "index":
                 rebuild(RebuildIndexRequest(str(store), str(out), WANTED, lost_only=True), OneByOne())
                 [plan] = plan_index(str(store), str(out))

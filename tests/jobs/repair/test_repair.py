@@ -19,8 +19,8 @@ from jobs.store.beside_broker import RefusedError
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord, decode_record
+from rmq_formats.consumequeue.dispatch import walk_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
-from rmq_formats.consumequeue.unit import walk_units
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release, rules_of
 from tests.golden import StoreOf, release_of, unpack

@@ -18,7 +18,7 @@ from jobs.lake.tables import STORED_MESSAGES
 from jobs.source.batch import RocketmqReader
 from jobs.source.format import RocketmqDataSource, RocketmqStreamReader, register
 from jobs.source.log import DataLossError
-from jobs.source.options import Wanted
+from jobs.source.options import ReadOptions
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_of_row
 from rmq_formats.errors import NotAStore, UnsupportedFormat
 from tests.golden import StoreOf
@@ -113,7 +113,7 @@ def test_partitions_of_any_size_read_every_record_once(tmp_path: Path, rocketmq:
         frame = rocketmq(store, partitionSize=size)
 
         assert [record.physical_offset for record in records] == _offsets(frame)
-    parts = RocketmqReader(Wanted.of({"path": str(store), "partitionSize": "700"})).partitions()
+    parts = RocketmqReader(ReadOptions.of({"path": str(store), "partitionSize": "700"})).partitions()
     assert len(parts) > len(list((store / "commitlog").iterdir()))
 
 
@@ -124,7 +124,7 @@ def test_segments_outside_the_times_are_not_opened(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", late, with_queues=False, with_index=False)
 
     def bases(**options: str) -> list[int]:
-        planned = RocketmqReader(Wanted.of({"path": str(store), **options})).partitions()
+        planned = RocketmqReader(ReadOptions.of({"path": str(store), **options})).partitions()
         return [part.range.base_offset for part in planned]  # type: ignore[attr-defined]
 
     everything = bases()
@@ -144,12 +144,12 @@ def test_segments_outside_the_times_are_not_opened(tmp_path: Path) -> None:
 )
 def test_options_that_make_no_sense_are_refused(name: str, value: str) -> None:
     with pytest.raises(UnsupportedFormat):
-        Wanted.of({"path": "x", name: value})
+        ReadOptions.of({"path": "x", name: value})
 
 
 def test_a_store_whose_log_is_elsewhere_has_no_rows_to_give(golden: StoreOf, tmp_path: Path) -> None:
     store = shutil.copytree(golden("b533-base"), tmp_path / "store", ignore=shutil.ignore_patterns("commitlog"))
-    wanted = Wanted.of({"path": str(store)})
+    wanted = ReadOptions.of({"path": str(store)})
     for plan in (RocketmqReader(wanted).partitions, RocketmqStreamReader(wanted).initialOffset):
         with pytest.raises(NotAStore, match="no log: is its disk mounted"):
             plan()
@@ -194,9 +194,9 @@ class Filled:
     def version(self) -> int:
         return DeltaTable(self.lake / "messages").version()
 
-    def wanted(self, **options: object) -> Wanted:
+    def wanted(self, **options: object) -> ReadOptions:
         given = {"path": str(self.broker.root), "after": str(self.lake), **options}
-        return Wanted.of({name: str(value) for name, value in given.items()})
+        return ReadOptions.of({name: str(value) for name, value in given.items()})
 
     def after(self, **options: object) -> list[int]:
         reader = RocketmqReader(self.wanted(**options))

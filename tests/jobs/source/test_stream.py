@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from jobs.source.format import RocketmqStreamReader
 from jobs.source.log import DataLossError, Place
-from jobs.source.options import Wanted
+from jobs.source.options import ReadOptions
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import CorruptData, UnsupportedFormat
@@ -35,7 +35,7 @@ def _write(root: Path, records: Sequence[MessageRecord]) -> Path:
 
 
 def _reader(store: Path, **options: str) -> RocketmqStreamReader:
-    return RocketmqStreamReader(Wanted.of({"path": str(store), "pollMilliseconds": "0", **options}))
+    return RocketmqStreamReader(ReadOptions.of({"path": str(store), "pollMilliseconds": "0", **options}))
 
 
 def _rows(reader: RocketmqStreamReader, start: Offset, end: Offset) -> list[int]:

@@ -17,8 +17,8 @@ from jobs.store.queue_ends import look
 from jobs.store.queue_files import StoredQueue, first_unwritten, stored_queues
 from jobs.store.store import Store, list_store
 from jobs.store.workers import OneByOne
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.release import NEWEST
 from rmq_formats.store import name_of_offset
 from tests.golden import StoreOf

@@ -26,7 +26,7 @@ from jobs.store.ranges import Range
 from jobs.store.spark_workers import seen_by_executors, unseen
 from jobs.store.store import list_store
 from jobs.store.workers import InProcessWorkers
-from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment, log_of, placed
@@ -98,12 +98,12 @@ def test_a_page_without_a_checksum_is_read_again_too(tmp_path: Path, page: int) 
 
     reader = RangeReader(Range(str(tmp_path / f"{0:020d}"), 0, _SIZE, 0, _SIZE, sync=False, final=False))
     with filled_late(page * _PAGE, (page + 1) * _PAGE):
-        seen = [_bytes_of(item) for item in reader.pieces() if isinstance(item, Records)]
+        seen = [_bytes_of(item) for item in reader.pieces() if isinstance(item, RawRecords)]
 
     assert raw == b"".join(seen)
 
 
-def _bytes_of(records: Records) -> bytes:
+def _bytes_of(records: RawRecords) -> bytes:
     return records.buffer[int(records.positions[0]) : int(records.positions[-1]) + int(records.sizes[-1])].tobytes()
 
 

@@ -16,8 +16,8 @@ from jobs.store.rocksdb import open_database
 from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
+from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import QueueKind, QueueName
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.rocksdb.layout import UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
 from rmq_formats.store import name_of_offset

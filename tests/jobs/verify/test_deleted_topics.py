@@ -15,14 +15,14 @@ from jobs.products.index.settings import Wanted
 from jobs.query.source import silent
 from jobs.repair.run import RepairRequest, RepairSummary, repair
 from jobs.store.store import list_store
-from jobs.store.topics import Fate, topic_table, topics_in
+from jobs.store.topics import Fate, topic_evidence, topics_in
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
+from rmq_formats.consumequeue.dispatch import decode_unit
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import decode_unit
 from rmq_formats.store import name_of_offset
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED, a_record
@@ -297,7 +297,7 @@ def test_a_table_that_the_lake_recorded_tells_of_a_topic_that_was_created_again(
     change_table(restarted, time + 3)
 
     def fate(*recorded: bytes) -> Fate:
-        return topic_table(list_store(str(restarted)), topics_in(recorded)).fate_of_earlier("T1", time)
+        return topic_evidence(list_store(str(restarted)), topics_in(recorded)).fate_of_earlier("T1", time)
 
     assert fate() is Fate.UNDECIDED
     assert fate(data) is Fate.DELETED

@@ -11,8 +11,8 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict, verdict_lines
 from rmq_formats.commitlog.record import decode_record, encode_record
+from rmq_formats.consumequeue.dispatch import decode_unit
 from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
-from rmq_formats.consumequeue.unit import decode_unit
 from tests.golden import StoreOf
 from tests.support.commands import overwrite
 

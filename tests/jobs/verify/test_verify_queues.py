@@ -20,8 +20,8 @@ from jobs.verify.queues import compare_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import encode_record
+from rmq_formats.consumequeue.dispatch import QueueRules, decode_unit, walk_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
-from rmq_formats.consumequeue.unit import QueueRules, decode_unit, walk_units
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record

@@ -1,10 +1,10 @@
 """
-A look before a run: whether there is surely nothing to do, or little. It needs neither a JVM nor a compiler.
+A check before a run: whether there is surely nothing to do, or little. It needs neither a JVM nor a compiler.
 
 The newest manifest of the store says where the log ended. If those bytes are still there and still lead to that place,
 if nothing is written after it, if queues and index were taken up to it by the same choice, and if every table has the
 runs that it should have, a run would do nothing. Whatever is not certain is the run's to find out, errors included;
-the look writes nothing.
+the check writes nothing.
 """
 
 import json
@@ -50,7 +50,7 @@ _DOUBTS = (
 )  # fmt: skip
 
 
-class Look:
+class PreRunCheck:
     """A store and its lake as they are before a run; each is listed once."""
 
     def __init__(self, request: IngestRequest) -> None:

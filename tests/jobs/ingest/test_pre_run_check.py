@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from jobs.command.cli import main
 from jobs.console.result import ExitCode
-from jobs.ingest.look import Look
+from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
@@ -63,7 +63,7 @@ def taken(first: Taken, tmp_path: Path) -> Taken:
     """Give a copy in which there is nothing to do as long as nobody changes it."""
     shutil.copytree(first.lake, tmp_path / "lake")
     copied = Taken(tmp_path, first.broker.copied(tmp_path / "store"), first.placed)
-    assert Look(copied.request).nothing_new() is not None
+    assert PreRunCheck(copied.request).nothing_new() is not None
     return copied
 
 
@@ -71,7 +71,7 @@ def taken(first: Taken, tmp_path: Path) -> Taken:
 def test_a_look_at_a_real_store_says_what_a_run_says(golden: StoreOf, tmp_path: Path, name: str) -> None:
     request = request_of(name, golden(name), tmp_path)
     ingest(request, OneByOne())
-    seen = Look(request).nothing_new()
+    seen = PreRunCheck(request).nothing_new()
 
     assert seen is not None
     assert said(seen) == said(ingest(request, OneByOne()))
@@ -80,7 +80,7 @@ def test_a_look_at_a_real_store_says_what_a_run_says(golden: StoreOf, tmp_path: 
 def test_a_sealed_log_without_a_next_file_has_nothing_new(taken: Taken) -> None:
     taken.broker.seal()
     taken.run()
-    seen = Look(taken.request).nothing_new()
+    seen = PreRunCheck(taken.request).nothing_new()
 
     assert seen is not None
     assert said(seen) == taken.run()
@@ -141,7 +141,7 @@ CHANGES: dict[str, Callable[[Taken], object]] = {
 def test_whatever_changed_is_left_to_a_run(taken: Taken, change: str) -> None:
     CHANGES[change](taken)
 
-    assert Look(taken.request).nothing_new() is None
+    assert PreRunCheck(taken.request).nothing_new() is None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_whatever_changed_is_left_to_a_run(taken: Taken, change: str) -> None:
     ids=str,
 )
 def test_whoever_asks_for_something_else_gets_a_run(taken: Taken, asked: dict[str, Any]) -> None:
-    assert Look(replace(taken.request, **asked)).nothing_new() is None
+    assert PreRunCheck(replace(taken.request, **asked)).nothing_new() is None
 
 
 def test_a_table_that_is_asked_for_the_first_time_is_left_to_a_run(tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_a_table_that_is_asked_for_the_first_time_is_left_to_a_run(tmp_path: Pat
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"), tables=frozenset({"messages"}))
     ingest(request, OneByOne())
 
-    assert Look(request).nothing_new() is not None
-    assert Look(replace(request, tables=frozenset({"index"}))).nothing_new() is None
+    assert PreRunCheck(request).nothing_new() is not None
+    assert PreRunCheck(replace(request, tables=frozenset({"index"}))).nothing_new() is None
 
 
 def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) 
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"))
     ingest(request, OneByOne())
 
-    assert Look(request).nothing_new() is None
+    assert PreRunCheck(request).nothing_new() is None
 
 
 def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,21 +194,21 @@ def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys
 
 def test_the_size_of_what_is_new_is_known_before_a_run(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     new = replace(taken.request, lake=str(taken.lake.parent / "new"))
-    sizes = [Look(one).new_size() or 0 for one in (taken.request, new)]
+    sizes = [PreRunCheck(one).new_size() or 0 for one in (taken.request, new)]
     assert sizes[0] < SEGMENT_SIZE < sizes[1] <= 2 * taken.broker.offset
 
-    monkeypatch.setattr("jobs.ingest.look._MOST_QUEUE_FILES", 1)
-    assert Look(taken.request).new_size() is None
+    monkeypatch.setattr("jobs.ingest.pre_run_check._MOST_QUEUE_FILES", 1)
+    assert PreRunCheck(taken.request).new_size() is None
 
 
 def test_what_a_look_cannot_tell_has_no_size(taken: Taken) -> None:
     elsewhere = [replace(taken.request, lake="s3a://bucket/lake"), replace(taken.request, store=str(taken.lake))]
-    assert [None, None] == [Look(one).new_size() for one in elsewhere]
+    assert [None, None] == [PreRunCheck(one).new_size() for one in elsewhere]
 
 
 def test_what_cannot_be_read_makes_no_run_larger_than_its_log(taken: Taken) -> None:
     (taken.lake / "_manifests" / ".being-created").touch()
-    assert Look(taken.request).new_size() == taken.request.listed().log_size
+    assert PreRunCheck(taken.request).new_size() == taken.request.listed().log_size
 
 
 def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
@@ -231,4 +231,4 @@ def test_a_manifest_that_somebody_has_changed_is_left_to_a_run(taken: Taken) -> 
     (manifest,) = (taken.lake / "_manifests").iterdir()
     for text in ("[" * 100_000, json.dumps({**json.loads(manifest.read_text()), "state": {"tables": [1]}})):
         manifest.write_text(text)
-        assert Look(taken.request).nothing_new() is None
+        assert PreRunCheck(taken.request).nothing_new() is None

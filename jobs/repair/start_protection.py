@@ -23,8 +23,8 @@ from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import Cut, StartOutcome
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.commitlog.record import LostMessage, bridge, closed
+from rmq_formats.consumequeue.dispatch import PRE_BLANK, QueueKind, Unit
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.unit import PRE_BLANK, QueueKind, Unit
 from rmq_formats.release import Release
 
 
@@ -61,7 +61,7 @@ def _possible_cut(found: Verdict, after: StartOutcome) -> Cut | None:
     return after.may_cut if is_refused and after.may_cut is not None and after.may_cut.messages else None
 
 
-class LostUnit(NamedTuple):
+class UnitOfLostMessage(NamedTuple):
     """A unit of a queue that leads to a lost message."""
 
     message: LostMessage
@@ -75,7 +75,7 @@ class Hole(NamedTuple):
 
     segment: Segment
     place: BadPlace
-    units: tuple[LostUnit, ...]
+    units: tuple[UnitOfLostMessage, ...]
 
 
 def find_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
@@ -91,7 +91,7 @@ def find_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
     queues = [
         queue for queue in queues_of_files(store.queue_files, store.storage) if queue.name.kind is QueueKind.PLAIN
     ]
-    units: list[list[LostUnit]] = [[] for _ in places]
+    units: list[list[UnitOfLostMessage]] = [[] for _ in places]
     for queue in queues:
         end = queue.written_end()
         last = queue.unit(end - 1) if end > queue.start else None
@@ -181,7 +181,7 @@ def _is_in(unit: Unit, place: BadPlace) -> bool:
     return place.offset <= unit.physical_offset and unit.physical_offset + unit.size <= place.end
 
 
-def _lost(queue: StoredQueue, end: int, place: BadPlace, *, is_skipped: bool) -> Iterator[LostUnit]:
+def _lost(queue: StoredQueue, end: int, place: BadPlace, *, is_skipped: bool) -> Iterator[UnitOfLostMessage]:
     """Yield the units of a queue, which ascend and reach to *end*, that lead into a place."""
     for position in range(queue.first_from(place.offset, end), end):
         unit = queue.unit(position)
@@ -192,4 +192,4 @@ def _lost(queue: StoredQueue, end: int, place: BadPlace, *, is_skipped: bool) ->
         at = position * queue.unit_size
         file = next(one for one in reversed(queue.files) if one.base_offset <= at)
         path = f"{name.path}/{file.location.rpartition('/')[2]}"
-        yield LostUnit(message, path, at - file.base_offset, is_skipped)
+        yield UnitOfLostMessage(message, path, at - file.base_offset, is_skipped)
