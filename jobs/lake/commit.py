@@ -118,10 +118,11 @@ def failing_as_files_do(lake: Lake, location: str, done: str) -> Iterator[None]:
 
 def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     """Return the newest snapshot of a table, which is made, or gets the columns that are new, when it lacks them."""
+    location = lake.locate(table.name)
     existing = own_table(lake, table.name)
     if existing is not None:
-        return _with_new_columns(existing, table)
-    location = lake.locate(table.name)
+        with failing_as_files_do(lake, location, "written"):
+            return _with_new_columns(existing, table)
 
     def create() -> DeltaTable:
         return DeltaTable.create(
@@ -135,7 +136,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
             raise_if_key_not_exists=False,
         )
 
-    with suppress(CommitFailedError):  # another process makes it at this moment
+    with failing_as_files_do(lake, location, "written"), suppress(CommitFailedError):  # another process makes it now
         persistently(create)
     return _opened(lake, table.name)
 

@@ -417,6 +417,7 @@ def tried(folder: Path, first: int, count: int, verb: str = "") -> dict[str, Any
         (57, 1, "optimize", 0),  # whose commit cannot be linked
         pytest.param(55, 1, "optimize {lake} --", 0, marks=pytest.mark.slow),  # whose listing of a table fails
         pytest.param(0, 25, "verify {bad} --findings-lake", 0, marks=pytest.mark.slow),
+        pytest.param(1346, 1, "", 0, marks=pytest.mark.slow),  # whose log of a new table cannot be read
         pytest.param(94, 1, "restore", 0, marks=pytest.mark.slow),  # that cannot delete a scratch file
         pytest.param(500, 40, "ingest", 20, marks=pytest.mark.slow),
         pytest.param(0, 40, "browse", 20, marks=pytest.mark.slow),
