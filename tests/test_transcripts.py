@@ -4,8 +4,8 @@ What users see: commands with their output and exit code, in `tests/transcripts`
 A page names its store in the first line; a later line may name another one, in an empty folder. `pytest
 tests/test_transcripts.py --record` writes what the commands print now; the difference in git is what a user would
 notice. Besides programs, a page has commands of its own: `fresh` has the store as it was, `poke FILE POSITION HEX`
-overwrites bytes, `bytes FILE POSITION COUNT` prints some, and `findings` keeps of a report what is wrong, and the
-verdict.
+overwrites bytes, `flip FILE POSITION BITS` changes bits of one, `bytes FILE POSITION COUNT` prints some, and `findings`
+keeps of a report what is wrong, and the verdict.
 """
 
 import re
@@ -27,6 +27,7 @@ _PROGRAM = re.compile(r"rmq-lake ((?:[^|<>;&]|'[^']*'|\"[^\"]*\")*)(?:\| *(.*))?
 _SHELL = """
 fresh() { rm -rf -- * && cp -r "$PRISTINE"/* .; }
 poke() { printf "$(sed 's/../\\\\x&/g' <<< "$3")" | dd of="$1" seek="$2" bs=1 conv=notrunc status=none; }
+flip() { poke "$1" "$2" "$(printf %02x $((0x$(bytes "$1" "$2" 1) ^ $3)))"; }
 bytes() { od -An -v -tx1 -j "$2" -N "$3" "$1" | tr -d ' \\n'; }
 findings() { grep -E '^ {4}(rmq-lake|mv) |^ +[0-9]+\\. |^  (GAP|DAMAGE|CONTRADICTION|LOOK|NOT [A-Z]+) |^●|^[a-z-]+: '; }
 """
@@ -34,6 +35,7 @@ _VOLATILE = (  # what differs from run to run, and what stands for it
     (re.compile(r"\(user \d+, group \d+\)"), "(user UID, group GID)"),
     (re.compile(r"^rmq-lake: compiling .*\n|(?<= s) \([^()]* of them compiling, once\)", re.MULTILINE), ""),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "UUID"),
+    (re.compile(r"(?<=\.replaced-)\d{8}T\d{6}-[0-9a-f]{8}"), "TIME"),
     (re.compile(r"\b\d+(?:\.\d+)? (?:[KMG]i?B/s|ms|s)\b|\b\d+ min \d+ s\b"), "TIME"),
 )
 _MOMENT = re.compile(r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:\d\d)?")

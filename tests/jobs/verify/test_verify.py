@@ -1,7 +1,9 @@
 """The whole verification, but for what its transcripts show."""
 
+import json
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from socket import gethostname
@@ -9,19 +11,84 @@ from socket import gethostname
 import pytest
 
 from jobs.console.result import Severity
+from jobs.inspect.inspection import inspect_store
+from jobs.lake.findings import INDEX, LOG, QUEUES
 from jobs.products.index.explanation import Verdict as IndexVerdict
 from jobs.products.queues.differences import DifferenceKind
+from jobs.query.source import silent
+from jobs.repair.run import RepairRequest, repair
 from jobs.storage.scratch import scratch_beside, scratch_for
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
+from jobs.verify.verdict import Verdict
+from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf, golden_stores
-from tests.support.commands import Run
+from tests.rmq_formats.builders import STORED, a_record
+from tests.support.broker import Broker
+from tests.support.commands import Run, overwrite
+from tests.support.lakes import files, ingest_store, rows_of
 from tests.support.meanwhile import Meanwhile
+
+
+def verified(store: Path) -> Verdict:
+    return verify(VerifyRequest(str(store)), OneByOne())
 
 
 @pytest.mark.parametrize("name", golden_stores("expired"))
 def test_a_log_that_retention_cut_has_lost_nothing(golden: StoreOf, name: str) -> None:
-    assert verify(VerifyRequest(str(golden(name))), OneByOne()).severity is Severity.HEALTHY
+    assert verified(golden(name)).severity is Severity.HEALTHY
+
+
+def test_every_message_that_the_broker_sent_is_in_the_tier_with_its_unit(place: Path, tier: Path) -> None:
+    queues = json.loads((place / "EXPECT.json").read_text())["beforeStop"]["queues"]
+    parts = verified(tier).parts
+
+    assert sum(len(queue["units"]) for queue in queues.values()) == parts[QUEUES].numbers["matched"]
+    assert parts[LOG].numbers["records"] * 3 == parts[INDEX].numbers["keys"]
+
+
+def test_findings_of_a_tier_are_kept_in_a_lake_as_those_of_a_store(tier: Path, tmp_path: Path, run: Run) -> None:
+    summary = ingest_store(tier, tmp_path / "lake")
+    overwrite(files(tier, "Orders/0")[1], 120, b"?")
+    run("verify", tier, "--findings-lake", tmp_path / "lake")
+    (row,) = rows_of(tmp_path / "lake", "findings", "kind")
+
+    assert ("b0", summary.store_id, "wrong_body_crc") == (row["broker"], row["store_id"], row["kind"])
+
+
+def test_a_table_of_topics_that_cannot_be_read_here_leaves_queues_not_verified(
+    situation: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A healthy store of 5.5.1 with its configuration in RocksDB, and the extra that reads it not installed."""
+    store = Path(shutil.copytree(situation("b551-configv2") / "store", tmp_path / "store"))
+    assert verified(store).severity is Severity.HEALTHY
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    queues = verified(store).parts[QUEUES]
+
+    assert (queues.findings, queues.severity) == ([], Severity.NOT_VERIFIED)
+    assert "rocketmq-lake[rocksdb]" in " ".join(queues.doubts)
+    assert ingest_store(store, tmp_path / "lake").contradictions == 0
+    assert not repair(RepairRequest(str(store), tmp_path / "repair"), OneByOne()).plan
+
+
+def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path: Path) -> None:
+    """A broker's own segments are of 1 GiB: a small log is one, whose first records may be of other queues."""
+    broker = Broker(tmp_path / "store", segment_size=1 << 20, dispatches=True)
+    for topic, count in (("Bills", 400), ("Orders", 20), ("Bills", 20)):
+        broker.append(
+            a_record(bytes(200), topic=topic, properties={"TAGS": "TagA"}, store_timestamp=STORED + number)
+            for number in range(count)
+        )
+    (broker.root / "abort").unlink()
+    (broker.root / "config").mkdir()
+    table = {"topicConfigTable": {"Bills": {}, "Orders": {}}, "dataVersion": {"timestamp": STORED - 1, "counter": 2}}
+    (broker.root / "config" / "topics.json").write_text(json.dumps(table))
+    shutil.rmtree(broker.root / "consumequeue" / "Orders")
+    problems = inspect_store(str(broker.root), (), BrokerConf(), deep=False, progress=silent).problems
+
+    assert [(problem.severity, problem.file) for problem in problems if problem.severity.is_alarm] == [
+        (Severity.GAP, "consumequeue/Orders/0")
+    ]
 
 
 ROOT = Path(__file__).parents[3]

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from jobs.lake.findings import Finding
 from jobs.products.queues.join import join
 from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.store.queue_files import stored_queues
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import OUT_OF_SEQUENCE, PartReport
-from jobs.verify.queues import compare_queues
+from jobs.verify.queues import _is_stored, compare_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import encode_record
@@ -161,6 +162,18 @@ def test_a_changed_record_without_a_unit_breaks_a_sequence(
     assert first.cause.startswith("undecided")
 
 
+def test_a_unit_that_is_written_meanwhile_ends_no_sequence(store: Store) -> None:
+    """Also that of a queue's first number that is left, and none before it, which no file holds."""
+    store.file(T1, 0)[0].unlink()
+    (queue,) = (one for one in stored_queues(list_store(str(store.root))) if one.name.path == T1)
+    first, last = (decode_unit(store.unit(T1, position)).physical_offset for position in (10, 25))
+
+    assert (queue.start, queue.capacity) == (10, 30)
+    assert _is_stored(queue, 10, first)
+    assert _is_stored(queue, 25, last)
+    assert not any(_is_stored(queue, position, first) for position in (9, 11, 30))
+
+
 def test_records_after_lost_ones_break_no_sequence(store: Store) -> None:
     """The log has lost the records between, and says so."""
     killed(store.root, damage_record_of(store, 20))
@@ -279,12 +292,9 @@ def places(found: list[Finding]) -> list[tuple[str, str, int]]:
     return [(finding.kind, Path(finding.file).name, finding.times) for finding in found]
 
 
-def test_a_healthy_queue_has_no_finding(store_of_one_queue: Path) -> None:
-    assert findings(store_of_one_queue) == []
-
-
 @pytest.mark.parametrize("lost", [range(1), range(9), range(3, 6), range(9, 10)], ids=str)
 def test_lost_files_that_follow_each_other_are_one_finding(store_of_one_queue: Path, lost: range) -> None:
+    assert findings(store_of_one_queue) == []
     for number in lost:
         file_of(store_of_one_queue, number).unlink()
 
