@@ -1,22 +1,20 @@
 """What was excluded is nowhere in the lake: not a body, key, property or tag, in whatever form the broker stored it."""
 
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.console.result import ExitCode
-from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
-from jobs.store.selection import Selection, TopicsError
+from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, type_lake
@@ -26,8 +24,7 @@ from rmq_formats.trace import FIELD_END, LINE_END
 from tests.rmq_formats.builders import STORED, a_record
 from tests.sampling import some_often
 from tests.support.broker import Broker
-from tests.support.commands import Run
-from tests.support.lakes import ingest_store, leftovers, rows_of
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.stores import flip
 
 CANARY = "canary"
@@ -59,106 +56,50 @@ class _Drawn:
         form = self.random.choice(_FORMS)
         self._number += 1
         text = f"{CANARY if is_secret else 'fine'}-{self._number}"
-        properties = {
-            "KEYS": f"{text}-k1 {text}-k2",
-            "TAGS": f"{text}-tag",
-            "UNIQ_KEY": f"{text}-id",
-            text: f"{text}-p",
-        }
-        body, sys_flag = f"{text}-body".encode() * self.random.choice((1, 30)), 0
-        if self.random.random() < 0.3:
-            body, sys_flag = zlib.compress(body), COMPRESSED
-        topic, more, body, sys_flag = form(own, text, body, sys_flag)
-        if not is_secret and form not in _UNPROVEN:
-            self.fine.append(properties["UNIQ_KEY"])
-        stored = STORED + self._number
+        names = {"KEYS": f"{text}-k1 {text}-k2", "TAGS": f"{text}-tag", "UNIQ_KEY": f"{text}-id", text: f"{text}-p"}
+        line = FIELD_END.join(form.trace).format(own=own, text=text, stored=STORED) + LINE_END
+        body = line.encode() if form.trace else f"{text}-body".encode() * self.random.choice((1, 30))
+        is_packed = self.random.random() < 0.3
+        if not is_secret and not form.is_unproven:
+            self.fine.append(names["UNIQ_KEY"])
         return a_record(
-            body, topic=topic, properties=properties | more, sys_flag=sys_flag, queue_id=0, store_timestamp=stored
+            zlib.compress(body) if is_packed else body,
+            topic=form.topic.format(own=own),
+            properties=names | {name: value.format(own=own) for name, value in form.properties.items()},
+            sys_flag=COMPRESSED * is_packed | form.sys_flag,
+            queue_id=0,
+            store_timestamp=STORED + self._number,
         )
 
 
-_Form = tuple[str, dict[str, str], bytes, int]
+class _Form(NamedTuple):
+    """What a broker makes of a message of the topic {own}."""
+
+    topic: str = "{own}"
+    properties: Mapping[str, str] = {}
+    sys_flag: int = 0
+    trace: tuple[str, ...] = ()
+    is_unproven: bool = False  # nothing tells that the message is of a topic that is not excluded
 
 
-def _own(topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return topic, {}, body, sys_flag
-
-
-def _delayed(topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return "SCHEDULE_TOPIC_XXXX", {"REAL_TOPIC": topic, "REAL_QID": "0", "DELAY": "3"}, body, sys_flag
-
-
-def _delivered(topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return topic, {"REAL_TOPIC": topic, "REAL_QID": "0", "DELAY": "3"}, body, sys_flag
-
-
-def _half(topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return "RMQ_SYS_TRANS_HALF_TOPIC", {"REAL_TOPIC": topic, "REAL_QID": "0", "TRAN_MSG": "true"}, body, sys_flag
-
-
-def _expired_half(topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return "TRANS_CHECK_MAX_TIME_TOPIC", {"REAL_TOPIC": topic, "TRAN_MSG": "true"}, body, sys_flag
-
-
-def _timed(topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return "rmq_sys_wheel_timer", {"REAL_TOPIC": topic, "TIMER_OUT_MS": str(STORED)}, body, sys_flag
-
-
-def _retried(topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return "%RETRY%group", {"RETRY_TOPIC": topic, "ORIGIN_MESSAGE_ID": "0"}, body, sys_flag
-
-
-def _waiting_retry(topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return "SCHEDULE_TOPIC_XXXX", {"REAL_TOPIC": "%RETRY%group", "RETRY_TOPIC": topic, "DELAY": "3"}, body, sys_flag
-
-
-def _popped(topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return f"%RETRY%group_{topic}", {"1ST_POP_TIME": str(STORED)}, body, sys_flag
-
-
-def _dead(topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return "%DLQ%group", {"RETRY_TOPIC": topic, "DLQ_ORIGIN_TOPIC": topic}, body, sys_flag
-
-
-def _batched(topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return topic, {"INNER_NUM": "2"}, body, sys_flag | INNER_BATCH
-
-
-def _traced(topic: str, text: str, body: bytes, sys_flag: int) -> _Form:
-    fields = (
-        "Pub",
-        str(STORED),
-        "r",
-        "g",
-        topic,
-        f"{text}-id",
-        f"{text}-tag",
-        f"{text}-k",
-        "h",
-        "4",
-        "1",
-        "0",
-        "m",
-        "true",
-    )
-    body = (FIELD_END.join(fields) + LINE_END).encode()
-    return "RMQ_SYS_TRACE_TOPIC", {}, zlib.compress(body) if sys_flag else body, sys_flag
-
-
-def _consumption(_topic: str, text: str, body: bytes, sys_flag: int) -> _Form:
-    fields = ("SubBefore", str(STORED), "r", "g", "request", f"{text}-id", "0", f"{text}-k")
-    body = (FIELD_END.join(fields) + LINE_END).encode()
-    return "RMQ_SYS_TRACE_TOPIC", {}, zlib.compress(body) if sys_flag else body, sys_flag
-
-
-def _retried_without_origin(_topic: str, _text: str, body: bytes, sys_flag: int) -> _Form:
-    return "%RETRY%group_of_old", {}, body, sys_flag
-
-
-_UNPROVEN = (_consumption, _retried_without_origin, _dead)  # `%DLQ%*` is among the patterns
-_FORMS: tuple[Callable[[str, str, bytes, int], _Form], ...] = (
-    *(_own, _own, _delayed, _delivered, _half, _expired_half, _timed, _retried, _waiting_retry, _popped, _dead),
-    *(_batched, _traced, _consumption, _retried_without_origin),
+_DELAYED = {"REAL_TOPIC": "{own}", "REAL_QID": "0", "DELAY": "3"}
+_TRACE = "RMQ_SYS_TRACE_TOPIC"
+_SENT = (
+    *("Pub", "{stored}", "r", "g", "{own}", "{text}-id", "{text}-tag", "{text}-k"),
+    *("h", "4", "1", "0", "m", "true"),
+)
+_FORMS = (
+    *(_Form(), _Form(), _Form("SCHEDULE_TOPIC_XXXX", _DELAYED), _Form(properties=_DELAYED)),
+    _Form("RMQ_SYS_TRANS_HALF_TOPIC", {"REAL_TOPIC": "{own}", "REAL_QID": "0", "TRAN_MSG": "true"}),
+    _Form("TRANS_CHECK_MAX_TIME_TOPIC", {"REAL_TOPIC": "{own}", "TRAN_MSG": "true"}),
+    _Form("rmq_sys_wheel_timer", {"REAL_TOPIC": "{own}", "TIMER_OUT_MS": str(STORED)}),
+    _Form("%RETRY%group", {"RETRY_TOPIC": "{own}", "ORIGIN_MESSAGE_ID": "0"}),
+    _Form("SCHEDULE_TOPIC_XXXX", {"REAL_TOPIC": "%RETRY%group", "RETRY_TOPIC": "{own}", "DELAY": "3"}),
+    _Form("%RETRY%group_{own}", {"1ST_POP_TIME": str(STORED)}),
+    _Form("%DLQ%group", {"RETRY_TOPIC": "{own}", "DLQ_ORIGIN_TOPIC": "{own}"}, is_unproven=True),  # of a pattern
+    *(_Form(properties={"INNER_NUM": "2"}, sys_flag=INNER_BATCH), _Form(_TRACE, trace=_SENT)),
+    _Form(_TRACE, trace=("SubBefore", "{stored}", "r", "g", "request", "{text}-id", "0", "{text}-k"), is_unproven=True),
+    _Form("%RETRY%group_of_old", is_unproven=True),
 )
 
 
@@ -251,22 +192,6 @@ def _taken(store: Path, **asked: object) -> Summary:
     return ingest(IngestRequest(str(store), str(store.parent / "lake"), "b", **asked), OneByOne())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "selection", [Selection(topics=("orders",)), Selection(exclude_topics=("Secrets",)), Selection(("Orders", "x"))]
-)
-def test_a_pattern_that_matches_no_topic_of_the_log_ends_the_run_before_anything_is_committed(
-    selection: Selection, store: Path
-) -> None:
-    """Else the lake could never have these messages, or would have those that nobody wants there."""
-    with pytest.raises(TopicsError, match="no topic of this log matches"):
-        _taken(store, selection=selection)
-
-    assert [] == rows_of(store.parent / "lake")
-    assert [] == rows_of(store.parent / "lake", "runs", "time")
-    assert leftovers(store.parent / "lake") == []
-    assert 3 == _taken(store).messages
-
-
 def test_a_topic_that_only_the_log_has_is_one_of_the_log(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")  # without queues or configuration
     broker.append([a_record(topic="Orders")] * 30 + [a_record(topic="Deleted")] * 3)
@@ -274,50 +199,3 @@ def test_a_topic_that_only_the_log_has_is_one_of_the_log(tmp_path: Path) -> None
     summary = _taken(broker.root, selection=Selection(exclude_topics=("Deleted",)), step_bytes=500)
 
     assert 30 == summary.messages
-
-
-def test_a_choice_of_topics_holds_for_later_runs(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
-    broker.append([a_record(topic="Orders"), a_record(topic="Secret")] * 3)
-    chosen = _taken(broker.root, selection=Selection(exclude_topics=("Secret",)))
-    broker.append([a_record(topic="Secret"), a_record(topic="Orders")])
-    later = _taken(broker.root)
-    request = IngestRequest(str(broker.root), str(tmp_path / "lake"), "b")
-
-    assert ("--exclude-topics Secret", "--exclude-topics Secret") == (chosen.topics, later.topics)
-    assert ["Orders"] * 4 == [row["topic"] for row in rows_of(tmp_path / "lake")]
-    nothing = PreRunCheck(request).nothing_new()
-    assert nothing is not None
-    assert "--exclude-topics Secret" == nothing.topics
-    assert PreRunCheck(replace(request, selection=Selection(topics=("Orders",)))).nothing_new() is None
-
-
-def test_a_change_of_topics_is_kept_where_nothing_is_new(store: Path) -> None:
-    """Else the next run would not know of it."""
-    _taken(store)
-    _taken(store, selection=Selection(exclude_topics=("Secret",)), change_topics=True)
-
-    assert "--exclude-topics Secret" == _taken(store).topics
-
-
-def test_several_topics_are_given_with_commas_or_by_several_options(store: Path, run: Run) -> None:
-    lake = store.parent / "lake"
-    done = run("ingest", store, "--lake", lake, "--exclude-topics", "Secret,TBW102", "--exclude-topics", "%DLQ%*")
-
-    assert "  topics: --exclude-topics Secret,TBW102,%DLQ%*" in done.out
-    assert {"Orders"} == {row["topic"] for row in rows_of(lake)}
-    wrong = run("ingest", store, "--lake", lake, "--topics", "Orders")
-    assert ExitCode.USAGE == wrong.code
-    assert "--change-topics" in wrong.err
-
-
-def test_other_topics_are_taken_only_by_a_change_on_purpose(store: Path) -> None:
-    _taken(store, selection=Selection(exclude_topics=("Secret",)))
-
-    with pytest.raises(TopicsError, match="--change-topics"):
-        _taken(store, selection=Selection(topics=("Orders",)))
-    changed = _taken(store, change_topics=True)
-
-    assert any("until now they took --exclude-topics Secret" in note for note in changed.notes)
-    assert "" == changed.topics
-    assert ["earlier runs took some topics only" in note for note in _taken(store).notes] == [True]

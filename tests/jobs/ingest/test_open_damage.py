@@ -22,7 +22,6 @@ from jobs.ingest.run import ingest
 from jobs.lake.compaction import MANY
 from jobs.lake.findings import OpenDamage
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Manifest
 from jobs.report.metrics import write_metrics
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.ranges import Range, plan_ranges
@@ -45,35 +44,6 @@ def damaged(tmp_path: Path) -> Broker:
     broker.append(some_records(3, seed=2))
     flip(broker.root / "commitlog" / f"{0:020}", hit.physical_offset + 90)
     return broker
-
-
-def test_damage_is_said_by_every_run_until_it_is_acknowledged(damaged: Broker) -> None:
-    """A retry would make the scheduler green."""
-    found = ingest_beside(damaged.root)
-    again = ingest_beside(damaged.root)
-    damaged.append(some_records(2, seed=3))
-    later = ingest_beside(damaged.root)
-
-    assert [ExitCode.DAMAGE] * 3 == [one.exit_code for one in (found, again, later)]
-    assert [(1, 1), (0, 1), (0, 1)] == [(one.quarantined, one.open.quarantined) for one in (found, again, later)]
-    assert 1 == later.open.since_run
-    assert any("OPEN since run 1: 1 damaged places in quarantine" in line for line in again.lines())
-
-
-def test_what_is_acknowledged_is_said_no_more(damaged: Broker) -> None:
-    ingest_beside(damaged.root)
-    done = ingest_beside(damaged.root, acknowledge=True)
-
-    assert (ExitCode.CLEAN, OpenDamage()) == (done.exit_code, done.open)
-    assert ExitCode.CLEAN == ingest_beside(damaged.root).exit_code
-
-
-def test_a_run_does_not_acknowledge_what_it_finds_itself(damaged: Broker) -> None:
-    """Nobody has seen it yet."""
-    found = ingest_beside(damaged.root, acknowledge=True, step_bytes=1000)
-
-    assert (ExitCode.DAMAGE, 1) == (found.exit_code, found.open.quarantined)
-    assert ExitCode.DAMAGE == ingest_beside(damaged.root).exit_code
 
 
 def test_a_look_before_a_run_says_it_and_leaves_an_acknowledgement_to_the_run(damaged: Broker) -> None:
@@ -110,18 +80,6 @@ def test_a_gap_is_counted_once_however_often_it_is_met() -> None:
     assert (1, 1) == (twice.gap_count, twice.since_run)
 
 
-def test_a_note_is_no_severity() -> None:
-    """A configuration that cannot be read does not wake anybody every five minutes."""
-    assert Severity.NOT_VERIFIED is Summary("/store", "/lake", "b", notes=["something"]).severity
-
-
-def test_the_option_is_one_of_the_command(damaged: Broker, run: Run) -> None:
-    line = ("ingest", damaged.root, "--lake", damaged.root.parent / "lake", "--json")
-
-    codes = [run(*line, *more).code for more in ((), (), ("--acknowledge",), ())]
-    assert [ExitCode.DAMAGE, ExitCode.DAMAGE, ExitCode.CLEAN, ExitCode.CLEAN] == codes
-
-
 def test_an_error_of_the_upkeep_is_a_note_of_a_run_that_is_done_and_names_the_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,13 +101,6 @@ def test_an_error_of_the_upkeep_is_a_note_of_a_run_that_is_done_and_names_the_fi
     newest = max((tmp_path / "lake" / "messages").glob(f"*-{MANY}-*.parquet"))
     assert newest.exists()
     assert placed[-1].end_offset <= SEGMENT_SIZE
-
-
-def test_a_manifest_keeps_what_is_open(damaged: Broker) -> None:
-    ingest_beside(damaged.root)
-    (path,) = (damaged.root.parent / "lake" / "_manifests").iterdir()
-
-    assert 1 == Manifest.from_json(path.read_bytes()).state["open"]["quarantined"]  # type: ignore[index]
 
 
 def test_the_time_of_the_newest_message_is_known_where_nothing_is_new(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
@@ -16,15 +15,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.command.cli import main
-from jobs.console.amounts import size_text
-from jobs.console.result import ExitCode, RequestError
+from jobs.console.result import ExitCode
 from jobs.lake.catalog import CatalogKind, statements
 from jobs.lake.lake import Lake, views
 from jobs.lake.tables import MESSAGES, TABLES
 from tests.golden import SITUATIONS, StoreOf, release_of
 from tests.support.broker import Broker, some_records
-from tests.support.commands import Run, state_of
-from tests.support.lakes import ingest_store, raw_rows
+from tests.support.lakes import ingest_store
 from tests.support.recipes import RECIPES, TEXT, Recipe, make_recipe_data, show_tables
 from tests.support.scenes import ROOT
 
@@ -94,12 +91,6 @@ def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Pat
 
     assert known == StructType.fromDDL(columns[1])
     assert text.endswith(f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION 'file://{lake}/messages'")
-
-
-@pytest.mark.parametrize("kind", [CatalogKind.GLUE, CatalogKind.UNITY])
-def test_a_catalog_in_a_cloud_knows_no_path_of_this_machine(kind: CatalogKind, lake: Path) -> None:
-    with pytest.raises(RequestError, match="s3a://"):
-        list(statements(Lake(str(lake)), kind, "brokers"))
 
 
 _IN_BUCKET = {
@@ -291,36 +282,3 @@ def test_transactions_that_were_never_committed_are_those_of_the_view(
     found = {row.uniq_key for row in own_session.sql(recipe_with("never committed").text).collect()}
     assert found
     assert found == {row.uniq_key for row in states.collect()}
-
-
-def _planned(tables: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
-    return [(table["table"], table["merged"], table["written"], table["bytes_before"]) for table in tables]
-
-
-def test_optimize_says_what_it_saved(spark: SparkSession, broker: Broker, tmp_path: Path, run: Run) -> None:
-    del spark
-    for number in range(3):
-        broker.append(some_records(5, seed=number))
-        ingest_store(broker.root, tmp_path / "lake", "b")
-    rows = raw_rows(tmp_path / "lake")
-    files = state_of(tmp_path / "lake")
-
-    estimated = run("optimize", tmp_path / "lake", "--dry-run", "--json", "--engine", "here").document
-    said = run("optimize", tmp_path / "lake", "--dry-run", "--engine", "here").out.splitlines()
-    assert files == state_of(tmp_path / "lake")
-    assert {table["bytes_after"] for table in estimated} == {None}
-    (line,) = (line for line in said if line.startswith("  messages: "))
-    size = size_text(sum(path.stat().st_size for path in (tmp_path / "lake" / "messages").glob("*.parquet")))
-    assert line == (
-        f"  messages: 3 files of {size} would become 1, size not known yet; 0 obsolete files would be deleted"
-    )
-    assert said[-1].startswith("optimize: dry run: ")
-
-    outcome = run("optimize", tmp_path / "lake", "--json")
-    assert _planned(estimated) == _planned(outcome.document)
-
-    saved = {table["table"]: table for table in outcome.document}
-    assert outcome.code is ExitCode.CLEAN
-    assert (saved["messages"]["merged"], saved["messages"]["written"]) == (3, 1)
-    assert 0 < saved["messages"]["bytes_after"] < saved["messages"]["bytes_before"]
-    assert rows == raw_rows(tmp_path / "lake")

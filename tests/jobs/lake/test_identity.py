@@ -22,7 +22,7 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
-from tests.support.lakes import gaps_of, ingest_beside, ingest_store, raw, raw_rows, rows_of
+from tests.support.lakes import ingest_beside, ingest_store, raw, raw_rows, rows_of
 from tests.support.stores import flip, records_of, segments_of
 
 
@@ -31,18 +31,6 @@ def broker(tmp_path: Path) -> Broker:
     broker = Broker(tmp_path / "store")
     broker.append(some_records(70))
     return broker
-
-
-def test_a_copy_and_a_slave_are_the_same_store(broker: Broker, tmp_path: Path) -> None:
-    ingest_beside(broker.root)
-    shutil.copytree(broker.root, tmp_path / "slave")
-    more = broker.append(some_records(30, seed=2))
-
-    assert ingest_beside(tmp_path / "slave", "another").run is None
-    assert ingest_beside(broker.root).messages == len(more)
-    shutil.copytree(broker.root, tmp_path / "slave", dirs_exist_ok=True)
-    assert ingest_beside(tmp_path / "slave").run is None
-    assert len(raw_rows(tmp_path / "lake")) == 100
 
 
 def test_a_slave_that_lags_behind_is_the_same_store_and_has_nothing_new(broker: Broker, tmp_path: Path) -> None:
@@ -213,19 +201,6 @@ def test_rows_of_a_log_with_entry_headers_are_superseded_from_the_first_other_re
     assert raw_rows(lake) == [(record.physical_offset, data) for record, data in records_of(segments)]
 
 
-def test_bytes_that_rot_behind_the_watermark_are_no_other_history(broker: Broker, tmp_path: Path) -> None:
-    """A flipped bit in a record that the lake has, fingerprinted or not, changes nothing."""
-    ingest_beside(broker.root)
-    for position in (40, 3000):
-        flip(broker.root / "commitlog" / f"{0:020}", position)
-    more = broker.append(some_records(10, seed=2))
-
-    summary = ingest_beside(broker.root)
-
-    assert (summary.superseded, summary.messages) == (None, len(more))
-    assert len({row["store_id"] for row in rows_of(tmp_path / "lake")}) == 1
-
-
 def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_again(broker: Broker) -> None:
     """A broker that cuts off its log deletes the files after the cut: a later one that agrees settles it."""
     ingest_beside(broker.root)
@@ -234,51 +209,6 @@ def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_aga
 
     with patch.object(history, "first_difference", side_effect=AssertionError):
         assert ingest_beside(broker.root).messages == 10
-
-
-def test_a_store_whose_first_record_is_damaged_is_known_by_another_one(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
-    placed = broker.append(some_records(10))
-    overwrite(broker.root / "commitlog" / f"{0:020}", 4, b"\xff" * 8)
-
-    summary = ingest_beside(broker.root)
-
-    assert (summary.messages, summary.quarantined) == (9, 1)
-    assert raw_rows(tmp_path / "lake") == raw(placed[1:])
-
-
-def test_a_store_of_which_every_known_byte_expired_goes_on_behind_a_gap(broker: Broker, tmp_path: Path) -> None:
-    first = ingest_beside(broker.root)
-    broker.append(some_records(300, seed=2))
-    broker.expire(3)
-
-    second, third = ingest_beside(broker.root), ingest_beside(broker.root)
-
-    assert second.store_id == first.store_id
-    assert [second.exit_code, third.exit_code] == [ExitCode.DAMAGE, ExitCode.DAMAGE]  # until it is acknowledged
-    assert gaps_of(tmp_path / "lake") == [(first.to_offset, 3 * SEGMENT_SIZE)]
-
-
-def test_a_store_that_lags_into_offsets_between_fingerprints_is_known_by_its_rows(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
-    broker.append(some_records(400))
-    ingest_beside(broker.root)
-    (lone,) = (path for path in (broker.root / "commitlog").iterdir() if int(path.name) == SEGMENT_SIZE)
-    (tmp_path / "part" / "commitlog").mkdir(parents=True)
-    shutil.copy(lone, tmp_path / "part" / "commitlog")
-
-    summary = ingest_beside(tmp_path / "part", "elsewhere")
-
-    assert summary.run is None
-    assert len(rows_of(tmp_path / "lake")) == 400
-
-
-def test_an_empty_store_is_nobody(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
-    broker.append(some_records(1), cut_at=0)
-
-    assert ingest_beside(broker.root).store_id is None
-    assert known_stores(Lake(str(tmp_path / "lake"))) == []
 
 
 def test_fingerprints_stay_few_and_reach_back_to_the_beginning() -> None:

@@ -3,17 +3,14 @@
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.console.result import ExitCode
 from jobs.demo import extract
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
+from jobs.ingest.request import Summary
 from jobs.lake.compaction import compact
 from jobs.lake.history import history_conflict
 from jobs.lake.integrity import lost_transactions, newest_runs, put_back
@@ -24,9 +21,9 @@ from jobs.lake.upkeep import optimize
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
-from tests.support.commands import Run, state_of
-from tests.support.lakes import ingest_beside, ingest_store, raw_rows, rows_of, state_without_locks, table_of
-from tests.support.stores import files_in, tree_state
+from tests.support.commands import state_of
+from tests.support.lakes import ingest_store, raw_rows, rows_of, state_without_locks, table_of
+from tests.support.stores import files_in
 
 TABLES = ("messages", "consume_queue", "index_entries", "index_files")
 
@@ -60,46 +57,12 @@ def commits(lake: Path, table: str) -> list[Path]:
     return sorted((lake / table / "_delta_log").glob("*.json"))
 
 
-def set_back(lake: Path, table: str, count: int) -> None:
-    """Take away the newest commits of a table, as a restored copy or a broken disk would."""
-    for path in commits(lake, table)[-count:]:
-        path.unlink()
-
-
 def refused(broker: Broker, match: str) -> None:
     """Expect an error that says so, and a lake that nobody has touched but for the lock's note."""
     before = state_without_locks(lake_of(broker))
     with pytest.raises(OSError, match=match):
         run(broker)
     assert before == state_without_locks(lake_of(broker))
-
-
-@pytest.mark.parametrize("table", [*TABLES, "runs"])
-def test_a_table_that_is_missing_is_named(table: str, broker: Broker) -> None:
-    """A new empty one in its place would hide that the rows are lost; tables without `runs` are no new lake."""
-    shutil.rmtree(lake_of(broker) / table)
-
-    refused(broker, f"{table}: .* is missing")
-
-
-def test_what_is_prepared_is_not_committed_to_a_new_table_in_the_place_of_one_that_is_gone(broker: Broker) -> None:
-    set_back(lake_of(broker), "runs", 1)
-    shutil.rmtree(lake_of(broker) / "messages")
-
-    refused(broker, "messages: .* is missing")
-    with pytest.raises(OSError, match=r"messages: .* is missing"):
-        optimize(str(lake_of(broker)), OneByOne())
-
-
-def test_a_table_that_nobody_wants_may_go(broker: Broker) -> None:
-    lake = lake_of(broker)
-    shutil.rmtree(lake / "consume_queue")
-    request = IngestRequest(str(broker.root), str(lake), broker="b", tables=frozenset({"index"}))
-
-    assert ingest(request, OneByOne()).messages == 20
-    broker.append(some_records(20, seed=10))
-    refused(broker, "consume_queue: .* is missing")
-    assert ingest(request, OneByOne()).messages == 20
 
 
 def test_a_table_that_has_a_newer_run_because_another_process_is_faster_is_no_harm(broker: Broker) -> None:
@@ -109,31 +72,6 @@ def test_a_table_that_has_a_newer_run_because_another_process_is_faster_is_no_ha
 
     with pytest.raises(OtherRunActiveError):
         newest_runs(lake, store, is_done=True)
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        *((table, f"{table}: .*has run 1 .*should have run 3") for table in TABLES),
-        ("runs", "messages: .*has run 3 .*should have run 2"),
-    ],
-)
-def test_a_table_that_is_older_than_its_runs_or_they_than_it_is_named(table: str, said: str, broker: Broker) -> None:
-    """Put back from a copy, or without its newest commits: rows are lost, or the next run's number is taken."""
-    set_back(lake_of(broker), table, 2)
-
-    refused(broker, said)
-
-
-def test_a_commit_that_is_cut_off_is_told(broker: Broker) -> None:
-    for table in ("messages", "runs"):
-        newest = commits(lake_of(broker), table)[-1]
-        whole = newest.read_text()
-        newest.write_text(whole[: len(whole) // 2])
-        refused(broker, f"{table}: Delta's log cannot be read: .*")
-        newest.write_text(whole)
-
-    assert run(broker).messages == 20
 
 
 def test_a_checkpoint_that_is_gone_is_told(broker: Broker) -> None:
@@ -149,14 +87,6 @@ def test_a_checkpoint_that_is_gone_is_told(broker: Broker) -> None:
     checkpoint.unlink()
 
     refused(broker, "runs: Delta's log cannot be read: .*[Cc]heckpoint")
-
-
-def test_a_file_of_rows_that_is_gone_is_told_by_name_where_it_is_needed(broker: Broker) -> None:
-    gone = max((lake_of(broker) / "messages").glob("*.parquet"))
-    gone.unlink()
-
-    with pytest.raises(FileNotFoundError, match=gone.name):
-        optimize(str(lake_of(broker)), OneByOne())
 
 
 def test_a_whole_lake_is_whole_after_every_kind_of_run(broker: Broker) -> None:
@@ -190,17 +120,6 @@ def test_a_manifest_with_something_else_in_it_or_without_an_end_is_named(
     refused(broker, "written by a newer program" if "version" in change else "no manifest of a run")
 
 
-def test_a_lock_that_is_a_link_is_not_written_over(broker: Broker) -> None:
-    (lock,) = (lake_of(broker) / "_locks").iterdir()
-    mine = broker.root.parent / "mine"
-    mine.write_text("precious")
-    lock.unlink()
-    lock.symlink_to(mine)
-    with pytest.raises(OSError, match="a link, which is not followed"):
-        run(broker)
-    assert mine.read_text() == "precious"
-
-
 @pytest.mark.parametrize("name", ["more", "a b%20c"])
 def test_what_a_link_in_a_table_leads_to_is_not_deleted(name: str, broker: Broker) -> None:
     """The vacuum of `deltalake` follows links, and took for obsolete all that is older than a week."""
@@ -228,35 +147,6 @@ def test_a_file_that_lies_outside_of_its_table_is_not_merged(broker: Broker) -> 
     last.with_name(f"{int(last.stem) + 1:020d}.json").write_text(json.dumps(action))
     with pytest.raises(OSError, match="outside of the table"):
         optimize(str(lake), OneByOne())
-
-
-@pytest.mark.parametrize("foreign", ["meta.properties", "orders-0/00000000000000000000.log", "_delta_log/0.json"])
-def test_a_folder_of_another_program_is_no_place_for_a_lake(foreign: str, tmp_path: Path, run: Run) -> None:
-    """Tables among the files of a Kafka broker are a surprise for both."""
-    broker = Broker(tmp_path / "store")
-    broker.append(some_records(3))
-    path = tmp_path / "lake" / foreign
-    path.parent.mkdir(parents=True)
-    path.touch()
-    before = tree_state(tmp_path)
-    done = run("ingest", broker.root, "--lake", tmp_path / "lake")
-
-    assert ExitCode.USAGE == done.code
-    assert f"has files of another program ({foreign.partition('/')[0]}) and is not a lake" in done.err
-    assert before == tree_state(tmp_path)
-
-
-@pytest.mark.parametrize("there", [(), ("lost+found", ".snapshot"), ("messages", "_manifests", "_locks")])
-def test_an_empty_folder_and_one_of_a_killed_first_run_become_a_lake(there: Sequence[str], tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store")
-    broker.append(some_records(3))
-    for name in there:
-        (tmp_path / "lake" / name).mkdir(parents=True)
-
-    assert 3 == ingest_beside(broker.root).messages
-    (tmp_path / "lake" / "notes.txt").touch()  # in a lake, files of others are nobody's business
-    broker.append(some_records(2, seed=2))
-    assert 2 == ingest_beside(broker.root).messages
 
 
 class Forgotten:

@@ -41,7 +41,6 @@ from jobs.lake.upkeep import optimize
 from jobs.store.record_places import Fingerprint
 from jobs.store.workers import Item, OneByOne, Result
 from rmq_formats.arrow import column
-from rmq_formats.errors import NotAStore
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, leftovers, raw_rows, rows_of
 
@@ -356,13 +355,6 @@ def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(broker: Broker, tmp_p
     assert len(raw_rows(place)) == 5
     with pytest.raises(OSError, match="must not hold '%'"):
         Lake(str(tmp_path / "a%20b"))
-
-
-def test_optimize_of_what_is_no_lake_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NotAStore):
-        optimize(str(tmp_path), OneByOne())
-
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_stores_of_a_lake_are_known_from_one_snapshot_however_many_they_are(tmp_path: Path) -> None:

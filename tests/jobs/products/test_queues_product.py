@@ -17,7 +17,6 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.products.product import Collected, RangePass
 from jobs.products.queues.leftover_units import settle
-from jobs.products.queues.rows import Status
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.queue_ends import _look_at_all
 from jobs.store.ranges import Range
@@ -193,15 +192,6 @@ def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: StoreOf, tmp_p
     assert state["boundary"] in {record.end_offset for record in records}
 
 
-def test_units_whose_messages_were_deleted_are_expired(golden: StoreOf, tmp_path: Path) -> None:
-    """They have a row all the same: the first run sees what the broker kept."""
-    rows = run(golden("b533-expired"), tmp_path, "b533-expired").rows
-    statuses = Counter(row["status"] for row in rows)
-
-    assert statuses == {"matched": 35, "expired": 16}
-    assert {(row["store_timestamp"], row["tags"]) for row in rows if row["status"] == "expired"} == {(None, None)}
-
-
 def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: StoreOf, tmp_path: Path) -> None:
     whole = golden("b551-base")
     records = [record for record, _ in stored_records(whole)]
@@ -211,28 +201,6 @@ def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: StoreOf, t
     (shrunk / "commitlog" / "00000000000000000000").unlink()
 
     assert told(run(shrunk, tmp_path / "lake").rows) == truth(whole)
-
-
-def test_a_message_without_unit_has_a_row_that_says_so(golden: StoreOf, tmp_path: Path) -> None:
-    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    path = store / "consumequeue/T1/0/00000000000000000200"
-    overwrite(path, 40, path.read_bytes()[20:40])
-    rows = [row for row in run(store, tmp_path / "lake").rows if row["status"] != Status.MATCHED]
-
-    assert [(row["status"], row["queue_offset"], row["mismatch"]) for row in rows] == [
-        ("mismatched", 12, ["queue_offset"]),
-        ("missing", 12, None),
-    ]
-    assert all(row["tags"] is not None for row in rows)
-
-
-def test_a_field_that_its_record_contradicts_is_named(golden: StoreOf, tmp_path: Path) -> None:
-    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    path = store / "consumequeue/T1/0/00000000000000000200"
-    overwrite(path, 48, (77).to_bytes(4))
-    (row,) = [row for row in run(store, tmp_path / "lake").rows if row["status"] != Status.MATCHED]
-
-    assert (row["status"], row["size"], row["mismatch"]) == ("mismatched", 77, ["size"])
 
 
 def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: StoreOf, tmp_path: Path) -> None:

@@ -1,13 +1,19 @@
-"""A broker's configuration, by table and by file."""
+"""A broker's configuration: what is read of it, and what comes into the lake."""
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from jobs.console.result import ExitCode
+from jobs.ingest.pre_run_check import PreRunCheck
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.products.broker_state import kept_state, new_state
+from jobs.restore.config import write_config
 from jobs.store.broker_config import (
     TOPIC_TABLE,
     TOPICS_FILE,
@@ -18,8 +24,9 @@ from jobs.store.broker_config import (
     read_config,
 )
 from jobs.store.store import list_store, read_broker_conf
-from tests.golden import FEATURES, FeatureStore, StoreOf, unpack_feature
-from tests.support.commands import Run, copy_of
+from jobs.store.workers import OneByOne
+from tests.golden import FEATURES, FeatureStore, unpack_feature
+from tests.support.lakes import ingest_store, rows_of
 
 _IN_ROCKSDB = ("b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate")
 _V2 = "b551-configv2"
@@ -123,55 +130,70 @@ def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
     assert consumers(config) == {}
 
 
-TOPICS = "topics.json"
-
-
-@pytest.fixture
-def root(golden: StoreOf, tmp_path: Path) -> Path:
-    copied = copy_of(golden("b551-base"), tmp_path)
-    (copied / "config").mkdir(exist_ok=True)
-    return copied
-
-
-def a_number_of_5000_digits(path: Path) -> None:
-    """Python refuses to read it, for it would take long."""
-    path.write_text('{"topicConfigTable":{"T1":{"writeQueueNums":' + "9" * 5000 + "}}}")
-
-
-def a_terabyte_of_nothing(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(10**12)
-
-
-def a_tower_of_brackets(path: Path) -> None:
-    path.write_text('{"topicConfigTable":' + "[" * 1_000_000)
-
-
-HOSTILE = [a_number_of_5000_digits, a_terabyte_of_nothing, a_tower_of_brackets]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        ("inspect", "STORE"),
-        ("query", "by-offset", "-t", "T1", "-i", "0", "-o", "3", "--store", "STORE"),
-        ("query", "mqadmin", "--store", "STORE", "topicStatus", "-t", "T1"),
-    ],
-)
-def test_a_table_of_topics_that_cannot_be_read_says_nothing(line: tuple[str, ...], root: Path, run: Run) -> None:
-    words = [str(root) if word == "STORE" else word for word in line]
-    assert ExitCode.CLEAN == run(*words).code
-    for make in HOSTILE:
-        make(root / "config" / TOPICS)
-        outcome = run(*words)
-
-        assert read_config(list_store(str(root)), TOPICS) is None
-        assert "Traceback" not in outcome.err
-        assert outcome.code in {ExitCode.CLEAN, *([ExitCode.DAMAGE] if line[0] == "inspect" else [])}
-
-
 def test_a_configuration_of_a_terabyte_is_refused(tmp_path: Path) -> None:
-    a_terabyte_of_nothing(tmp_path / "broker.conf")
+    (tmp_path / "broker.conf").touch()
+    os.truncate(tmp_path / "broker.conf", 10**12)
 
     with pytest.raises(OSError, match="no broker's configuration"):
         read_broker_conf(tmp_path / "broker.conf")
+
+
+# in the lake
+
+
+def test_a_later_run_holds_what_has_not_changed_once(store: Path) -> None:
+    """There may be a million positions."""
+    known = kept_state(None)
+    states = []
+    for offset in (2, 3):
+        table = {"offsetTable": {"T1@g": {"0": 1, "1": 5}, "T1@h": {"0": offset}}}
+        (store / "config" / "consumerOffset.json").write_text(json.dumps(table))
+        states.append(known := new_state(config_of(store), known))
+    before, there = states
+
+    assert [there.offsets[key] is queues for key, queues in before.offsets.items() if key[2] == "T1"] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-configv2"])
+def test_offsets_in_rocksdb_become_rows(name: str, tmp_path: Path) -> None:
+    unpacked = unpack_feature(name, tmp_path)
+    asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
+    ingest(asked, OneByOne())
+
+    assert {
+        f"{row['topic']}@{row['consumer_group']}/{row['queue_id']}": row["next_offset"]
+        for row in rows_of(tmp_path / "lake", "consumer_offsets", "run")
+        if row["kind"] == "consumer" and row["consumer_group"] == "G"
+    } == {
+        f"{name}/{queue}": offset
+        for name, queues in unpacked.of_disk["consumerOffsets"].items()
+        for queue, offset in queues.items()
+    }
+    assert PreRunCheck(asked).nothing_new() is not None
+
+
+def test_what_cannot_be_read_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
+    asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
+    ingest(asked, OneByOne())
+    before = rows_of(tmp_path / "lake", "consumer_offsets", "run")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "rocksdict", None)
+        summary = ingest(asked, OneByOne())
+    again = ingest(asked, OneByOne())
+
+    assert any("pip install" in note for note in summary.notes)
+    assert again.run is None
+    assert rows_of(tmp_path / "lake", "consumer_offsets", "run") == before
+
+
+def test_progress_after_the_end_of_a_shorter_log_is_left_out(store: Path) -> None:
+    """The lake knows no earlier version: topics are better than none, offsets are not."""
+    lake = store.parent / "lake"
+    summary = ingest_store(store, lake, release="5.3.3")
+    assert summary.store_id is not None
+    files, _, _ = write_config(Lake(str(lake)), summary.store_id, store.parent / "then", summary.to_offset - 1, {})
+
+    assert {Path(path).name for path in files} == {
+        "consumerFilter.json", "subscriptionGroup.json", "topics.json", "transactionMetrics",
+    }  # fmt: skip

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.result import ExitCode
 from jobs.query.store_reader import StoreReader
 from jobs.store.release import QUICK, THOROUGH, Effort, eras_of
 from jobs.store.store import list_store
@@ -12,11 +11,9 @@ from rmq_formats.indexfile.layout import Geometry, IndexEntry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, StoreOf, release_of
-from tests.support.commands import Run, copy_of, overwrite
+from tests.support.commands import copy_of, overwrite
 from tests.support.query_stores import Sent, stored, write_store
 from tests.support.stores import log_folders
-
-WRONG = ("--release", "9.9.9")
 
 
 @pytest.mark.sample(20)
@@ -40,30 +37,6 @@ def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: S
     after = eras_of(list_store(str(root)))
 
     assert [era.candidates for era in before] == [era.candidates for era in after]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        ("ingest", "STORE", "--lake", "LAKE", *WRONG),
-        ("verify", "STORE", *WRONG),
-        ("rebuild-index", "STORE", "--out", "LAKE", *WRONG),
-        ("rebuild-consumequeue", "STORE", "--out", "LAKE", *WRONG),
-        ("export", "--store", "STORE", "--out", "LAKE", *WRONG),
-        ("query", "by-key", "-t", "T1", "-k", "k1", "--store", "STORE", *WRONG),
-        ("query", "mqadmin", *WRONG, "--store", "STORE", "topicStatus", "-t", "T1"),
-    ],
-)
-def test_every_verb_refuses_a_release_that_never_was(
-    line: tuple[str, ...], run: Run, golden: StoreOf, tmp_path: Path
-) -> None:
-    places = {"STORE": str(golden("b533-base")), "LAKE": str(tmp_path / "out")}
-
-    outcome = run(*(places.get(word, word) for word in line))
-
-    assert ExitCode.USAGE == outcome.code
-    assert "9.9.9 is not known here" in outcome.err
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_tag_of_many_messages_is_looked_up_without_its_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

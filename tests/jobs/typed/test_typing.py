@@ -18,7 +18,7 @@ from jobs.store.workers import OneByOne
 from jobs.typed import run, typings
 from jobs.typed.ddl import table_name
 from jobs.typed.declaration import DeclarationError, read_types
-from jobs.typed.run import AbsentTopic, Summary, TypeRequest, type_lake
+from jobs.typed.run import Summary, TypeRequest, type_lake
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.commands import Run, result_of
@@ -297,15 +297,6 @@ def test_a_file_of_types_that_is_wrong_is_refused_with_its_line_or_key(text: str
     assert str(refused.value).startswith(f"{tmp_path / 'types.toml'}: ")
 
 
-def test_a_topic_that_the_lake_has_no_message_of_is_named(tmp_path: Path) -> None:
-    ingested(tmp_path, b'{"id": 1}', topic="Orders")
-    declared = "".join(f'[topic.{name}]\nformat = "json"\nschema = "id int"\n' for name in ("Order", "Orders"))
-
-    for _ in range(2):
-        assert {"Order": AbsentTopic(is_known=False, similar=("Orders",))} == typed(tmp_path, declared).absent
-        assert ["Orders"] == sorted(path.name for path in (tmp_path / "lake" / "typed").iterdir())
-
-
 def test_a_topic_gets_its_table_with_its_first_message_even_where_that_is_a_dead_letter(
     broker: Broker, tmp_path: Path
 ) -> None:
@@ -377,82 +368,6 @@ def test_columns_of_reserved_names_come_from_other_fields(tmp_path: Path) -> Non
     assert (7, ["a"]) == (row["shop"], row["labels"])
 
 
-def test_the_command_says_what_it_did(tmp_path: Path, run: Run) -> None:
-    ingested(tmp_path, b'{"id": 1}', b"x", b"")
-    declared = tmp_path / "types.toml"
-    declared.write_text("topic.a = 1")
-    command = ("type", tmp_path / "lake", "--types", declared, "--engine", "here")
-
-    refused = run(*command)
-    declared.write_text(ORDERS)
-    unknown = run(*command, "--retype", "Payments")
-    done = run(*command)
-    again = run(*command, "--json").document
-
-    assert (ExitCode.USAGE, ExitCode.USAGE, ExitCode.CLEAN) == (refused.code, unknown.code, done.code)
-    assert f'{declared}: [topic."a"]: must be a table' in refused.err
-    assert [
-        "  Orders → typed/Orders: 1 row, 2 dead letters",
-        "    1 message: invalid JSON",
-        "    1 message: an empty body",
-    ] == done.out.splitlines()[1:4]
-    assert (None, []) == (again["number"], [topic["rows"] for topic in again["topics"] if topic["rows"]])
-
-
-@pytest.mark.parametrize(
-    ("bodies", "option", "expected"),
-    [
-        ((b'{"id": 1}', b"x"), (), ExitCode.CLEAN),
-        ((b"x", b"y"), (), ExitCode.DAMAGE),
-        ((b'{"id": 1}', b"x"), ("--max-dead-letters", "1"), ExitCode.CLEAN),
-        ((b'{"id": 1}', b"x"), ("--max-dead-letters", "0"), ExitCode.DAMAGE),
-        ((b'{"id": 1}', b"x"), ("--max-dead-letters", "0.5"), ExitCode.CLEAN),
-        ((b'{"id": 1}', b"x"), ("--max-dead-letters", "49%"), ExitCode.DAMAGE),
-        ((b"x", b"y"), ("--max-dead-letters", "100%"), ExitCode.CLEAN),
-        ((b"x",), ("--max-dead-letters", "1.5"), ExitCode.USAGE),
-        ((b"x",), ("--max-dead-letters", "-1"), ExitCode.USAGE),
-    ],
-)
-def test_more_dead_letters_than_allowed_are_an_exit_code(
-    bodies: Sequence[bytes], option: Sequence[str], expected: ExitCode, tmp_path: Path, run: Run
-) -> None:
-    """Without a limit a topic must not get dead letters alone: a producer has changed the type of a field."""
-    ingested(tmp_path, *bodies)
-    (tmp_path / "types.toml").write_text(ORDERS)
-    command = ("type", tmp_path / "lake", "--types", tmp_path / "types.toml", "--engine", "here", *option, "--json")
-
-    outcome = run(*command)
-
-    assert expected is outcome.code
-    if expected is not ExitCode.USAGE:
-        assert (["Orders"] if expected else []) == outcome.document["too_many_dead_letters"]
-        assert ExitCode.CLEAN is run(*command).code  # a run that reads nothing new
-
-
-def test_a_topic_that_nobody_knows_ends_the_command_with_its_own_exit_code(tmp_path: Path, run: Run) -> None:
-    ingested(tmp_path, b'{"id": 1}')
-    (tmp_path / "types.toml").write_text(ORDERS.replace("Orders", "Order"))
-
-    for _ in range(2):
-        outcome = run("type", tmp_path / "lake", "--types", tmp_path / "types.toml", "--engine", "here")
-
-        assert ExitCode.NOT_FOUND is outcome.code
-        assert "  Order: no table: the lake has no such topic. Did you mean Orders?" in outcome.out
-        assert "type: no message of Order: " in outcome.out
-
-
-def test_a_topic_that_its_broker_knows_may_be_empty(tmp_path: Path) -> None:
-    (tmp_path / "store" / "config").mkdir(parents=True)
-    table = {"topicConfigTable": {"Empty": {"topicName": "Empty"}, "Orders": {"topicName": "Orders"}}}
-    (tmp_path / "store" / "config" / "topics.json").write_text(json.dumps(table))
-    ingested(tmp_path, b'{"id": 1}')
-
-    found = typed(tmp_path, ORDERS.replace("Orders", "Empty") + ORDERS.replace("Orders", "Emty")).absent
-
-    assert {"Empty": True, "Emty": False} == {topic: one.is_known for topic, one in found.items()}
-    assert ("Empty",) == found["Emty"].similar
-
-
 def test_fields_that_no_column_takes_are_said_and_filled_by_a_retype(broker: Broker, tmp_path: Path, run: Run) -> None:
     """After the column is declared, rows of before keep NULL in it, which the run says as well."""
     write(broker, b'{"id": 1, "total": 1.50, "who": {"x": 1}}', b'{"id": 2, "total": 2}', b'{"id": "x", "dead": 1}')
@@ -478,46 +393,6 @@ def test_fields_that_no_column_takes_are_said_and_filled_by_a_retype(broker: Bro
     assert [1.5, 2] == [float(row["total"]) for row in rows_of(tmp_path / "lake", "typed/Orders")]
 
 
-def test_a_retype_that_would_lose_rows_is_refused_unless_told(broker: Broker, tmp_path: Path, run: Run) -> None:
-    """Dead letters of before, and messages that are new, do not count: they are no rows that are lost."""
-    write(broker, b'{"id": 1}', b'{"id": "dead before"}', b'{"id": 300}', b'{"id": 301}')
-    ingested(tmp_path)
-    typed(tmp_path)
-    write(broker, b'{"id": "new and dead"}')
-    ingested(tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*.*")}
-
-    (tmp_path / "types.toml").write_text(ORDERS.replace("bigint", "tinyint"))
-    command = ("type", tmp_path / "lake", "--types", tmp_path / "types.toml", "--engine", "here", "--retype", "Orders")
-    refused = run(*command)
-
-    assert ExitCode.USAGE is refused.code
-    assert "this would turn 2 typed rows into dead letters: a number is too large for tinyint (2)" in refused.err
-    assert "--accept-dead-letters" in refused.err
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*.*")}
-    assert 2 == typed(tmp_path, ORDERS, retype=["Orders"]).topics[0].dead_letters  # the same types lose no row
-    (tmp_path / "types.toml").write_text(ORDERS.replace("bigint", "tinyint"))
-    assert ExitCode.CLEAN is run(*command, "--accept-dead-letters").code
-    assert (1, 4) == typed_and_dead(tmp_path / "lake")
-
-
-def test_the_figures_of_a_typing_are_a_prometheus_file(tmp_path: Path, run: Run) -> None:
-    ingested(tmp_path, b'{"id": 1, "n": 1}', b"x", b"")
-    (tmp_path / "types.toml").write_text(ORDERS)
-
-    run("type", tmp_path / "lake", "--types", tmp_path / "types.toml", "--engine", "here", "--metrics",
-        tmp_path / "type.prom")  # fmt: skip
-
-    lines = (tmp_path / "type.prom").read_text().splitlines()
-    assert {
-        'rmq_lake_type_rows{topic="Orders"} 1',
-        'rmq_lake_type_dead_letters{topic="Orders",reason="invalid JSON"} 1',
-        'rmq_lake_type_dead_letters{topic="Orders",reason="an empty body"} 1',
-        'rmq_lake_type_unknown_fields{topic="Orders"} 1',
-        "rmq_lake_type_exit_code 0",
-    } <= set(lines)
-
-
 @pytest.mark.parametrize(
     ("scenario", "number", "more_than"),
     [
@@ -534,18 +409,6 @@ def test_typings_that_are_killed_leave_each_message_in_one_table(
 
     assert result["reached"] > more_than
     assert [] == result["bad"]
-
-
-def test_a_catalog_names_the_typed_tables(tmp_path: Path, run: Run) -> None:
-    """The view `dead_letters` keeps its name: it has messages that consumers gave up."""
-    ingested(tmp_path, b'{"id": 1}', b"x")
-    typed(tmp_path)
-
-    statements = run("catalog", tmp_path / "lake").out
-
-    for name, folder in (("typed_Orders", "typed/Orders"), ("typed_dead_letters", "dead_letters")):
-        assert f"`rocketmq`.`{name}` USING delta LOCATION 'file://{tmp_path}/lake/{folder}'" in statements
-    assert "CREATE OR REPLACE VIEW `rocketmq`.dead_letters" in statements
 
 
 _BODIES = (
