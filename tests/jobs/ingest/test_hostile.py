@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -28,7 +27,7 @@ from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import Run, without_spark
 from tests.support.fuzzing import RANGE_SIZES, expected, found, lost, mutated_store
 from tests.support.lakes import ingest_beside, ingest_store, leftovers, raw, raw_rows, rows_of
-from tests.support.stores import flip, tree_state
+from tests.support.stores import tree_state
 
 HOSTILE = (
     "../../../etc/x",
@@ -82,28 +81,6 @@ def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
         return
     assert (wanted.rows, wanted.damage) == (raw_rows(folder / "lake"), quarantined)
     assert wanted.end == summary.to_offset
-
-
-def test_a_flipped_byte_in_one_of_a_hundred_records_costs_no_other_record(tmp_path: Path) -> None:
-    random = Random(5)
-    broker = Broker(tmp_path / "store", segment_size=1 << 20)
-    placed = broker.append(some_records(6000))
-    hit = random.sample(placed, 60)
-    for record in hit:
-        at = record.physical_offset + random.randrange(record.total_size)
-        segment = broker.root / "commitlog" / f"{at - at % (1 << 20):020}"
-        flip(segment, at % (1 << 20), random.randrange(1, 256))
-
-    summary = ingest_beside(broker.root, range_size=100_000)
-
-    rows = dict(raw_rows(tmp_path / "lake"))
-    quarantined = {row["physical_offset"] for row in rows_of(tmp_path / "lake", "quarantine")}
-    offsets = {record.physical_offset for record in hit}
-    assert summary.exit_code is ExitCode.DAMAGE
-    assert all(rows.get(offset) == stored for offset, stored in raw(placed) if offset not in offsets)
-    assert all((offset in rows) != (offset in quarantined) for offset in offsets)
-    assert all(rows[offset] != stored for offset, stored in raw(hit) if offset in rows)
-    assert len(quarantined) > 10
 
 
 def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
@@ -186,19 +163,6 @@ def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, broker: Broker)
 
     assert raw_rows(small_disk / "lake") == raw(placed)
     assert leftovers(small_disk / "lake") == []
-
-
-def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
-    broker.append(some_records(20))
-    ingest_store(broker.root, small_disk / "lake", "b")
-    more = broker.append(some_records(20, seed=2))
-
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(OSError, match="Read-only file system"):
-        ingest_store(broker.root, small_disk / "lake", "b")
-    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
-
-    assert ingest_store(broker.root, small_disk / "lake", "b").messages == len(more)
 
 
 def test_a_log_whose_disk_is_not_mounted_is_an_error(tmp_path: Path) -> None:

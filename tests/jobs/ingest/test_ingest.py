@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 import duckdb
@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from chispa import assert_df_equality
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
@@ -134,11 +133,6 @@ def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, spark_lake: Path)
     assert_df_equality(of_queue.select("queue_offset"), expected, ignore_nullable=True, ignore_metadata=True)
 
 
-def test_any_engine_may_read_the_tables(golden_lakes: Path) -> None:
-    for name in ("messages", "runs"):
-        assert DeltaTable(golden_lakes / "base" / name).protocol().min_reader_version == 1
-
-
 def test_a_store_is_never_written_to(golden: StoreOf, tmp_path: Path) -> None:
     before = tree_state(golden("b470-base"))
 
@@ -155,7 +149,6 @@ def test_a_dry_run_writes_nothing(golden: StoreOf, tmp_path: Path) -> None:
     assert not (tmp_path / "lake").exists()
 
 
-T = TypeVar("T")
 OF_A_RUN = {"run", "store_id"}  # columns that name the run
 
 

@@ -223,34 +223,32 @@ def test_a_file_that_a_changing_folder_did_not_show_is_no_gap(broker: Broker) ->
     assert (summary.messages, summary.gaps) == (200, [])
 
 
-def test_settle_leaves_the_newest_records_of_the_open_segment_alone(broker: Broker) -> None:
-    now = time.time_ns() // 1_000_000
-    broker.append(some_records(20, stored=now - 3_600_000))
-    broker.append(some_records(20, seed=2, stored=now - 1000))
-    broker.append(some_records(1, seed=3, stored=now - 3_600_000))
-
-    assert ingest_beside(broker.root, settle_ms=600_000).messages == 20
-    assert ingest_beside(broker.root, settle_ms=600_000).run is None
-    assert ingest_beside(broker.root).messages == 21
+HOUR = 3_600_000
 
 
-@pytest.mark.parametrize("ahead_ms", [3_600_000, 365 * 24 * 3_600_000])
-def test_settle_does_not_stop_at_a_message_that_was_stored_while_the_clock_was_ahead(
-    ahead_ms: int, broker: Broker
+@pytest.mark.parametrize(
+    ("parts", "taken"),
+    [
+        ([(20, -HOUR), (20, -1000), (1, -HOUR)], 20),
+        # While the clock was ahead a message was stored: every run until then would say that nothing is new.
+        ([(5, -HOUR), (1, HOUR), (20, -HOUR // 2), (4, -1000)], 26),
+        ([(5, -HOUR), (1, 365 * 24 * HOUR), (20, -HOUR // 2), (4, -1000)], 26),
+    ],
+)
+def test_settle_leaves_the_newest_records_of_the_open_segment_alone(
+    parts: list[tuple[int, int]], taken: int, broker: Broker
 ) -> None:
-    """Every run until then would say that nothing is new."""
     now = time.time_ns() // 1_000_000
-    broker.append(some_records(5, stored=now - 3_600_000))
-    broker.append(some_records(1, seed=2, stored=now + ahead_ms))
-    broker.append(some_records(20, seed=3, stored=now - 1_800_000))
-    broker.append(some_records(4, seed=4, stored=now - 1000))
+    for seed, (count, stored) in enumerate(parts):
+        broker.append(some_records(count, seed=seed, stored=now + stored))
 
-    assert 26 == ingest_beside(broker.root, settle_ms=600_000).messages
+    assert ingest_beside(broker.root, settle_ms=HOUR // 6).messages == taken
+    assert ingest_beside(broker.root, settle_ms=HOUR // 6).run is None
+    assert ingest_beside(broker.root).messages == sum(count for count, _ in parts) - taken
 
 
 def test_settle_does_not_hold_back_sealed_segments(broker: Broker) -> None:
-    now = time.time_ns() // 1_000_000
-    placed = broker.append(some_records(100, stored=now - 1000))
+    placed = broker.append(some_records(100, stored=time.time_ns() // 1_000_000 - 1000))
 
     summary = ingest_beside(broker.root, settle_ms=600_000)
 

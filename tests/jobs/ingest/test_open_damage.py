@@ -201,29 +201,20 @@ def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept
     assert summary.severity is Severity.DAMAGE
 
 
-def test_what_was_never_read_is_missing_from_a_restored_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["now", "earlier"])
+def test_what_was_never_read_is_missing_from_a_restored_log(tmp_path: Path, version: str) -> None:
+    """Earlier versions wrote the row of an end before its bytes, and it stayed when the disk returned an error."""
     broker, _ = _store_with_stale_bytes(tmp_path)
     with _reads_fail(errno.EIO, _touches(2)):
         ingest_beside(broker.root, "b")
+    if version == "earlier":
+        DeltaTable(tmp_path / "lake" / "log_pieces").update({"kind": "'end'"}, predicate="kind = 'unknown'")
 
     request = RestoreRequest(Lake(str(tmp_path / "lake")), tmp_path / "restored", with_queues=False, with_index=False)
     summary = restore(request, OneByOne())
 
     assert [(2 * BLOCK, 3 * BLOCK)] == [tuple(part) for part in summary.missing]
-    assert "no run could read these bytes" in summary.causes[0]
-
-
-def test_a_row_without_bytes_of_an_earlier_version_is_no_proof_of_zeros(tmp_path: Path) -> None:
-    """It was written before the bytes were read, and stayed when the disk returned an error."""
-    broker, _ = _store_with_stale_bytes(tmp_path)
-    with _reads_fail(errno.EIO, _touches(2)):
-        ingest_beside(broker.root, "b")
-    DeltaTable(tmp_path / "lake" / "log_pieces").update({"kind": "'end'"}, predicate="kind = 'unknown'")
-
-    request = RestoreRequest(Lake(str(tmp_path / "lake")), tmp_path / "restored", with_queues=False, with_index=False)
-    summary = restore(request, OneByOne())
-
-    assert [(2 * BLOCK, 3 * BLOCK)] == [tuple(part) for part in summary.missing]
+    assert version == "earlier" or "no run could read these bytes" in summary.causes[0]
 
 
 def test_a_read_that_fails_for_another_reason_ends_the_run_before_anything_is_committed(tmp_path: Path) -> None:

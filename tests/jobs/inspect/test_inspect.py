@@ -15,11 +15,11 @@ from jobs.console.result import ExitCode
 from jobs.storage.local import LocalReader, LocalStorage
 from jobs.store.store import Store, list_store
 from rmq_formats.release import Release
-from rmq_formats.store import FileKind, classify
+from rmq_formats.store import FileKind
 from tests.golden import GOLDEN, SITUATIONS, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.support.commands import Outcome, Run, copy_of, state_of
-from tests.support.stores import held, log_folders, names, newest_segment, read_segment, segments_of, stored_records
+from tests.support.stores import held, log_folders, newest_segment, read_segment, segments_of, stored_records
 
 
 @pytest.fixture
@@ -134,31 +134,6 @@ def test_a_deep_look_counts_every_record(golden: StoreOf, name: str, run: Run) -
     }
     assert str(Release.of(release_of(name))) in document["releases"][0]["candidates"]
     assert len(document["releases"]) == 1
-
-
-@pytest.mark.parametrize("name", golden_stores("base", "types"))
-def test_queues_and_index_files_are_counted(golden: StoreOf, name: str, run: Run) -> None:
-    store = golden(name)
-    files = [classify(path) for path in names(store)]
-    queues = {
-        (file.topic, file.queue_id)
-        for file in files
-        if file.kind in (FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE)
-    }
-
-    document = inspected(run, store).document
-
-    assert {(queue["topic"], queue["queue_id"]) for queue in document["queues"]["queues"]} == queues
-    assert (document["index"]["hash_slots"], document["index"]["index_num"]) == (100, 20)
-    assert len(document["index"]["files"]) == sum(file.kind is FileKind.INDEX for file in files)
-    for queue in document["queues"]["queues"]:
-        if queue["kind"] == "consumequeue" and not queue["topic"].startswith("%LMQ%"):
-            messages = [
-                record.queue_offset
-                for record, _ in stored_records(store)
-                if (record.topic, record.queue_id) == (queue["topic"], queue["queue_id"])
-            ]
-            assert (queue["first_unit"], queue["next_unit"]) == (min(messages), max(messages) + 1)
 
 
 def test_the_release_is_not_guessed_where_nothing_tells(tmp_path: Path, run: Run) -> None:

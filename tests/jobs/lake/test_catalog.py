@@ -22,7 +22,7 @@ from jobs.lake.tables import MESSAGES, TABLES
 from tests.golden import SITUATIONS, StoreOf, release_of
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store
-from tests.support.recipes import RECIPES, TEXT, Recipe, make_recipe_data, show_tables
+from tests.support.recipes import RECIPES, Recipe, make_recipe_data, show_tables
 from tests.support.scenes import ROOT
 
 _FIRST = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -60,13 +60,6 @@ def test_spark_knows_every_table_by_its_name_with_comments(named: SparkSession, 
     for field in MESSAGES.schema:
         assert field.metadata[b"comment"].decode() == comments[field.name]
     assert 60 == named.sql("SELECT * FROM brokers.messages").count()
-
-
-def test_tables_outlive_their_names(named: SparkSession, lake: Path) -> None:
-    named.sql("DROP TABLE brokers.messages")
-
-    assert 60 == named.read.format("delta").load(str(lake / "messages")).count()
-    named.sql(f"CREATE TABLE brokers.messages USING delta LOCATION '{lake}/messages'")
 
 
 def test_a_days_query_reads_a_days_files(named: SparkSession) -> None:
@@ -249,12 +242,6 @@ def test_the_log_of_a_broker_and_its_tier_are_its_full_history_once(
 
     assert sorted(map(tuple, history.collect())) == one_log
     assert ({"broker", "tier"} if expired else {"broker"}) == origins
-
-
-def test_no_recipe_reads_files_that_the_table_may_no_longer_have() -> None:
-    """After a merge a folder holds the small files and the large one: a reader of `*.parquet` counts rows twice."""
-    assert "*.parquet" not in TEXT
-    assert "read_parquet" not in TEXT
 
 
 @pytest.mark.sample(1)

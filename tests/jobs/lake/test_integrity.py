@@ -199,10 +199,6 @@ def test_a_copy_of_rows_gets_the_transactions_of_its_lake(forgotten: Forgotten) 
     assert forgotten.offsets(forgotten.copy) == forgotten.offsets(forgotten.lake)
 
 
-def test_a_sound_lake_has_nothing_to_heal(forgotten: Forgotten) -> None:
-    assert lost_transactions(Lake(str(forgotten.lake))) == []
-
-
 def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(forgotten: Forgotten) -> None:
     """Its rows lack what that run brought: with the transaction they would never come."""
     before = DeltaTable(forgotten.lake / "messages").version() - 1

@@ -384,14 +384,6 @@ def test_a_merge_whose_files_another_engine_has_deleted_is_given_up(lake: Shared
     assert lake.offsets() == expected
 
 
-def test_a_merge_names_a_file_that_is_missing(lake: SharedLake) -> None:
-    (path,) = (lake.path / "messages").glob("*-2-*.parquet")
-    path.unlink()
-
-    with pytest.raises(FileNotFoundError, match=path.name):
-        compact(lake.lake, MESSAGES)
-
-
 def test_a_merge_goes_on_after_a_commit_that_only_adds(lake: SharedLake) -> None:
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     expected = lake.offsets()

@@ -259,21 +259,6 @@ def test_of_runs_that_bring_much_no_more_is_merged_at_once_than_makes_a_file_tha
     assert all("index_entries" not in of_run for of_run in merged.values() if "messages" in of_run)
 
 
-def test_optimize_keeps_the_rows_and_finishes_what_a_run_left_prepared(tmp_path: Path) -> None:
-    list(incremental(tmp_path, 5))
-    lake = Lake(str(tmp_path / "lake"))
-    rows = raw_rows(tmp_path / "lake")
-    (store,) = known_stores(lake)
-    prepare(lake, a_manifest(lake, store, store.next_run))
-
-    saved = {one.table: one for one in optimize(lake.location, OneByOne())}
-
-    assert saved["messages"][1:3] == (5, 1)
-    assert rows == raw_rows(tmp_path / "lake")
-    assert len(rows_of(tmp_path / "lake", "quarantine")) == 1
-    assert unfinished(lake, known_stores(lake)[0]) is None
-
-
 @dataclass(frozen=True, slots=True)
 class _TwoAttempts(OneByOne):
     """Workers whose tasks die after they have written, and are done again."""
@@ -373,39 +358,7 @@ def test_the_stores_of_a_lake_are_known_from_one_snapshot_however_many_they_are(
     assert 1 == opening.call_count
 
 
-RUNS = 4
 FILES = 10_000
-
-
-def test_two_stores_into_one_lake_beside_optimize_and_a_vacuum(tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    brokers = {name: Broker(tmp_path / name) for name in ("a", "b")}
-    for name, broker in brokers.items():
-        broker.append(some_records(5, seed=ord(name)))
-        ingest_store(broker.root, lake, name)
-
-    def fill(name: str) -> list[int]:
-        found = []
-        for number in range(RUNS):
-            found += [record.physical_offset for record in brokers[name].append(some_records(4, seed=number))]
-            ingest_store(brokers[name].root, lake, name)
-        return found
-
-    def keep_in_shape() -> None:
-        for _ in range(RUNS // 2):
-            optimize(str(lake), OneByOne())
-            DeltaTable(lake / "messages").vacuum(168, dry_run=False, full=True)
-
-    with ThreadPoolExecutor(3) as pool:
-        filled = {name: pool.submit(fill, name) for name in brokers}
-        pool.submit(keep_in_shape).result()
-        new = {name: future.result() for name, future in filled.items()}
-
-    rows = rows_of(lake)
-    for name in brokers:
-        offsets = [row["physical_offset"] for row in rows if row["broker"] == name]
-        assert offsets[5:] == new[name]
-    assert leftovers(lake) == []
 
 
 @pytest.mark.campaign

@@ -90,16 +90,6 @@ def test_a_file_says_which_columns_every_row_has(tmp_path: Path) -> None:
     assert (stats["minValues"]["physical_offset"], stats["maxValues"]["physical_offset"]) == (7, 9)
 
 
-def test_a_commit_learns_the_size_of_a_file_and_when_it_was_written(tmp_path: Path) -> None:
-    with TableFile(Lake(str(tmp_path)), QUARANTINE, "f.parquet", _WHOSE | {"reason": "r"}) as file:
-        file.write_rows([{"physical_offset": 4711}])
-        written = file.close()
-    status = (tmp_path / QUARANTINE.name / "f.parquet").stat()
-    assert written is not None
-    assert (written.path, written.size, written.rows) == ("f.parquet", status.st_size, 1)
-    assert abs(written.modification_time - status.st_mtime * 1000) < 60_000
-
-
 def _is_required(path: Path, name: str) -> bool:
     return bool(pq.ParquetFile(path).schema.column(pq.read_schema(path).names.index(name)).max_definition_level == 0)
 
@@ -122,19 +112,6 @@ def test_files_from_before_a_column_was_required_are_merged_with_others(tmp_path
         file.close()
     merged = pq.read_table(tmp_path / _TABLE.name / "merged.parquet", columns=["physical_offset", "body"])
     assert merged.to_pylist() == [{"physical_offset": 5, "body": None}, {"physical_offset": 7, "body": b"x"}]
-
-
-def _write_until_the_disk_is_gone(lake: Path) -> None:
-    with TableFile(Lake(str(lake)), QUARANTINE, "f.parquet", _WHOSE) as file:
-        file.write_rows([{"physical_offset": 4711, "sample": bytes(SMALL_GROUP)}])
-        assert list((lake / QUARANTINE.name).iterdir())
-        raise OSError("the disk is gone")
-
-
-def test_a_file_that_an_error_ends_is_not_left_behind(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="disk"):
-        _write_until_the_disk_is_gone(tmp_path)
-    assert not list((tmp_path / QUARANTINE.name).iterdir())
 
 
 def test_a_file_is_never_written_over_another(tmp_path: Path) -> None:

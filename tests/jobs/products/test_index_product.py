@@ -44,7 +44,6 @@ from tests.support.lakes import (
     ENTRY,
     SLOTS,
     Options,
-    ingest_store,
     lake_entries,
     newest_headers,
     real_entries,
@@ -171,23 +170,6 @@ def test_the_first_run_takes_its_boundaries_from_the_brokers_own_files(
     assert [row["name"] for row in newest_headers(lake)] == sorted(path.name for path in (store / "index").iterdir())
     history = [row for row in rows_of(lake) if row["topic"] is None]
     assert bool(history) == (SCENARIO[name] == "expired")
-
-
-def test_index_files_older_than_the_log_come_into_the_lake_as_they_are(golden: StoreOf, tmp_path: Path) -> None:
-    """From 5.1.1 on they may outlive their messages: their entries have no keys, and their own bytes."""
-    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
-    for segment in sorted((store / "commitlog").iterdir())[:2]:
-        segment.unlink()
-    lake = tmp_path / "lake"
-    run(store, lake, "b533-base")
-    real = [path.read_bytes() for path in sorted((store / "index").iterdir())]
-
-    assert lake_entries(lake) == real_entries(store)
-    assert rows_of(lake)[0]["topic"] is None
-    assert rows_of(lake)[-1]["topic"] is not None
-    assert [row["sha256"] for row in newest_headers(lake)[:-1]] == [
-        hashlib.sha256(data).hexdigest() for data in real[:-1]
-    ]
 
 
 @pytest.mark.parametrize("what", [None, "entry < 5", "index_file > 2 AND physical_offset % 3 = 0"])
@@ -432,16 +414,6 @@ def test_the_index_takes_no_further_pass_over_the_log(golden: StoreOf, tmp_path:
     assert rows[0] == 0 < rows[1]
     assert passes[0] == passes[1]
     assert not [path.name for path in tmp_path.glob("lake*/*/*") if path.suffix in {".keys", ".units"}]
-
-
-def test_a_choice_of_topics_has_no_index(golden: StoreOf, tmp_path: Path) -> None:
-    shutil.copytree(golden("b551-base"), tmp_path / "store")
-    selection = Selection(topics=("T1",))
-    summary = ingest_store(tmp_path / "store", tmp_path / "lake", selection=selection)
-
-    assert summary.index_entries == 0
-    assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "messages").to_pylist()}
-    assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "consume_queue").to_pylist()}
 
 
 def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker: Broker, tmp_path: Path) -> None:

@@ -192,17 +192,6 @@ def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: StoreOf, tmp_p
     assert state["boundary"] in {record.end_offset for record in records}
 
 
-def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: StoreOf, tmp_path: Path) -> None:
-    whole = golden("b551-base")
-    records = [record for record, _ in stored_records(whole)]
-    middle = Moment(records[40].physical_offset, records[40].physical_offset)
-    run(at_moment(whole, tmp_path / "store", middle), tmp_path / "lake")
-    shrunk = Path(shutil.copytree(whole, tmp_path / "shrunk"))
-    (shrunk / "commitlog" / "00000000000000000000").unlink()
-
-    assert told(run(shrunk, tmp_path / "lake").rows) == truth(whole)
-
-
 def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: StoreOf, tmp_path: Path) -> None:
     """Its queue is shorter than what was taken of the old one; the new messages count from 0."""
     whole = golden("b551-base")
