@@ -11,16 +11,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from jobs.console.result import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.rebuild.install import Installation, install, plan_index, plan_queues
 from jobs.store.beside_broker import RefusedError, broker_process, lock_store
 from jobs.store.workers import OneByOne
-from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import StoreOf
 from tests.support.commands import state_of
 from tests.support.stores import HOLD, files_in, held
@@ -68,16 +65,6 @@ def planned(store: Path, folder: str = INDEX, *, lost_only: bool = True) -> Inst
     return plan_of(store, rebuilt(store, folder, lost_only=lost_only), folder)
 
 
-def crash(store: Path) -> None:
-    """Leave what a killed broker leaves: `abort`, and a checkpoint that knows the first index file only."""
-    (store / "abort").touch()
-    known = min(files_in(store / INDEX).items())[1]
-    checkpoint = decode_checkpoint((store / "checkpoint").read_bytes())
-    (store / "checkpoint").write_bytes(
-        encode_checkpoint(checkpoint._replace(index_timestamp=int.from_bytes(known[8:16], "big")))
-    )
-
-
 @pytest.mark.parametrize(("folder", "exchanges"), [(INDEX, True), (QUEUES, True), (INDEX, False)])
 def test_lost_files_come_back_into_the_store(
     golden: StoreOf, store: Path, monkeypatch: pytest.MonkeyPatch, folder: str, *, exchanges: bool
@@ -92,33 +79,6 @@ def test_lost_files_come_back_into_the_store(
     assert [*files_in(store / folder).values()] == [*files_in(golden(STORE) / folder).values()]
     assert {path: path.stat().st_ino for path in inodes} == inodes
     assert not list(store.glob("*.*-*"))
-
-
-def test_a_queue_file_that_was_replaced_is_kept_aside_and_verify_is_clean(golden: StoreOf, store: Path) -> None:
-    zeroed = sorted((store / QUEUES / "T1" / "1").iterdir())[1]
-    zeroed.write_bytes(bytes(200))
-    name = str(zeroed.relative_to(store / QUEUES))
-    plan = planned(store, QUEUES)
-    install(plan)
-
-    assert files_in(store / QUEUES) == files_in(golden(STORE) / QUEUES)
-    assert files_in(plan.aside) == {name: bytes(200)}
-    assert f"new: consumequeue/{name}" in plan.describe()
-    assert verify(VerifyRequest(str(store)), OneByOne()).exit_code is ExitCode.CLEAN
-
-
-def test_a_whole_new_set_replaces_the_old_one_which_is_kept_aside(golden: StoreOf, store: Path) -> None:
-    old = files_in(store / INDEX)
-    (store / INDEX / "20990101000000000").write_bytes(b"no index file at all")
-    plan = planned(store, lost_only=False)
-    install(plan)
-    shutil.rmtree(store / QUEUES)
-    shutil.rmtree(store.parent / "out")
-    install(planned(store, QUEUES, lost_only=False))
-
-    assert sorted(files_in(store / INDEX).values()) == sorted(old.values())
-    assert files_in(plan.aside) == old | {"20990101000000000": b"no index file at all"}
-    assert files_in(store / QUEUES) == files_in(golden(STORE) / QUEUES)
 
 
 @pytest.mark.sample(2)
@@ -185,37 +145,6 @@ def test_a_store_without_a_lock_file_is_a_stopped_one(store: Path) -> None:
     (store / "lock").unlink()
     with lock_store(str(store), store.parent / "out"):
         assert not (store / "lock").exists()
-
-
-def test_after_a_crash_the_files_are_named_that_the_broker_would_delete(store: Path) -> None:
-    """It deletes what ends after the checkpoint's index time, so they must not be put there just like that."""
-    lose(store, INDEX)
-    crash(store)
-    old = files_in(store / INDEX)
-    with pytest.raises(RefusedError, match=f"would delete .*{max(old)}.*--advance-checkpoint"):
-        planned(store)
-
-    assert files_in(store / INDEX) == old
-
-
-def test_the_checkpoint_is_advanced_if_asked_and_the_old_one_kept(store: Path) -> None:
-    """Then the broker keeps every file; no other field changes."""
-    lose(store, INDEX)
-    # After a clean stop it is right: its index time is the end of the last full file, and nothing is deleted.
-    assert len(plan_index(str(store), str(rebuilt(store)), advance_checkpoint=True)) == 1
-    crash(store)
-    shutil.rmtree(store.parent / "out")
-    before = decode_checkpoint((store / "checkpoint").read_bytes())
-    for plan in plan_index(str(store), str(rebuilt(store)), advance_checkpoint=True):
-        install(plan)
-    after = decode_checkpoint((store / "checkpoint").read_bytes())
-    (backup,) = store.glob("checkpoint.replaced-*/checkpoint")
-
-    assert after == before._replace(index_timestamp=after.index_timestamp)
-    ends = [int.from_bytes(data[8:16], "big") for data in files_in(store / INDEX).values()]
-    assert after.index_timestamp >= max(ends)
-    assert (store / "checkpoint").stat().st_size == 4096
-    assert decode_checkpoint(backup.read_bytes()) == before
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -292,17 +221,6 @@ def test_too_little_room_is_refused(store: Path, folder: str, monkeypatch: pytes
     with pytest.raises(RefusedError, match="bytes are needed, 1 are free, and 67,108,864 must stay free"):
         install(plan)
     assert state_of(store) == before
-
-
-def test_a_plan_names_everything_and_touches_nothing(store: Path) -> None:
-    lose(store, INDEX)
-    out = rebuilt(store)
-    before = files_in(store)
-    text = "\n".join(plan_of(store, out).describe())
-
-    assert text.count("new: index/") == len(LOST)
-    assert f"kept: {13 - len(LOST)} files" in text
-    assert before == files_in(store)
 
 
 @pytest.fixture

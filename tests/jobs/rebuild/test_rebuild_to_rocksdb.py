@@ -305,19 +305,6 @@ def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path
     assert raised.value.filename == str(path)
 
 
-@pytest.mark.parametrize("option", ["--lost-only", "--install"])
-def test_what_no_database_is_made_for_is_refused_at_once(
-    option: str, golden: StoreOf, tmp_path: Path, run: Run
-) -> None:
-    out = tmp_path / "out"
-    outcome = run("rebuild-consumequeue", golden("b551-base"), "--out", out, "--to", "rocksdb", option)
-
-    assert outcome.code == ExitCode.USAGE
-    assert option in outcome.err
-    assert ("mv " in outcome.err) == (option == "--install")
-    assert not out.exists()
-
-
 def test_without_rocksdict_one_line_says_what_to_install(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
@@ -326,18 +313,6 @@ def test_without_rocksdict_one_line_says_what_to_install(
 
     assert outcome.code == ExitCode.USAGE
     assert "pip install 'rocketmq-lake[rocksdb]'" in outcome.err
-
-
-def test_the_dry_run_says_that_a_database_would_be_written(
-    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    without_spark(monkeypatch)
-    out = tmp_path / "out"
-    outcome = run("rebuild-consumequeue", golden("b551-base"), "--out", out, "--to", "rocksdb", "--dry-run")
-
-    assert outcome.code == ExitCode.CLEAN
-    assert "would write a RocksDB database" in outcome.out
-    assert not out.exists()
 
 
 def test_the_printed_commands_put_the_database_in_place(

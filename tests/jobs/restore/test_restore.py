@@ -1,36 +1,28 @@
 """The lake gives the log back, byte for byte, and says what it cannot give."""
 
 import errno
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from jobs.console.result import ExitCode
-from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.compaction import compact
 from jobs.lake.findings import INDEX
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import Wanted
-from jobs.restore.config import NotResumableError
-from jobs.restore.plan import NothingToRestoreError, plan_log
-from jobs.restore.run import MANIFEST, RestoreRequest, find_store, restore
-from jobs.store.selection import Selection
-from jobs.store.store import checkpoint_of, list_store
+from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import GOLDEN, StoreOf, release_of
-from tests.support.commands import Run, overwrite, result_of
+from tests.support.commands import overwrite, result_of
 from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
-from tests.support.stores import files_in, log_folders
+from tests.support.stores import log_folders
 
 RELEASE = "5.3.3"
 
@@ -109,38 +101,6 @@ def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
     assert (0, [], []) == (summary.exit_code, summary.missing, summary.assumed)
 
 
-@pytest.mark.parametrize(("wanted", "how"), [(RELEASE, "given"), (None, "detected: runs read the store so")])
-def test_queues_index_and_checkpoint_follow_from_the_restored_log(
-    base: Path, lake: Path, tmp_path: Path, wanted: str | None, how: str
-) -> None:
-    """
-    The newest messages have no keys: the checkpoint's index time is the end of the index files, not of the log.
-
-    The lake has the release that was given to `ingest`, which no file of the store shows.
-    """
-    asked = request(lake, tmp_path / "out", with_queues=True, with_index=True, wanted=Wanted(release=wanted))
-    summary = restore(asked, OneByOne())
-
-    assert summary.forms == [
-        "ConsumeQueue files of 200 bytes (detected: a run saw them)",
-        "index files of 100 slots, 20 entries (detected: a run saw the files)",
-        f"rules of RocketMQ 5.3.3 ({how})",
-    ]
-
-    # The names are the times at which a broker made the files, which no data tells to the millisecond.
-    index = [path.read_bytes() for path in sorted((base / "index").iterdir())]
-    queues = files_in(base / "consumequeue")
-    out = tmp_path / "out"
-    assert index == [path.read_bytes() for path in sorted((out / "index").iterdir())]
-    assert queues == files_in(out / "consumequeue")
-    named = {file["path"]: file["sha256"] for file in json.loads((out / MANIFEST).read_bytes())["files"]}
-    there = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file() and path.name != MANIFEST}
-    assert named == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
-    assert checkpoint_of(list_store(str(base))) == checkpoint_of(list_store(str(out)))
-    found = verify(VerifyRequest(str(out)), OneByOne())
-    assert (ExitCode.CLEAN, []) == (found.exit_code, [str(one) for one in found.findings])
-
-
 @pytest.mark.parametrize("is_merged", [False, True])
 def test_rows_that_are_deleted_are_named_and_the_rest_is_restored(
     copy: Path, tmp_path: Path, *, is_merged: bool
@@ -181,25 +141,6 @@ def test_a_damaged_parquet_file_is_named_and_the_rest_is_restored(
     assert whole[:start] + bytes(end - start) + whole[end:] == found
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_gap_of_the_store_is_a_gap_of_what_is_restored(base: Path, tmp_path: Path, number: int) -> None:
-    store = Path(shutil.copytree(base, tmp_path / "store"))
-    victim = sorted((store / "commitlog").iterdir())[number]
-    size = victim.stat().st_size
-    victim.unlink()
-    if not number:  # else it would have expired
-        victim.touch()
-    ingest_store(store, tmp_path / "lake", release=RELEASE)
-
-    summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
-
-    assert (3, [(number * size, (number + 1) * size)]) == (summary.exit_code, summary.missing)
-    victim.unlink(missing_ok=True)
-    assert "no file holds these offsets" in summary.causes[0]
-    assert not any("cuts it off" in note for note in summary.notes)  # a broker passes over a file that is not there
-    assert log_of(store) == {name: data for name, data in log_of(tmp_path / "out").items() if name != victim.name}
-
-
 def test_rows_that_the_broker_took_back_are_not_restored(tmp_path: Path) -> None:
     """After a crash a broker cut off its log's end and wrote other records: the log as it is now comes back."""
     broker, asked = cut_back_after_a_run(tmp_path, RELEASE)
@@ -211,45 +152,6 @@ def test_rows_that_the_broker_took_back_are_not_restored(tmp_path: Path) -> None
     assert log_of(broker.root) == log_of(tmp_path / "out")
 
 
-def test_a_lake_of_some_topics_says_what_it_was_not_given(base: Path, lake: Path, tmp_path: Path) -> None:
-    topic = min(row["topic"] for row in rows_of(lake))
-    chosen = IngestRequest(str(base), str(tmp_path / "lake"), release=RELEASE, selection=Selection(topics=(topic,)))
-    ingest(chosen, OneByOne())
-
-    summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
-
-    assert summary.exit_code == ExitCode.DAMAGE
-    assert all("were not chosen" in cause for cause in summary.causes)
-
-
-@pytest.mark.parametrize(("share", "with_index"), [(0.3, True), (0.8, True), (1, False)])
-def test_a_log_that_ends_where_the_user_says_is_healthy(
-    base: Path, lake: Path, tmp_path: Path, share: float, *, with_index: bool
-) -> None:
-    """Queues, index, checkpoint and configuration are those of a broker that stopped there."""
-    rows = rows_of(lake)
-    until = rows[int(share * len(rows))]["physical_offset"] if share < 1 else None
-    restore(request(lake, tmp_path / "out", with_queues=True, with_index=with_index, until=until), OneByOne())
-
-    found = verify(VerifyRequest(str(tmp_path / "out")), OneByOne())
-
-    assert (ExitCode.CLEAN, []) == (found.exit_code, [str(one) for one in found.findings])
-    whole, cut = b"".join(log_of(base).values()), b"".join(log_of(tmp_path / "out").values())
-    assert whole[:until] == cut[:until]
-    assert until is None or not any(cut[until:])
-
-
-def test_a_restore_says_as_of_when_and_what_to_do_next(lake: Path, tmp_path: Path, run: Run) -> None:
-    """It said that nothing was missing, whatever the broker had acknowledged since the last run."""
-    done = run("restore", lake, "--out", tmp_path / "out", "--no-queues", "--no-index", "--engine", "here")
-
-    newest = datetime.fromtimestamp(max(row["store_timestamp"] for row in rows_of(lake)) / 1000, UTC)
-    assert f"as of {newest:%Y-%m-%d %H:%M:%S}" in done.out
-    assert f"done, nothing missing up to {newest:%Y-%m-%d %H:%M:%S}" in done.out
-    assert f"verify {tmp_path / 'out'}" in done.out
-    assert f"chown -R USER:GROUP {tmp_path / 'out'}" in done.out
-
-
 def test_a_full_disk_names_the_segment(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -258,16 +160,6 @@ def test_a_full_disk_names_the_segment(lake: Path, tmp_path: Path, monkeypatch: 
     with pytest.raises(OSError, match="bytes are free") as error:
         restore(request(lake, tmp_path / "out"), OneByOne())
     assert error.value.filename == str(tmp_path / "out" / "commitlog" / f"{0:020d}")
-
-
-@pytest.mark.parametrize(
-    ("until", "said"), [(1_760_000_021_000, "a time is written 2025-10-09T08:53:41.000Z"), (99_999_999, "an offset")]
-)
-def test_an_offset_after_the_end_of_the_lakes_log_is_refused(lake: Path, tmp_path: Path, until: int, said: str) -> None:
-    """`query` and `export` take such digits as milliseconds; everything was restored, as if that had been asked for."""
-    with pytest.raises(NothingToRestoreError, match=said):
-        restore(request(lake, tmp_path / "out", until=until), OneByOne())
-    assert not (tmp_path / "out").exists()
 
 
 def test_an_interrupted_restore_makes_only_what_is_missing(
@@ -284,18 +176,6 @@ def test_an_interrupted_restore_makes_only_what_is_missing(
 
     assert log_of(base) == log_of(tmp_path / "out")
     assert summary.resumed == summary.segments - 1
-
-
-def test_what_cannot_be_is_refused(lake: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").touch()
-    with pytest.raises(NotResumableError, match="not empty"):
-        restore(request(lake, tmp_path / "out"), OneByOne())
-    at = Lake(str(lake))
-    with pytest.raises(NothingToRestoreError, match="are not 1000 bytes long"):
-        plan_log(at, find_store(at, None), size=1000)
-    with pytest.raises(NothingToRestoreError, match=r"no store 'b' in this lake; it has default \("):
-        find_store(at, "b")
 
 
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 97])
