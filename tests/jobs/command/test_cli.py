@@ -366,29 +366,6 @@ def test_a_closed_standard_stream_is_like_one_that_nobody_reads(number: int, tmp
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("words", "answer"),
-    [
-        ("optimise LAKE", "Did you mean 'optimize'?"),
-        (
-            "--json inspect STORE",
-            "no option of Spark (did you mean --log-json?); a verb's own options are after the verb",
-        ),
-        ("queryMsgById -n a:1 -i X", "query mqadmin --store STORE queryMsgById -n a:1 -i X"),
-        ("query topicList -n a:1", "query mqadmin --store STORE topicList -n a:1"),
-        ("mqadmin topicList", "query mqadmin --store STORE mqadmin topicList"),
-        ("verify --store x", "No such option '--store': give STORE without it."),
-        ("query by-key x -t T -k k", "a store is given with --store"),
-        ("verify A B", "extra argument (B): a command reads one STORE"),
-    ],
-)
-def test_words_that_are_no_command_line_of_ours_are_answered_with_what_to_type(
-    words: str, answer: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(words.split()) is ExitCode.USAGE
-    assert capfd.readouterr().err.rstrip().endswith(answer)
-
-
 @pytest.mark.parametrize("verb", [["verify"], ["dump"], ["query"], []])
 def test_help_fits_into_a_terminal(
     verb: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -197,12 +197,3 @@ def test_spark_options_of_one_command_are_not_those_of_the_next(golden: StoreOf,
     run("--conf", "spark.ui.port=1", "inspect", golden("b551-base"))
 
     assert "RMQ_LAKE_SPARK_OPTIONS" not in os.environ
-
-
-def test_a_condition_in_sql_is_not_for_this_process(golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    words = ("--engine", "here", "--store", golden("b551-base"), "--where", "1 = 1", "--out", tmp_path / "new")
-
-    ended = run("export", *words)
-
-    assert ExitCode.USAGE is ended.code
-    assert "--engine spark" in ended.err

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from jobs.command import VERBS, cli
 from jobs.command.cli import run_within
-from jobs.console.result import ExitCode, Severity
+from jobs.console.result import ExitCode
 from jobs.demo import TourError, demo, extract, unpack
 from jobs.demo import run as take
 from jobs.lake.runs import OtherRunActiveError
@@ -82,9 +82,6 @@ def words(golden: StoreOf, lake: Path, tmp_path: Path, monkeypatch: pytest.Monke
     sorted((bad / "index").iterdir())[2].unlink()
     places = {"good": good, "bad": bad, "lake": shutil.copytree(lake, tmp_path / "lake"), "out": tmp_path / "out"}
     (tmp_path / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
-    killed = places["killed"] = copy_of(good, tmp_path / "out-of-order")
-    (killed / "abort").touch()
-    overwrite(max((killed / "commitlog").iterdir()), 4096, bytes(4096))
     places["types"] = tmp_path / "types.toml"
     places["file"] = sorted((bad / "commitlog").iterdir())[1]
 
@@ -198,43 +195,6 @@ def test_a_closed_pipe_does_not_change_the_verdict(text: str, words: Callable[[s
     assert expected == done.returncode
 
 
-@pytest.mark.parametrize("text", ["verify {killed}", "inspect {killed}", "repair {killed} --out {out}"])
-def test_the_warning_not_to_start_the_broker_and_the_verdict_come_last(
-    text: str, words: Callable[[str], list[str]], run: Run
-) -> None:
-    """They scrolled off the top of a terminal of 45 lines."""
-    lines = run(*words(text)).out.splitlines()
-
-    assert lines[-2].startswith("do not start this broker")
-    assert lines[-1].startswith(f"{text.partition(' ')[0]}: ")
-    assert sum("do not start" in line for line in lines) == 1
-
-
-def test_only_wrong_words_are_answered_with_the_usage_line(words: Callable[[str], list[str]], run: Run) -> None:
-    wrong = (["verify"], ["verify", "--nope"], words("verify {good} {good}"))
-    other = (
-        words("verify {out}"),
-        words("repair {good} --out {good}/x"),
-        words("query by-key -t T -k K --lake {good}"),
-    )
-
-    assert all("Usage: " in run(*line).err for line in wrong)
-    assert [] == [run(*line).err for line in other if "Usage: " in run(*line).err]
-    assert all(run(*line).err.startswith("rmq-lake: ") for line in other)
-
-
-def test_what_repair_names_next_puts_it_in_place_and_takes_it_back(words: Callable[[str], list[str]], run: Run) -> None:
-    command = words("repair {bad} --out {out} --lake {lake} --hash-slots 100 --index-num 20")
-    before = _next_of(run(*command).out)
-    applied = run(*before)
-    after = _next_of(applied.out)
-
-    assert [*command, "--apply"] == before
-    assert "  left: healthy" in applied.out
-    assert [*command, "--undo"] == after
-    assert "undone" in json.loads(run(*after, "--json").out)
-
-
 @pytest.mark.parametrize("line", ["rebuild-index {bad} --out=i", "rebuild-consumequeue {bad} --out e/"])
 def test_what_a_rebuild_names_next_puts_its_files_in_place(
     line: str, words: Callable[[str], list[str]], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -289,17 +249,6 @@ def test_a_store_is_verified_ingested_and_asked_from_python(
     assert printed["findings"] == [finding.describe() for finding in verdict.findings]
     assert (0 < some.messages < first.messages, second.messages) == (True, 0)
     assert (message.topic, message.record.queue_offset) == ("T1", 3)
-
-
-def test_findings_are_data_with_file_and_offset(golden: StoreOf, tmp_path: Path) -> None:
-    store = copy_of(golden("b551-base"), tmp_path)
-    segment = sorted((store / "commitlog").iterdir())[1]
-    overwrite(segment, 4616, b"?")
-
-    verdict = verify(store)
-
-    assert verdict.severity is not Severity.HEALTHY
-    assert any(finding.file.endswith(segment.name) and finding.offset is not None for finding in verdict.findings)
 
 
 # What each step must show. A step that is missing, or shows something else, fails here.

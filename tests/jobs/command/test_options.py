@@ -1,28 +1,22 @@
 """The options that verbs share: flags over environment over configuration file."""
 
-import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 from jobs.command import VERBS
 from jobs.command.answer import Answer
 from jobs.command.cli import rmq_lake
-from jobs.command.configuration import config_option, name_variables
+from jobs.command.configuration import name_variables
 from jobs.command.options import (
     StoreForm,
-    StorePlace,
-    form_options,
     given_time,
-    json_option,
     log_place,
-    quiet_option,
-    store_options,
 )
 from jobs.console.amounts import GivenTime, parse_time, time_text
 from jobs.console.result import ExitCode
@@ -31,132 +25,71 @@ from tests.golden import StoreOf
 from tests.support.commands import Run
 from tests.support.reference import VARIABLES, page
 
-
-@click.group()
-def tool() -> None:
-    """Stand for the group of all verbs."""
-
-
-@tool.command("ingest")
-@store_options
-@form_options
-@json_option
-@quiet_option
-@config_option
-def ingest(*, place: StorePlace, form: StoreForm, **others: object) -> None:
-    values: dict[str, object] = {**place._asdict(), **form._asdict(), **others}
-    click.echo({name: value for name, value in values.items() if value not in {None, False}})
-
-
-def told(*arguments: str, **environment: str) -> dict[str, object]:
-    result = run(*arguments, **environment)
-    assert 0 == result.exit_code, result.output
-    values: dict[str, object] = eval(result.output, {"ZoneInfo": ZoneInfo, "zoneinfo": __import__("zoneinfo")})  # noqa: S307
-    return values
-
-
-def run(*arguments: str, **environment: str) -> Result:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jobs.command.configuration.check_places", lambda _: None)  # places here are texts
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        name_variables(ingest, "ingest")
-        return CliRunner().invoke(tool, ["ingest", *arguments])
+Settings = Callable[..., dict[str, object]]
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
-    return tmp_path / "job.toml"
+def settings(golden: StoreOf, run: Run) -> Settings:
+    """Give a function that runs `verify` with more words, and returns the settings that it shows."""
+
+    def shown(*words: str | Path) -> dict[str, object]:
+        outcome = run("verify", golden("b551-base"), "--show-config", "--json", *words)
+        assert outcome.code is ExitCode.CLEAN, outcome.err
+        return {name: setting["value"] for name, setting in outcome.document["settings"].items()}
+
+    return shown
 
 
-def test_flags_win_over_the_environment_and_the_environment_over_the_file(config: Path) -> None:
-    config.write_text("hash-slots = 1\nindex-num = 10\nconsume-queue-size = 20\n")
-    environment = {"RMQ_LAKE_INGEST_INDEX_NUM": "11", "RMQ_LAKE_INGEST_HASH_SLOTS": "2"}
-
-    values = told("s", "--config", str(config), "--hash-slots", "3", **environment)
-
-    assert {"store": "s", "hash_slots": 3, "index_num": 11, "consume_queue_size": 20} == values
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("hash-slots = 1\n[ingest]\nhash-slots = 2\n", {"store": "s", "hash_slots": 2}),
-        ('broker = "b"\nreport = "/report"\n[query]\nanything = 1\n', {"store": "s"}),
-    ],
-)
-def test_a_verbs_own_table_wins_over_what_all_share_and_keys_of_other_verbs_do_not_disturb(
-    config: Path, text: str, expected: dict[str, object]
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config.write_text(text)
+    (tmp_path / "job.toml").write_text("hash-slots = 1\nindex-num = 10\nconsume-queue-size = 20\n")
+    monkeypatch.setenv("RMQ_LAKE_VERIFY_INDEX_NUM", "11")
+    monkeypatch.setenv("RMQ_LAKE_VERIFY_HASH_SLOTS", "2")
+    shown = settings("--config", tmp_path / "job.toml", "--hash-slots", "3")
 
-    assert expected == told("s", "--config", str(config))
-
-
-def test_a_variable_that_no_option_reads_is_a_usage_error() -> None:
-    with pytest.raises(click.UsageError, match="HASH_SLOT: no such option; did you mean RMQ_LAKE_INGEST_HASH_SLOTS"):
-        run("s", RMQ_LAKE_INGEST_HASH_SLOT="1")
-    assert {"store": "s"} == told("s", RMQ_LAKE_VERIFY_ANYTHING="1")
+    assert {"hash-slots": 3, "index-num": 11, "consume-queue-size": 20}.items() <= shown.items()
 
 
-@pytest.mark.parametrize(
-    "name", ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT_80_TCP", "PORT_80_TCP_ADDR"]
-)
-def test_variables_that_kubernetes_injects_for_a_service_are_ignored(name: str) -> None:
-    assert {"store": "s"} == told("s", **{f"RMQ_LAKE_INGEST_{name}": "tcp://10.0.0.1:80"})
+def test_a_place_in_the_environment_counts_more_than_those_of_a_file(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    (tmp_path / "job.toml").write_text(f'[query]\nstore = "{golden("b551-base")}"\n')
+    monkeypatch.setenv("RMQ_LAKE_QUERY_LIST_LAKE", "/l")
+
+    assert "/l: No such file or directory" in run("query", "list", "--config", tmp_path / "job.toml").err
 
 
-def test_a_service_variable_with_the_name_of_an_option_is_ignored() -> None:
-    """Of a service `rmq-lake-browse` Kubernetes sets RMQ_LAKE_BROWSE_PORT, which is also `browse --port`."""
+def test_a_variable_that_no_option_reads_is_a_usage_error(
+    settings: Settings, golden: StoreOf, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setenv("RMQ_LAKE_INGEST_ANYTHING", "1")
+    settings()
+    monkeypatch.setenv("RMQ_LAKE_VERIFY_HASH_SLOT", "1")
+    refused = run("verify", golden("b551-base"), "--show-config")
+
+    assert refused.code is ExitCode.USAGE
+    assert "HASH_SLOT: no such option; did you mean RMQ_LAKE_VERIFY_HASH_SLOTS" in refused.err
+
+
+def test_variables_that_kubernetes_injects_for_a_service_are_ignored(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a service `rmq-lake-browse` it sets RMQ_LAKE_BROWSE_PORT, which is also `browse --port`."""
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT_80_TCP", "PORT_80_TCP_ADDR"):
+        monkeypatch.setenv(f"RMQ_LAKE_VERIFY_{name}", "tcp://10.0.0.1:80")
+    settings()
     command = VERBS["browse"].load()
     for value, expected in (("tcp://10.0.0.1:80", 0), ("81", 81)):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RMQ_LAKE_BROWSE_PORT", value)
-            name_variables(command, "browse")
-            assert expected == command.make_context("browse", ["/store"], parent=click.Context(tool)).params["port"]
-
-
-def test_every_setting_is_shown_with_where_it_is_from(config: Path) -> None:
-    config.write_text('index-num = 11\n[ingest]\ntime-zone = "Asia/Shanghai"\n')
-
-    result = run("/s", "--config", str(config), "--show-config", "--quiet", RMQ_LAKE_INGEST_HASH_SLOTS="2")
-
-    lines = [tuple(map(str.strip, line.rsplit("#", 1))) for line in result.output.splitlines()]
-    assert [
-        ("[ingest]",),
-        ('store = "/s"', "command line"),
-        ("# commitlog", "not set"),
-        ("# broker-conf", "not set"),
-        ("hash-slots = 2", "RMQ_LAKE_INGEST_HASH_SLOTS"),
-        ("index-num = 11", str(config)),
-        ("# consume-queue-size", "not set"),
-        ("# release", "not set"),
-        ('time-zone = "Asia/Shanghai"', str(config)),
-        ("json = false", "default"),
-        ("quiet = true", "command line"),
-    ] == lines
-
-
-def test_what_is_shown_can_be_kept_as_a_configuration_file(config: Path) -> None:
-    shown = run("/s", "--commitlog", "/a,/b", "--time-zone", "UTC", "--show-config").output
-    config.write_text(shown)
-
-    again = run("--config", str(config), "--show-config", "--json")
-
-    assert 0 == again.exit_code, again.output
-    settings = json.loads(again.output)["settings"]
-    assert ["/a", "/b"] == settings["commitlog"]["value"]
-    assert ("UTC", str(config)) == (settings["time-zone"]["value"], settings["time-zone"]["from"])
+        monkeypatch.setenv("RMQ_LAKE_BROWSE_PORT", value)
+        name_variables(command, "browse")
+        parent = click.Context(click.Group("rmq-lake"))
+        assert expected == command.make_context("browse", ["/store"], parent=parent).params["port"]
 
 
 @pytest.mark.parametrize("text", ["2026-11-20 07:42", "2h", "1763624520000", "4096", "2026-11-20T07:42:00.123+08:00"])
 def test_a_moment_and_a_place_in_the_log_are_shown_as_they_were_given(text: str) -> None:
     assert text == str(given_time(text)) == str(log_place(text))
-
-
-@pytest.mark.parametrize("option", ["--commitlog=/a,,/b", "--config=no such file"])
-def test_an_empty_path_and_a_file_that_is_missing_are_usage_errors(option: str) -> None:
-    assert 2 == run("s", option).exit_code
 
 
 def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,40 +143,6 @@ def test_the_zone_is_said_where_the_text_does_not_say_it() -> None:
     assert GivenTime(str(STORED)).interpretation(SHANGHAI) is None
     assert GivenTime("2h").interpretation(SHANGHAI) is None
     assert "2025-11-20 07:42:00.000 UTC" == time_text(STORED)
-
-
-def test_a_query_takes_times_and_says_their_zone(golden: StoreOf, run: Run) -> None:
-    place = ("--store", golden("b551-base"), "--time-zone", "Asia/Shanghai")
-    key = ("query", "by-key", "-t", "T1", "-k", "k1", *place)
-    line = ("query", "mqadmin", *place, "queryMsgByKey", "-t", "T1", "-k", "k1")
-    every, none = run(*key), run(*key, "--until", "2026-11-20 15:42")
-    some = run(*key, "--since", "2026-11-20 15:42", "--until", "2026-11-20T07:43:00Z")
-    as_mqadmin = run(*line, "-b", "2026-11-20 15:42", "-e", "2026-11-20T07:43:00Z")
-
-    assert (every.code, some.code, none.code) == (ExitCode.CLEAN, ExitCode.CLEAN, ExitCode.NOT_FOUND)
-    assert every.out == some.out == as_mqadmin.out
-    assert "'2026-11-20 15:42' is taken in Asia/Shanghai: 2026-11-20 07:42:00.000 UTC" in some.err
-    assert run(*key, "--since", "soon").code is ExitCode.USAGE
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("export", "--out", "out"),
-        ("query", "list"),
-        ("query", "list", "-t", "T1", "--time-zone", "UTC"),
-        ("query", "by-key", "-t", "T1", "-k", "k0"),
-    ],
-)
-def test_a_window_that_ends_before_it_begins_is_refused(
-    golden: StoreOf, words: tuple[str, ...], run: Run, tmp_path: Path
-) -> None:
-    words = tuple(str(tmp_path / "out") if word == "out" else word for word in words)
-    outcome = run(*words, "--store", golden("b551-base"), "--since", "2026-11-21", "--until", "2026-11-20")
-
-    assert outcome.code is ExitCode.USAGE
-    assert "--until 2026-11-20 is before --since 2026-11-21: the window ends before it begins" in outcome.err
-    assert not list(tmp_path.iterdir())
 
 
 ROOT = Path(__file__).parents[3]

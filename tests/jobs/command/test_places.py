@@ -143,13 +143,6 @@ def test_the_store_of_the_command_is_one_even_without_a_log(option: Option, tmp_
     assert not list((tmp_path / "store" / "index").iterdir())
 
 
-def test_a_lake_under_a_store_of_the_same_bucket_is_refused(run: Run) -> None:
-    outcome = run("ingest", "s3a://bucket/store", "--lake", "s3://bucket/store/lake")
-
-    assert outcome.code is ExitCode.USAGE
-    assert "nothing is written into a store" in outcome.err
-
-
 def test_places_beside_a_store_are_in_none(store: Path, tmp_path: Path) -> None:
     queues = tmp_path / "queues" / "T" / "0"
     queues.mkdir(parents=True)
@@ -201,73 +194,6 @@ def test_a_store_or_a_lake_that_is_not_there_is_refused_before_anything_is_made(
     assert outcome.code is ExitCode.USAGE
     assert str(place) in outcome.err.replace("\n", " ")
     assert before == state_of(tmp_path)
-
-
-@pytest.mark.parametrize("folder", ["commitlog", "consumequeue", "index"])
-def test_a_folder_of_a_store_is_answered_with_its_store(folder: str, store: Path, run: Run) -> None:
-    (store / folder).mkdir(exist_ok=True)
-    outcome = run("verify", store / folder)
-
-    assert outcome.code is ExitCode.USAGE
-    assert f"but a folder of the store {store}" in outcome.err.replace("\n", " ")
-
-
-@pytest.mark.parametrize(
-    "words", ["rebuild-index {store}", "rebuild-consumequeue {store}", "repair {store}", "restore {lake}", "demo"]
-)
-def test_a_directory_that_is_used_is_refused_in_one_wording(words: str, store: Path, tmp_path: Path, run: Run) -> None:
-    used, lake = tmp_path / "used", tmp_path / "lake"
-    (lake / "runs" / "_delta_log").mkdir(parents=True)
-    used.mkdir()
-    (used / "kept").touch()
-    option = [] if words == "demo" else ["--out"]
-    outcome = run(*words.format(store=store, lake=lake).split(), *option, used)
-
-    assert outcome.code is ExitCode.USAGE
-    assert f"{used}: the directory is not empty; name an empty or a new one" in outcome.err
-    assert [path.name for path in used.iterdir()] == ["kept"]
-
-
-def test_a_store_a_lake_and_a_folder_around_a_store_are_told_apart(store: Path, tmp_path: Path, run: Run) -> None:
-    lake = tmp_path / "lake"
-    (lake / "runs" / "_delta_log").mkdir(parents=True)
-    (store.parent / "config").mkdir()
-    (store.parent / "config" / "broker.conf").touch()
-    said = {
-        code: outcome.err.replace("\n", " ")
-        for code, outcome in (
-            ("lake", run("inspect", lake)),
-            ("around", run("inspect", store.parent)),
-        )
-        if outcome.code is ExitCode.USAGE
-    }
-
-    assert f"{lake}: is a lake, not a store" in said["lake"]
-    assert f"; the store is {store}" in said["around"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("query", "by-key", "-t", "T", "-k", "k"),
-        ("query", "list"),
-        ("query", "mqadmin", "queryMsgByKey", "-t", "T", "-k", "k"),
-        ("export", "--out", "out"),
-        ("restore", "--out", "out"),
-    ],
-)
-def test_a_store_where_a_lake_is_only_read_is_answered_with_what_makes_a_lake(
-    words: tuple[str, ...], store: Path, tmp_path: Path, run: Run
-) -> None:
-    words = tuple(str(tmp_path / "out") if word == "out" else word for word in words)
-    place = (store,) if words[0] == "restore" else ("--lake", store)
-    at = 2 if "mqadmin" in words else len(words)
-    outcome = run(*words[:at], *place, *words[at:])
-
-    assert outcome.code is ExitCode.USAGE
-    assert "is a broker store, not a lake. Create a lake from it with:" in outcome.err
-    assert outcome.err.rstrip().endswith(f"ingest {store} --lake LAKE")
-    assert "nothing is written" not in outcome.err
 
 
 # What the line of a verb needs besides `--config`; the sample gives the rest.
@@ -335,12 +261,3 @@ def test_every_verb_is_tried_with_the_sample() -> None:
     verbs = {*VERBS.keys() - {"query", "demo"}, *(f"query {name}" for name in query.commands)}
 
     assert verbs == LINES.keys()
-
-
-def test_an_argument_that_is_not_named_is_asked_for(tmp_path: Path, run: Run) -> None:
-    """`optimize --config job.toml` changed the lake of `ingest`."""
-    for verb in ("optimize", "type", "catalog", "restore", "diff"):
-        ended = run(verb, "--config", CONF / "job.toml", *(["--out", tmp_path / "new"] if verb == "restore" else []))
-
-        assert ended.code is ExitCode.USAGE
-        assert "Missing argument 'LAKE'" in ended.err
