@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain, rate
-from jobs.lake.lake import views
 from jobs.query.lake_source import LakeSource
-from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, one_of, text
+from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, OURS, LakeTables, one_of, quoted, text
 from jobs.query.message import Message, Wanted
 from jobs.query.source import whole_number
 from rmq_formats.errors import UnsupportedFormat
@@ -97,12 +96,12 @@ class LakeLists:
             "max(to_offset) AS to_offset, CAST(max(time) AS VARCHAR) AS newest_run "
             f"FROM runs WHERE {_PREPARED} GROUP BY broker, store_id ORDER BY broker, store_id"
         )
-        return self._rows(sql, sql) if self._tables.has("runs") else Rows((), (), note="the lake has no table runs")
+        return self._rows(sql) if self._tables.has("runs") else Rows((), (), note="the lake has no table runs")
 
-    def _rows(self, sql: str, shown: str) -> Rows:
-        """Run a query that a page shows as *shown*; it names the columns if it has a row."""
+    def _rows(self, sql: str) -> Rows:
+        """Run a query that a page shows; it names the columns if it has a row."""
         rows = self._tables.rows(sql)
-        return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], shown)
+        return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
 
     def growth(self, slots: int) -> Histogram | None:
         """Return the messages that runs brought into the lake, over time; None of a single run."""
@@ -182,11 +181,10 @@ class LakeLists:
         return [(title, self._viewed(*asked)) for title, *asked in _UNFINISHED]
 
     def _viewed(self, view: str, columns: str, condition: str, rest: str) -> Rows:
-        of_store = f"WHERE {self.source.condition(condition)}{rest}"
-        shown = f"SELECT {columns} FROM {view} {of_store}"  # noqa: S608 - texts of ours
-        if self._is_too_large(view):
-            return Rows((), (), shown, _TOO_MANY)
-        return self._rows(f"SELECT {columns} FROM {_origin(view)} {of_store}", shown)  # noqa: S608 - texts of ours
+        sql = f"SELECT {columns} FROM {view} WHERE {self.source.condition(condition)}{rest}"  # noqa: S608 - texts of ours
+        if view not in self._tables.listed or self._is_too_large(view):
+            return Rows((), (), sql, _TOO_MANY)
+        return self._rows(sql)
 
     def _is_too_large(self, view: str) -> bool:
         return view in _JOINED and self.messages > _MOST_JOINED
@@ -221,18 +219,17 @@ class LakeLists:
                 yield chain(keys[key_hash], str(file), slot, links)
 
     def tables(self) -> Sequence[str]:
-        """Name the lake's tables but that of messages, and the views over them."""
-        names = filter(self._tables.has, LISTED)
-        return (*names, *(view.name for view in views() if all(map(self._tables.has, view.tables))))
+        """Name the lake's tables but that of messages, the views over them, and the typed tables."""
+        return [name for name in self._tables.listed if name != MESSAGES]
 
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
         """Return rows of a table or view whose columns hold the texts of *filters*, the newest first."""
         if name not in self.tables() or skip > _MOST_SKIPPED:
             raise UnsupportedFormat(f"the lake has no table {name[:40]!r}, or less rows")
-        origin = _origin(name)
+        every = f"SELECT * FROM {quoted(name)}"  # noqa: S608 - a name that the lake has
         if self._is_too_large(name):
-            return Rows((), (), f"SELECT * FROM {name}", _TOO_MANY)  # noqa: S608 - a name of ours
-        kinds = self._tables.kinds(f"SELECT * FROM {origin}")  # noqa: S608 - names of ours
+            return Rows((), (), every, _TOO_MANY)
+        kinds = self._tables.kinds(every)
         unknown = filters.keys() - kinds.keys()
         if unknown:
             raise UnsupportedFormat(f"{name} has no column {min(unknown)[:40]!r}")
@@ -246,7 +243,7 @@ class LakeLists:
         ]
         newest = next((column for column in _NEWEST_FIRST if column in kinds), None)
         note = ""
-        if newest is not None and origin == name:
+        if newest is not None and self._tables.listed[name][0] == "table":
             low, count = self._newest_part(name, newest, None if filters else skip + limit)
             if count > _MOST_SORTED:
                 note = f"{count:,} rows are too many to be sorted here: in no order, and pages may repeat rows"
@@ -255,8 +252,8 @@ class LakeLists:
                 conditions.append(f"{newest} >= {low}")
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         rest = f"{where}{f' ORDER BY {newest} DESC' if newest else ''} LIMIT {limit} OFFSET {skip}"
-        rows = self._tables.rows(f"SELECT {shown} FROM (SELECT * FROM {origin}{rest}) AS newest")  # noqa: S608 - names are checked, texts quoted
-        return Rows(columns, [tuple(row.values()) for row in rows], f"SELECT * FROM {name}{rest}", note)  # noqa: S608 - the same
+        rows = self._tables.rows(f"SELECT {shown} FROM ({every}{rest}) AS newest")  # noqa: S608 - names are checked, texts quoted
+        return Rows(columns, [tuple(row.values()) for row in rows], every + rest, note)
 
     def _newest_part(self, name: str, column: str, wanted: int | None) -> tuple[int | None, int]:
         """Return the least value that the newest *wanted* rows can have, and how many rows have such: None of all."""
@@ -271,11 +268,6 @@ class LakeLists:
                 low = file.low or 0
                 return low, sum(one.rows or 0 for one in files if (one.high or 0) >= low)
         return None, every
-
-
-def _origin(name: str) -> str:
-    """Return a table or a view as SQL selects from it: the lake has no views of its own."""
-    return next((f"({view.sql}) AS {name}" for view in views() if view.name == name), name)
 
 
 def _shown(column: str, kind: str) -> str:

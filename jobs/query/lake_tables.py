@@ -16,7 +16,7 @@ from arro3.core import RecordBatchReader
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from jobs.lake.lake import Lake
+from jobs.lake.lake import Lake, views
 from jobs.lake.snapshots import open_delta, plain_rows
 from jobs.storage.locations import join, normalise
 from jobs.store.selection import CHOSEN, TopicChoices
@@ -34,6 +34,7 @@ LISTED = (
     *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
 )
 OURS = "total_size IS NOT NULL"  # rows that another engine has added lack it
+_TYPED, _DEAD_LETTERS, _LOG = "typed", "dead_letters", "_delta_log/"
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
 
 
@@ -75,11 +76,11 @@ class LakeTables:
         if not self.has(MESSAGES):
             raise NotAStore(f"not a lake: it has no table {MESSAGES}", None, self._lake)
 
-    def _table(self, name: str) -> DeltaTable | None:
+    def _table(self, name: str, path: str = "") -> DeltaTable | None:
         """Make a table known to SQL; `OSError` where another engine has given it features that are not read here."""
         if name in self._opened:
             return self._opened[name]
-        location = join(self._lake, name)
+        location = join(self._lake, *(path or name).split("/"))
         try:
             table = open_delta(location, self._options)
         except TableNotFoundError:
@@ -93,7 +94,7 @@ class LakeTables:
                     reason = f"has another type of the column {field.name}: another engine has rewritten it"
                     raise OSError(f"the lake's table {MESSAGES} {reason}")
         try:
-            self._builder.register(name, table)
+            self._builder.register(quoted(name), table)
         except DeltaError as error:
             reason = str(error).rpartition(": ")[2]
             advice = "Spark SQL reads it, and so do restore, diff and export"
@@ -142,6 +143,25 @@ class LakeTables:
         """Return whether the lake has a table, which SQL then knows."""
         return self._table(name) is not None
 
+    @cached_property
+    def listed(self) -> Mapping[str, tuple[str, str]]:
+        """Every table and view by its name, which SQL then knows: which of both it is, and of some what a row is."""
+        found = {name: ("table", "") for name in (MESSAGES, *LISTED) if self.has(name)}
+        for view in views():
+            if all(map(self.has, view.tables)):
+                self._builder.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+                found[view.name] = "view", view.row.removeprefix("One row is ")
+        lake = Lake(self._lake, self._options)
+        for topic in sorted({file.name.split("/")[0] for file in lake.list_files(_TYPED) if _LOG in file.name}):
+            self._table(f"{_TYPED}_{topic}", f"{_TYPED}/{topic}")
+            found[f"{_TYPED}_{topic}"] = "table", f"one body of the topic {topic}, typed"
+        # The view `dead_letters` has the messages that consumers gave up: these are bodies that no type fits.
+        refused = f"{_TYPED}_{_DEAD_LETTERS}"
+        if refused not in found and any(_LOG in file.name for file in lake.list_files(_DEAD_LETTERS)):
+            self._table(refused, _DEAD_LETTERS)
+            found[refused] = "table", "one body that its topic's declaration refuses"
+        return found
+
     def version(self, name: str) -> int | None:
         """Return the version of a table that answers are of; None where the lake lacks it."""
         table = self._table(name)
@@ -172,10 +192,6 @@ class LakeTables:
     def execute(self, sql: str) -> RecordBatchReader:
         """Run a statement on the tables that are registered."""
         return self._builder.execute(sql)
-
-    def register(self, name: str, path: str) -> None:
-        """Make a table at a path below the lake known to SQL."""
-        self._builder.register(name, open_delta(join(self._lake, *path.split("/")), self._options))
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows; `OSError` where a file that Delta's log names is missing or damaged."""
@@ -208,6 +224,11 @@ def is_lake(location: str, options: Mapping[str, str]) -> bool:
 def text(value: str) -> str:
     """Return a text as SQL writes it."""
     return "'" + value.replace("'", "''") + "'"
+
+
+def quoted(name: str) -> str:
+    """Return the name of a table as SQL writes it: a topic's may have capital letters and signs."""
+    return name if name.isidentifier() and name.islower() else f'"{name}"'
 
 
 def one_of(column: str, values: Iterable[int | str]) -> str:

@@ -5,7 +5,7 @@ A statement only reads. Its rows come batch by batch, so that memory does not gr
 """
 
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -20,68 +20,32 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from jobs.console.process import LEFT_BEHIND
-from jobs.lake.lake import Lake, views
-from jobs.query.lake_tables import LISTED, MESSAGES, LakeTables
-from jobs.storage.locations import normalise
+from jobs.query.lake_tables import LakeTables
 from rmq_formats.arrow import plain_type
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
 _READS = re.compile(r"\s*(explain\s+((analyze|verbose)\s+)*)?(?P<verb>select|with|values|describe)\b", re.IGNORECASE)
-_TYPED = "typed"
-_DEAD = "dead_letters"
-_LOG = "_delta_log/"
 _PATIENCE = 1.0  # seconds that are given to the engine for the batch that it is at
 _WAITING = 2  # batches that the engine may be ahead
 
 
-class Statement:
-    """A lake's tables and views, registered for one statement."""
+def listing(tables: LakeTables) -> Generator[dict[str, object]]:
+    """Yield the tables and views of a lake, and what one row of each is."""
+    from jobs.lake.tables import TABLES  # loads the compiler
 
-    def __init__(self, lake: str, options: Mapping[str, str]) -> None:
-        """Open the lake at *lake*; `NotAStore` when it has no table of messages."""
-        self._tables = LakeTables(lake, options)
-        self._names = [name for name in (MESSAGES, *LISTED) if self._tables.has(name)]
-        self._views = [view for view in views() if all(map(self._tables.has, view.tables))]
-        for view in self._views:
-            self._tables.execute(f"CREATE VIEW {view.name} AS {view.sql}")
-        listed = Lake(normalise(lake), options)
-        self._typed = {
-            f"{_TYPED}_{name}": f"one body of the topic {name}, typed"
-            for name in sorted({file.name.split("/")[0] for file in listed.list_files(_TYPED) if _LOG in file.name})
-        }
-        for name in self._typed:
-            self._tables.register(f'"{name}"', name.replace("_", "/", 1))
-        # The view `dead_letters` has the messages that consumers gave up: these are bodies that no type fits.
-        if f"{_TYPED}_{_DEAD}" not in self._typed and any(_LOG in file.name for file in listed.list_files(_DEAD)):
-            self._tables.register(f"{_TYPED}_{_DEAD}", _DEAD)
-            self._typed[f"{_TYPED}_{_DEAD}"] = "one body that its topic's declaration refuses"
-
-    def rows(self, sql: str | None, seconds: float | None = None) -> Generator[dict[str, object]]:
-        """Yield the rows of a statement; without one, the tables and views, and what one row of each is."""
-        if sql is not None:
-            yield from self.batches(sql, seconds).rows()
-            return
-        from jobs.lake.tables import TABLES  # loads the compiler
-
-        rows = {table.name: table.row for table in TABLES}
-        named = [(name, "table", rows.get(name, "")) for name in self._names]
-        named += [(view.name, "view", view.row.removeprefix("One row is ")) for view in self._views]
-        named += [(name, "table", row) for name, row in self._typed.items()]
-        for one in named:
-            yield dict(zip(("name", "kind", "row"), one, strict=True))
-
-    def batches(self, sql: str, seconds: float | None = None) -> "Batches":
-        """Run a statement; `UnsupportedFormat` where it is not valid, or does more than read."""
-        if _READS.match(sql) is None:
-            raise UnsupportedFormat("only statements that read are run: SELECT, WITH, VALUES, DESCRIBE, EXPLAIN")
-        return Batches(self._tables, sql, seconds)
+    rows = {table.name: table.row for table in TABLES}
+    for name, (kind, row) in tables.listed.items():
+        yield {"name": name, "kind": kind, "row": row or rows.get(name, "")}
 
 
 class Batches:
     """The rows of a statement, as they come; `TimeoutError` when its time is over."""
 
     def __init__(self, tables: LakeTables, sql: str, seconds: float | None) -> None:
+        """Run a statement on all tables and views; `UnsupportedFormat` where it is not valid, or more than reads."""
+        if _READS.match(sql) is None or not tables.listed:
+            raise UnsupportedFormat("only statements that read are run: SELECT, WITH, VALUES, DESCRIBE, EXPLAIN")
         self._end = None if seconds is None else monotonic() + seconds
         self._queue: Queue[pa.RecordBatch | BaseException | None] = Queue(_WAITING)
         self._is_stopped = False
@@ -133,7 +97,7 @@ class Batches:
         while (batch := self._next()) is not None:
             yield batch
 
-    def rows(self) -> Iterator[dict[str, object]]:
+    def rows(self) -> Generator[dict[str, object]]:
         """Yield rows: times as ISO 8601 in UTC, bytes as hexadecimal digits, maps as objects."""
         try:
             for batch in self:

@@ -413,21 +413,22 @@ def sql(  # noqa: PLR0913 - one argument an option
     Each table and view is available under its name, a typed table as typed_TOPIC. Statements are read-only.
     """
     from jobs.launch.arguments import file_system_options
-    from jobs.query.sql import Statement, write_parquet
+    from jobs.query.lake_tables import LakeTables
+    from jobs.query.sql import Batches, listing, write_parquet
 
     if (output == "parquet") is not (out is not None):
         raise click.UsageError("--output parquet writes into --out FILE; the other forms are printed")
     if out is not None and out.exists():
         raise click.UsageError(f"--out {out}: already exists")
-    opened = Statement(lake, file_system_options())
+    tables = LakeTables(lake, file_system_options())
     printer = Printer(quiet=quiet)
     try:
         with shown_as_usage(UnsupportedFormat):
             if out is not None:
-                cut = write_parquet(opened.batches(statement or "", seconds), out, limit)
+                cut = write_parquet(Batches(tables, statement or "", seconds), out, limit)
             else:
                 with closing(printer.plain_rows(Form(output))) as rows:
-                    found = opened.rows(statement, seconds)
+                    found = listing(tables) if statement is None else Batches(tables, statement, seconds).rows()
                     for row in islice(found, limit or None):
                         rows.add(row)
                     cut = limit > 0 and next(found, None) is not None

@@ -45,8 +45,8 @@ SYSTEM_PREFIX = "rmq_sys_"
 MULTI_DISPATCH_SEPARATOR = ","
 # TopicValidator#SYSTEM_TOPIC_SET, all releases together; topics of retries are the groups' own.
 _SYSTEM_TOPICS = frozenset({
-    "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
-    "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+    "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC",
+    "OFFSET_MOVED_EVENT",
 })  # fmt: skip
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # messageDelayLevel
@@ -277,7 +277,7 @@ def _batch_unit(record: MessageRecord, properties: Mapping[str, str], code: int)
 
 def is_system_topic(topic: str) -> bool:
     """Return whether a broker made a topic for itself."""
-    return topic in _SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+    return topic in _SYSTEM_TOPICS or topic.lower().startswith(SYSTEM_PREFIX)
 
 
 def is_left_out_of_multi_dispatch(topic: str) -> bool:
