@@ -1,1 +1,1 @@
-"""The output of `dump`, format by format: `kinds` finds out what a file is, and which function yields its items."""
+"""The output of `dump`, format by format: `units` finds out what a file is, and which function yields its items."""

@@ -1,6 +1,7 @@
 """
-Dump files of units: of queues (plain, batch and extension units), index files, the checkpoint, and the timer's files.
+Dump a file of a store: find out its kind, and yield its items.
 
+Here, too, files of units: of queues (plain, batch and extension units), index files, the checkpoint, and the timer's.
 An index file shows its header, the slots in use and the entries, or the chain of one slot, newest first.
 A timer wheel shows the slots that were ever used; a timer log shows its units, each with the position of the unit
 before it in the same slot. Positions of a timer log are those of the full log, as its files' names say.
@@ -11,6 +12,7 @@ from contextlib import ExitStack, suppress
 from itertools import chain, islice
 
 from jobs.console.amounts import counted
+from jobs.dump.commitlog import dump_log
 from jobs.dump.file import (
     MORE,
     DumpFile,
@@ -23,6 +25,7 @@ from jobs.dump.file import (
     siblings_of,
     time_text,
 )
+from rmq_formats.commitlog.layout import BLANK, DLEDGER_END_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.consumequeue.dispatch import BatchUnit, Unit, decode_batch_unit, decode_unit
 from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_UNIT, UNIT, decode_ext_unit, offset_of_address
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
@@ -30,7 +33,15 @@ from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHea
 from rmq_formats.indexfile.lookup import IndexReader, find_geometries, stated_geometry
 from rmq_formats.layout import Content, Layout
 from rmq_formats.properties import index_key_hash
-from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, FileKind, first_offset, is_index_name, offset_of_name
+from rmq_formats.store import (
+    CHECKPOINT,
+    CHECKPOINT_SIZE,
+    FileKind,
+    classify,
+    first_offset,
+    is_index_name,
+    offset_of_name,
+)
 from rmq_formats.timer_files import (
     PRECISION_MS,
     PROGRESS,
@@ -364,3 +375,66 @@ def _next_timer_unit(file: DumpFile, base: int, position: int) -> tuple[TimerUni
             reason = reason or error.reason
         position = min(position + TIMER_UNIT.size, file.size)
     return None, position, reason
+
+
+# the kind of a file, by its place in a store or by its first bytes
+
+
+_DEPTH = 6  # of the longest path that names a kind: a tier's cluster/broker/topic/queue id/kind/file
+_LOGS = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG, FileKind.COMPACTION_LOG, FileKind.TIERED_LOG)
+_QUEUES = (
+    *(FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT),
+    *(FileKind.COMPACTION_QUEUE, FileKind.TIERED_QUEUE),
+)
+# The last item says how the file ends.
+_DUMPERS: dict[FileKind, Callable[[DumpFile, FileKind, DumpRequest], Iterator[Item]]] = {
+    **dict.fromkeys(_LOGS, dump_log),
+    **dict.fromkeys(_QUEUES, dump_queue),
+    FileKind.INDEX: dump_index,
+    FileKind.CHECKPOINT: dump_numbers,
+    FileKind.TIMER_PROGRESS: dump_numbers,
+    FileKind.TIMER_WHEEL: dump_wheel,
+    FileKind.TIMER_LOG: dump_timer_log,
+}
+# The kind that a user can say a file is of, by its name.
+NAMES = {
+    "commitlog": FileKind.COMMITLOG,
+    "consumequeue": FileKind.CONSUME_QUEUE,
+    "batchconsumequeue": FileKind.BATCH_CONSUME_QUEUE,
+    "consumequeue_ext": FileKind.CONSUME_QUEUE_EXT,
+    "index": FileKind.INDEX,
+    "checkpoint": FileKind.CHECKPOINT,
+    "timerwheel": FileKind.TIMER_WHEEL,
+    "timerlog": FileKind.TIMER_LOG,
+    "timercheck": FileKind.TIMER_PROGRESS,
+}
+
+
+def recognise(file: DumpFile) -> FileKind:
+    """Return the kind of *file*; `UnsupportedFormat` when neither its place nor its bytes tell."""
+    parts = file.location.split("/")
+    kinds = [classify("/".join(parts[-depth:])).kind for depth in range(_DEPTH, 0, -1)]
+    known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
+    # A folder above the store may have the name of a store's folder: a kind that can be dumped comes first.
+    return next((kind for kind in known if kind in _DUMPERS), known[0] if known else None) or _by_content(file)
+
+
+def _by_content(file: DumpFile) -> FileKind:
+    head = file.read(0, BLANK.size)
+    if len(head) == BLANK.size:
+        first, second = BLANK.unpack(head)
+        if second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
+            return FileKind.COMMITLOG
+        if first in (DLEDGER_MAGIC, DLEDGER_END_MAGIC):
+            return FileKind.DLEDGER_LOG
+    if file.size == CHECKPOINT_SIZE and "checkpoint" in file.name:
+        return FileKind.CHECKPOINT
+    reason = f"no file of a store by its place or its first bytes; --as {'|'.join(NAMES)} says what it is"
+    raise UnsupportedFormat(reason, None, file.location)
+
+
+def items_of(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+    """Return the items of a file of a kind."""
+    if kind not in _DUMPERS:
+        raise UnsupportedFormat(f"recognised ({kind}), but not read", None, file.location)
+    return _DUMPERS[kind](file, kind, request)

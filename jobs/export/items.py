@@ -7,7 +7,6 @@ small in bytes, not in rows: a message may have a body of some MiB.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -102,7 +101,6 @@ DERIVED = (
 )  # fmt: skip
 JUDGED = ("store_id", "broker", "segment", *RECORD_COLUMNS, *DERIVED, RECORD_CRC, BODY_ERROR, BODY_INFLATED)
 """The columns of `messages` by which a row is judged."""
-_SEPARATOR = "\x02"  # of keys, when they are compared: no key has it
 
 Flags = npt.NDArray[np.bool_]
 
@@ -197,14 +195,10 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def _joined(column: pa.Array) -> pa.Array:
-    """Return the items of each row as one text, so that rows of lists and maps compare."""
-    if isinstance(column, pa.MapArray):
-        parts = (pa.ListArray.from_arrays(column.offsets, _decoded(part)) for part in (column.keys, column.items))
-        joined = pc.binary_join_element_wise(*(pc.binary_join(part, _SEPARATOR) for part in parts), _SEPARATOR)
-        return pc.if_else(column.is_valid(), joined, None)
-    if isinstance(column, pa.ListArray | pa.LargeListArray):
-        return pc.binary_join(column, _SEPARATOR)
-    return column
+    """Return lists and maps as texts, which compare."""
+    if not pa.types.is_nested(column.type):
+        return column
+    return pa.array([None if row is None else repr(row) for row in column.to_pylist()], pa.string())
 
 
 class TimeBounds(NamedTuple):
@@ -373,16 +367,16 @@ Item = LogItem | LakeItem
 
 def rows_of(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
     """Yield what an item has, of its rows those of the wanted times."""
-    if item.between == ANY_TIME:
+    between = item.between
+    if between == ANY_TIME:
         return item.read(columns)
-    if not item.between.may_include(*item.bounds.get(STORE_TIME, (None, None))):
+    if not between.may_include(*item.bounds.get(STORE_TIME, (None, None))):
         return iter(())
-    needed = columns if STORE_TIME in columns else (*columns, STORE_TIME)
-    return map(partial(_in_times, item.between, columns), item.read(needed))
 
+    def in_times(rows: pa.RecordBatch | Piece) -> pa.RecordBatch | Piece:
+        return rows if isinstance(rows, Piece) else between.of_batch(rows).select(columns)
 
-def _in_times(between: TimeBounds, columns: Sequence[str], rows: pa.RecordBatch | Piece) -> pa.RecordBatch | Piece:
-    return rows if isinstance(rows, Piece) else between.of_batch(rows).select(columns)
+    return map(in_times, item.read(columns if STORE_TIME in columns else (*columns, STORE_TIME)))
 
 
 def _as_damage(rows: pa.RecordBatch) -> Iterator[Piece]:

@@ -226,7 +226,6 @@ class LakeSource(Source):
         return found
 
     def lack_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
-        """Note that runs found damage or gaps between two offsets, whose messages an answer lacks."""
         for lost in self.damage(low, high):
             self.lack(lost.text)
 
@@ -367,7 +366,6 @@ class LakeSource(Source):
         return number if found is None else int(found)
 
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
-        """Return the unit that a broker makes of a message."""
         message = self.in_queue(topic, queue_id, queue_offset)
         units = expected_units(message.record, QueueRules(((0, self.release),))) if message else ()
         made = next((unit.unit for unit in units), None)
@@ -466,7 +464,6 @@ class LakeSource(Source):
         yield from self.superseded(has_key)
 
     def origin_of(self, message: Message) -> Origin:
-        """Return the table, whose column physical_offset identifies the row."""
         return self._origin(MESSAGES if message.superseded_by_run is None else SUPERSEDED)
 
     def queue_facts(self, message: Message) -> list[QueueFact]:

@@ -31,8 +31,7 @@ from jobs.query.source import (
     Source,
     silent,
 )
-from jobs.query.store_index import StoreIndex
-from jobs.query.store_log import ALL, COMPILED_FROM, LOG_SEARCHED_UNASKED, LogQueue, Span, search
+from jobs.query.store_index import ALL, COMPILED_FROM, LOG_SEARCHED_UNASKED, LogQueue, Span, StoreIndex, search
 from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
 from jobs.store.broker_config import BrokerConfig, broker_config, read_config
 from jobs.store.broker_config import Progress as ReaderProgress
@@ -444,13 +443,11 @@ class StoreSource(Source):
         return sorted({*counted, *in_files, *(self._queues_in_log(topic) if self._is_in_log(topic) else ())})
 
     def has_topic(self, topic: str) -> bool:
-        """Return whether *topic* has queues, or is in the broker's own table."""
         if topic in self.reader.topic_config or self.queues_of(topic):
             return True
         return self._is_lost(topic) and len(self._queues_in_log(topic)) > 0
 
     def topics(self) -> frozenset[str]:
-        """Name every topic that has queue files, or that the broker's own table has; else those of the log."""
         return self._topics
 
     @cached_property
@@ -466,7 +463,6 @@ class StoreSource(Source):
         return bool(self.reader.topic_config) or self.reader.why_not_in_rocksdb is None
 
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
-        """Return the first and the last message of *topic* in the log; None without one, or in too long a log."""
         if not self.searches_all:
             return None
         first = last = None
@@ -512,14 +508,12 @@ class StoreSource(Source):
         return Reason(ReasonKind.NO_RECORD, text)
 
     def count(self, wanted: Wanted) -> int | None:
-        """Return the number of messages of a topic, or of all, in the wanted times; None in a large log."""
         if self.reader.store.log_size > COMPILED_FROM:
             return None
         counted = wanted._replace(key=None, tag=None, words=None)
         return sum(self._is_listed(message, counted) for message in self.search(wanted.topic or ""))
 
     def hosts(self) -> list[Host]:
-        """Return the store hosts of the first record of the first and the last segment."""
         return sorted({record.store_host for record in self._samples()})
 
     def _samples(self) -> Iterator[MessageRecord]:
@@ -660,7 +654,6 @@ class StoreSource(Source):
     # evidence
 
     def origin_of(self, message: Message) -> Origin:
-        """Return the segment that holds a copy, and the position in it."""
         offset = message.record.physical_offset
         segment = self.reader.store.segment_at(offset)
         if segment is None:
@@ -668,7 +661,6 @@ class StoreSource(Source):
         return Origin(self.reader.store.below(segment.location), offset - segment.base_offset)
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
-        """Return the unit that each queue has for a copy."""
         return [self._queue_fact(expected) for expected in expected_units(message.record, self.rules)]
 
     def _queue_fact(self, expected: ExpectedUnit) -> QueueFact:
@@ -704,11 +696,9 @@ class StoreSource(Source):
         return Origin(f"{queue.name.kind.value}/{queue.name.topic}/{queue.name.queue_id}")
 
     def key_facts(self, message: Message) -> list[KeyFact]:
-        """Return for each key the index file that leads to a copy, or the one that should."""
         return [self._index.fact(message, key) for key in dict.fromkeys(typed_index_keys(message.record, self.release))]
 
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
-        """Yield how far each reader of *topics* is, as the broker's configuration has it."""
         for reader in self.config.progress:
             if reader.topic in topics:
                 yield reader, Origin(reader.place)
@@ -726,7 +716,6 @@ class StoreSource(Source):
         return Sentence(template, time=second_text(due, UTC), hours=RESERVED_HOURS)
 
     def unknown_facts(self) -> list[Sentence]:
-        """Return the questions that a store's files cannot answer."""
         template, unread = "not all of the broker's configuration can be read: {reason}", self.config.unread
         return [Sentence(template, reason=unread)] if unread else []
 

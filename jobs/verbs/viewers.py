@@ -30,7 +30,7 @@ from jobs.console.log import say
 from jobs.console.progress import late_progress
 from jobs.console.result import ExitCode, Severity, worst_of
 from jobs.dump.file import DumpRequest, Item, open_file
-from jobs.dump.kinds import NAMES, items_of, recognise
+from jobs.dump.units import NAMES, items_of, recognise
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import SetupError
 from rmq_formats.errors import FormatError

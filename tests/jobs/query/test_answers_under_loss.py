@@ -27,8 +27,7 @@ from jobs.query.place import Place, seeming_writers
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.source.batch import RocketmqReader
-from jobs.source.format import RocketmqStreamReader
+from jobs.source.format import RocketmqReader, RocketmqStreamReader
 from jobs.source.log import DataLossError
 from jobs.source.options import ReadOptions
 from jobs.store.selection import Selection

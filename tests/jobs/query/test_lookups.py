@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from jobs.library import by_any_id, by_key, by_offset, by_unique_key, open_source
 from jobs.products.registry import NAMES
-from jobs.query import lookups, store_log
+from jobs.query import lookups, store_index
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import TimeWindow
 from jobs.query.source import Answer, ReasonKind, silent
@@ -184,14 +184,14 @@ def test_both_ways_to_search_a_log_find_the_same_records(
         everything = [stored.record for stored in stored_records(golden(name))]
         seen: list[tuple[int, int]] = []
         for compiled_from in (0, 1 << 40):
-            monkeypatch.setattr(store_log, "COMPILED_FROM", compiled_from)
+            monkeypatch.setattr(store_index, "COMPILED_FROM", compiled_from)
             seen.clear()
 
-            found = list(store_log.search(reader, "", lambda *place: seen.append(place)))
+            found = list(store_index.search(reader, "", lambda *place: seen.append(place)))
             chosen = [record for record in everything if b"k1" in encode_record(record)]
 
             assert everything == found
-            assert chosen == list(store_log.search(reader, "k1", silent))
+            assert chosen == list(store_index.search(reader, "k1", silent))
             assert seen == sorted(seen)
 
 

@@ -15,8 +15,7 @@ from jobs.ingest import commit
 from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores
 from jobs.lake.tables import STORED_MESSAGES
-from jobs.source.batch import RocketmqReader
-from jobs.source.format import RocketmqDataSource, RocketmqStreamReader, register
+from jobs.source.format import RocketmqDataSource, RocketmqReader, RocketmqStreamReader, register
 from jobs.source.log import DataLossError
 from jobs.source.options import ReadOptions
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_of_row
