@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-LEFT_BEHIND = "left behind"  # the name of a thread that nothing can interrupt, and that ends with the process
+LEFT_BEHIND = "left behind"  # begins the name of a thread that nothing interrupts, and that ends with the process
 
 _left: list[str] = []
 
@@ -29,7 +29,7 @@ def note_resumption(sentence: str) -> None:
 
 def exit_process(code: int) -> None:
     """End the process, immediately if a thread was left behind: the interpreter would abort on it."""
-    if any(thread.name == LEFT_BEHIND for thread in threading.enumerate()):
+    if any(thread.name.startswith(LEFT_BEHIND) for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

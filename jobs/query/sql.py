@@ -6,12 +6,11 @@ A statement only reads. Its rows come batch by batch, so that memory does not gr
 
 import re
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
 from time import monotonic
+from typing import TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -26,8 +25,7 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
 _READS = re.compile(r"\s*(explain\s+((analyze|verbose)\s+)*)?(?P<verb>select|with|values|describe)\b", re.IGNORECASE)
-_PATIENCE = 1.0  # seconds that are given to the engine for the batch that it is at
-_WAITING = 2  # batches that the engine may be ahead
+_Result = TypeVar("_Result")
 
 
 def listing(tables: LakeTables) -> Generator[dict[str, object]]:
@@ -47,55 +45,31 @@ class Batches:
         if _READS.match(sql) is None or not tables.listed:
             raise UnsupportedFormat("only statements that read are run: SELECT, WITH, VALUES, DESCRIBE, EXPLAIN")
         self._end = None if seconds is None else monotonic() + seconds
-        self._queue: Queue[pa.RecordBatch | BaseException | None] = Queue(_WAITING)
-        self._is_stopped = False
-        self.schema = pa.schema([])
         # The engine cannot be interrupted: its thread is left behind when the time is over, and ends with the process.
-        self._thread = Thread(target=self._run, args=(tables, sql), daemon=True, name=LEFT_BEHIND)
-        self._thread.start()
-        first = self._next()
-        self.schema = self.schema if first is None else first.schema
-
-    def _run(self, tables: LakeTables, sql: str) -> None:
+        self._thread = ThreadPoolExecutor(1, LEFT_BEHIND)
         try:
-            reader = pa.RecordBatchReader.from_stream(tables.execute(sql))
-            # Views and dictionaries are how the engine holds values in memory.
-            views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-            types = [(field.name, views.get(field.type) or plain_type(field.type)) for field in reader.schema]
-            schema = pa.schema([pa.field(name, type_) for name, type_ in types])
-            self._queue.put(pa.RecordBatch.from_pylist([], schema=schema))
-            for batch in reader:
-                columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
-                self._queue.put(pa.RecordBatch.from_arrays(columns, schema=schema))
-                if self._is_stopped:
-                    return
-            self._queue.put(None)
-        except BaseException as error:  # noqa: BLE001 - raised again where the rows are read
-            self._queue.put(error)
+            opened = self._thread.submit(lambda: pa.RecordBatchReader.from_stream(tables.execute(sql)))
+            self._reader = self._result(opened)
+        except DeltaError as error:
+            raise UnsupportedFormat(" ".join(str(error).split())) from error
+        # Views and dictionaries are how the engine holds values in memory.
+        views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+        types = [(field.name, views.get(field.type) or plain_type(field.type)) for field in self._reader.schema]
+        self.schema = pa.schema([pa.field(name, type_) for name, type_ in types])
 
-    def _next(self) -> pa.RecordBatch | None:
-        left = None if self._end is None else max(self._end - monotonic(), 0)
-        try:
-            found = self._queue.get(timeout=left)
-        except Empty:
-            raise TimeoutError from None
-        if isinstance(found, DeltaError) and not self.schema:
-            raise UnsupportedFormat(" ".join(str(found).split())) from found
-        if isinstance(found, BaseException):
-            raise found
-        return found
+    def _result(self, asked: Future[_Result]) -> _Result:
+        return asked.result(None if self._end is None else max(self._end - monotonic(), 0))
 
     def close(self) -> None:
         """Stop the engine after the batch that it is at."""
-        self._is_stopped = True
-        end = monotonic() + _PATIENCE
-        while self._thread.is_alive() and monotonic() < end:
-            with suppress(Empty):  # the engine may wait for room, and may have nothing more to give
-                self._queue.get(timeout=0.01)
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        while (batch := self._next()) is not None:
-            yield batch
+        following = self._thread.submit(next, self._reader, None)
+        while (batch := self._result(following)) is not None:
+            following = self._thread.submit(next, self._reader, None)  # the engine is one batch ahead
+            columns = [column.cast(field.type) for column, field in zip(batch.columns, self.schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def rows(self) -> Generator[dict[str, object]]:
         """Yield rows: times as ISO 8601 in UTC, bytes as hexadecimal digits, maps as objects."""
