@@ -9,14 +9,13 @@ takes one byte with it, but two where the second can begin nothing.
 """
 
 import codecs
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from rmq_formats.properties import java_hash, java_text
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _LEADS = range(0x81, 0xFF)
-_TRAILS = range(0x40, 0xFF)
 _ASCII = 0x80
 # `undefined`, `idna` and `punycode` are text encodings to Python, and refuse bytes that are none of theirs.
 _PROBES = (bytes(range(256)), b"abc-", b"xn--\xff")
@@ -39,40 +38,31 @@ def decode_as_java(data: bytes, charset: str) -> str:
     if name == "utf-8":
         return java_text(data)
     if name == "gbk":
-        return "".join(_gbk(data))
+        return data.decode(name, "java")
     if name == "utf-16" and not data.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)):
         name = "utf-16-be"
     return data.decode(name, "replace")
 
 
-def _gbk(data: bytes) -> Iterator[str]:
-    at = 0
-    while at < len(data):
-        pair = data[at : at + 2]
-        if pair[0] < _ASCII:
-            yield chr(pair[0])
-            at += 1
-            continue
-        character = _of_pair(pair)
-        yield character or _REPLACEMENT
-        begins_nothing = len(pair) > 1 and pair[0] in _LEADS and pair[1] >= _ASCII and pair[1] not in _LEADS
-        at += 2 if character or begins_nothing else 1
+def _as_java(error: UnicodeError) -> tuple[str, int]:
+    """Return what Java makes of bytes that Python's GBK does not decode, and where it goes on."""
+    assert isinstance(error, UnicodeDecodeError)
+    pair, begins_nothing = error.object[error.start : error.start + 2], False
+    if len(pair) > 1 and pair[0] in _LEADS:
+        if _is_of_users(*pair):
+            return pair.decode("gb18030"), error.start + 2
+        begins_nothing = pair[1] >= _ASCII and pair[1] not in _LEADS
+    return _REPLACEMENT, error.start + (2 if begins_nothing else 1)
 
 
-def _of_pair(pair: bytes) -> str | None:
-    if len(pair) < 2 or pair[0] not in _LEADS or pair[1] not in _TRAILS:  # noqa: PLR2004 - a pair
-        return None
-    try:
-        return pair.decode("gbk")
-    except UnicodeDecodeError:
-        return pair.decode("gb18030") if _is_of_users(*pair) else None
+codecs.register_error("java", _as_java)
 
 
 def _is_of_users(lead: int, trail: int) -> bool:
     """Return whether a pair is in one of the zones that users fill with characters of their own."""
     if 0xA1 <= lead <= 0xA7:  # noqa: PLR2004 - as GBK has it
-        return trail <= 0xA0 and trail != 0x7F  # noqa: PLR2004
-    return trail >= 0xA1 and (0xAA <= lead <= 0xAF or 0xF8 <= lead <= 0xFE)  # noqa: PLR2004
+        return 0x40 <= trail <= 0xA0 and trail != 0x7F  # noqa: PLR2004
+    return 0xFF > trail >= 0xA1 and (0xAA <= lead <= 0xAF or 0xF8 <= lead <= 0xFE)  # noqa: PLR2004
 
 
 _LOAD_NUMERATOR, _LOAD_DENOMINATOR = 3, 4
