@@ -158,7 +158,7 @@ def export(  # noqa: PLR0913 - one argument an option
     target = ("standard output" if is_streamed else out) if summary.messages else f"{out}: no file is written"
     lines = [f"{place.location} → {target}", *(f"  {text}" for text in said), *_left_out(summary)]
     if is_streamed:  # standard output has the messages, and nothing else
-        for line in () if answer.quiet else (*lines, result.line("export")):
+        for line in () if answer.quiet else (*lines, click.unstyle(result.line("export"))):
             say(line)
     else:
         answer.give(described, lines, result, indent=None)
