@@ -6,7 +6,7 @@ from typing import Any
 
 from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain, rate
 from jobs.query.lake_source import LakeSource
-from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, OURS, LakeTables, one_of, quoted, text
+from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, one_of, quoted, text
 from jobs.query.message import Message, Wanted
 from jobs.query.source import whole_number
 from rmq_formats.errors import UnsupportedFormat
@@ -22,6 +22,7 @@ _PREPARED = "state = 'prepared' AND run > 0"
 _LARGE = frozenset({"body", "body_inflated", "bytes", "properties", "properties_raw", "topic_raw"})
 _JOINED = frozenset({"not_consumed", "timers_pending", "transactions"})
 _TOO_MANY = f"not run over more than {_MOST_JOINED:,} messages: it would take too much memory here"
+_WITHOUT_NESTED = "columns of structures and maps are left out; query sql shows them"
 _UNFINISHED = (
     (
         "dead letters",
@@ -229,7 +230,8 @@ class LakeLists:
         every = f"SELECT * FROM {quoted(name)}"  # noqa: S608 - a name that the lake has
         if self._is_too_large(name):
             return Rows((), (), every, _TOO_MANY)
-        kinds = self._tables.kinds(every)
+        all_kinds = self._tables.kinds(every).items()
+        kinds = {column: kind for column, kind in all_kinds if "struct<" not in kind and "map<" not in kind}
         unknown = filters.keys() - kinds.keys()
         if unknown:
             raise UnsupportedFormat(f"{name} has no column {min(unknown)[:40]!r}")
@@ -242,8 +244,8 @@ class LakeLists:
             for column, part in filters.items()
         ]
         newest = next((column for column in _NEWEST_FIRST if column in kinds), None)
-        note = ""
-        if newest is not None and self._tables.listed[name][0] == "table":
+        note = _WITHOUT_NESTED if len(kinds) < len(all_kinds) else ""
+        if newest is not None and name in LISTED:
             low, count = self._newest_part(name, newest, None if filters else skip + limit)
             if count > _MOST_SORTED:
                 note = f"{count:,} rows are too many to be sorted here: in no order, and pages may repeat rows"
