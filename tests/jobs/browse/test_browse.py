@@ -17,8 +17,10 @@ from pathlib import Path
 from random import Random
 from urllib.parse import quote, urlencode, urlsplit
 
+import pyarrow as pa
 import pytest
 import uvicorn
+from deltalake import write_deltalake
 
 from jobs.browse.server import serve
 from jobs.console.result import Severity
@@ -433,6 +435,16 @@ def test_names_and_bodies_of_a_store_stay_text(hostile: Path, kind: str) -> None
             assert all(character.isprintable() for character in page.replace("\n", ""))
             assert page.count("&lt;script&gt;") >= (4 if path in VIEWS[1:5] else 2), path
         assert 3 == len(links(pages.get(in_a_topic).text, "/message?"))
+
+
+def test_typed_tables_are_listed_and_shown(lake: Path, tmp_path: Path) -> None:
+    place = shutil.copytree(lake, tmp_path / "lake")
+    write_deltalake(place / "typed" / "Orders-1", pa.table({"id": ["7"], "time": ["noon"], "items": [[{"sku": "x"}]]}))
+
+    with served(place) as pages:
+        (path,) = links(pages.get("/").text, "/tables/typed")
+        page = pages.get(f"{path}?id=7").text
+        assert ("noon" in page, "columns of structures and maps are left out" in page) == (True, True)
 
 
 def test_a_small_body_that_inflates_to_more_than_a_download_may_have_is_sent_as_it_is_stored(tmp_path: Path) -> None:

@@ -137,4 +137,4 @@ def test_standard_output_has_the_bytes_of_the_file(
 
     assert len(list((store / "commitlog").iterdir())) > 4
     assert streamed.out == (tmp_path / "file").read_text()
-    assert "200 messages" in streamed.err
+    assert "export: done: 200 messages" in streamed.err
