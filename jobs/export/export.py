@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.export.items import ANY_TIME, STORE_TIME, Item, LakeItem, LeftOut, LogItem, Registered, TimeBounds, Undecoded
+from jobs.export.items import ANY_TIME, STORE_TIME, Item, LakeItem, LeftOut, LogItem, Registered, Times, Undecoded
 from jobs.export.parts import Format, Part, PartTask, merge, stream
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.lake.commit import open_table
@@ -42,7 +42,7 @@ class Asked:
     place: Place  # its broker is also the label of a store's messages
     topics: tuple[str, ...] = ()
     is_verified: bool = False  # check a lake's rows by their records
-    between: TimeBounds = ANY_TIME
+    between: Times = ANY_TIME
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from rmq_formats.commitlog.columns import message_batch, record_crcs
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
-from rmq_formats.properties import PropertyParser
+from rmq_formats.properties import MAX_LONG, MIN_LONG, PropertyParser
 
 BODY_TEXT = "body_text"
 SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
@@ -201,27 +201,8 @@ def _joined(column: pa.Array) -> pa.Array:
     return pa.array([None if row is None else repr(row) for row in column.to_pylist()], pa.string())
 
 
-class TimeBounds(NamedTuple):
-    """Times of storage, in milliseconds, both included; None leaves a side open."""
-
-    since: int | None = None
-    until: int | None = None
-
-    def may_include(self, low: int | None, high: int | None) -> bool:
-        """Return whether a time from *low* to *high*, where they are known, may be one of these."""
-        is_before = self.since is not None and high is not None and high < self.since
-        is_after = self.until is not None and low is not None and low > self.until
-        return not (is_before or is_after)
-
-    def of_batch(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that were stored at one of these times."""
-        for compare, limit in ((pc.greater_equal, self.since), (pc.less_equal, self.until)):
-            if limit is not None:
-                rows = rows.filter(compare(rows.column(STORE_TIME), limit))
-        return rows
-
-
-ANY_TIME = TimeBounds()
+Times = tuple[int, int]  # of storage, in milliseconds, both included
+ANY_TIME: Times = (MIN_LONG, MAX_LONG)
 Bounds = Mapping[str, tuple[Any, Any]]  # the least and the greatest value of a column; None where it is not known
 STORE_TIME = "store_timestamp"
 WINDOW = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
@@ -239,7 +220,7 @@ class LogItem:
     broker: str
     topics: tuple[str, ...] = ()
     known: Bounds = field(default_factory=dict)
-    between: TimeBounds = ANY_TIME
+    between: Times = ANY_TIME
 
     @property
     def size(self) -> int:
@@ -308,7 +289,7 @@ class LakeItem:
     topics: tuple[str, ...] = ()
     dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
     stores: tuple[Registered, ...] = ()  # all of the lake, where rows are to be verified
-    between: TimeBounds = ANY_TIME
+    between: Times = ANY_TIME
 
     @property
     def size(self) -> int:
@@ -367,14 +348,17 @@ Item = LogItem | LakeItem
 
 def rows_of(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
     """Yield what an item has, of its rows those of the wanted times."""
-    between = item.between
-    if between == ANY_TIME:
+    (since, until), (low, high) = item.between, item.bounds.get(STORE_TIME, (None, None))
+    if item.between == ANY_TIME:
         return item.read(columns)
-    if not between.may_include(*item.bounds.get(STORE_TIME, (None, None))):
+    if (low is not None and low > until) or (high is not None and high < since):
         return iter(())
 
     def in_times(rows: pa.RecordBatch | Piece) -> pa.RecordBatch | Piece:
-        return rows if isinstance(rows, Piece) else between.of_batch(rows).select(columns)
+        if isinstance(rows, Piece):
+            return rows
+        times = rows.column(STORE_TIME)
+        return rows.filter(pc.and_(pc.greater_equal(times, since), pc.less_equal(times, until))).select(columns)
 
     return map(in_times, item.read(columns if STORE_TIME in columns else (*columns, STORE_TIME)))
 

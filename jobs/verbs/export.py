@@ -123,10 +123,10 @@ def export(  # noqa: PLR0913 - one argument an option
 
     # Imports run while a JVM starts.
     from jobs.export.export import Asked, Output, export, plan, why_nothing
-    from jobs.export.items import TimeBounds
+    from jobs.export.items import ANY_TIME
     from jobs.export.parts import Format
 
-    between = TimeBounds(_explained(since), _explained(until))
+    between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
     workers = ready()
     choose = None if where is None else _chooser(where)
     asked = Asked(place, topics, is_verified, between)
@@ -165,10 +165,10 @@ def export(  # noqa: PLR0913 - one argument an option
     return severity.exit_code if summary.messages or severity.is_alarm else ExitCode.NOT_FOUND
 
 
-def _explained(given: GivenTime | None) -> int | None:
+def _explained(given: GivenTime | None, otherwise: int) -> int:
     """Return a time in milliseconds; say in which zone it is taken."""
     if given is None:
-        return None
+        return otherwise
     sentence = given.interpretation()
     if sentence is not None:
         say(f"rmq-lake: {sentence}")

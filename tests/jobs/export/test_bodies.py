@@ -24,7 +24,7 @@ import pytest
 from benchmarks.measuring import children_of
 from jobs.export.condition import Chosen, candidates, numbered_rows
 from jobs.export.export import Asked, Output, Summary, export, plan
-from jobs.export.items import COLUMNS, Item, LogItem, TimeBounds, Undecoded, slices
+from jobs.export.items import ANY_TIME, COLUMNS, Item, LogItem, Undecoded, slices
 from jobs.export.parts import Format, PartTask
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.query.place import Place
@@ -92,7 +92,7 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     size = 4 << 20
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(bytes(size)) for _ in range(15))
-    between = TimeBounds(0, None) if how == "by times" else TimeBounds()
+    between = (0, ANY_TIME[1]) if how == "by times" else ANY_TIME
     [item] = plan(Asked(Place(store=str(broker.root)), between=between), {}).items
     task = PartTask(tmp_path, Format.PARQUET, RELEASE)
     next(candidates(item, ("body",), DEFAULT_LIMIT, Undecoded()))  # what is loaded once
@@ -163,7 +163,7 @@ def test_an_export_by_times_reads_a_segment_once(
 
     real = LogItem.read
     monkeypatch.setattr(LogItem, "read", read)
-    asked = Asked(Place(store=str(store)), between=TimeBounds(records[0].store_timestamp + since, None))
+    asked = Asked(Place(store=str(store)), between=(records[0].store_timestamp + since, ANY_TIME[1]))
     summary = export(plan(asked, {}), RELEASE, Output(tmp_path / "out"), OneByOne())
 
     assert [COLUMNS] == reads
