@@ -183,7 +183,7 @@ class LakeLists:
 
     def _viewed(self, view: str, columns: str, condition: str, rest: str) -> Rows:
         sql = f"SELECT {columns} FROM {view} WHERE {self.source.condition(condition)}{rest}"  # noqa: S608 - texts of ours
-        if view not in self._tables.listed or self._is_too_large(view):
+        if view not in self._tables.views or self._is_too_large(view):
             return Rows((), (), sql, _TOO_MANY)
         return self._rows(sql)
 

@@ -144,13 +144,18 @@ class LakeTables:
         return self._table(name) is not None
 
     @cached_property
+    def views(self) -> Mapping[str, str]:
+        """The views whose tables are there by their names, which SQL then knows, and what one row of each is."""
+        found = [view for view in views() if all(map(self.has, view.tables))]
+        for view in found:
+            self._builder.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+        return {view.name: view.row.removeprefix("One row is ") for view in found}
+
+    @cached_property
     def listed(self) -> Mapping[str, tuple[str, str]]:
         """Every table and view by its name, which SQL then knows: which of both it is, and of some what a row is."""
         found = {name: ("table", "") for name in (MESSAGES, *LISTED) if self.has(name)}
-        for view in views():
-            if all(map(self.has, view.tables)):
-                self._builder.execute(f"CREATE VIEW {view.name} AS {view.sql}")
-                found[view.name] = "view", view.row.removeprefix("One row is ")
+        found |= {name: ("view", row) for name, row in self.views.items()}
         lake = Lake(self._lake, self._options)
         for topic in sorted({file.name.split("/")[0] for file in lake.list_files(_TYPED) if _LOG in file.name}):
             self._table(f"{_TYPED}_{topic}", f"{_TYPED}/{topic}")
