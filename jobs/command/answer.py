@@ -1,5 +1,5 @@
 """
-How a verb answers, as text or as JSON, and the options of every verb: `--json`, `--quiet`, `--verbose`, `--config`.
+How a verb answers, as text or as JSON, and the options of every verb: `--json`, `--quiet`, `--verbose`.
 
 Answers are on standard output, progress and errors on standard error. The last line of a text is the result.
 """
@@ -15,9 +15,8 @@ from typing import Protocol
 
 import click
 
-from jobs.command.configuration import config_option
 from jobs.command.engine import chosen
-from jobs.command.options import bundled, composed, json_option, quiet_option, verbose_option
+from jobs.command.options import bundle, json_option, quiet_option, verbose_option
 from jobs.console.lines import fitted, printable_with_colours, width_of
 from jobs.console.log import masked
 from jobs.console.process import program
@@ -115,4 +114,4 @@ def _coloured(line: str) -> str:
     return line.replace(word, _WORDS[word].styled(word), 1) if word in _WORDS else line
 
 
-answer_options = composed(bundled("answer", Answer, json_option, quiet_option, verbose_option), config_option)
+answer_options = bundle(Answer, as_json=json_option, quiet=quiet_option, verbose=verbose_option)

@@ -12,19 +12,17 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, cast
 
 import click
 from click.core import ParameterSource
 
 from jobs.command import VERBS
-from jobs.command.options import FILE, composed, flag, option
+from jobs.command.options import FILE, declared_by, examples, flag, option, parameters, values_of
 from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, forget_place
 from jobs.console.log import masked, masked_settings, say
 from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
 from jobs.launch.engine import rule_text
-
-_Command = TypeVar("_Command", bound=Callable[..., object])
 
 _CONFIG_FILE = f"{__name__}.file"  # that was read, in click's context
 _MOST = 1 << 20  # bytes of a configuration file
@@ -147,68 +145,84 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {similar[0]}?" if similar else ""
 
 
-def config_option(command: _Command) -> _Command:
+def verb(
+    *lines: str,
+    name: str | None = None,
+    of: click.Group | None = None,
+    exit_codes: str = "",
+    is_configured: bool = True,
+    **more: Any,  # noqa: ANN401 - those of click
+) -> Callable[[Callable[..., ExitCode]], click.Command]:
     """
-    Add `--config FILE` and `--show-config` to a verb; the second prints all settings instead of running it.
+    Return the decorator that makes a command, below *of*, of a function whose parameters have options as defaults.
 
-    Around the verb, errors of a request become usage errors, and another run at work ends with its own exit code.
+    Its help ends with examples, the command *lines*, and with *exit_codes* where it has its own. It also has `--config
+    FILE` and `--show-config`, which prints all settings instead of running it. Errors of a request become usage errors,
+    and another run at work ends with its own exit code.
     """
 
-    @wraps(command)
-    def shown_or_run(*arguments: object, show_config: bool, **values: object) -> object:
-        ctx = click.get_current_context()
-        if show_config:
-            click.echo(masked(_effective(ctx, as_json=bool(ctx.params.get("as_json")))))
-            return ExitCode.CLEAN
-        check_places(ctx)
-        try:
-            return command(*arguments, **values)
-        except RequestError as error:
-            raise click.UsageError(str(error)) from error
-        except AlreadyRunningError as error:
-            say(f"rmq-lake: {ctx.params.get('store') or ctx.params['lake']}: {error}")
-            return ExitCode.HELD
+    def decorate(function: Callable[..., ExitCode]) -> click.Command:
+        parts = declared_by(function)
 
-    config = option(
-        "--config",
+        @wraps(function)
+        def run(*, show_config: bool = False, **parsed: object) -> ExitCode:
+            ctx = click.get_current_context()
+            if show_config:
+                click.echo(masked(_effective(ctx, as_json=bool(ctx.params.get("as_json")))))
+                return ExitCode.CLEAN
+            _choose_source(ctx, parsed)
+            check_places(ctx)
+            try:
+                return function(**values_of(parts, parsed))
+            except RequestError as error:
+                raise click.UsageError(str(error)) from error
+            except AlreadyRunningError as error:
+                say(f"rmq-lake: {ctx.params.get('store') or ctx.params['lake']}: {error}")
+                return ExitCode.HELD
+
+        params = [*parameters({**parts, **_CONFIG} if is_configured else parts)]
+        epilog = examples(*lines, exit_codes=exit_codes) if lines else None
+        command: click.Command = click.command(name, click.Command, epilog=epilog, params=params, **more)(run)
+        if of is not None:
+            of.add_command(command)
+        return command
+
+    return decorate
+
+
+_CONFIG = {
+    "config": option(
         "FILE",
         "TOML with defaults of options, by their names; a table [VERB] is for that verb alone.",
         FILE,
         is_eager=True,
         expose_value=False,
         callback=_read_config,
-    )
-    show = flag("--show-config", "Print every setting and its origin, as TOML for --config, and exit.")
-    return cast("_Command", config(show(shown_or_run)))  # click's decorators forget the type
-
-
+    ),
+    "show_config": flag("Print every setting and its origin, as TOML for --config, and exit."),
+}
 # Of two settings that exclude each other the one counts whose source comes first here.
 _EXCLUSIVE = frozenset({"store", "lake"})
 _SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
+source_options = {
+    "store": option("STORE", "The broker's store root: a path or a URI (s3a, hdfs).", STORE),
+    "lake": option("LAKE", "The lake, instead of a store.", READ_LAKE),
+}
 
 
-def source_options(command: _Command) -> _Command:
-    """Add `--store` and `--lake`; a command gets one of them: the typed one, where a file or a variable names both."""
-
-    @wraps(command)
-    def with_one(*arguments: object, store: str | None, lake: str | None, **values: object) -> object:
-        ctx = click.get_current_context()
-        if store is not None and lake is not None and not values["show_config"]:
-            of_store, of_lake = (ctx.get_parameter_source(name) for name in ("store", "lake"))
-            if of_store is of_lake:
-                origins = {str(one.name): _origin(one, ctx) for one in ctx.command.params}
-                raise click.UsageError(
-                    f"{ONE_SOURCE}; both are given: store {store} ({origins['store']}), lake {lake} ({origins['lake']})"
-                )
-            is_store = min((of_store, of_lake), key=_SOURCES.index) is of_store
-            forget_place("lake" if is_store else "store", ctx)
-            store, lake = (store, None) if is_store else (None, lake)
-        return command(*arguments, store=store, lake=lake, **values)
-
-    return composed(
-        option("--store", "STORE", "The broker's store root: a path or a URI (s3a, hdfs).", STORE),
-        option("--lake", "LAKE", "The lake, instead of a store.", READ_LAKE),
-    )(cast("_Command", with_one))
+def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:
+    """Leave one of `--store` and `--lake`: the typed one, where a file or a variable names both."""
+    options = {str(one.name): one for one in ctx.command.params if one.name in _EXCLUSIVE}
+    given = [name for name in options if parsed[name] is not None]
+    if len(given) < len(_EXCLUSIVE) or not all(isinstance(one, click.Option) for one in options.values()):
+        return
+    sources = {name: ctx.get_parameter_source(name) for name in given}
+    if sources["store"] is sources["lake"]:
+        named = ", ".join(f"{name} {parsed[name]} ({_origin(options[name], ctx)})" for name in ("store", "lake"))
+        raise click.UsageError(f"{ONE_SOURCE}; both are given: {named}")
+    other = max(given, key=lambda name: _SOURCES.index(sources[name]))
+    forget_place(other, ctx)
+    parsed[other] = None
 
 
 def settings_of(command: click.Command) -> list[click.Parameter]:

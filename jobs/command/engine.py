@@ -28,7 +28,6 @@ _WITHOUT_LOG = {"consumequeue", "consumequeue_ext", "batchconsumequeue", "index"
 _BLOCK = 512  # bytes: what `st_blocks` counts
 
 engine_option = option(
-    "--engine",
     None,
     "Run in this process (here) or in Spark tasks (spark). auto: Spark if a Spark option is given, or for "
     "data above the limit that --show-config prints; otherwise here.",

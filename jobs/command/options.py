@@ -1,23 +1,20 @@
 """
-The options that verbs share, each declared once, and the types of their values.
+The options of verbs, each declared as the default of a parameter; those that verbs share, and the types of values.
 
 Every option also reads `RMQ_LAKE_<VERB>_<OPTION>` from the environment, and `--config FILE`; the command line wins over
-the environment, the environment over the file. `--show-config` prints the result. A verb composes the groups it needs:
+the environment, the environment over the file. `--show-config` prints the result.
 
-    @click.command()
-    @store_options
-    @config_option
-    def command(place: StorePlace, …) -> ExitCode: …
+    @verb("look /data/store --deep")
+    def look(*, place: StorePlace = store_options, deep: bool = flag("Read all of it.")) -> ExitCode: …
 """
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -34,25 +31,50 @@ if TYPE_CHECKING:
     from jobs.products.index.settings import Wanted
     from rmq_formats.release import Release
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
 _Value = TypeVar("_Value")
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d|w)?")
 
 
+class _Declared(NamedTuple):
+    """One option or argument."""
+
+    kind: type[click.Parameter]
+    names: str
+    settings: Mapping[str, Any]
+
+
+class _Bundle(NamedTuple):
+    """Several, of which the parameter gets one value."""
+
+    make: Callable[..., Any]
+    parts: Mapping[str, Any]
+
+
 def option(
-    names: str,
     metavar: str | None,
     text: str | None = None,
     kind: click.ParamType[Any] | type | None = None,
+    *,
+    names: str = "",
     **more: Any,  # noqa: ANN401 - those of click
-) -> Callable[[_Command], _Command]:
-    """Return an option with its help; *names* as in `-t --topic topics`, the last without dashes for the parameter."""
-    return click.option(*names.split(), metavar=metavar, help=text, type=kind, **more)
+) -> Any:  # noqa: ANN401 - the default of a parameter of any type
+    """Return an option with its help; *names* as in `-t --topic`, else it is named after the parameter."""
+    return _Declared(click.Option, names, {"metavar": metavar, "help": text, "type": kind, **more})
 
 
-def flag(names: str, text: str) -> Callable[[_Command], _Command]:
+def flag(text: str, *, names: str = "") -> Any:  # noqa: ANN401 - as above
     """Return a switch with its help."""
-    return click.option(*names.split(), is_flag=True, help=text)
+    return _Declared(click.Option, names, {"is_flag": True, "help": text})
+
+
+def argument(metavar: str | None, kind: click.ParamType[Any] | None = None, **more: Any) -> Any:  # noqa: ANN401 - as above
+    """Return an argument."""
+    return _Declared(click.Argument, "", {"metavar": metavar, "type": kind, **more})
+
+
+def bundle(make: Callable[..., Any], **parts: Any) -> Any:  # noqa: ANN401 - as above
+    """Return options of which a verb gets one value, made by *make*; they are its own defaults, or *parts*."""
+    return _Bundle(make, parts or declared_by(make))
 
 
 def examples(*lines: str, exit_codes: str = "") -> str:
@@ -61,31 +83,29 @@ def examples(*lines: str, exit_codes: str = "") -> str:
     return f"{text}\n\n\b\nExit codes: {exit_codes}\n" if exit_codes else text
 
 
-def composed(*decorators: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
-    """Return one decorator that applies all, the first on top as if they were written below each other."""
-
-    def decorate(command: _Command) -> _Command:
-        decorated: Any = command
-        for decorator in reversed(decorators):
-            decorated = decorator(decorated)
-        return cast("_Command", decorated)
-
-    return decorate
+def declared_by(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the options of a function, by the parameters whose defaults they are."""
+    defaults = {name: parameter.default for name, parameter in signature(function).parameters.items()}
+    return {name: one for name, one in defaults.items() if isinstance(one, _Declared | _Bundle)}
 
 
-def bundled(name: str, kind: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds options, which the command gets as one value that *kind* makes, called *name*."""
-    fields = tuple(signature(kind).parameters)
+def parameters(parts: Mapping[str, Any]) -> Iterator[click.Parameter]:
+    """Yield what click parses, in order."""
+    for name, one in parts.items():
+        if isinstance(one, _Bundle):
+            yield from parameters(one.parts)
+        else:
+            own = one.names or f"--{name.replace('_', '-')}"
+            names = [name] if one.kind is click.Argument else [*own.split(), name]
+            yield one.kind(names, **one.settings)
 
-    def decorate(command: _Command) -> _Command:
-        @wraps(command)
-        def with_bundle(*arguments: object, **values: object) -> object:
-            bundle = kind(**{field: values.pop(field) for field in fields if field in values})
-            return command(*arguments, **{name: bundle}, **values)
 
-        return composed(*options)(cast("_Command", with_bundle))
-
-    return decorate
+def values_of(parts: Mapping[str, Any], parsed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a value for each parameter of a verb, from those that click has *parsed*."""
+    return {
+        name: one.make(**values_of(one.parts, parsed)) if isinstance(one, _Bundle) else parsed[name]
+        for name, one in parts.items()
+    }
 
 
 class ParsedType(click.ParamType[_Value]):
@@ -200,48 +220,41 @@ POSITIVE = click.IntRange(min=1)
 NOT_NEGATIVE = click.IntRange(min=0)
 _RELEASE_HELP = "The broker's release, if it cannot be detected."
 
-json_option = flag("--json as_json", "Print only JSON on standard output.")
-quiet_option = flag("--quiet -q", "Print no progress and no summary.")
-verbose_option = flag("--verbose", "Also list the evidence for the broker's release.")
-releases_option = option("--release", "X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(_releases)))
-one_release_option = option("--release", "X.Y.Z", _RELEASE_HELP, ParsedType("release", _release))
-commitlog_option = option(
-    "--commitlog", "PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", PathListType()
-)
-broker_conf_option = option(
-    "--broker-conf", "FILE", "The broker's configuration file, for paths, file sizes and names.", FILE
-)
-report_option = option("--report", "DIR", "Write report.json and report.html into DIR.", OUTPUT_DIRECTORY)
-label_option = option(
-    "--broker", "NAME", "The broker's label in the lake, if STORE has no bytes in common with the lake."
-)
+json_option = flag("Print only JSON on standard output.", names="--json")
+quiet_option = flag("Print no progress and no summary.", names="--quiet -q")
+verbose_option = flag("Also list the evidence for the broker's release.")
+releases_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(_releases)))
+one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _release))
+commitlog_option = option("PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", PathListType())
+broker_conf_option = option("FILE", "The broker's configuration file, for paths, file sizes and names.", FILE)
+report_option = option("DIR", "Write report.json and report.html into DIR.", OUTPUT_DIRECTORY)
+label_option = option("NAME", "The broker's label in the lake, if STORE has no bytes in common with the lake.")
 max_rate_option = option(
-    "--max-rate",
     "BYTES",
     "Limit for reading STORE, in bytes per second over all tasks; the bytes read are not kept in the page cache.",
     POSITIVE,
 )
-hash_slots_option = option("--hash-slots", "N", "maxHashSlotNum of the index files.", POSITIVE)
-index_num_option = option("--index-num", "N", "maxIndexNum of the index files.", click.IntRange(min=2))
+hash_slots_option = option("N", "maxHashSlotNum of the index files.", POSITIVE)
+index_num_option = option("N", "maxIndexNum of the index files.", click.IntRange(min=2))
 
 
-def since_option(names: str = "--since") -> Callable[[_Command], _Command]:
+def since_option(names: str = "") -> Any:  # noqa: ANN401 - as above
     """Return the option of the earliest time."""
     text = "Only messages stored at or after TIME: milliseconds, ISO 8601, or `2h` (ago)."
-    return option(names, "TIME", text, TIME)
+    return option("TIME", text, TIME, names=names)
 
 
-def until_option(names: str = "--until") -> Callable[[_Command], _Command]:
+def until_option(names: str = "") -> Any:  # noqa: ANN401 - as above
     """Return the option of the latest time."""
-    return option(names, "TIME", "Only messages stored at or before TIME, in the same formats.", TIME)
+    return option("TIME", "Only messages stored at or before TIME, in the same formats.", TIME, names=names)
 
 
-def limit_option(what: str) -> Callable[[_Command], _Command]:
+def limit_option(what: str) -> Any:  # noqa: ANN401 - as above
     """Return the option that says how many lines of *what* are printed."""
-    return option("--limit", "N", f"How many {what}; --json prints all.", NOT_NEGATIVE, default=20, show_default=True)
+    return option("N", f"How many {what}; --json prints all.", NOT_NEGATIVE, default=20, show_default=True)
 
 
-store_argument = click.argument("store", metavar="STORE", type=STORE)
+store_argument = argument("STORE", STORE)
 
 
 class StorePlace(NamedTuple):
@@ -260,7 +273,7 @@ class StorePlace(NamedTuple):
         return tuple(log_directories(self.commitlog, conf))
 
 
-store_options = bundled("place", StorePlace, store_argument, commitlog_option, broker_conf_option)
+store_options = bundle(StorePlace, store=store_argument, commitlog=commitlog_option, broker_conf=broker_conf_option)
 
 
 class StoreForm(NamedTuple):
@@ -290,19 +303,14 @@ def given_words(place: StorePlace, form: StoreForm) -> tuple[str, ...]:
     return tuple(word for name, value in given for word in (f"--{name}", str(value)))
 
 
-_FORM = (
-    hash_slots_option,
-    index_num_option,
-    option(
-        "--consume-queue-size",
-        "BYTES",
-        "mappedFileSizeConsumeQueue: the size of one ConsumeQueue file.",
-        click.IntRange(min=20),
+_FORM = {
+    "hash_slots": hash_slots_option,
+    "index_num": index_num_option,
+    "consume_queue_size": option(
+        "BYTES", "mappedFileSizeConsumeQueue: the size of one ConsumeQueue file.", click.IntRange(min=20)
     ),
-    releases_option,
-    option(
-        "--time-zone", "ZONE", "The broker's time zone; index files are named after their local creation time.", ZONE
-    ),
-)
-form_options = bundled("form", StoreForm, *_FORM)
-read_options = bundled("form", StoreForm, max_rate_option, *_FORM)
+    "release": releases_option,
+    "time_zone": option("ZONE", "The broker's time zone; index files are named after their local creation time.", ZONE),
+}
+form_options = bundle(StoreForm, **_FORM)
+read_options = bundle(StoreForm, max_rate=max_rate_option, **_FORM)

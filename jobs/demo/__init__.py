@@ -16,7 +16,8 @@ from typing import Any
 
 import click
 
-from jobs.command.options import examples
+from jobs.command.configuration import verb
+from jobs.command.options import argument
 from jobs.command.places import OUTPUT_DIRECTORY, refuse_used
 from jobs.console.amounts import counted
 from jobs.console.log import say
@@ -169,9 +170,8 @@ def _what_spark_ran() -> str:
     return f"{text} So small a step\nneeds no Spark: without `--engine spark` the command's own process does the same."
 
 
-@click.command(epilog=examples("demo", "demo /tmp/tour    # and keep everything there"))
-@click.argument("directory", metavar="[DIR]", required=False, type=OUTPUT_DIRECTORY)
-def demo(*, directory: Path | None) -> ExitCode:
+@verb("demo", "demo /tmp/tour    # and keep everything there", is_configured=False)
+def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, required=False)) -> ExitCode:
     """Show the commands on a small store that a real broker wrote. Its files stay in DIR, an empty or new directory."""
     from jobs.command import cli
 

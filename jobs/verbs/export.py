@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options
-from jobs.command.configuration import ONE_SOURCE, source_options
+from jobs.command.configuration import ONE_SOURCE, source_options, verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import (
-    bundled,
+    bundle,
     commitlog_option,
-    examples,
     flag,
     one_release_option,
     option,
@@ -37,67 +36,57 @@ _LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_LIMIT`, without its import
 _SHOWN = 5
 
 
-@click.command(
-    epilog=examples(
-        "export --store /data/store -t Orders --format ndjson --out orders.ndjson",
-        """export --lake LAKE --where "properties['region'] = 'eu'" --out eu.ndjson""",
-        "export --store STORE --since 2h --out new.ndjson --dry-run",
-        """export --lake LAKE --where "get_json_object(body_text, '$.id') = '7'" --format parquet --out 7.parq""",
-    )
+@verb(
+    "export --store /data/store -t Orders --format ndjson --out orders.ndjson",
+    """export --lake LAKE --where "properties['region'] = 'eu'" --out eu.ndjson""",
+    "export --store STORE --since 2h --out new.ndjson --dry-run",
+    """export --lake LAKE --where "get_json_object(body_text, '$.id') = '7'" --format parquet --out 7.parq""",
 )
-@source_options
-@commitlog_option
-@option("--broker", "NAME", "With --lake: only messages of this label or store id. With --store: the broker's label.")
-@one_release_option
-@option("-t --topic topics", "TOPIC", "Only this topic; may be repeated.", multiple=True)
-@since_option()
-@until_option()
-@option("--where", "SQL", "A condition in Spark SQL on the columns of `messages` and on body_text; needs Spark.")
-@option(
-    "--format --output kind",
-    None,
-    "ndjson: one object per line; json: one array; csv: nested values as JSON; parquet: the table's columns.",
-    click.Choice(["ndjson", "json", "csv", "parquet"]),
-    default="ndjson",
-    show_default=True,
-)
-@option(
-    "--max-body-size",
-    "BYTES",
-    "Bodies that are larger when decompressed are exported as stored, and reported.",
-    click.IntRange(1, 1 << 30),
-    default=_LARGEST_BODY,
-    show_default=True,
-)
-@flag(
-    "--verify is_verified",
-    "Re-encode each row's record; leave out and report rows that another engine has changed (exit code 3).",
-)
-@option(
-    "--out",
-    "FILE",
-    "The file to write, complete or not at all; -: stream ndjson or csv to standard output.",
-    OUTPUT_FILE,
-    required=True,
-)
-@flag("--dry-run", "Show how much would be read; write nothing.")
-@engine_option
-@answer_options
-@bundled("place", Place)
 def export(  # noqa: PLR0913 - one argument an option
     *,
-    place: Place,
-    topics: tuple[str, ...],
-    since: GivenTime | None,
-    until: GivenTime | None,
-    where: str | None,
-    kind: str,
-    max_body_size: int,
-    is_verified: bool,
-    out: Path,
-    dry_run: bool,
-    engine: str,
-    answer: Answer,
+    place: Place = bundle(
+        Place,
+        **source_options,
+        commitlog=commitlog_option,
+        broker=option(
+            "NAME", "With --lake: only messages of this label or store id. With --store: the broker's label."
+        ),
+        release=one_release_option,
+    ),
+    topics: tuple[str, ...] = option("TOPIC", "Only this topic; may be repeated.", names="-t --topic", multiple=True),
+    since: GivenTime | None = since_option(),
+    until: GivenTime | None = until_option(),
+    where: str | None = option(
+        "SQL", "A condition in Spark SQL on the columns of `messages` and on body_text; needs Spark."
+    ),
+    kind: str = option(
+        None,
+        "ndjson: one object per line; json: one array; csv: nested values as JSON; parquet: the table's columns.",
+        click.Choice(["ndjson", "json", "csv", "parquet"]),
+        names="--format --output",
+        default="ndjson",
+        show_default=True,
+    ),
+    max_body_size: int = option(
+        "BYTES",
+        "Bodies that are larger when decompressed are exported as stored, and reported.",
+        click.IntRange(1, 1 << 30),
+        default=_LARGEST_BODY,
+        show_default=True,
+    ),
+    is_verified: bool = flag(
+        "Re-encode each row's record; leave out and report rows that another engine has changed (exit code 3).",
+        names="--verify",
+    ),
+    out: Path = option(
+        "FILE",
+        "The file to write, complete or not at all; -: stream ndjson or csv to standard output.",
+        OUTPUT_FILE,
+        required=True,
+    ),
+    dry_run: bool = flag("Show how much would be read; write nothing."),
+    engine: str = engine_option,
+    answer: Answer = answer_options,
 ) -> ExitCode:
     """
     Write messages with decompressed bodies into FILE.

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options
+from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers, workers_of
 from jobs.command.options import (
     DURATION,
@@ -18,9 +18,7 @@ from jobs.command.options import (
     POSITIVE,
     UNTIL,
     broker_conf_option,
-    bundled,
     commitlog_option,
-    examples,
     flag,
     hash_slots_option,
     index_num_option,
@@ -59,90 +57,74 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     return value
 
 
-@click.command(
-    epilog=examples(
-        "ingest /data/rocketmq/store --lake /data/lake",
-        "ingest STORE --lake LAKE --broker broker-a --exclude-topics 'RMQ_SYS_*'",
-    )
+@verb(
+    "ingest /data/rocketmq/store --lake /data/lake",
+    "ingest STORE --lake LAKE --broker broker-a --exclude-topics 'RMQ_SYS_*'",
 )
-@store_argument
-@commitlog_option
-@broker_conf_option
-@option("--lake", "LAKE", "Directory or s3a:// URI of the lake; created if it does not exist.", WRITTEN, required=True)
-@option("--broker", "NAME", "Label of the broker in every table; by default its brokerName, else `default`.")
-@option(
-    "--topics",
-    "GLOB[,GLOB]",
-    "Ingest only these topics. The choice also applies to later runs of the store.",
-    multiple=True,
-)
-@option(
-    "--exclude-topics",
-    "GLOB[,GLOB]",
-    "Leave out these topics, including delayed, retried and dead-letter messages. Also applies to later runs.",
-    multiple=True,
-)
-@flag("--change-topics", "Replace the topic selection of earlier runs with this one, or with all topics.")
-@flag("--no-body", "Leave bodies out.")
-@flag(
-    "--inflate", "Also store compressed bodies decompressed, in body_inflated, so that any engine can read their text."
-)
-@flag("--no-damage", "Keep only a sample of damaged bytes; `restore` then cannot write them.")
-@option(
-    "--settle settle_ms",
-    "TIME",
-    "Leave messages of the last TIME to the next run: 5s, 2m, or a plain number of milliseconds.",
-    MILLISECONDS,
-    default=0,
-)
-@option(
-    "--tables named_tables",
-    "NAME[,NAME]",
-    "Tables to write besides messages: consume_queue, index, config_files, broker_config; by default all.",
-    callback=_known_tables,
-)
-@hash_slots_option
-@index_num_option
-@releases_option
-@flag("--acknowledge", "Acknowledge the gaps and damage of earlier runs; until then every run ends with 3 or 4.")
-@flag("--dry-run", "Show how much would be read; write nothing.")
-@option(
-    "--max-bytes-per-step step_bytes",
-    "BYTES",
-    "Commit after every BYTES of log, so that an interruption repeats at most one such step.",
-    POSITIVE,
-)
-@flag("--follow", "Keep running and ingest new messages as they arrive.")
-@option(
-    "--every", "TIME", "With --follow, the longest time that a message waits to be ingested; by default 5s.", DURATION
-)
-@option("--until", "TIME", "With --follow, the time to stop: ISO 8601, or `+2h` for two hours from now.", UNTIL)
-@option("--metrics", "FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE)
-@iceberg_option
-@max_rate_option
-@engine_option
-@report_option
-@answer_options
-@bundled("asked", IngestRequest)
 def ingest(  # noqa: PLR0913 - one argument an option
     *,
-    asked: IngestRequest,
-    broker_conf: Path | None,
-    topics: tuple[str, ...],
-    exclude_topics: tuple[str, ...],
-    no_body: bool,
-    inflate: bool,
-    no_damage: bool,
-    named_tables: str | None,
-    follow: bool,
-    every: float | None,
-    until: float | None,
-    iceberg: str | None,
-    max_rate: int | None,
-    engine: str,
-    metrics: Path | None,
-    report: Path | None,
-    answer: Answer,
+    store: str = store_argument,
+    commitlog: tuple[str, ...] | None = commitlog_option,
+    broker_conf: Path | None = broker_conf_option,
+    lake: str = option(
+        "LAKE", "Directory or s3a:// URI of the lake; created if it does not exist.", WRITTEN, required=True
+    ),
+    broker: str | None = option(
+        "NAME", "Label of the broker in every table; by default its brokerName, else `default`."
+    ),
+    topics: tuple[str, ...] = option(
+        "GLOB[,GLOB]",
+        "Ingest only these topics. The choice also applies to later runs of the store.",
+        multiple=True,
+    ),
+    exclude_topics: tuple[str, ...] = option(
+        "GLOB[,GLOB]",
+        "Leave out these topics, including delayed, retried and dead-letter messages. Also applies to later runs.",
+        multiple=True,
+    ),
+    change_topics: bool = flag("Replace the topic selection of earlier runs with this one, or with all topics."),
+    no_body: bool = flag("Leave bodies out."),
+    inflate: bool = flag(
+        "Also store compressed bodies decompressed, in body_inflated, so that any engine can read their text."
+    ),
+    no_damage: bool = flag("Keep only a sample of damaged bytes; `restore` then cannot write them."),
+    settle_ms: int = option(
+        "TIME",
+        "Leave messages of the last TIME to the next run: 5s, 2m, or a plain number of milliseconds.",
+        MILLISECONDS,
+        names="--settle",
+        default=0,
+    ),
+    named_tables: str | None = option(
+        "NAME[,NAME]",
+        "Tables to write besides messages: consume_queue, index, config_files, broker_config; by default all.",
+        names="--tables",
+        callback=_known_tables,
+    ),
+    hash_slots: int | None = hash_slots_option,
+    index_num: int | None = index_num_option,
+    release: str | None = releases_option,
+    acknowledge: bool = flag("Acknowledge the gaps and damage of earlier runs; until then every run ends with 3 or 4."),
+    dry_run: bool = flag("Show how much would be read; write nothing."),
+    step_bytes: int | None = option(
+        "BYTES",
+        "Commit after every BYTES of log, so that an interruption repeats at most one such step.",
+        POSITIVE,
+        names="--max-bytes-per-step",
+    ),
+    follow: bool = flag("Keep running and ingest new messages as they arrive."),
+    every: float | None = option(
+        "TIME", "With --follow, the longest time that a message waits to be ingested; by default 5s.", DURATION
+    ),
+    until: float | None = option(
+        "TIME", "With --follow, the time to stop: ISO 8601, or `+2h` for two hours from now.", UNTIL
+    ),
+    metrics: Path | None = option("FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE),
+    iceberg: str | None = iceberg_option,
+    max_rate: int | None = max_rate_option,
+    engine: str = engine_option,
+    report: Path | None = report_option,
+    answer: Answer = answer_options,
 ) -> ExitCode:
     """
     Read the new messages of STORE into the Delta tables of LAKE, each exactly once.
@@ -152,22 +134,31 @@ def ingest(  # noqa: PLR0913 - one argument an option
     STORE may also be the folder of a tier (`tieredStoreFilePath`): its messages go to the table `tiered`.
     """
     conf = read_broker_conf(broker_conf)
-    request = replace(
-        asked,
-        broker=asked.broker or conf.broker_name,
-        commitlog=tuple(log_directories(asked.commitlog, conf)),
+    request = IngestRequest(
+        store,
+        lake=lake,
+        broker=broker or conf.broker_name,
+        commitlog=tuple(log_directories(commitlog, conf)),
         selection=Selection(_patterns(topics), _patterns(exclude_topics), not no_body, inflate, not no_damage),
+        change_topics=change_topics,
+        release=release,
+        hash_slots=hash_slots,
+        index_num=index_num,
         conf=conf,
         tables=frozenset(named_tables.split(",")) if named_tables else NAMES,
-        care=care_beside(asked.store, max_rate),
+        step_bytes=step_bytes,
+        settle_ms=settle_ms,
+        acknowledge=acknowledge,
+        dry_run=dry_run,
+        care=care_beside(store, max_rate),
     )
-    registrations = Registrations(None if request.dry_run else iceberg)
+    registrations = Registrations(None if dry_run else iceberg)
 
     def after_step(step: Summary, total: Summary, options: Mapping[str, str]) -> None:
         _write_metrics(metrics, total)
         registrations.begin(_lake_of(step, options))
 
-    if follow and request.dry_run:
+    if follow and dry_run:
         raise click.UsageError("--follow with --dry-run: nothing would ever be new")
     if not follow and (every is not None or until is not None):
         raise click.UsageError("--every and --until are for --follow")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options
+from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import LOG_PLACE, POSITIVE, ParsedType, StoreForm, examples, flag, form_options, option
+from jobs.command.options import LOG_PLACE, POSITIVE, ParsedType, StoreForm, argument, flag, form_options, option
 from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, refuse_used
 from jobs.console.amounts import GivenTime, counted, size_text
 from jobs.console.lines import printable_lines
@@ -50,7 +51,6 @@ def _target(text: str) -> str:
 
 
 iceberg_option = option(
-    "--iceberg",
     "CATALOG[.NAMESPACE]",
     "After each commit, also register the lake's tables in this Iceberg catalog, without copying files. CATALOG "
     "is a name in pyiceberg's configuration; NAMESPACE is rocketmq by default.",
@@ -124,31 +124,28 @@ def _checked(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     return value
 
 
-@click.command(
-    epilog=examples(
-        "catalog /data/lake | spark-sql …", "catalog s3a://lake/rocketmq --for unity --schema main.rocketmq"
-    )
-)
-@click.argument("lake", metavar="LAKE", type=LAKE)
-@option(
-    "--for kind",
-    None,
-    "The kind of catalog.",
-    click.Choice(["spark", "unity", "glue", "hive"]),
-    default="spark",
-    show_default=True,
-)
-@option(
-    "--schema",
-    "NAME",
-    "Schema (database) of the tables; for Unity, CATALOG.SCHEMA.",
-    default="rocketmq",
-    show_default=True,
-    callback=_checked,
-)
-@iceberg_option
-@answer_options
-def catalog(*, lake: str, kind: str, schema: str, iceberg: str | None, answer: Answer) -> ExitCode:
+@verb("catalog /data/lake | spark-sql …", "catalog s3a://lake/rocketmq --for unity --schema main.rocketmq")
+def catalog(
+    *,
+    lake: str = argument("LAKE", LAKE),
+    kind: str = option(
+        None,
+        "The kind of catalog.",
+        click.Choice(["spark", "unity", "glue", "hive"]),
+        names="--for",
+        default="spark",
+        show_default=True,
+    ),
+    schema: str = option(
+        "NAME",
+        "Schema (database) of the tables; for Unity, CATALOG.SCHEMA.",
+        default="rocketmq",
+        show_default=True,
+        callback=_checked,
+    ),
+    iceberg: str | None = iceberg_option,
+    answer: Answer = answer_options,
+) -> ExitCode:
     """
     Print SQL statements that register every table of LAKE in a catalog.
 
@@ -192,21 +189,18 @@ def _register(lake: "Lake", target: str, answer: Answer) -> ExitCode:
     return ExitCode.CLEAN
 
 
-@click.command(
-    epilog=examples("optimize /data/lake", "optimize --dry-run /data/lake", "optimize --heal --dry-run /data/lake")
-)
-@click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
-@flag("--dry-run", "Show which files would be merged and deleted; change nothing.")
-@flag(
-    "--heal",
-    "Restore the transactions of runs that Delta's log has lost, after CREATE TABLE … AS SELECT, CLONE or a short "
-    "retention of transactions; merge and delete nothing. With --dry-run, show which would be restored.",
-)
-@iceberg_option
-@engine_option
-@answer_options
-def optimize(  # noqa: PLR0913 - a command's options
-    *, lake: str, dry_run: bool, heal: bool, iceberg: str | None, engine: str, answer: Answer
+@verb("optimize /data/lake", "optimize --dry-run /data/lake", "optimize --heal --dry-run /data/lake")
+def optimize(  # noqa: PLR0913 - one argument an option
+    *,
+    lake: str = argument("LAKE", CHANGED_LAKE),
+    dry_run: bool = flag("Show which files would be merged and deleted; change nothing."),
+    heal: bool = flag(
+        "Restore the transactions of runs that Delta's log has lost, after CREATE TABLE … AS SELECT, CLONE or a short "
+        "retention of transactions; merge and delete nothing. With --dry-run, show which would be restored."
+    ),
+    iceberg: str | None = iceberg_option,
+    engine: str = engine_option,
+    answer: Answer = answer_options,
 ) -> ExitCode:
     """
     Compact the tables of LAKE, and delete files that no version of the last seven days needs.
@@ -268,56 +262,42 @@ def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
     return severity.exit_code
 
 
-def _refuse_topics(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
-    if value:
-        raise click.BadParameter(_NO_TOPICS, ctx, parameter)
-
-
-@click.command(
-    epilog=examples(
-        "restore /data/lake --broker broker-a --out /data/restored",
-        "restore LAKE --out DIR --until '2026-11-17 12:00'",
-        "restore LAKE --out DIR --resume",
-    )
+@verb(
+    "restore /data/lake --broker broker-a --out /data/restored",
+    "restore LAKE --out DIR --until '2026-11-17 12:00'",
+    "restore LAKE --out DIR --resume",
 )
-@click.argument("lake", metavar="LAKE", type=LAKE)
-@option("--broker", "NAME", "The broker's label in the lake, or the id of its store.")
-@option("--out", "DIR", "An empty or new directory.", NEW_STORE, required=True)
-@option("--from start", "OFFSET|TIME", "Leave out segments that end before this offset or time.", LOG_PLACE)
-@option("--until", "OFFSET|TIME", "End the log before the first record at or after this offset or time.", LOG_PLACE)
-@click.option("-t", "--topic", multiple=True, hidden=True, expose_value=False, callback=_refuse_topics)
-@option(
-    "--segment-size",
-    "BYTES",
-    "mappedFileSizeCommitLog; by default the distance between the segments that the lake has.",
-    POSITIVE,
-)
-@flag("--no-queues", "Write no ConsumeQueue files; the broker rebuilds them at its start, more slowly.")
-@flag("--no-index", "Write no index files.")
-@flag("--resume", "Continue a restore that was interrupted.")
-@form_options
-@engine_option
-@answer_options
 def restore(  # noqa: PLR0913 - one argument an option
     *,
-    lake: str,
-    broker: str | None,
-    out: Path,
-    start: int | GivenTime | None,
-    until: int | GivenTime | None,
-    segment_size: int | None,
-    no_queues: bool,
-    no_index: bool,
-    resume: bool,
-    form: StoreForm,
-    engine: str,
-    answer: Answer,
+    lake: str = argument("LAKE", LAKE),
+    broker: str | None = option("NAME", "The broker's label in the lake, or the id of its store."),
+    out: Path = option("DIR", "An empty or new directory.", NEW_STORE, required=True),
+    start: int | GivenTime | None = option(
+        "OFFSET|TIME", "Leave out segments that end before this offset or time.", LOG_PLACE, names="--from"
+    ),
+    until: int | GivenTime | None = option(
+        "OFFSET|TIME", "End the log before the first record at or after this offset or time.", LOG_PLACE
+    ),
+    topics: tuple[str, ...] = option(None, names="-t --topic", multiple=True, hidden=True),
+    segment_size: int | None = option(
+        "BYTES",
+        "mappedFileSizeCommitLog; by default the distance between the segments that the lake has.",
+        POSITIVE,
+    ),
+    no_queues: bool = flag("Write no ConsumeQueue files; the broker rebuilds them at its start, more slowly."),
+    no_index: bool = flag("Write no index files."),
+    resume: bool = flag("Continue a restore that was interrupted."),
+    form: StoreForm = form_options,
+    engine: str = engine_option,
+    answer: Answer = answer_options,
 ) -> ExitCode:
     """
     Write a broker's store into DIR from LAKE alone: log and configuration byte for byte, queues and index files.
 
     A broker can then start on DIR. A time without a zone is this machine's local time.
     """
+    if topics:
+        raise click.BadParameter(_NO_TOPICS, param_hint="'-t' / '--topic'")
     if not resume:
         refuse_used(str(out))
     ready = start_workers(engine, lake, warm="jobs.restore.segment")

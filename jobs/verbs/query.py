@@ -1,27 +1,27 @@
 """`query`: find messages as mqadmin does, with the broker down: in a store or in a lake, without a JVM."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import click
 
-from jobs.command.configuration import ONE_SOURCE, config_option, source_options
+from jobs.command.configuration import ONE_SOURCE, source_options, verb
 from jobs.command.options import (
     CHARSET,
     NOT_NEGATIVE,
     ZONE,
+    argument,
     broker_conf_option,
-    bundled,
+    bundle,
     commitlog_option,
-    composed,
     examples,
     flag,
     hash_slots_option,
@@ -60,7 +60,6 @@ from rmq_formats.indexfile.broker_rules import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
 
@@ -95,30 +94,7 @@ class Options(NamedTuple):
         )
 
 
-def _options(  # noqa: PLR0913 - one argument an option
-    *,
-    place: Place,
-    hash_slots: int | None,
-    index_num: int | None,
-    time_zone: ZoneInfo | None,
-    any_host: bool,
-    as_json: bool,
-    output: str,
-    quiet: bool,
-    body: bool,
-    charset: str,
-    bodies: Path | None,
-) -> Options:
-    if (hash_slots is None) != (index_num is None):
-        raise click.UsageError("--hash-slots and --index-num belong together")
-    geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
-    form = form_of(output, as_json=as_json)
-    printer = closed_at_the_end(Printer(time_zone, form, quiet, bodies, charset if body else None))
-    return Options(replace(place, geometry=geometry), printer, any_host)
-
-
 output_option = option(
-    "--output",
     None,
     "text: mqadmin's layout; table: columns; csv, json (one array), ndjson (one object per line, like --json).",
     click.Choice([form.value for form in Form]),
@@ -126,27 +102,39 @@ output_option = option(
 )
 
 
-_place_options = composed(
-    source_options,
-    commitlog_option,
-    broker_conf_option,
-    option("--broker", "NAME", "The broker's name; with --lake, the label or id of the store to query."),
-    one_release_option,
-    option("--time-zone", "ZONE", "The zone in which times are shown; default: this machine's zone.", ZONE),
-    hash_slots_option,
-    index_num_option,
-    flag("--through-log", "Search the log itself, as if index and queue files were lost."),
-    flag("--any-host", "Use the offset of an offset id even if the id names another host."),
-    json_option,
-    output_option,
-    quiet_option,
-    flag("--body", "Print the body, decompressed."),
-    option("--charset", "NAME", "The body's charset.", CHARSET, default="UTF-8", show_default=True),
-    option("--bodies", "DIR", "Write each body into a file of DIR, decompressed.", OUTPUT_DIRECTORY),
-    config_option,
-    bundled("place", Place),
-    bundled("options", _options),
-)
+def _options(  # noqa: PLR0913 - one argument an option
+    *,
+    place: Place = bundle(
+        Place,
+        **source_options,
+        commitlog=commitlog_option,
+        broker_conf=broker_conf_option,
+        broker=option("NAME", "The broker's name; with --lake, the label or id of the store to query."),
+        release=one_release_option,
+    ),
+    time_zone: ZoneInfo | None = option(
+        "ZONE", "The zone in which times are shown; default: this machine's zone.", ZONE
+    ),
+    hash_slots: int | None = hash_slots_option,
+    index_num: int | None = index_num_option,
+    through_log: bool = flag("Search the log itself, as if index and queue files were lost."),
+    any_host: bool = flag("Use the offset of an offset id even if the id names another host."),
+    as_json: bool = json_option,
+    output: str = output_option,
+    quiet: bool = quiet_option,
+    body: bool = flag("Print the body, decompressed."),
+    charset: str = option("NAME", "The body's charset.", CHARSET, default="UTF-8", show_default=True),
+    bodies: Path | None = option("DIR", "Write each body into a file of DIR, decompressed.", OUTPUT_DIRECTORY),
+) -> Options:
+    if (hash_slots is None) != (index_num is None):
+        raise click.UsageError("--hash-slots and --index-num belong together")
+    geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
+    form = form_of(output, as_json=as_json)
+    printer = closed_at_the_end(Printer(time_zone, form, quiet, bodies, charset if body else None))
+    return Options(replace(place, geometry=geometry, through_log=through_log), printer, any_host)
+
+
+_of_query = bundle(_options)
 
 
 @contextmanager
@@ -164,14 +152,9 @@ def _opened(options: Options) -> Iterator[Sequence[Source]]:
         yield opened
 
 
-def _limit(default: int, *, least: int = 0) -> Callable[[_Command], _Command]:
-    return option(
-        "-m --max limit",
-        "N",
-        "Print the newest N; 0: all." if least == 0 else "Print the newest N.",
-        click.IntRange(min=least),
-        default=default,
-    )
+def _limit(default: int, *, least: int = 0) -> Any:  # noqa: ANN401 - the default of a parameter
+    text = "Print the newest N; 0: all." if least == 0 else "Print the newest N."
+    return option("N", text, click.IntRange(min=least), names="-m --max", default=default)
 
 
 def _not_empty(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
@@ -196,24 +179,25 @@ def query() -> None:
     """Find messages as mqadmin does, with the broker down."""
 
 
-@query.command("by-key", short_help="Messages of a topic with a key: queryMsgByKey.")
-@option("-t --topic", "TOPIC", None, required=True)
-@option("-k --key", "KEY", "One of the message's KEYS.", required=True, callback=_not_empty)
-@option(
-    "-p --key-type", None, "K: one of KEYS, T: the tags, U: the unique key.", click.Choice(list(_KINDS)), default="K"
-)
-@since_option("-b --since --begin")
-@until_option("-e --until --end")
-@_limit(KEY_LIMIT)
-@_place_options
-def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
-    options: Options,
-    topic: str,
-    key: str,
-    key_type: str,
-    since: GivenTime | None,
-    until: GivenTime | None,
-    limit: int,
+_topic = option("TOPIC", names="-t --topic", required=True)
+
+
+@verb(of=query, name="by-key", short_help="Messages of a topic with a key: queryMsgByKey.")
+def by_key(  # noqa: PLR0913 - one argument an option
+    *,
+    topic: str = _topic,
+    key: str = option("KEY", "One of the message's KEYS.", names="-k --key", required=True, callback=_not_empty),
+    key_type: str = option(
+        None,
+        "K: one of KEYS, T: the tags, U: the unique key.",
+        click.Choice(list(_KINDS)),
+        names="-p --key-type",
+        default="K",
+    ),
+    since: GivenTime | None = since_option("-b --since --begin"),
+    until: GivenTime | None = until_option("-e --until --end"),
+    limit: int = _limit(KEY_LIMIT),
+    options: Options = _of_query,
 ) -> ExitCode:
     """
     Print the messages of a topic that have the given key, as queryMsgByKey does.
@@ -235,21 +219,25 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
         return printer.finish(answer, source)
 
 
-@query.command("by-id", short_help="Messages by their ids: queryMsgById.")
-@option("-i --id message_ids", "ID[,ID…]", None, required=True)
-@option("-t --topic", "TOPIC", "The topic to search for a producer's id.")
-@_place_options
-def by_id(options: Options, message_ids: str, topic: str | None) -> ExitCode:
+@verb(of=query, name="by-id", short_help="Messages by their ids: queryMsgById.")
+def by_id(
+    *,
+    message_ids: str = option("ID[,ID…]", names="-i --id", required=True),
+    topic: str | None = option("TOPIC", "The topic to search for a producer's id.", names="-t --topic"),
+    options: Options = _of_query,
+) -> ExitCode:
     """Print messages by id, as queryMsgById does. An id is tried as an offset id first, then as a producer's id."""
     with _opened(options) as sources:
         return _print_ids(options, sources, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
 
 
-@query.command("message", short_help="One message by an id of any kind.")
-@option("-i --id message_id", "ID", None, required=True)
-@option("-t --topic", "TOPIC")
-@_place_options
-def message(options: Options, message_id: str, topic: str | None) -> ExitCode:
+@verb(of=query, short_help="One message by an id of any kind.")
+def message(
+    *,
+    message_id: str = option("ID", names="-i --id", required=True),
+    topic: str | None = option("TOPIC", names="-t --topic"),
+    options: Options = _of_query,
+) -> ExitCode:
     """Print the message with the given id. The id is tried as an offset id first, then as a producer's id."""
     with _opened(options) as sources:
         return _print_ids(options, sources, [message_id.strip()], topic)
@@ -266,13 +254,15 @@ def _print_ids(options: Options, sources: Sequence[Source], texts: Sequence[str]
     return outcome
 
 
-@query.command("by-unique-key", short_help="By a producer's id: queryMsgByUniqueKey.")
-@option("-t --topic", "TOPIC", None, required=True)
-@option("-i --id unique_key", "ID", "The id that the producer assigned to the message.", required=True)
-@flag("-a --all show_all", "Print all messages with this id, not only the first.")
-@_limit(lookups.UNIQUE_KEY_LIMIT)
-@_place_options
-def by_unique_key(options: Options, topic: str, unique_key: str, limit: int, *, show_all: bool) -> ExitCode:
+@verb(of=query, name="by-unique-key", short_help="By a producer's id: queryMsgByUniqueKey.")
+def by_unique_key(
+    *,
+    topic: str = _topic,
+    unique_key: str = option("ID", "The id that the producer assigned to the message.", names="-i --id", required=True),
+    show_all: bool = flag("Print all messages with this id, not only the first.", names="-a --all"),
+    limit: int = _limit(lookups.UNIQUE_KEY_LIMIT),
+    options: Options = _of_query,
+) -> ExitCode:
     """Print the message with the given producer's id, as queryMsgByUniqueKey does."""
     ask = partial(lookups.by_unique_key, topic=topic, unique_key=unique_key, show_all=show_all, limit=limit or None)
     with _opened(options) as sources:
@@ -282,13 +272,17 @@ def by_unique_key(options: Options, topic: str, unique_key: str, limit: int, *, 
         return printer.finish(answer, source)
 
 
-@query.command("by-offset", short_help="A message by queue offset: queryMsgByOffset.")
-@option("-t --topic", "TOPIC", None, required=True)
-@option("-b --broker-name", "BROKER", "As in mqadmin; must match the name of this broker, if it is known.")
-@option("-i --queue-id", "QUEUE", None, NOT_NEGATIVE, required=True)
-@option("-o --offset", "OFFSET", None, int, required=True)
-@_place_options
-def by_offset(options: Options, topic: str, broker_name: str | None, queue_id: int, offset: int) -> ExitCode:
+@verb(of=query, name="by-offset", short_help="A message by queue offset: queryMsgByOffset.")
+def by_offset(
+    *,
+    topic: str = _topic,
+    broker_name: str | None = option(
+        "BROKER", "As in mqadmin; must match the name of this broker, if it is known.", names="-b --broker-name"
+    ),
+    queue_id: int = option("QUEUE", None, NOT_NEGATIVE, names="-i --queue-id", required=True),
+    offset: int = option("OFFSET", None, int, names="-o --offset", required=True),
+    options: Options = _of_query,
+) -> ExitCode:
     """Print the message at a queue offset, as queryMsgByOffset does."""
     place = options.place
     if place.is_lake and broker_name and not place.broker:
@@ -302,30 +296,22 @@ def by_offset(options: Options, topic: str, broker_name: str | None, queue_id: i
         return printer.finish(answer, source)
 
 
-@query.command("list", short_help="Messages page by page, the newest first.")
-@option("-t --topic", "TOPIC")
-@option("--queue queue_id", "N", "With -t: only this queue of the topic.", NOT_NEGATIVE)
-@option("-k --key", "KEY", "One of the message's KEYS, or its producer's id.", callback=_not_empty)
-@option("--tag", "TAG", "The message's TAGS, compared as a whole.")
-@option("--words", "TEXT", "Text that the decompressed body contains.")
-@since_option()
-@until_option()
-@option("--before", "POSITION", "Continue from the POSITION that the previous page printed.")
-@_limit(KEY_LIMIT, least=1)
-@option("--seconds", "S", "Stop after S seconds.", click.FloatRange(0), default=60.0, show_default=True)
-@_place_options
-def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
-    options: Options,
-    topic: str | None,
-    queue_id: int | None,
-    key: str | None,
-    tag: str | None,
-    words: str | None,
-    since: GivenTime | None,
-    until: GivenTime | None,
-    before: str | None,
-    limit: int,
-    seconds: float,
+@verb(of=query, name="list", short_help="Messages page by page, the newest first.")
+def list_messages(  # noqa: PLR0913 - one argument an option
+    *,
+    topic: str | None = option("TOPIC", names="-t --topic"),
+    queue_id: int | None = option("N", "With -t: only this queue of the topic.", NOT_NEGATIVE, names="--queue"),
+    key: str | None = option(
+        "KEY", "One of the message's KEYS, or its producer's id.", names="-k --key", callback=_not_empty
+    ),
+    tag: str | None = option("TAG", "The message's TAGS, compared as a whole."),
+    words: str | None = option("TEXT", "Text that the decompressed body contains."),
+    since: GivenTime | None = since_option(),
+    until: GivenTime | None = until_option(),
+    before: str | None = option("POSITION", "Continue from the POSITION that the previous page printed."),
+    limit: int = _limit(KEY_LIMIT, least=1),
+    seconds: float = option("S", "Stop after S seconds.", click.FloatRange(0), default=60.0, show_default=True),
+    options: Options = _of_query,
 ) -> ExitCode:
     """List messages, the newest first, by their offsets in the log."""
     from jobs.query.lookups import position_of, read_page
@@ -351,12 +337,16 @@ def list_messages(  # noqa: PLR0913, PLR0917 - one argument an option
         return printer.finish(answer, source)
 
 
-@query.command("story", short_help="The history of a message, each line with its source.")
-@click.argument("message_id", metavar="ID", required=False)
-@option("-t --topic", "TOPIC", "With -k: the topic of the key. With ID: the topic to search first.")
-@option("-k --key", "KEY", "One of the message's KEYS, in place of its id.")
-@_place_options
-def story(options: Options, message_id: str | None, topic: str | None, key: str | None) -> ExitCode:
+@verb(of=query, short_help="The history of a message, each line with its source.")
+def story(
+    *,
+    message_id: str | None = argument("ID", required=False),
+    topic: str | None = option(
+        "TOPIC", "With -k: the topic of the key. With ID: the topic to search first.", names="-t --topic"
+    ),
+    key: str | None = option("KEY", "One of the message's KEYS, in place of its id.", names="-k --key"),
+    options: Options = _of_query,
+) -> ExitCode:
     """
     Show the history of a message (sent, half, delayed, retried, consumed, dead-lettered), with the source of each line.
 
@@ -381,31 +371,22 @@ def story(options: Options, message_id: str | None, topic: str | None, key: str 
         return printer.finish(answer, source)
 
 
-@query.command("sql", short_help="SQL on all tables and views of a lake, without Java.")
-@click.argument("statement", required=False)
-@option("--lake", "LAKE", "The lake.", STORE_OR_LAKE, required=True)
-@option(
-    "--output",
-    None,
-    "Except in Parquet, times are ISO 8601 in UTC, and bytes are hexadecimal digits.",
-    click.Choice([*(form.value for form in Form if form is not Form.TEXT), "parquet"]),
-    default=Form.TABLE.value,
-    show_default=True,
-)
-@option("--out", "FILE", "The file of --output parquet.", OUTPUT_FILE)
-@option("--limit", "N", "Print the first N rows; 0: all.", NOT_NEGATIVE, default=1000, show_default=True)
-@option("--seconds", "S", "Stop after S seconds.", click.FloatRange(0, min_open=True))
-@quiet_option
-@config_option
+@verb(of=query, short_help="SQL on all tables and views of a lake, without Java.")
 def sql(  # noqa: PLR0913 - one argument an option
     *,
-    statement: str | None,
-    lake: str,
-    output: str,
-    out: Path | None,
-    limit: int,
-    seconds: float | None,
-    quiet: bool,
+    statement: str | None = argument(None, required=False),
+    lake: str = option("LAKE", "The lake.", STORE_OR_LAKE, required=True),
+    output: str = option(
+        None,
+        "Except in Parquet, times are ISO 8601 in UTC, and bytes are hexadecimal digits.",
+        click.Choice([*(form.value for form in Form if form is not Form.TEXT), "parquet"]),
+        default=Form.TABLE.value,
+        show_default=True,
+    ),
+    out: Path | None = option("FILE", "The file of --output parquet.", OUTPUT_FILE),
+    limit: int = option("N", "Print the first N rows; 0: all.", NOT_NEGATIVE, default=1000, show_default=True),
+    seconds: float | None = option("S", "Stop after S seconds.", click.FloatRange(0, min_open=True)),
+    quiet: bool = quiet_option,
 ) -> ExitCode:
     """
     Run an SQL statement on a lake with DataFusion; without one, list the tables and views.
@@ -441,12 +422,14 @@ def sql(  # noqa: PLR0913 - one argument an option
     return ExitCode.CLEAN
 
 
-@query.command("decode-id", short_help="Both readings of an id: a broker's, a producer's.")
-@click.argument("message_id", metavar="ID")
-@option("--time-zone", "ZONE", "The time zone of the client that created the id.", ZONE)
-@json_option
-@output_option
-def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_json: bool) -> ExitCode:
+@verb(of=query, name="decode-id", short_help="Both readings of an id: a broker's, a producer's.", is_configured=False)
+def decode_id(
+    *,
+    message_id: str = argument("ID"),
+    time_zone: ZoneInfo | None = option("ZONE", "The time zone of the client that created the id.", ZONE),
+    as_json: bool = json_option,
+    output: str = output_option,
+) -> ExitCode:
     """Show both readings of an id: a broker's (host, port, offset) and a producer's (IP, process, time, counter)."""
     from jobs.query.mqadmin.text import id_readings
 
@@ -458,14 +441,17 @@ def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_js
     return ExitCode.CLEAN
 
 
-@query.command(
-    "mqadmin",
+@verb(
+    of=query,
+    name="mqadmin",
     short_help="Run a recorded mqadmin command line unchanged.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True, metavar="COMMAND [OPTIONS]…")
-@_place_options
-def mqadmin_line(options: Options, arguments: tuple[str, ...]) -> ExitCode:
+def mqadmin_line(
+    *,
+    arguments: tuple[str, ...] = argument("COMMAND [OPTIONS]…", click.UNPROCESSED, nargs=-1, required=True),
+    options: Options = _of_query,
+) -> ExitCode:
     """
     Run an mqadmin command line unchanged, with the option letters of the store's release.
 

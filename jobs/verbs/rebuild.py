@@ -6,17 +6,17 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from jobs.command.answer import Answer, answer_options, typed
+from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
     StoreForm,
     StorePlace,
-    bundled,
-    examples,
+    bundle,
     flag,
     given_words,
     option,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from jobs.rebuild.install import Installation
     from jobs.rebuild.queue_run import Summary
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
 _ROCKSDB = "rocksdb"
 
 
@@ -59,48 +58,38 @@ class _Form(NamedTuple):
         return self.dry_run and not self.wants_install
 
 
-def _rebuild_options(out: str, kept: str) -> Callable[[_Command], _Command]:
+def _rebuild_options(out: str, kept: str) -> Any:  # noqa: ANN401 - the default of a parameter
     """Return the options of both verbs; the texts are the help of `--out` and of `--lost-only`."""
-    return bundled(
-        "how",
+    return bundle(
         _Form,
-        option("--out", "DIR", out, WRITTEN, required=True),
-        flag("--lost-only", kept),
-        flag("--install wants_install", "Install the files in the store of the stopped broker."),
-        flag(
-            "--dry-run",
+        out=option("DIR", out, WRITTEN, required=True),
+        lost_only=flag(kept),
+        wants_install=flag("Install the files in the store of the stopped broker.", names="--install"),
+        dry_run=flag(
             "Print which files would be built, and write nothing; with --install, build into DIR, and leave the "
-            "store unchanged.",
+            "store unchanged."
         ),
     )
 
 
-@click.command(
-    epilog=examples(
-        "rebuild-index /data/rocketmq/store --out /data/index",
-        "rebuild-index STORE --out DIR --lost-only --dry-run",
-        "rebuild-index STORE --out DIR --lost-only --install --dry-run",
-    )
+@verb(
+    "rebuild-index /data/rocketmq/store --out /data/index",
+    "rebuild-index STORE --out DIR --lost-only --dry-run",
+    "rebuild-index STORE --out DIR --lost-only --install --dry-run",
 )
-@store_options
-@_rebuild_options("An empty or new directory; a path or a URI.", "Keep existing index files; write only missing ones.")
-@flag(
-    "--advance-checkpoint",
-    "With --install, after a crash: prevent the broker from deleting the files at its next start.",
-)
-@read_options
-@engine_option
-@report_option
-@answer_options
 def rebuild_index(  # noqa: PLR0913 - one argument an option
     *,
-    place: StorePlace,
-    how: _Form,
-    advance_checkpoint: bool,
-    form: StoreForm,
-    engine: str,
-    report: Path | None,
-    answer: Answer,
+    place: StorePlace = store_options,
+    how: _Form = _rebuild_options(
+        "An empty or new directory; a path or a URI.", "Keep existing index files; write only missing ones."
+    ),
+    advance_checkpoint: bool = flag(
+        "With --install, after a crash: prevent the broker from deleting the files at its next start."
+    ),
+    form: StoreForm = read_options,
+    engine: str = engine_option,
+    report: Path | None = report_option,
+    answer: Answer = answer_options,
 ) -> ExitCode:
     """Rebuild the index files of STORE from its log into DIR, byte for byte as the broker writes them."""
     root, out = place.store, how.out
@@ -142,31 +131,28 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     return _give(result, result.describe(), outcome, answer, to_install, out, given_words(place, form))
 
 
-@click.command(
-    epilog=examples(
-        "rebuild-consumequeue /data/rocketmq/store --out /data/queues",
-        "rebuild-consumequeue STORE --out DIR --broker-conf broker.conf --release 4.9.8",
-        "rebuild-consumequeue STORE --out DIR --dry-run",
-    )
+@verb(
+    "rebuild-consumequeue /data/rocketmq/store --out /data/queues",
+    "rebuild-consumequeue STORE --out DIR --broker-conf broker.conf --release 4.9.8",
+    "rebuild-consumequeue STORE --out DIR --dry-run",
 )
-@store_options
-@option(
-    "--to",
-    None,
-    "Write files, or the database that a 5.x broker opens with storeType=defaultRocksDB.",
-    click.Choice(["files", _ROCKSDB]),
-    default="files",
-    show_default=True,
-)
-@_rebuild_options(
-    "An empty or new directory for <topic>/<queue id>/…, or for the folder of the database.",
-    "Keep correct queue files; write only lost or wrong ones.",
-)
-@read_options
-@engine_option
-@answer_options
 def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
-    *, place: StorePlace, to: str, how: _Form, form: StoreForm, engine: str, answer: Answer
+    *,
+    place: StorePlace = store_options,
+    to: str = option(
+        None,
+        "Write files, or the database that a 5.x broker opens with storeType=defaultRocksDB.",
+        click.Choice(["files", _ROCKSDB]),
+        default="files",
+        show_default=True,
+    ),
+    how: _Form = _rebuild_options(
+        "An empty or new directory for <topic>/<queue id>/…, or for the folder of the database.",
+        "Keep correct queue files; write only lost or wrong ones.",
+    ),
+    form: StoreForm = read_options,
+    engine: str = engine_option,
+    answer: Answer = answer_options,
 ) -> ExitCode:
     """
     Rebuild the queues of STORE from its log.

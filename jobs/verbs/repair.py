@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options, typed
+from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
     StoreForm,
     StorePlace,
-    examples,
     flag,
     given_words,
     label_option,
@@ -37,60 +37,45 @@ _NOT_OF_INGEST = {"--consume-queue-size", "--time-zone"}
 _CONF = ("--broker-conf", "BROKER.CONF")
 
 
-@click.command(
-    epilog=examples(
-        "repair /data/rocketmq/store --out /data/repair --lake /data/lake",
-        "repair STORE --out DIR --lake LAKE --apply",
-        "repair STORE --out DIR --undo",
-    )
+@verb(
+    "repair /data/rocketmq/store --out /data/repair --lake /data/lake",
+    "repair STORE --out DIR --lake LAKE --apply",
+    "repair STORE --out DIR --undo",
 )
-@store_options
-@option(
-    "--out",
-    "DIR",
-    "The directory for new files and the journal: empty, new, or that of an earlier repair.",
-    OUTPUT_DIRECTORY,
-    required=True,
-)
-@option("--lake", "LAKE", "The lake from which lost and damaged segments are restored.", LAKE)
-@label_option
-@flag("--apply applies", "Install the files in the store of the stopped broker; keep a backup.")
-@flag(
-    "--bridge bridges",
-    "Write marked records over lost bytes of the log, so that the broker keeps the messages after them.",
-)
-@flag(
-    "--deliver-empty", "With --bridge: also bridge ranges where consumers receive an all-zero message for a lost one."
-)
-@flag(
-    "--older",
-    "Also restore segments from LAKE that precede the first segment of STORE, if they were lost and had not expired.",
-)
-@option(
-    "--accept accepted",
-    "FILE",
-    "Rebuild FILE, which the plan calls undecided, from the log, if you know that the log is right. May be repeated.",
-    multiple=True,
-)
-@flag("--undo undoes", "Restore the files that repairs with this DIR have replaced.")
-@read_options
-@engine_option
-@answer_options
 def repair(  # noqa: PLR0913 - one argument an option
     *,
-    place: StorePlace,
-    out: Path,
-    lake: str | None,
-    broker: str | None,
-    applies: bool,
-    bridges: bool,
-    deliver_empty: bool,
-    older: bool,
-    accepted: tuple[str, ...],
-    undoes: bool,
-    form: StoreForm,
-    engine: str,
-    answer: Answer,
+    place: StorePlace = store_options,
+    out: Path = option(
+        "DIR",
+        "The directory for new files and the journal: empty, new, or that of an earlier repair.",
+        OUTPUT_DIRECTORY,
+        required=True,
+    ),
+    lake: str | None = option("LAKE", "The lake from which lost and damaged segments are restored.", LAKE),
+    broker: str | None = label_option,
+    applies: bool = flag("Install the files in the store of the stopped broker; keep a backup.", names="--apply"),
+    bridges: bool = flag(
+        "Write marked records over lost bytes of the log, so that the broker keeps the messages after them.",
+        names="--bridge",
+    ),
+    deliver_empty: bool = flag(
+        "With --bridge: also bridge ranges where consumers receive an all-zero message for a lost one."
+    ),
+    older: bool = flag(
+        "Also restore segments from LAKE that precede the first segment of STORE, if they were lost and had not "
+        "expired."
+    ),
+    accepted: tuple[str, ...] = option(
+        "FILE",
+        "Rebuild FILE, which the plan calls undecided, from the log, if you know that the log is right. May be "
+        "repeated.",
+        names="--accept",
+        multiple=True,
+    ),
+    undoes: bool = flag("Restore the files that repairs with this DIR have replaced.", names="--undo"),
+    form: StoreForm = read_options,
+    engine: str = engine_option,
+    answer: Answer = answer_options,
 ) -> ExitCode:
     """
     Plan the repair of STORE, and write corrected files into DIR: segments from LAKE, queues, index, checkpoint.

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options
+from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import FILE, ParsedType, examples, flag, option
+from jobs.command.options import FILE, ParsedType, argument, flag, option
 from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
 from jobs.console.amounts import counted
 from jobs.console.process import program
@@ -43,54 +44,37 @@ def _is_exceeded(limit: float | None, topic: "TopicSummary") -> bool:
     return topic.dead_letters > (limit if isinstance(limit, int) else limit * (topic.dead_letters + topic.rows))
 
 
-@click.command(
-    epilog=examples(
-        "type /data/lake --types types.toml",
-        "type /data/lake --types types.toml --retype Orders",
-        "type /data/lake --types types.toml --retry",
-        "type /data/lake --infer -t Orders > types.toml",
-    )
+@verb(
+    "type /data/lake --types types.toml",
+    "type /data/lake --types types.toml --retype Orders",
+    "type /data/lake --types types.toml --retry",
+    "type /data/lake --infer -t Orders > types.toml",
 )
-@click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
-@option(
-    "--types declared",
-    "FILE",
-    "The file that declares topics and their columns; see docs/typed.md.",
-    FILE,
-)
-@option(
-    "--retype",
-    "TOPIC",
-    "Rebuild the topic's table from all of its messages, as FILE declares it now; may be repeated.",
-    multiple=True,
-)
-@flag("--retry", "Type dead letters again: those that FILE accepts now become rows.")
-@flag("--accept-dead-letters", "With --retype: proceed even if typed rows become dead letters.")
-@option(
-    "--max-dead-letters limit",
-    "RATIO|COUNT",
-    "Exit with 3 if more than this number (100), ratio (0.01) or percentage (1%) of a topic's messages became dead "
-    "letters in this run. Default: exit with 3 if all of them did.",
-    ParsedType("ratio|count", _limit),
-)
-@option("--metrics", "FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE)
-@flag("--infer", "Print types inferred from the bodies of TOPIC, and how many bodies do not fit.")
-@option("-t --topic topics", "TOPIC", "With --infer: the topic.", multiple=True)
-@engine_option
-@answer_options
 def type_bodies(  # noqa: PLR0913 - one argument an option
     *,
-    lake: str,
-    declared: Path | None,
-    retype: tuple[str, ...],
-    retry: bool,
-    accept_dead_letters: bool,
-    limit: float | None,
-    metrics: Path | None,
-    infer: bool,
-    topics: tuple[str, ...],
-    engine: str,
-    answer: Answer,
+    lake: str = argument("LAKE", CHANGED_LAKE),
+    declared: Path | None = option(
+        "FILE", "The file that declares topics and their columns; see docs/typed.md.", FILE, names="--types"
+    ),
+    retype: tuple[str, ...] = option(
+        "TOPIC",
+        "Rebuild the topic's table from all of its messages, as FILE declares it now; may be repeated.",
+        multiple=True,
+    ),
+    retry: bool = flag("Type dead letters again: those that FILE accepts now become rows."),
+    accept_dead_letters: bool = flag("With --retype: proceed even if typed rows become dead letters."),
+    limit: float | None = option(
+        "RATIO|COUNT",
+        "Exit with 3 if more than this number (100), ratio (0.01) or percentage (1%) of a topic's messages became "
+        "dead letters in this run. Default: exit with 3 if all of them did.",
+        ParsedType("ratio|count", _limit),
+        names="--max-dead-letters",
+    ),
+    metrics: Path | None = option("FILE", "Write metrics of the run to a Prometheus text file.", OUTPUT_FILE),
+    infer: bool = flag("Print types inferred from the bodies of TOPIC, and how many bodies do not fit."),
+    topics: tuple[str, ...] = option("TOPIC", "With --infer: the topic.", names="-t --topic", multiple=True),
+    engine: str = engine_option,
+    answer: Answer = answer_options,
 ) -> ExitCode:
     """
     Turn the bodies of topics into typed rows of LAKE/typed/TOPIC.

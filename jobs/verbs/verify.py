@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from jobs.command.answer import Answer, answer_options
+from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
     StoreForm,
     StorePlace,
-    examples,
+    argument,
     flag,
     given_words,
     label_option,
@@ -30,34 +29,23 @@ if TYPE_CHECKING:
     from jobs.verify.verdict import Verdict
 
 
-@click.command(epilog=examples("verify /data/rocketmq/store", "verify STORE --broker-conf broker.conf --json"))
-@store_options
-@limit_option("findings to print")
-@flag("--places shows_places", "Also print every location that a cause affects.")
-@option(
-    "--scratch",
-    "DIR",
-    "A directory in which tasks exchange units and keys; on a cluster, a path or a URI that all workers reach.",
-    WRITTEN,
-)
-@option("--findings-lake", "LAKE", "Write the findings into the table `findings` of this lake.", WRITTEN)
-@option("--broker", "NAME", "Label of the broker in the findings lake.")
-@read_options
-@engine_option
-@report_option
-@answer_options
+@verb("verify /data/rocketmq/store", "verify STORE --broker-conf broker.conf --json")
 def verify(  # noqa: PLR0913 - one argument an option
     *,
-    place: StorePlace,
-    limit: int,
-    shows_places: bool,
-    scratch: str | None,
-    findings_lake: str | None,
-    broker: str | None,
-    form: StoreForm,
-    engine: str,
-    report: Path | None,
-    answer: Answer,
+    place: StorePlace = store_options,
+    limit: int = limit_option("findings to print"),
+    shows_places: bool = flag("Also print every location that a cause affects.", names="--places"),
+    scratch: str | None = option(
+        "DIR",
+        "A directory in which tasks exchange units and keys; on a cluster, a path or a URI that all workers reach.",
+        WRITTEN,
+    ),
+    findings_lake: str | None = option("LAKE", "Write the findings into the table `findings` of this lake.", WRITTEN),
+    broker: str | None = option("NAME", "Label of the broker in the findings lake."),
+    form: StoreForm = read_options,
+    engine: str = engine_option,
+    report: Path | None = report_option,
+    answer: Answer = answer_options,
 ) -> ExitCode:
     """
     Compare the queues and index files of STORE with its log, and the log with itself.
@@ -96,16 +84,16 @@ def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "
     record_findings(lake, known, broker, verdict.findings)
 
 
-@click.command(epilog=examples("diff /data/rocketmq/store /data/lake", "diff STORE LAKE --json"))
-@store_options
-@click.argument("lake", metavar="LAKE", type=LAKE)
-@label_option
-@limit_option("differences to print, the worst first")
-@max_rate_option
-@engine_option
-@answer_options
+@verb("diff /data/rocketmq/store /data/lake", "diff STORE LAKE --json")
 def diff(  # noqa: PLR0913 - one argument an option
-    *, place: StorePlace, lake: str, broker: str | None, limit: int, max_rate: int | None, engine: str, answer: Answer
+    *,
+    place: StorePlace = store_options,
+    lake: str = argument("LAKE", LAKE),
+    broker: str | None = label_option,
+    limit: int = limit_option("differences to print, the worst first"),
+    max_rate: int | None = max_rate_option,
+    engine: str = engine_option,
+    answer: Answer = answer_options,
 ) -> ExitCode:
     """
     Compare the log of STORE with LAKE, record by record and byte for byte, and explain the differences.

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options
-from jobs.command.configuration import config_option
+from jobs.command.configuration import verb
 from jobs.command.options import (
     NOT_NEGATIVE,
     StorePlace,
+    argument,
     broker_conf_option,
     commitlog_option,
-    examples,
     flag,
     hash_slots_option,
     index_num_option,
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 _NEEDED = ("jinja2", "starlette", "uvicorn")  # by the pages
 
 
-@click.command(
-    epilog=examples(
-        "inspect /data/rocketmq/store",
-        "inspect --deep --json /backup/store | jq .problems",
-        "inspect --broker-conf broker.conf /data/rocketmq/store",
-        exit_codes="0 no problem found (not verified) · 1 no access · 2 usage, or not a store · 3 damage or a gap",
-    )
+@verb(
+    "inspect /data/rocketmq/store",
+    "inspect --deep --json /backup/store | jq .problems",
+    "inspect --broker-conf broker.conf /data/rocketmq/store",
+    exit_codes="0 no problem found (not verified) · 1 no access · 2 usage, or not a store · 3 damage or a gap",
 )
-@store_options
-@flag("--deep", "Read every record of the log, not only heads and tails of files.")
-@answer_options
-def inspect(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
+def inspect(
+    *,
+    place: StorePlace = store_options,
+    deep: bool = flag("Read every record of the log, not only heads and tails of files."),
+    answer: Answer = answer_options,
+) -> ExitCode:
     """
     Show the segments of a store, its queues, index files and checkpoint, the broker's release, and the next command.
 
@@ -70,37 +70,29 @@ def inspect(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
     return report.problems.severity.exit_code
 
 
-@click.command(
-    epilog=examples(
-        "dump store/commitlog/00000000000000000000",
-        "dump --from 16626 --limit 1 --fields store/commitlog/00000000000000000000",
-        """dump --json store/dledger-n0/data/00000000000000016384 | jq 'select(.kind == "record") | .topic'""",
-        "dump store/index/20251120010000000 --chain 'Orders#4711'",
-        "dump store/checkpoint",
-        exit_codes="0 clean · 1 a file cannot be read · 2 usage · 3 something in a file is damaged",
-    )
+@verb(
+    "dump store/commitlog/00000000000000000000",
+    "dump --from 16626 --limit 1 --fields store/commitlog/00000000000000000000",
+    """dump --json store/dledger-n0/data/00000000000000016384 | jq 'select(.kind == "record") | .topic'""",
+    "dump store/index/20251120010000000 --chain 'Orders#4711'",
+    "dump store/checkpoint",
+    exit_codes="0 clean · 1 a file cannot be read · 2 usage · 3 something in a file is damaged",
 )
-@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=STORED)
-@option("--from start", "N", "Begin at this offset.", NOT_NEGATIVE, default=0)
-@option("--limit", "N", "Print at most N items of each file.", NOT_NEGATIVE)
-@flag("--fields", "Print every field, one per line.")
-@option("--chain", "KEY|SLOT", "For an index file: print the entries of one slot, newest first. KEY is topic#key.")
-@hash_slots_option
-@index_num_option
-@option("--as named", None, "The kind of the files, if it is not recognised.", click.Choice(tuple(NAMES)))
-@json_option
-@config_option
 def dump(  # noqa: PLR0913 - one argument an option
     *,
-    files: tuple[str, ...],
-    start: int,
-    limit: int | None,
-    fields: bool,
-    chain: str | None,
-    hash_slots: int | None,
-    index_num: int | None,
-    named: str | None,
-    as_json: bool,
+    files: tuple[str, ...] = argument("FILE…", STORED, nargs=-1, required=True),
+    start: int = option("N", "Begin at this offset.", NOT_NEGATIVE, names="--from", default=0),
+    limit: int | None = option("N", "Print at most N items of each file.", NOT_NEGATIVE),
+    fields: bool = flag("Print every field, one per line."),
+    chain: str | None = option(
+        "KEY|SLOT", "For an index file: print the entries of one slot, newest first. KEY is topic#key."
+    ),
+    hash_slots: int | None = hash_slots_option,
+    index_num: int | None = index_num_option,
+    named: str | None = option(
+        None, "The kind of the files, if it is not recognised.", click.Choice(tuple(NAMES)), names="--as"
+    ),
+    as_json: bool = json_option,
 ) -> ExitCode:
     """
     Print the contents of single files of a store, each line with its offset, and how each file ends.
@@ -153,30 +145,20 @@ def _print(line: str) -> None:
     sys.stdout.write(line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
 
 
-@click.command(
-    epilog=examples(
-        "browse /data/rocketmq/store",
-        "browse --port 8080 --no-open LAKE      # on a server; then: ssh -L 8080:127.0.0.1:8080 SERVER",
-        exit_codes="0 ended by Ctrl-C · 1 failed · 2 usage",
-    )
+@verb(
+    "browse /data/rocketmq/store",
+    "browse --port 8080 --no-open LAKE      # on a server; then: ssh -L 8080:127.0.0.1:8080 SERVER",
+    exit_codes="0 ended by Ctrl-C · 1 failed · 2 usage",
 )
-@click.argument("location", metavar="STORE|LAKE", type=STORE_OR_LAKE)
-@option("--port", "N", "Port of 127.0.0.1; default: a free one.", click.IntRange(0, 65535), default=0)
-@flag("--no-open", "Print the address without opening a browser.")
-@commitlog_option
-@broker_conf_option
-@option("--broker", "NAME", "For a lake: the label of the broker to show, or the id of its store.")
-@one_release_option
-@config_option
 def browse(  # noqa: PLR0913 - one argument an option
     *,
-    location: str,
-    port: int,
-    no_open: bool,
-    commitlog: tuple[str, ...] | None,
-    broker_conf: Path | None,
-    broker: str | None,
-    release: "Release | None",
+    location: str = argument("STORE|LAKE", STORE_OR_LAKE),
+    port: int = option("N", "Port of 127.0.0.1; default: a free one.", click.IntRange(0, 65535), default=0),
+    no_open: bool = flag("Print the address without opening a browser."),
+    commitlog: tuple[str, ...] | None = commitlog_option,
+    broker_conf: Path | None = broker_conf_option,
+    broker: str | None = option("NAME", "For a lake: the label of the broker to show, or the id of its store."),
+    release: "Release | None" = one_release_option,
 ) -> ExitCode:
     """
     Serve read-only pages of a store or a lake on 127.0.0.1: files, messages, topics, groups, tables.
