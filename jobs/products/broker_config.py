@@ -4,23 +4,24 @@ The broker's configuration: its files as they are, and a row for each setting an
 Both are read before the log is: what a consumer has confirmed by then, the log has by the time it is read.
 """
 
+import json
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
+from sys import intern
+from typing import Any, NamedTuple
 
 from jobs.lake.tables import BROKER_CONFIG, CONFIG_FILES, CONSUMER_OFFSETS
-from jobs.products.broker_state import (
-    TO_OFFSET,
-    KeptState,
-    kept_state,
-    new_state,
-    offset_changes,
-    setting_changes,
-    settings_of,
-)
 from jobs.products.product import FinishedProduct, Run, Started, State, nothing_to_collect
-from jobs.store.broker_config import broker_config, config_files
+from jobs.store.broker_config import BrokerConfig, broker_config, config_files, unpacked
 
 FILES = "files"  # in the state: name → SHA-256 of the newest version that the lake has
+_KINDS = ("topic", "group")
+Settings = Mapping[tuple[str, str], str]  # (kind, name) → JSON
+ReaderKey = tuple[str, str | None, str]  # whose offsets in the queues of which topic: kind, consumer group, topic
+Offsets = Mapping[ReaderKey, Mapping[str, int]]  # of each queue the next one, as JSON has it: there may be a million
+# In a manifest: `settings` of kind, name, digest; `offsets` of kind, group, topic, and of each queue the next offset.
+KeptState = Mapping[str, Any]
 
 
 def start(run: Run, state: KeptState | None) -> Started[None]:
@@ -30,9 +31,9 @@ def start(run: Run, state: KeptState | None) -> Started[None]:
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
         if config.unread is not None:
             why = f"the broker's configuration is not compared with that of the run before: {config.unread}"
-            return FinishedProduct(state={**known.as_json(), TO_OFFSET: to_offset}, notes=[why])
+            return FinishedProduct(state=known.as_json(), notes=[why])
         there = new_state(config, known)
-        finished = FinishedProduct(state={**there.as_json(), TO_OFFSET: to_offset})
+        finished = FinishedProduct(state=there.as_json())
         settings, offsets = setting_changes(settings_of(config), known), offset_changes(there, known)
         for table, changes in ((BROKER_CONFIG, settings), (CONSUMER_OFFSETS, offsets)):
             finished.add(table, run.output.write_config(table, changes, to_offset))
@@ -59,8 +60,80 @@ def start_files(run: Run, state: State | None) -> Started[None]:
         ]
         deleted = sorted(known.keys() - digests.keys())
         rows += [{"name": name, "modified": None, "sha256": None, "bytes": None} for name in deleted]
-        finished = FinishedProduct(state={FILES: digests, TO_OFFSET: to_offset})
+        finished = FinishedProduct(state={FILES: digests})
         finished.add(CONFIG_FILES, run.output.write_config(CONFIG_FILES, rows, to_offset))
         return finished
 
     return Started(run.from_offset, nothing_to_collect, finish)
+
+
+class BrokerState(NamedTuple):
+    """A broker's settings as a run has found them, to be compared with those of the next run."""
+
+    digests: Mapping[tuple[str, str], str]  # (kind, name) → of the settings
+    offsets: Offsets
+
+    def as_json(self) -> KeptState:
+        """Return the state as a manifest keeps it."""
+        return {
+            "settings": [[*key, digest] for key, digest in sorted(self.digests.items())],
+            "offsets": [[*key, queues] for key, queues in self.offsets.items()],
+        }
+
+
+def kept_state(state: KeptState | None) -> BrokerState:
+    """Return the state that a manifest has kept; an empty one where it has none."""
+    kept = state or {"settings": (), "offsets": ()}
+    offsets: dict[ReaderKey, Mapping[str, int]] = {}
+    for kind, group, topic, *queues in kept["offsets"]:
+        # Runs of earlier versions kept each queue by itself.
+        _add(offsets, (kind, group, topic), queues[0] if len(queues) == 1 else {str(queues[0]): queues[1]})
+    return BrokerState({(kind, name): digest for kind, name, digest in kept["settings"]}, offsets)
+
+
+def new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
+    """Return the state that a run has found; unchanged parts are the same objects as in *known*."""
+    digests = {key: _digest(text) for key, text in settings_of(config).items()}
+    offsets: dict[ReaderKey, Mapping[str, int]] = {}
+    for kind, group, topic, queues, _ in config.readers:
+        if queues:
+            key = (str(kind), group, topic)
+            _add(offsets, key, {intern(str(queue)): offset for queue, offset in unpacked(queues)})
+            before = known.offsets.get(key)
+            offsets[key] = before if before == offsets[key] else offsets[key]
+    return BrokerState(digests, offsets)
+
+
+def setting_changes(there: Settings, known: BrokerState) -> Iterator[dict[str, object]]:
+    """Yield rows of new, changed and deleted settings of topics and groups, by kind and name."""
+    for key in sorted(there.keys() | known.digests.keys()):
+        settings = there.get(key)
+        if settings is None or known.digests.get(key) != _digest(settings):
+            yield {"kind": key[0], "name": key[1], "settings": settings}
+
+
+def offset_changes(there: BrokerState, known: BrokerState) -> Iterator[dict[str, object]]:
+    """Yield rows of new, moved and deleted consumers."""
+    for key in sorted(there.offsets.keys() | known.offsets.keys(), key=str):
+        now, before = there.offsets.get(key, {}), known.offsets.get(key, {})
+        reader = dict(zip(("kind", "consumer_group", "topic"), key, strict=True))
+        for queue in sorted(now.keys() | before.keys()):
+            if now.get(queue) != before.get(queue):
+                yield {**reader, "queue_id": int(queue), "next_offset": now.get(queue)}
+
+
+def settings_of(config: BrokerConfig) -> Settings:
+    """Return the settings of topics and groups as the lake has them."""
+    return {
+        (kind, name): json.dumps(settings, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        for kind, table in zip(_KINDS, (config.topics, config.groups), strict=True)
+        for name, settings in table.items()
+    }
+
+
+def _add(offsets: dict[ReaderKey, Mapping[str, int]], key: ReaderKey, queues: Mapping[str, int]) -> None:
+    offsets[key] = {**offsets[key], **queues} if key in offsets else queues
+
+
+def _digest(settings: str) -> str:
+    return sha256(settings.encode("utf-8", "surrogatepass")).hexdigest()[:16]

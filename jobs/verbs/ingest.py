@@ -215,7 +215,9 @@ def _once(request: IngestRequest, asked: str) -> Done:
     from jobs.products import loaded  # noqa: F401
 
     workers = ready()
-    return ingest(request, workers), workers.options
+    summary = ingest(request, workers)
+    check.remember(summary)
+    return summary, workers.options
 
 
 def _load_arrow() -> None:

@@ -31,7 +31,7 @@ _MEANINGS = {
 VARIABLES = {
     "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb",
     "RMQ_LAKE_SPARK_OPTIONS": "Spark options, if none can be passed before the verb",
-    "RMQ_LAKE_CACHE": "JARs, Spark's class archive and compiled code (default `~/.cache/rocketmq-lake`)",
+    "RMQ_LAKE_CACHE": "JARs, Spark's class archive, compiled code, idle runs (default `~/.cache/rocketmq-lake`)",
     "RMQ_LAKE_PYTHON": "the Python for `.venv`, if none of the usual ones is suitable",
     "RMQ_LAKE_IVY_SETTINGS": "your own Ivy settings file, for a mirror of the JARs; for packages, configure `pip`",
     "RMQ_LAKE_TRACEBACK": "`1`: show where an error was raised, as `--traceback` does",

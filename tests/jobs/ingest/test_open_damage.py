@@ -16,7 +16,6 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.result import ExitCode, Severity
-from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.compaction import MANY
@@ -44,17 +43,6 @@ def damaged(tmp_path: Path) -> Broker:
     broker.append(some_records(3, seed=2))
     flip(broker.root / "commitlog" / f"{0:020}", hit.physical_offset + 90)
     return broker
-
-
-def test_a_look_before_a_run_says_it_and_leaves_an_acknowledgement_to_the_run(damaged: Broker) -> None:
-    ingest_beside(damaged.root)
-    request = IngestRequest(str(damaged.root), str(damaged.root.parent / "lake"), "b")
-    seen = PreRunCheck(request).nothing_new()
-
-    assert seen is not None
-    assert (ExitCode.DAMAGE, 1) == (seen.exit_code, seen.open.quarantined)
-    acknowledging = IngestRequest(request.store, request.lake, "b", acknowledge=True)
-    assert PreRunCheck(acknowledging).nothing_new() is None
 
 
 def test_a_run_that_is_killed_before_it_speaks_is_spoken_for_by_the_next_one(damaged: Broker) -> None:
@@ -108,11 +96,8 @@ def test_the_time_of_the_newest_message_is_known_where_nothing_is_new(tmp_path: 
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(3))
     times = [ingest_beside(broker.root).newest_ms for _ in range(2)]
-    seen = PreRunCheck(IngestRequest(str(broker.root), str(tmp_path / "lake"), "b")).nothing_new()
 
     assert [placed[-1].store_timestamp] * 2 == times
-    assert seen is not None
-    assert placed[-1].store_timestamp == seen.newest_ms
     assert ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), "b"), OneByOne()).messages == 0
     assert 3 == len(rows_of(tmp_path / "lake"))
 

@@ -1,14 +1,13 @@
 """A look before a run: it may say that there is nothing to do only where a run would find nothing, and never else."""
 
-import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from deltalake import DeltaTable
@@ -16,7 +15,7 @@ from deltalake import DeltaTable
 from jobs.command.cli import main
 from jobs.console.result import ExitCode
 from jobs.ingest.pre_run_check import PreRunCheck
-from jobs.ingest.request import IngestRequest
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
@@ -40,13 +39,13 @@ class Taken:
         self.lake = folder / "lake"
         self.request = IngestRequest(str(broker.root), str(self.lake), broker="b")
 
-    def run(self) -> dict[str, Any]:
-        return said(ingest(self.request, OneByOne()))
 
-
-def said(summary: object) -> dict[str, Any]:
-    values: dict[str, Any] = asdict(summary)  # type: ignore[call-overload]
-    return {name: value for name, value in values.items() if name != "seconds"}
+def check_and_run(request: IngestRequest) -> tuple[Summary | None, Summary]:
+    """Return what a look before a run says, and the run, which leaves its note."""
+    check = PreRunCheck(request)
+    seen, summary = check.nothing_new(), ingest(request, OneByOne())
+    check.remember(summary)
+    return seen, replace(summary, seconds=seen.seconds if seen else {})
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Taken:
     folder = tmp_path_factory.mktemp("taken")
     broker = Broker(folder / "store", dispatches=True)
     made = Taken(folder, broker, broker.append(some_records(120)))
-    made.run()
+    ingest(made.request, OneByOne())
     return made
 
 
@@ -63,6 +62,7 @@ def taken(first: Taken, tmp_path: Path) -> Taken:
     """Give a copy in which there is nothing to do as long as nobody changes it."""
     shutil.copytree(first.lake, tmp_path / "lake")
     copied = Taken(tmp_path, first.broker.copied(tmp_path / "store"), first.placed)
+    assert check_and_run(copied.request)[0] is None
     assert PreRunCheck(copied.request).nothing_new() is not None
     return copied
 
@@ -71,19 +71,24 @@ def taken(first: Taken, tmp_path: Path) -> Taken:
 def test_a_look_at_a_real_store_says_what_a_run_says(golden: StoreOf, tmp_path: Path, name: str) -> None:
     request = request_of(name, golden(name), tmp_path)
     ingest(request, OneByOne())
-    seen = PreRunCheck(request).nothing_new()
+    check_and_run(request)
+    seen, summary = check_and_run(request)
 
-    assert seen is not None
-    assert said(seen) == said(ingest(request, OneByOne()))
+    assert seen == summary
 
 
-def test_a_sealed_log_without_a_next_file_has_nothing_new(taken: Taken) -> None:
-    taken.broker.seal()
-    taken.run()
-    seen = PreRunCheck(taken.request).nothing_new()
+def test_damage_that_is_open_is_said_again_until_it_is_acknowledged(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store", dispatches=True)
+    placed = broker.append(some_records(9))
+    flip(segments_of(broker.root)[0], placed[3].physical_offset + 60)
+    request = IngestRequest(str(broker.root), str(tmp_path / "lake"), "b")
+    ingest(request, OneByOne())
+    check_and_run(request)
+    seen, summary = check_and_run(request)
 
-    assert seen is not None
-    assert said(seen) == taken.run()
+    assert seen == summary
+    assert summary.open.quarantined == 1
+    assert PreRunCheck(replace(request, acknowledge=True)).nothing_new() is None
 
 
 def _roll(taken: Taken) -> None:
@@ -149,6 +154,8 @@ def test_whatever_changed_is_left_to_a_run(taken: Taken, change: str) -> None:
     [
         {"dry_run": True},
         {"release": "no release"},
+        {"acknowledge": True},
+        {"tables": frozenset({"index"})},
         {"selection": Selection(topics=("Orders",))},
         {"selection": Selection(with_body=False)},
         {"store": "/no/such/store"},
@@ -161,22 +168,13 @@ def test_whoever_asks_for_something_else_gets_a_run(taken: Taken, asked: dict[st
     assert PreRunCheck(replace(taken.request, **asked)).nothing_new() is None
 
 
-def test_a_table_that_is_asked_for_the_first_time_is_left_to_a_run(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store", dispatches=True)
-    broker.append(some_records(10))
-    request = IngestRequest(str(broker.root), str(tmp_path / "lake"), tables=frozenset({"messages"}))
-    ingest(request, OneByOne())
-
-    assert PreRunCheck(request).nothing_new() is not None
-    assert PreRunCheck(replace(request, tables=frozenset({"index"}))).nothing_new() is None
-
-
 def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
     shutil.rmtree(tmp_path / "store" / "consumequeue")
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"))
     ingest(request, OneByOne())
+    check_and_run(request)
 
     assert PreRunCheck(request).nothing_new() is None
 
@@ -206,11 +204,6 @@ def test_what_a_look_cannot_tell_has_no_size(taken: Taken) -> None:
     assert [None, None] == [PreRunCheck(one).new_size() for one in elsewhere]
 
 
-def test_what_cannot_be_read_makes_no_run_larger_than_its_log(taken: Taken) -> None:
-    (taken.lake / "_manifests" / ".being-created").touch()
-    assert PreRunCheck(taken.request).new_size() == taken.request.listed().log_size
-
-
 def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
     environment = {"PATH": "", "JAVA_HOME": str(tmp_path / "none"), "RMQ_LAKE_CACHE": str(cache())}
     lakes = [tmp_path / "here", tmp_path / "tasks"]
@@ -227,8 +220,12 @@ def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
     assert len(rows_of(taken.lake, "messages")) == len(rows_of(lakes[0], "messages")) > 0
 
 
-def test_a_manifest_that_somebody_has_changed_is_left_to_a_run(taken: Taken) -> None:
-    (manifest,) = (taken.lake / "_manifests").iterdir()
-    for text in ("[" * 100_000, json.dumps({**json.loads(manifest.read_text()), "state": {"tables": [1]}})):
-        manifest.write_text(text)
-        assert PreRunCheck(taken.request).nothing_new() is None
+def test_a_note_that_cannot_be_read_or_written_is_none(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RMQ_LAKE_CACHE", str(taken.lake.parent / "cache"))
+    check_and_run(taken.request)
+    (note,) = (cache() / "nothing-new").iterdir()
+    note.write_text("[" * 100_000)
+    assert PreRunCheck(taken.request).nothing_new() is None
+    monkeypatch.setattr("pathlib.Path.replace", Mock(side_effect=OSError))
+    check_and_run(taken.request)
+    assert PreRunCheck(taken.request).nothing_new() is None

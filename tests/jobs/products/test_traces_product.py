@@ -8,7 +8,6 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.compaction import compact
@@ -122,13 +121,12 @@ def test_bodies_that_are_no_traces_stop_nothing(broker: Broker) -> None:
 def test_each_run_adds_its_lines_once(broker: Broker) -> None:
     first = broker.append([reports("a")])
     taken(broker)
-    assert PreRunCheck(request(broker)).nothing_new() is not None
     second = broker.append([*some_records(3, 3), reports("b"), reports("c")])
     taken(broker)
     taken(broker)
 
     assert lines(broker) == expected([*first, *second[3:]], "a", "b", "c")
-    assert PreRunCheck(request(broker)).nothing_new() is not None
+    assert taken(broker).run is None
     compact(Lake(str(broker.root.parent / "lake")), TRACES)
     assert lines(broker) == expected([*first, *second[3:]], "a", "b", "c")
 
@@ -143,7 +141,7 @@ def test_traces_that_the_broker_took_back_go_with_their_messages(broker: Broker)
 
     assert summary.superseded is not None
     assert lines(broker) == expected([*first, placed[2]], "kept", "new")
-    assert PreRunCheck(request(broker)).nothing_new() is not None
+    assert taken(broker).run is None
     broker.append([reports("later")])
     assert taken(broker).messages == 1
 
