@@ -154,7 +154,8 @@ def confirm_deleted(store: Store, outcomes: Sequence[Outcome[T]]) -> None:
         return
     is_cut_back = now.segments and now.segments[-1].base_offset < min(range_.base_offset for range_ in deleted)
     kind = CutBackError if is_cut_back else FileNotFoundError
-    raise kind(errno.ENOENT, "disappeared while it was read, and not by retention", deleted[0].location)
+    reason = "disappeared while it was read, and not by retention, or workers on other machines cannot see it"
+    raise kind(errno.ENOENT, reason, deleted[0].location)
 
 
 def confirm_gone(store: Store, ranges: Sequence[Range]) -> None:
