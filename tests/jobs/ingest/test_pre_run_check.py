@@ -25,6 +25,7 @@ from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
 from tests.golden import StoreOf
+from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import request_of, rows_of
 from tests.support.stores import flip, segments_of
@@ -79,8 +80,8 @@ def test_a_look_at_a_real_store_says_what_a_run_says(golden: StoreOf, tmp_path: 
 
 def test_damage_that_is_open_is_said_again_until_it_is_acknowledged(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
-    placed = broker.append(some_records(9))
-    flip(segments_of(broker.root)[0], placed[3].physical_offset + 60)
+    placed = broker.append([a_record(b"body of a message that is damaged"), *some_records(3)])
+    flip(segments_of(broker.root)[0], placed[0].physical_offset + 90)
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"), "b")
     ingest(request, OneByOne())
     check_and_run(request)
