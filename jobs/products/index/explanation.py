@@ -25,7 +25,7 @@ from jobs.products.index.file_builder import (
 )
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.plan import IndexPlan, is_covered
-from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal, taken_back
+from jobs.products.index.survivors import Placing, Relation, Survivor, refusal, taken_back
 from jobs.storage.model import is_there
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import ListedLog
@@ -127,8 +127,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     """Recompute and judge every file; *check* has seen the log, or sees it now: its doubtful ranges prove nothing."""
     store = log.store
     refused = {file.name: refusal(file, geometry) for file in files}
-    sane = [file for file in files if refused[file.name] is None]
-    row = collect_keys(workers, log, rules, scratch, asked_offsets(sane), check)
+    row = collect_keys(workers, log, rules, scratch, check)
     # Retention deletes index files after the segments that they lead to.
     files = [file for file in files if is_there(store.storage.open, file.location)]
     sane = [file for file in files if refused[file.name] is None]

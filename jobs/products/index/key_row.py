@@ -2,14 +2,13 @@
 The keys of a log as one long row.
 
 Each range of the log gives a run of the row. Their counts, summed up, say where in the row each run begins, and
-so which keys an index file holds: nothing is sorted and nothing is shuffled. The place of a message in the row is found
-in the same pass, for the messages whose places are asked for.
+so which keys an index file holds: nothing is sorted and nothing is shuffled.
 
 The keys of each range go to a scratch file, 20 bytes each; where rows are made of them, their texts go to another.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -66,7 +65,6 @@ class RangeKeys(NamedTuple):
     records: int
     last_record: int | None  # physical offset of the last record, with keys or without
     last_keyed: int | None  # of the last one with keys
-    places: dict[int, KeyPlace]  # of the messages asked about; in this run's own numbers
     damaged: tuple[tuple[int, int], ...]  # from and to of bytes that do not form a record
 
     @property
@@ -200,13 +198,10 @@ class KeyRow:
             range(len(self)), physical_offset, key=lambda number: self.keys(number, number + 1)[0].physical_offset
         )
 
-    def place(self, physical_offset: int) -> KeyPlace | None:
-        """Return the place of a message that was asked about; None when the log does not hold it."""
-        for span, end in zip(self.spans, self._ends, strict=True):
-            place = span.places.get(physical_offset)
-            if place is not None:
-                return KeyPlace(place.first + end - span.keys, place.keys)
-        return None
+    def place(self, physical_offset: int) -> KeyPlace:
+        """Return the place of the keys of a message, or where they would be."""
+        first = self.find(physical_offset)
+        return KeyPlace(first, self.find(physical_offset + 1) - first)
 
 
 def _keys_of(scratch: Scratch, page: RowPart) -> list[Key]:
@@ -214,16 +209,15 @@ def _keys_of(scratch: Scratch, page: RowPart) -> list[Key]:
     return [Key(*key) for keys, _ in key_blocks(scratch, page) for key in keys.tolist()]
 
 
-def collect_keys(  # noqa: PLR0913, PLR0917 - the log, its rules, and the extras of the pass
+def collect_keys(
     workers: Workers,
     log: ListedLog,
     rules: Rules,
     scratch: Scratch,
-    asked: Sequence[int] = (),
     collector: "LogCheck | None" = None,
 ) -> KeyRow:
-    """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
-    task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
+    """Read a log and return its keys."""
+    task = partial(collect_range, rules=rules, scratch=scratch)
 
     def discard(span: RangeKeys) -> None:
         if span.file:
@@ -244,42 +238,37 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def collect_range(
-    range_: Range, pieces: Iterator[RawRecords | Piece], *, rules: Rules, scratch: Scratch, asked: tuple[int, ...] = ()
-) -> RangeKeys:
+def collect_range(range_: Range, pieces: Iterator[RawRecords | Piece], *, rules: Rules, scratch: Scratch) -> RangeKeys:
     """Write the keys of one range into a scratch file."""
     with ExitStack() as files:
-        collector = KeyCollector(rules, scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files, asked)
+        collector = KeyCollector(rules, scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files)
         for item in pieces:
             collector.add(item)
     return collector.finish()
 
 
 class KeyCollector:
-    """Writes the keys of one range into a scratch file, and notes the places of messages asked about."""
+    """Writes the keys of one range into a scratch file."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - where the keys go, and which are wanted
+    def __init__(  # noqa: PLR0913 - where the keys go, and which are wanted
         self,
         rules: Rules,
         scratch: Scratch,
         file: str,
         files: ExitStack,
-        asked: Sequence[int] = (),
         from_offset: int = 0,
         *,
         with_texts: bool = False,
     ) -> None:
-        """Begin; *asked* ascends, and *files* closes what the first keys open."""
+        """Begin; *files* closes what the first keys open."""
         self._table = RuleTable.of(rules)
         self._scratch, self._file, self._files = scratch, file, files
-        self._asked = asked
         self._from_offset = from_offset
         self._with_texts = with_texts
         self._keys = self._records = 0
         self._damaged: list[tuple[int, int]] = []
         self._last_record: int | None = None
         self._last_keyed: int | None = None
-        self._places: dict[int, KeyPlace] = {}
         self._sinks: list[BinaryIO] = []  # of keys, and of texts
 
     def add(self, item: RawRecords | Piece) -> None:
@@ -290,22 +279,17 @@ class KeyCollector:
             return
         if not len(item.positions):
             return
-        first, last = (item.base_offset + int(item.positions[at]) for at in (0, -1))
+        last = item.base_offset + int(item.positions[-1])
         if last < self._from_offset:
             return
         self._records += int(np.count_nonzero(item.positions >= self._from_offset - item.base_offset))
         self._last_record = last
-        starts = _starts(item, self._asked[bisect_left(self._asked, first) : bisect_right(self._asked, last)])
         for block in pack_keys(item, self._table, self._from_offset, with_places=self._with_texts):
             if not len(block.keys):
                 continue
-            if starts:
-                _note_places(self._places, starts, block.keys["physical_offset"], self._keys)
             self._last_keyed = int(block.keys["physical_offset"][-1])
             self._keys += len(block.keys)
             self._write(block, item)
-        for offset in starts:
-            self._places.setdefault(offset, KeyPlace(self._keys, 0))
 
     def _write(self, block: PackedKeys, records: RawRecords) -> None:
         if not self._sinks:
@@ -320,22 +304,4 @@ class KeyCollector:
     def finish(self) -> RangeKeys:
         """Return the facts about the range."""
         file, damaged = self._file if self._sinks else "", tuple(_merged(self._damaged))
-        return RangeKeys(file, self._keys, self._records, self._last_record, self._last_keyed, self._places, damaged)
-
-
-def _starts(records: RawRecords, wanted: Sequence[int]) -> list[int]:
-    """Return those of the wanted offsets at which a record begins."""
-    if not wanted:
-        return []
-    positions = np.array(wanted, np.int64) - records.base_offset
-    found = np.searchsorted(records.positions, positions)
-    there = records.positions[np.minimum(found, len(records.positions) - 1)] == positions
-    return [offset for offset, begins in zip(wanted, there.tolist(), strict=True) if begins]
-
-
-def _note_places(places: dict[int, KeyPlace], starts: Sequence[int], offsets: NDArray[np.int64], before: int) -> None:
-    native = offsets.astype(np.int64)
-    first, end = (np.searchsorted(native, np.array(starts, np.int64), side) for side in ("left", "right"))
-    for offset, low, high in zip(starts, first.tolist(), end.tolist(), strict=True):
-        if high > low:
-            places[offset] = KeyPlace(before + low, high - low)
+        return RangeKeys(file, self._keys, self._records, self._last_record, self._last_keyed, damaged)

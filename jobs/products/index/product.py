@@ -21,7 +21,7 @@ from jobs.products.index.file_builder import IndexRecipe, Kind, RealFile
 from jobs.products.index.key_row import KeyCollector, KeyRow, RangeKeys
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import is_alike, piece_start, rules_of_files, settle_geometry
-from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, real_files, refusal
+from jobs.products.index.survivors import Placing, Relation, Survivor, real_files, refusal
 from jobs.products.product import Collector, FinishedProduct, Made, Output, Run, Started, State
 from jobs.storage.locations import is_local, local_path
 from jobs.store.chain import Outcome
@@ -60,8 +60,7 @@ def start(run: Run, state: State | None) -> Started[RangeKeys]:
             finished.add(INDEX_FILES, file.close())
         return finished
 
-    asked = tuple(asked_offsets(opening.files))
-    return Started(opening.from_offset, partial(_collector, run.output, opening, asked), finish)
+    return Started(opening.from_offset, partial(_collector, run.output, opening), finish)
 
 
 def _first(run: Run) -> Opening:
@@ -103,15 +102,13 @@ def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Wr
     return run.writers
 
 
-def _collector(
-    output: Output, opening: Opening, asked: Sequence[int], range_: Range, files: ExitStack
-) -> Collector[RangeKeys]:
+def _collector(output: Output, opening: Opening, range_: Range, files: ExitStack) -> Collector[RangeKeys]:
     """Return the collector of the keys of one range, which are handed on in scratch files."""
     scratch = output.scratch
     if is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
     name = output.naming.name(f"{range_.start_offset:020d}", ".keys")
-    keys = KeyCollector(opening.writers.rules, scratch, name, files, asked, opening.from_offset, with_texts=True)
+    keys = KeyCollector(opening.writers.rules, scratch, name, files, opening.from_offset, with_texts=True)
 
     def finish() -> Made[RangeKeys]:
         span = keys.finish()

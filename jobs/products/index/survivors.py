@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from jobs.products.index.file_builder import RealFile, detect_zone, name_of_time
 from jobs.products.index.key_row import OWN, KeyPlace, KeyRow, RowPart
+from jobs.store.record_places import find_record
 from jobs.store.store import Store
 from rmq_formats.indexfile.broker_rules import time_diff_s
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
@@ -141,11 +142,6 @@ def refusal(real: RealFile, geometry: Geometry) -> str | None:
         what = "the machine stopped within the first entry" if is_begun else "the header is damaged"
         return f"{what}: from offset {header.begin_physical_offset} to {header.end_physical_offset}"
     return None
-
-
-def asked_offsets(files: Sequence[RealFile]) -> list[int]:
-    """Return the messages whose places in the row must be known to place *files*."""
-    return sorted({o for file in files for o in (file.header.begin_physical_offset, file.header.end_physical_offset)})
 
 
 def taken_back(
@@ -299,7 +295,7 @@ class Placing:
             count = real.header.entry_count
             head = _first_at_or_after(reader, count, self._row.start_offset)
             entries = [reader.entry(number) for number in range(1, min(count, COMPARED) + 1)]
-            begins = self._row.place(real.header.begin_physical_offset)
+            begins = self._begins(real.header.begin_physical_offset)
             if count and head == count:
                 return Survivor(real, -count, Relation.BEFORE_LOG, None, head, 0, None)
             lost = self._lost(reader, head, count)
@@ -313,6 +309,13 @@ class Placing:
             found = self._with_previous(found, entries, before)
         missing = 0 if found.seams and found.seams[-1].is_lost else found.end - len(self._row)
         return replace(found, tail=min(max(missing, 0), count - head))
+
+    def _begins(self, offset: int) -> KeyPlace | None:
+        """Return the place of the message that a file begins with; None when the log does not hold it."""
+        if not self._row.start_offset <= offset <= self._row.last_record:
+            return None
+        place = self._row.place(offset)
+        return place if place.keys or find_record(self._store, offset) is not None else None
 
     def _lost(self, reader: IndexReader, head: int, count: int) -> list["_Lost"]:
         found = []

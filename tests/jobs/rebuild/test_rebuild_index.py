@@ -20,7 +20,7 @@ from jobs.products.index.file_builder import BuiltFile, Kind, RealFile, ToBuild,
 from jobs.products.index.key_row import KeyPlace, KeyRow, RangeKeys, collect_keys
 from jobs.products.index.plan import HISTORY, RESTART, IndexPlan, Planned
 from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted
-from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, real_files
+from jobs.products.index.survivors import Placing, Relation, Survivor, real_files
 from jobs.rebuild.index import RebuildIndexRequest, Result, lost_files, rebuild
 from jobs.repair.run import RepairRequest, repair
 from jobs.report.of_store import report_of_rebuild
@@ -375,9 +375,7 @@ class Opened:
         ranges = plan_ranges(self.store, range_size=WHOLE_SEGMENTS)
         rules = self.settings.rules.value.rules
         scratch = self._context.__enter__()
-        self.row: KeyRow = collect_keys(
-            OneByOne(), ListedLog(self.store, ranges), rules, scratch, asked_offsets(self.files)
-        )
+        self.row: KeyRow = collect_keys(OneByOne(), ListedLog(self.store, ranges), rules, scratch)
 
     def close(self) -> None:
         self._context.__exit__(None, None, None)
@@ -442,7 +440,7 @@ def survivor(start: int, end: int, begins: KeyPlace | None = None) -> Survivor:
 def planned_files(
     keys: int, capacity: int, kept: Sequence[Survivor] = (), *, ends_without_keys: bool = False, is_whole: bool = True
 ) -> list[Planned]:
-    span = RangeKeys("", keys, keys, int(ends_without_keys), 0, {}, ())
+    span = RangeKeys("", keys, keys, int(ends_without_keys), 0, ())
     row = KeyRow(Scratch(""), (span,), 0 if is_whole else 1)
     return IndexPlan(AnyStorage(), row, Geometry(1, capacity + 1), given_rules("5.3.3")).missing(kept)
 
