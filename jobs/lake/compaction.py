@@ -27,6 +27,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -304,16 +305,19 @@ def _sorted(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
     """Yield all rows in the order of the table's column, or piece by piece in that order where they are too many."""
 
     def in_order() -> Iterator[pa.RecordBatch]:
-        whole = pa.Table.from_batches(held, table.schema).sort_by(table.sorted_by)
-        yield from whole.combine_chunks().to_batches(max_chunksize=_GROUP_ROWS)
+        whole = pa.concat_batches(held)
+        held.clear()
+        order = pc.sort_indices(whole, [(table.sorted_by, "ascending")])
+        for start in range(0, whole.num_rows, _GROUP_ROWS):
+            yield whole.take(order[start : start + _GROUP_ROWS])
 
     held: list[pa.RecordBatch] = []
     for batch in _rows(group, table):
         held.append(batch)
         if sum(map(len, held)) >= _SORTED_ROWS:
             yield from in_order()
-            held = []
-    yield from in_order()
+    if held:
+        yield from in_order()
 
 
 def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:

@@ -13,6 +13,7 @@ that is larger, and shrinks again.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -45,8 +46,7 @@ class Window:
 
     def __init__(self, read: Read, size: int, capacity: int, read_into: ReadInto | None = None) -> None:
         """Read nothing yet; *size* is that of the file, *capacity* that of the buffer."""
-        self._read = read
-        self._read_into = read_into or self._copy_into
+        self._read_into = read_into or partial(_copy_into, read)
         self._capacity = max(min(capacity, size), 1)
         self.size = size  # less when the file turns out to be shorter
         self.buffer: Bytes = np.empty(self._capacity, np.uint8)
@@ -130,10 +130,11 @@ class Window:
                 continue
             return position
 
-    def _copy_into(self, position: int, target: memoryview) -> int:
-        data = memoryview(self._read(position, target.nbytes)).cast("B")[: target.nbytes]
-        target[: data.nbytes] = data
-        return data.nbytes
+
+def _copy_into(read: Read, position: int, target: memoryview) -> int:
+    data = memoryview(read(position, target.nbytes)).cast("B")[: target.nbytes]
+    target[: data.nbytes] = data
+    return data.nbytes
 
 
 WINDOW = 16 << 20
@@ -181,15 +182,18 @@ def scan(
     if base_offset + segment_size > MAX_LONG:
         raise CorruptData("a file that begins here reaches after the last offset that 64 bits can hold", base_offset)
     log = _Log(Window(read, segment_size, window, read_into), base_offset, framing, next_written)
-    if sync:
-        first = log.find_record(start, stop=end)
-        if first is None:
-            return
-        start = first
-    file = SegmentBytes(read, segment_size, base_offset, framing)
-    tail = OpenTail(file, log.find_record, store_timestamp, why_left_over, final=final)
-    term_before = file.term_before if framing is Framing.DLEDGER and not final else _no_term
-    yield from _Walker(log, end, tail, term_before, term_before(start)).walk(start)
+    try:
+        if sync:
+            first = log.find_record(start, stop=end)
+            if first is None:
+                return
+            start = first
+        file = SegmentBytes(read, segment_size, base_offset, framing)
+        tail = OpenTail(file, log.find_record, store_timestamp, why_left_over, final=final)
+        term_before = file.term_before if framing is Framing.DLEDGER and not final else _no_term
+        yield from _Walker(log, end, tail, term_before, term_before(start)).walk(start)
+    finally:
+        del log.read  # a method of its own: the buffer would stay until Python looks for cycles
 
 
 def _no_term(_: int) -> int:

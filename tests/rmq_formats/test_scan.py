@@ -1,8 +1,11 @@
 """The compiled scan gives the pieces that the scalar walk gives, whatever the window, the cut and the damage."""
 
 import errno
+import gc
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -375,6 +378,23 @@ def test_a_group_stays_what_it_is_until_the_next_one() -> None:
     assert len(groups) > 1
     positions = [group.base_offset + at for group in groups if isinstance(group, RawRecords) for at in group.positions]
     assert positions == [piece.offset for piece in walk(raw, BASE, final=True)]
+
+
+@pytest.mark.parametrize("is_left_early", [False, True])
+def test_a_scan_that_is_over_leaves_no_buffer(is_left_early: bool) -> None:
+    """Each range left its buffer until Python looked for cycles, which it seldom does where little is made."""
+    raw = log_of([a_record(), a_record()], BASE)
+    gc.disable()
+    try:
+        pieces = iter(scan(reading(raw), 0, len(raw), len(raw), BASE, final=True))
+        buffers = [ref(group.buffer.base) for group in islice(pieces, 1) if isinstance(group, Records)]
+        assert buffers[0]() is not None
+        if not is_left_early:
+            list(pieces)
+        del pieces
+        assert buffers[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_offsets_that_64_bits_cannot_hold_are_refused() -> None:
