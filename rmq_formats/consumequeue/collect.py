@@ -51,6 +51,8 @@ PACKED_UNIT = np.dtype(
 _UNIT_NUMBERS = PACKED_UNIT.itemsize // 8  # a unit as the compiled pass writes it
 _FIRST_ROOM = 1 << 12  # units of a block; most ranges have few
 _ROOM = 1 << 16
+_MANY = 1 << 18  # units that a caller who writes them somewhere need not hold together
+_MANY_OF_A_QUEUE = 256  # of each queue, on the average: fewer are not worth to be written by themselves
 _TEXT_ROOM = 1 << 17  # more than the text of any property can take
 _MOST_MET = 1 << 16  # queues: a log of garbage may name any number
 _THREAD = local()
@@ -152,6 +154,12 @@ class UnitCollector:
                 tag,
             )
             self._count += 1
+
+    @property
+    def has_many(self) -> bool:
+        """Whether there are so many units that they had better be written before there are more."""
+        held = sum(block.shape[1] for block in self._full) + self._count
+        return bool(held >= max(_MANY, _MANY_OF_A_QUEUE * len(self._queues.names)))
 
     def finish(self) -> PackedUnits:
         """Return the collected units, queue by queue."""

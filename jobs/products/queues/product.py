@@ -119,8 +119,8 @@ def _collect(  # noqa: PLR0913, PLR0917 - rules and place of a run, then the lim
     """Return the collector of the units of records in [*from_offset*, *to_offset*), of the range from *start* on."""
     if scratch is not None and is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
-    file = naming.name(f"{start:020d}", ".units")
-    return RangeCollector(rules, groups, scratch, file, from_offset, to_offset, selection)
+    stem = naming.name(f"{start:020d}", "")
+    return RangeCollector(rules, groups, scratch, stem, from_offset, to_offset, selection)
 
 
 def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: ExitStack) -> Collector[RangeUnits]:
@@ -128,7 +128,7 @@ def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: 
 
     def finish() -> Made[RangeUnits]:
         units = collector.finish()
-        return Made(units, {}, (units.file,) if units.file else ())
+        return Made(units, {}, units.files)
 
     return collector.add, finish
 

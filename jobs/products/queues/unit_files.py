@@ -1,12 +1,13 @@
 """
 Expected units in scratch files: written range by range, read queue by queue.
 
-A queue belongs to a group, by its name alone. Each file holds the units of one range, group after group, so that the
-task of a group reads one section of every file, in the order of the log, and never more than a range's units at a time.
+A queue belongs to a group, by its name alone. Each file holds units of one range, group after group, so that the task
+of a group reads one section of every file, in the order of the log. A range of small messages has several files.
 """
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 from uuid import uuid4
 from zlib import crc32
@@ -30,15 +31,26 @@ _ALIGNED = 8
 _TAG_NUMBER = np.dtype(np.int32)
 
 
-class RangeUnits(NamedTuple):
-    """The units of one range of the log, in a scratch file, or in memory without a scratch directory."""
+class UnitFile(NamedTuple):
+    """Units that follow each other in the log, in a scratch file, or in memory without a scratch directory."""
 
     file: str
     data: bytes
     sections: NDArray[np.int64]  # of each group: its position, the size of its head, and how many units it has
+
+
+class RangeUnits(NamedTuple):
+    """The units of one range of the log."""
+
+    parts: tuple[UnitFile, ...] = ()
     records: int = 0
     damaged: tuple[tuple[int, int], ...] = ()  # from and to of bytes without a record
     taken_to: int | None = None  # where the last record ends that was taken
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The scratch files."""
+        return tuple(part.file for part in self.parts if part.file)
 
 
 class GroupUnits(NamedTuple):
@@ -68,7 +80,7 @@ class RangeCollector:
         rules: QueueRules,
         groups: int,
         scratch: Scratch | None,
-        file: str,
+        stem: str,
         from_offset: int = 0,
         to_offset: int = MAX_LONG,
         selection: Selection | None = None,
@@ -80,9 +92,11 @@ class RangeCollector:
         topic, delayed, retried or dispatched twice.
         """
         self._selection = selection
-        self._groups, self._scratch, self._file = groups, scratch, file
+        self._groups, self._scratch, self._stem = groups, scratch, stem
         self._from, self._to = from_offset, to_offset
-        self._collector = UnitCollector(rules, with_tags=selection is not None)
+        self._new = partial(UnitCollector, rules, with_tags=selection is not None)
+        self._collector = self._new()
+        self._parts: list[UnitFile] = []
         self._records = 0
         self._damaged: list[tuple[int, int]] = []
         self._taken_to: int | None = None
@@ -99,15 +113,25 @@ class RangeCollector:
         taken = np.flatnonzero((offsets >= self._from) & (offsets < self._to))
         if taken.size:
             self._taken_to = int(offsets[taken[-1]]) + int(item.sizes[taken[-1]])
+        if self._scratch is not None and self._collector.has_many:
+            self._write()
 
     def finish(self) -> RangeUnits:
-        """Write the units."""
+        """Write the units that are left."""
+        self._write()
+        return RangeUnits(tuple(self._parts), self._records, tuple(self._damaged), self._taken_to)
+
+    def _write(self) -> None:
         packed, selection = self._collector.finish(), self._selection
+        self._collector = self._new()
         if selection is not None and selection.exclude_topics:
             packed = packed._replace(tag_numbers=np.full_like(packed.tag_numbers, -1), tags=[])
         queues = [(name, at) for name, at in packed.queues() if selection is None or selection.takes(name.topic)]
-        units = write_units(self._scratch, self._file, packed, queues, self._groups, with_tags=selection is not None)
-        return units._replace(records=self._records, damaged=tuple(self._damaged), taken_to=self._taken_to)
+        if queues:
+            file = f"{self._stem}-{len(self._parts)}.units"
+            self._parts += write_units(
+                self._scratch, file, packed, queues, self._groups, with_tags=selection is not None
+            ).parts
 
 
 def collect_units(
@@ -122,8 +146,9 @@ def collect_units(
 
 def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
     """Remove the file of a range that is not accepted."""
-    if scratch is not None and units.file:
-        scratch.delete(units.file)
+    for file in units.files:
+        if scratch is not None:
+            scratch.delete(file)
 
 
 def write_units(  # noqa: PLR0913 - the units, and their place
@@ -135,17 +160,15 @@ def write_units(  # noqa: PLR0913 - the units, and their place
     *,
     with_tags: bool = False,
 ) -> RangeUnits:
-    """Write the units of some queues in a range; a range without any has no file."""
+    """Write the units of some queues in a range."""
     sections = np.zeros((groups, 3), np.int64)
-    if not queues:
-        return RangeUnits("", b"", sections)
     parts = _parts(packed, queues, sections, with_tags=with_tags)
     if scratch is None:
-        return RangeUnits("", b"".join(parts), sections)
+        return RangeUnits((UnitFile("", b"".join(parts), sections),))
     with scratch.create(file) as sink:
         for part in parts:
             sink.write(part)
-    return RangeUnits(file, b"", sections)
+    return RangeUnits((UnitFile(file, b"", sections),))
 
 
 def _parts(
@@ -177,16 +200,21 @@ def _parts(
 
 
 def read_units(scratch: Scratch | None, range_units: RangeUnits, group: int) -> Iterator[GroupUnits]:
-    """Yield the queues of a group and their units in one range."""
-    position, head_size, count = range_units.sections[group].tolist()
+    """Yield the queues of a group and their units in one range; a queue comes once for each file."""
+    for part in range_units.parts:
+        yield from _read_units(scratch, part, group)
+
+
+def _read_units(scratch: Scratch | None, part: UnitFile, group: int) -> Iterator[GroupUnits]:
+    position, head_size, count = part.sections[group].tolist()
     if not count:
         return
     size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # where there are tag numbers
-    if scratch is None or not range_units.file:
-        section = bytearray(range_units.data[position : position + size])
+    if scratch is None or not part.file:
+        section = bytearray(part.data[position : position + size])
     else:
         section = bytearray(size)
-        with scratch.open(range_units.file) as reader:
+        with scratch.open(part.file) as reader:
             reader.read_into(position, memoryview(section))
     queues, tags = json.loads(section[:head_size])
     units = np.frombuffer(section, PACKED_UNIT, count, head_size)
@@ -206,4 +234,4 @@ def damaged_in(ranges: Sequence[RangeUnits]) -> list[tuple[int, int]]:
 
 def has_units(ranges: Sequence[RangeUnits], group: int) -> bool:
     """Return whether a group has any unit."""
-    return any(one.sections[group, 2] for one in ranges)
+    return any(part.sections[group, 2] for one in ranges for part in one.parts)

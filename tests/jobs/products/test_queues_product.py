@@ -18,8 +18,9 @@ from jobs.ingest.run import ingest
 from jobs.products.product import Collected, RangePass
 from jobs.products.queues.leftover_units import settle
 from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.products.queues.unit_files import RangeCollector, RangeUnits
 from jobs.store.queue_ends import _look_at_all
-from jobs.store.ranges import Range
+from jobs.store.ranges import Range, plan_ranges
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
@@ -260,6 +261,34 @@ def test_every_unit_of_a_real_store_is_a_row_once(name: str, group_size: int, go
 
     assert expected == seen
     assert [row["is_pre_blank"] for row in rows] == [unit[3:] == PRE_BLANK for unit in expected]
+
+
+def _narrow_ranges(*asked: Any) -> list[Range]:  # noqa: ANN401 - as they come
+    return [replace(range_, window=4096) for range_ in plan_ranges(*asked)]
+
+
+def test_rows_are_the_same_however_many_files_the_units_of_a_range_come_in(golden: StoreOf, tmp_path: Path) -> None:
+    store, parts = golden("b533-base"), list[int]()
+    _ingest(store, tmp_path / "whole", "b533-base")
+
+    def finished(self: RangeCollector) -> RangeUnits:
+        units = finish(self)
+        parts.append(len(units.parts))
+        return units
+
+    finish = RangeCollector.finish
+    with (
+        patch("jobs.products.queues.unit_files._A_GROUP", 4096),
+        patch.multiple("rmq_formats.consumequeue.collect", _MANY=5, _MANY_OF_A_QUEUE=0),
+        patch("jobs.ingest.run.plan_ranges", _narrow_ranges),
+        patch.object(RangeCollector, "finish", finished),
+    ):
+        _ingest(store, tmp_path / "parts", "b533-base")
+
+    assert max(parts) > 2
+    assert not [*tmp_path.rglob("*.units")]
+    whole, in_parts = ([{**row, "store_id": ""} for row in _rows(tmp_path / name)] for name in ("whole", "parts"))
+    assert whole == in_parts
 
 
 @pytest.mark.parametrize("name", ["b540-cqcombine-rocksonly", "b551-lmq-rockscq", "b551-rockscq-separate"])
