@@ -16,7 +16,7 @@ from rmq_formats.commitlog.framing import BLOCK
 from rmq_formats.commitlog.kernels import count_settled, find_other_copies
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
-from rmq_formats.commitlog.scan import IO_ERROR, RawRecords, scan
+from rmq_formats.commitlog.scan import IO_ERROR, RawRecords, Records, scan
 from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, SegmentBytes, walk
 from rmq_formats.errors import CorruptData, FormatError
 from tests.rmq_formats.builders import (
