@@ -16,7 +16,7 @@ from rmq_formats.commitlog.framing import BLOCK
 from rmq_formats.commitlog.kernels import count_settled, find_other_copies
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
-from rmq_formats.commitlog.scan import IO_ERROR, RawRecords, Records, scan
+from rmq_formats.commitlog.scan import IO_ERROR, RawRecords, scan
 from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, SegmentBytes, walk
 from rmq_formats.errors import CorruptData, FormatError
 from tests.rmq_formats.builders import (
@@ -387,7 +387,7 @@ def test_a_scan_that_is_over_leaves_no_buffer(is_left_early: bool) -> None:
     gc.disable()
     try:
         pieces = iter(scan(reading(raw), 0, len(raw), len(raw), BASE, final=True))
-        buffers = [ref(group.buffer.base) for group in islice(pieces, 1) if isinstance(group, Records)]
+        buffers = [ref(group.buffer.base) for group in islice(pieces, 1) if isinstance(group, RawRecords)]
         assert buffers[0]() is not None
         if not is_left_early:
             list(pieces)
