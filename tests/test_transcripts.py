@@ -1,7 +1,8 @@
 """
 What users see: commands with their output and exit code, in `tests/transcripts`, one page a subject.
 
-A page names its store in the first line; a later line may name another one, in an empty folder. `pytest
+A page names its store in the first line, and others that lie beside it under their own names; a later line may name
+another one, in an empty folder. `pytest
 tests/test_transcripts.py --record` writes what the commands print now; the difference in git is what a user would
 notice. Besides programs, a page has commands of its own: `fresh` has the store as it was, `poke FILE POSITION HEX`
 overwrites bytes, `flip FILE POSITION BITS` changes bits of one, `bytes FILE POSITION COUNT` prints some, and `findings`
@@ -20,7 +21,7 @@ from tests.golden import StoreOf
 from tests.support.commands import Run
 
 PAGES = sorted((Path(__file__).parent / "transcripts").glob("*.md"))
-_PART = re.compile(r"<!-- store: (\S+) -->|^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_PART = re.compile(r"<!-- store: (\S[^>]*\S) -->|^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 _CODE = re.compile(r" +# exit code (\d+)$")
 _PROGRAM = re.compile(r"rmq-lake ((?:[^|<>;&]|'[^']*'|\"[^\"]*\")*)(?:\| *(.*))?", re.DOTALL)
@@ -103,10 +104,12 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
             return _played(part[2], run, folder)
         for path in (folder, tmp_path / "pristine"):
             shutil.rmtree(path, ignore_errors=True)
-        place = golden(part[1])
-        is_store = not (place / "store").is_dir()  # and not the folder of one
         pristine = tmp_path / "pristine"
-        shutil.copytree(place, pristine / "store" if is_store else pristine, ignore=shutil.ignore_patterns("EXPECT*"))
+        for number, name in enumerate(part[1].split()):
+            place = golden(name)
+            is_store = not (place / "store").is_dir()  # and not the folder of one
+            copy = pristine / (name if number else "store") if is_store else pristine
+            shutil.copytree(place, copy, ignore=shutil.ignore_patterns("EXPECT*"), dirs_exist_ok=True)
         shutil.copytree(pristine, folder)
         monkeypatch.chdir(folder)
         return part[0]

@@ -273,13 +273,6 @@ def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, 
     assert f"Consume Diff Total: {sum(int(row[5]) for row in rows)}\n" in out
 
 
-def test_topics_are_listed_from_rocksdb(clean: FeatureStore, newest: Run) -> None:
-    code, out, _ = newest(clean.root, "topicList")
-
-    assert code == ExitCode.CLEAN
-    assert sorted(out.splitlines()) == sorted(clean.of_disk["topics"])
-
-
 def test_a_configuration_that_cannot_be_read_is_said(
     clean: FeatureStore, tmp_path: Path, newest: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,21 +306,6 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
         assert "RocksDB" not in err
     else:
         assert ("those of the log" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
-
-
-def test_an_offset_after_the_end_of_a_log_that_was_cut_back_names_no_message(situation: StoreOf, ask: Run) -> None:
-    """The stale bytes there are a complete record that states its own offset."""
-    place = situation("b551-controller-failover")
-    taken_back = json.loads((place / "EXPECT.json").read_text())["unreplicated"]
-    store = place / "store"
-
-    assert taken_back
-    for message in taken_back:
-        # Where such a message was, one of the new master may be now.
-        _, out, _ = ask(store, f"queryMsgById -t Orders -i {message['offset-message-id']}", "--any-host")
-        assert message["message-id"] not in out
-        code, out, _ = ask(store, f"queryMsgByUniqueKey -t Orders -i {message['message-id']}")
-        assert (code, out) == (ExitCode.NOT_FOUND, "")
 
 
 @pytest.fixture

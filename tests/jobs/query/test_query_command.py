@@ -7,7 +7,6 @@ import subprocess
 import sys
 import zlib
 from functools import partial
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -184,20 +183,6 @@ def test_every_command_of_mqadmin_is_in_the_page_of_queries() -> None:
     assert [name for name in (*COMMANDS, *unanswered) if name not in page] == []
     assert [name for name in COMMANDS if name not in help_page] == []
     assert not set(COMMANDS) & set(unanswered)
-
-
-def test_all_forms_have_the_same_rows(run: Run, store: str) -> None:
-    asked = ("by-key", "-t", "Orders", "-k", "order", "--store", store)
-    lines, array = run(*asked, "--json"), run(*asked, "--output", "json").document
-    table = list(csv.DictReader(StringIO(run(*asked, "--output", "csv").out)))
-    shown = run(*asked, "--output", "table").out.splitlines()
-
-    assert lines == run(*asked, "--output", "ndjson")
-    assert lines.lines == array != []
-    assert [row["message_id"] for row in table] == [message["message_id"] for message in array]
-    assert json.loads(table[0]["properties"]) == array[0]["properties"]
-    assert len(array) + 1 == len(shown)
-    assert "store_time" in shown[0]
 
 
 def test_csv_keeps_what_is_nested() -> None:

@@ -20,7 +20,6 @@ from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, placed
-from tests.support.commands import Run
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import GEOMETRY, Sent, open_lake, opened, stored, write_lake, write_segment, write_store
 
@@ -157,43 +156,6 @@ def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -
         assert Role.COMMITTED not in roles(rolled_back)
         assert rolled_back.state == "rolled back"
         assert Role.HALF is roles(unknown)[0]
-
-
-def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    store = Path(shutil.copytree(golden("b551-retry"), tmp_path / "store"))
-    line = sent_lines(store)[0]
-    unit = store / "consumequeue" / "T1" / "0" / ("0" * 20)
-    unit.write_bytes(bytes(20) + unit.read_bytes()[20:])
-    for file in (store / "index").iterdir():
-        file.unlink()
-    shown = run("query", "story", line.unique_key, "--store", store)
-    assert "queue T1/0: unit 0 IS MISSING" in shown.out
-    assert f"index: NOT FOUND under the unique {line.unique_key}" in shown.out
-
-
-def test_a_segment_outside_the_store_is_named_by_its_whole_path(golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    store = Path(shutil.copytree(golden("b551-retry"), tmp_path / "store"))
-    line = sent_lines(store)[0]
-    log = (store / "commitlog").rename(tmp_path / "log")
-    shown = run("query", "story", line.unique_key, "--store", store, "--commitlog", log)
-    assert f" {log}/" in shown.out
-    assert f"consumequeue/{line.topic}" in shown.out
-
-
-def test_nothing_that_is_no_story_is_told(golden: StoreOf, run: Run) -> None:
-    store = golden("b551-retry")
-    assert run("query", "story", "NOSUCHID", "--store", store).code == 5
-    assert run("query", "story", "--store", store).code == 2
-    assert run("query", "story", "-k", "all", "--store", store).code == 2
-
-
-def test_queues_that_selective_double_write_leaves_out_are_not_called_lost(situation: StoreOf) -> None:
-    store = situation("b551-lmq-selective") / "store"
-    with opened(store, geometry=None) as source:
-        (story,) = timeline.stories(source, timeline.by_key(source, "Orders", "l39").messages)
-    assert {"Orders": Check.LEADS_THERE, "%LMQ%q3": Check.NOT_KNOWN, "%LMQ%all": Check.NOT_KNOWN} == {
-        fact.topic: fact.check for copy in story.copies for fact in copy.queues
-    }
 
 
 def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf, tmp_path: Path) -> None:

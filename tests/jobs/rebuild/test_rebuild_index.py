@@ -6,7 +6,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, timedelta, timezone
 from itertools import combinations
 from pathlib import Path
@@ -28,7 +28,7 @@ from jobs.storage import AnyStorage
 from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
-from jobs.store.release import Known, UndecidedError, Writers, given_rules
+from jobs.store.release import Known, Writers, given_rules
 from jobs.store.store import Store, list_store
 from jobs.store.workers import InProcessWorkers, OneByOne
 from rmq_formats.broker_conf import BrokerConf
@@ -37,7 +37,7 @@ from rmq_formats.release import Release
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.rmq_formats.builders import STORED, a_record, into
 from tests.support.broker import Broker, some_records
-from tests.support.commands import Run, overwrite
+from tests.support.commands import Run
 from tests.support.stores import log_folders
 
 if TYPE_CHECKING:
@@ -86,13 +86,6 @@ def test_without_index_files_the_log_tells_the_release(golden: StoreOf, name: st
     assert files_in(tmp_path / "out") == files_in(golden(name) / "index")
 
 
-def test_what_changes_bytes_and_is_not_known_must_be_given(golden: StoreOf, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(golden("b420-clock"), store, ignore=shutil.ignore_patterns("index", "consumequeue", "lock"))
-    with pytest.raises(UndecidedError, match=r"hash_slot_count.*give --release"):
-        rebuilt(store, tmp_path / "out", Wanted(100, 20))
-
-
 @pytest.mark.parametrize("how", ["rebuild-index", "repair"])
 def test_files_sort_before_those_that_a_broker_in_any_time_zone_makes_next(
     store: Path, tmp_path: Path, how: str
@@ -114,74 +107,6 @@ def test_files_sort_before_those_that_a_broker_in_any_time_zone_makes_next(
 
     assert len(made) == 13
     assert all(name <= name_of_time(newest, timezone(timedelta(hours=hours))) for name in made for hours in (-12, -5))
-
-
-def test_a_broker_whose_segments_are_not_of_the_default_size_is_asked_for_its_index_sizes(
-    store: Path, tmp_path: Path
-) -> None:
-    """Index files of RocketMQ's default sizes were written for it, in which it found none of the keys."""
-    shutil.rmtree(store / "index")
-    with pytest.raises(UndecidedError, match="give --hash-slots and --index-num"):
-        rebuilt(store, tmp_path / "out")
-
-
-def test_only_lost_files_are_written_and_proven_by_the_survivors(store: Path, tmp_path: Path) -> None:
-    whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
-    names = sorted(whole)
-    for number in (0, 4, 5, 12):
-        (store / "index" / names[number]).unlink()
-    result = rebuilt(store, tmp_path / "out", lost_only=True)
-    manifest = json.loads((tmp_path / "out" / "MANIFEST.json").read_text())
-
-    assert files_in(tmp_path / "out") == [whole[names[number]] for number in (0, 4, 5, 12)]
-    assert [file["proven"] for file in manifest["files"]] == [True] * 4
-    assert [file["kind"] for file in manifest["files"]] == ["full", "full", "full", "open"]
-    assert {entry["verdict"] for entry in manifest["survivors"]} == {"equal"}
-    assert result.exit_code is ExitCode.CLEAN
-
-
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "cut": lambda data: data[:500],
-    "zeros": lambda data: bytes(len(data)),
-    "zeros in entries": lambda data: data[:600] + bytes(240),
-    "count beyond": lambda data: data[:36] + (1000).to_bytes(4, "big") + data[40:],
-    "a bit": lambda data: data[:542] + bytes([data[542] ^ 4]) + data[543:],
-    "count before": lambda data: data[:36] + (10).to_bytes(4, "big") + data[40:],
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("number", [0, 6])
-def test_a_damaged_survivor_counts_as_lost(store: Path, tmp_path: Path, damage: str, number: int) -> None:
-    whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
-    name = sorted(whole)[number]
-    (store / "index" / name).write_bytes(DAMAGES[damage](whole[name]))
-    result = rebuilt(store, tmp_path / "out", Wanted(release="5.3.3"), lost_only=True)
-
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.name.isdigit()} == {
-        name: whole[name]
-    }
-    assert result.replaced == [name]
-    assert result.exit_code is ExitCode.DAMAGE
-
-
-def test_a_survivor_that_nothing_explains_stops_everything(store: Path, tmp_path: Path) -> None:
-    names = names_in(store / "index")
-    (store / "index" / names[3]).unlink()
-    foreign = store / "index" / names[8]
-    overwrite(foreign, 440, random.Random(1).randbytes(foreign.stat().st_size - 440))
-    result = rebuilt(store, tmp_path / "out", Wanted(100, 20, "5.3.3"), lost_only=True)
-
-    assert [entry.name for entry in result.contradictions] == [names[8]]
-    assert result.exit_code is ExitCode.MISMATCH
-    assert not list((tmp_path / "out").iterdir())
-
-
-def test_a_wrong_release_contradicts_the_survivors(golden: StoreOf, tmp_path: Path) -> None:
-    result = rebuilt(golden("b470-base"), tmp_path / "out", Wanted(release="4.7.1"), lost_only=True)
-
-    assert {entry.verdict for entry in result.contradictions} == {"other release's rule"}
-    assert result.exit_code is ExitCode.MISMATCH
 
 
 def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Path, tmp_path: Path) -> None:
@@ -231,21 +156,6 @@ def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_come_b
     assert files_in(tmp_path / "out") == [whole[lost_name] for lost_name in lost]
     assert {entry.role for entry in result.survivors} == {"kept"}
     assert result.exit_code is ExitCode.CLEAN
-
-
-def test_files_before_the_survivors_of_an_expired_log_are_named_for_what_they_are(
-    golden: StoreOf, tmp_path: Path
-) -> None:
-    """The first one began in the history that is deleted: it becomes a supplement."""
-    store = Path(shutil.copytree(golden("b533-expired"), tmp_path / "store"))
-    whole = [path.read_bytes() for path in sorted((store / "index").iterdir())]
-    for name in names_in(store / "index")[:3]:
-        (store / "index" / name).unlink()
-    result = rebuilt(store, tmp_path / "out", lost_only=True)
-
-    assert [file.kind for file in result.files] == ["supplement", "full", "full"]
-    assert [file.proven for file in result.files] == [False, True, True]
-    assert files_in(tmp_path / "out")[1:] == whole[1:3]
 
 
 def test_spark_s_tasks_make_the_same_files_of_a_log_that_is_cut(

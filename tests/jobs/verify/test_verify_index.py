@@ -15,7 +15,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
 from jobs.verify.index import verify_index
-from rmq_formats.indexfile.layout import HEADER, Geometry, decode_header
+from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
@@ -60,30 +60,6 @@ def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
     assert (
         sum(report.numbers.get(key, 0) for key in ("equal", "restarted", "history", "ahead")) == report.numbers["files"]
     )
-
-
-def test_an_index_time_inside_the_newest_file_is_no_finding(store: Path) -> None:
-    """A restored store's, after a broker has gone on: after a crash it deletes that file, as with any time before."""
-    newest = max((store / "index").iterdir())
-    begin, end = (int.from_bytes(newest.read_bytes()[at : at + 8], "big") for at in (0, 8))
-    path = store / "checkpoint"
-    for time in {begin, (begin + end) // 2, end}:
-        path.write_bytes(encode_checkpoint(decode_checkpoint(path.read_bytes())._replace(index_timestamp=time)))
-        assert checked(store, "5.3.3").findings == []
-
-
-def test_killed_before_the_first_full_files_time_was_written_the_checkpoint_has_none(store: Path) -> None:
-    """It is written a moment after the second file is made; without a kill, none is too little."""
-    path = store / "checkpoint"
-    path.write_bytes(encode_checkpoint(decode_checkpoint(path.read_bytes())._replace(index_timestamp=0)))
-    clean = [finding.kind for finding in checked(store).findings]
-    for path in sorted((store / "index").iterdir())[2:]:
-        path.unlink()
-    (store / "abort").touch()
-    killed = [finding.kind for finding in checked(store).findings]
-
-    assert "checkpoint_index_time" in clean
-    assert "checkpoint_index_time" not in killed
 
 
 @pytest.mark.parametrize(("later", "kinds"), [(0, []), (1, ["checkpoint_index_time"])])
@@ -199,18 +175,6 @@ def test_copies_of_a_whole_index_again_and_again_are_placed_twice_each_at_most(g
     assert read.call_count <= 2 * 10 * len(full)
 
 
-def test_index_files_may_be_older_than_the_log(store: Path) -> None:
-    """From 5.1.1 on log and index expire each on its own; entries older than the log are taken as they are."""
-    segments = sorted((store / "commitlog").iterdir())
-    for segment in segments[:2]:
-        segment.unlink()
-    report = checked(store, "5.3.3")
-
-    assert report.findings == []
-    assert report.numbers["history"] > 1
-    assert report.numbers["equal"] > 1
-
-
 def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,31 +201,3 @@ def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
 
     assert [finding.text for finding in report.findings if finding.kind != "checkpoint_index_time"] == []
     assert report.numbers["growing"] == 1
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_kill_within_the_first_put_leaves_a_file_half_written(store: Path, count: int) -> None:
-    """
-    The header says where the file begins, and of its end what a new file takes over from the one before.
-
-    A broker of 4.9.8 was killed there: `verify` reported an overwritten header.
-    """
-    files = [index_file(store, number) for number in range(13)]
-    headers = [decode_header(path.read_bytes()) for path in files]
-    starts = [header.begin_physical_offset for header in headers]
-    ends = [header.end_physical_offset for header in headers]
-    number = next(number for number in range(1, 13) if starts[number] > ends[number - 1])
-    before, path = headers[number - 1], files[number]
-    begun = headers[number]._replace(
-        end_timestamp=before.end_timestamp, end_physical_offset=ends[number - 1], hash_slot_count=0, index_count=count
-    )
-    place = slice(TINY.entry_position(1), TINY.entry_position(2))
-    blank = bytearray(TINY.file_size)
-    blank[: HEADER.size] = HEADER.pack(*begun)
-    blank[place] = path.read_bytes()[place]
-    path.write_bytes(blank)
-    for later in files[number + 1 :]:
-        later.unlink()
-
-    found = {one.kind for one in checked(store).findings if one.file == f"index/{path.name}"}
-    assert found == {"damaged", "missing_index_entries"}  # of the messages that were in files after it
