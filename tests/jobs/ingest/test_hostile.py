@@ -18,8 +18,6 @@ from pyspark.sql import SparkSession
 from jobs.console.result import ExitCode
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne, Workers
-from rmq_formats.commitlog.record import encode_record
-from rmq_formats.errors import FormatError, NotAStore
 from tests.golden import unpack
 from tests.rmq_formats.builders import a_record
 from tests.sampling import some_often
@@ -102,19 +100,6 @@ def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["lake", "store"]
 
 
-def test_links_and_pipes_in_a_store_do_no_harm(broker: Broker, tmp_path: Path) -> None:
-    placed = broker.append(some_records(80))
-    log = broker.root / "commitlog"
-    (log / f"{SEGMENT_SIZE:020}").rename(tmp_path / "elsewhere")
-    (log / f"{SEGMENT_SIZE:020}").symlink_to(tmp_path / "elsewhere")
-    (log / "loop").symlink_to(broker.root)
-    os.mkfifo(log / f"{5 * SEGMENT_SIZE:020}")
-    (log / f"{7 * SEGMENT_SIZE:020}").symlink_to(tmp_path / "nowhere")
-
-    assert ingest_beside(broker.root).messages == 80
-    assert raw_rows(tmp_path / "lake") == raw(placed)
-
-
 @pytest.mark.parametrize("start", [0, BLOCK])
 def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(
     broker: Broker, tmp_path: Path, start: int
@@ -144,14 +129,6 @@ def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(
     assert 0 < len(hit) < len(placed)
 
 
-def test_a_file_at_the_end_of_all_offsets_is_told(broker: Broker) -> None:
-    broker.append(some_records(3))
-    (broker.root / "commitlog" / f"{(1 << 63) - 8:020}").write_bytes(encode_record(a_record()))
-
-    with pytest.raises(FormatError, match="9223372036854775800"):
-        ingest_beside(broker.root)
-
-
 def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
     placed = broker.append(some_records(500))
     (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free - 5 * BLOCK))
@@ -163,15 +140,6 @@ def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, broker: Broker)
 
     assert raw_rows(small_disk / "lake") == raw(placed)
     assert leftovers(small_disk / "lake") == []
-
-
-def test_a_log_whose_disk_is_not_mounted_is_an_error(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "store", dispatches=True)
-    broker.append(some_records(5))
-    ingest_beside(broker.root)
-    (broker.root / "commitlog").rename(tmp_path / "elsewhere")
-    with pytest.raises(NotAStore, match="no log: is its disk mounted"):
-        ingest_beside(broker.root)
 
 
 @pytest.fixture

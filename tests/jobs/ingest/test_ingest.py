@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
+from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest, steps
 from jobs.lake.lake import Lake
@@ -38,8 +40,9 @@ from tests.support.killing import (
     vacuumed_before_commit,
 )
 from tests.support.lakes import (
+    BROKER,
     DELTA_EXTENSION,
-    gaps_of,
+    files,
     ingest_store,
     request_of,
     rows_of,
@@ -141,14 +144,6 @@ def test_a_store_is_never_written_to(golden: StoreOf, tmp_path: Path) -> None:
     assert before == tree_state(golden("b470-base"))
 
 
-def test_a_dry_run_writes_nothing(golden: StoreOf, tmp_path: Path) -> None:
-    summary = ingest(request_of("b551-base", golden("b551-base"), tmp_path / "lake", dry_run=True), OneByOne())
-
-    assert summary.plan is not None
-    assert summary.plan["segments"] == len(segments_of(golden("b551-base")))
-    assert not (tmp_path / "lake").exists()
-
-
 OF_A_RUN = {"run", "store_id"}  # columns that name the run
 
 
@@ -187,18 +182,6 @@ def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_pa
     )
     assert stepped.exit_code is whole.exit_code
     assert stepped.steps > 1
-
-
-def test_a_gap_is_named_once_by_the_step_that_comes_to_it(broker: Broker, tmp_path: Path) -> None:
-    broker.append(some_records(200))
-    lost = segments_of(broker.root)[2]
-    lost.unlink()
-
-    summary = ingest(request(broker.root, tmp_path / "lake", SEGMENT_SIZE), OneByOne())
-
-    base = int(lost.name)
-    assert [(gap["from"], gap["to"]) for gap in summary.gaps] == [(base, base + SEGMENT_SIZE)]
-    assert gaps_of(tmp_path / "lake") == [(base, base + SEGMENT_SIZE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,3 +373,62 @@ def test_a_tier_is_read_again(tmp_path: Path) -> None:
     assert [0, len(taken(tmp_path / "lake"))] == [
         json.loads(row["detail"])["counts"].get("tiered", 0) for row in prepared(tmp_path / "lake")
     ]
+
+
+_OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "generation", "record_crc"}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def test_every_message_that_the_broker_sent_is_there_once(place: Path, tier: Path, lake: Path) -> None:
+    summary = ingest_store(tier, lake)
+
+    assert said(place / "EXPECT.json") == taken(lake)
+    assert (summary.broker, summary.messages, summary.tier_queues) == ("b0", len(said(place / "EXPECT.json")), 3)
+    assert {"tiered": 1} | summary.versions == summary.versions
+
+
+def test_a_row_is_that_of_the_broker_but_for_its_place_in_a_log(place: Path, tier: Path, lake: Path) -> None:
+    ingest_store(tier, lake, "b")
+    ingest_store(place / "store", lake, "b")
+
+    def known(table: str) -> list[dict[str, object]]:
+        rows = [{name: row[name] for name in row if name not in _OF_ITS_LOG} for row in rows_of(lake, table)]
+        own = [row for row in rows if row["topic"] in {"Orders", "Bills"}]
+        return sorted(own, key=lambda row: (row["topic"], row["queue_id"], row["queue_offset"]))
+
+    assert known("messages") == known("tiered")
+
+
+def test_a_topic_that_was_made_again_is_another_log_of_its_queue(tier: Path, lake: Path) -> None:
+    """Its messages come to the earlier ones, from the same offsets on."""
+    ingest_store(tier, lake)
+    folder = tier / BROKER / "Bills/0"
+    shutil.rmtree(folder)
+    shutil.copytree(tier / BROKER / "Orders/0", folder)
+    again = ingest_store(tier, lake)
+    generations = {(row["segment"], row["generation"]) for row in rows_of(lake, "tiered") if row["generation"]}
+
+    assert len(files(tier, "Bills/0")) == len(generations)
+    assert again.messages == sum(1 for row in rows_of(lake, "tiered") if row["generation"] == 1)
+    assert (None, 0) == (ingest_store(tier, lake).run, again.exit_code)
+
+
+def test_a_tier_that_is_followed_is_looked_at_again_and_again(place: Path, tier: Path, lake: Path) -> None:
+    newest = files(tier, "Orders/1")[-1]
+    held_back = newest.read_bytes()
+    newest.unlink()
+    stop = Stop()
+
+    def done(_: Summary) -> None:
+        newest.write_bytes(held_back)
+        if len(taken(lake)) == len(said(place / "EXPECT.json")):
+            stop.wish()
+
+    summary = Follower(IngestRequest(str(tier), str(lake)), OneByOne(), Pace(0.01), stop, done).run()
+
+    assert said(place / "EXPECT.json") == taken(lake)
+    assert summary.messages == len(taken(lake))

@@ -1,6 +1,5 @@
 """`--iceberg`: the catalog shows what Delta's log says, exactly once, whatever happens between the two."""
 
-import re
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -281,23 +280,6 @@ def test_a_catalog_that_fails_costs_no_row_and_is_mended_by_the_next_run(
     configure(monkeypatch, f"sqlite:///{tmp_path}/catalog.db")
     assert ExitCode.CLEAN == register().code  # nothing is new in the store
     assert_shown(grown.path)
-
-
-WRONG = {
-    "nowhere": "knows no catalog 'nowhere'.*PYICEBERG_CATALOG__NOWHERE__URI",
-    "here.a b": "the name of a catalog, and of a namespace after a dot",
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_catalog_that_nobody_configured_is_refused_before_anything(name: str, grown: Grown, run: Run) -> None:
-    grown.grow()
-
-    outcome = run("ingest", grown.broker.root, "--lake", grown.path, "--iceberg", name)
-
-    assert ExitCode.USAGE == outcome.code
-    assert re.search(WRONG[name], outcome.err)
-    assert not grown.path.exists()
 
 
 def test_without_the_extra_one_line_says_how_to_install_it(grown: Grown, register: Run) -> None:

@@ -331,17 +331,6 @@ def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
     assert sum("remove" in action for action in actions) == 4
 
 
-def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(broker: Broker, tmp_path: Path) -> None:
-    broker.append(some_records(5))
-    place = tmp_path / "my [lake] é*"
-
-    ingest_store(broker.root, place, "b")
-
-    assert len(raw_rows(place)) == 5
-    with pytest.raises(OSError, match="must not hold '%'"):
-        Lake(str(tmp_path / "a%20b"))
-
-
 def test_the_stores_of_a_lake_are_known_from_one_snapshot_however_many_they_are(tmp_path: Path) -> None:
     """On an object store no snapshot is kept: fifty brokers had loaded Delta's log a hundred times before each run."""
     for number in range(4):

@@ -9,22 +9,17 @@ import pyarrow as pa
 from jobs.export.items import NEEDED
 from jobs.ingest.request import Summary
 from jobs.lake.bodies import DEFAULT_LIMIT, with_inflated
-from jobs.lake.findings import Finding
-from jobs.lake.identity import identify
-from jobs.lake.integrity import record_findings
 from jobs.lake.lake import Lake
 from jobs.lake.tables import TABLES
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.selection import Selection
-from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import MessageRecord
-from tests.golden import StoreOf
 from tests.jobs.lake.test_integrity import LATER
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import ingest_store, rows_of, table_of
+from tests.support.lakes import ingest_store, rows_of
 from tests.support.tables_page import page
 
 DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
@@ -34,41 +29,11 @@ def test_the_page_is_made_from_the_declarations() -> None:
     assert page() == DOCS.read_text(encoding="utf-8")
 
 
-def test_every_table_and_column_says_what_it_is() -> None:
-    assert [] == [
-        (table.name, field.name)
-        for table in TABLES
-        for field in table.schema
-        if not (field.metadata or {}).get(b"comment")
-    ]
-
-
 def test_bodies_come_last() -> None:
     messages = TABLES[0]
 
     assert messages.schema.names[-2:] == ["body", "body_inflated"]
     assert messages.schema.names[:2] == ["broker", "store_id"]
-
-
-FINDING = Finding(
-    "queues", "dangling", "consumequeue/T1/0/00000000000000000000", 40, "physical_offset", "1", "2", "why", 3
-)
-
-
-def test_each_verification_is_kept_under_its_own_number(golden: StoreOf, tmp_path: Path) -> None:
-    root = golden("b551-base")
-    summary = ingest_store(root, tmp_path, "b0")
-    lake = Lake(str(tmp_path))
-    known = identify(lake, list_store(str(root)), None, register_new=False)
-
-    assert [record_findings(lake, known, None, found) for found in ([FINDING], [], [FINDING, FINDING])] == [1, 2, 3]
-
-    rows = table_of(tmp_path / "findings").to_pylist()
-    assert sorted(row["verification"] for row in rows) == [1, 3, 3]
-    assert {(row["broker"], row["store_id"]) for row in rows} == {("b0", summary.store_id)}
-    kept = {key: rows[0][key] for key in Finding._fields if key in rows[0]}
-    assert kept.items() <= FINDING._asdict().items()
-    assert len(kept) == 9
 
 
 TEXT = b'{"order": 7, "note": "' + b"again " * 40 + b'"}'

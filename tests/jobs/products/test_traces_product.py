@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 import pytest
 
 from jobs.ingest.request import IngestRequest, Summary
@@ -159,24 +158,6 @@ def test_without_bodies_or_without_the_topic_there_are_none(selection: Selection
     taken(broker, selection)
 
     assert lines(broker) == []
-
-
-def test_rows_fit_the_table() -> None:
-    topics = pa.array([TRACE_TOPIC]).dictionary_encode()
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "physical_offset": [7],
-            "store_timestamp": [8],
-            "born_host": pa.array(["10.0.0.1:5"]).dictionary_encode(),
-            "topic": topics,
-            "sys_flag": pa.array([0], pa.int32()),
-            "is_compressed": [False],
-            "body": pa.array([_SENT.format(id="a", time=1).encode()], pa.binary()),
-        }
-    )
-    (rows,) = messages.trace_rows(batch)
-
-    assert {field.name: field.type for field in rows.schema} == {field.name: field.type for field in TRACES.columns}
 
 
 def test_slow_consumers_and_messages_never_consumed_are_one_query_each(broker: Broker) -> None:

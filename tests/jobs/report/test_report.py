@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobs.console.process import program
-from jobs.ingest.request import Summary
 from jobs.lake.lake import Lake
-from jobs.report.document import Bars, Facts, Grid, Report, Timeline, page, replace_text, write_report
-from jobs.report.metrics import write_metrics
+from jobs.report.document import Bars, Facts, Grid, Report, Timeline, page, write_report
 from jobs.report.of_ingest import report_of
 from jobs.report.of_store import report_of_verify
 from jobs.store.workers import OneByOne
@@ -167,39 +165,3 @@ def test_a_browser_shows_the_page_without_an_error(golden: StoreOf, tmp_path: Pa
             assert "<svg" in text
             assert ("alert" not in text) == (kind == "real")
             assert not {"script", "img"} & {tag for tag, _ in _tags(text)}
-
-
-def test_a_link_in_the_place_of_an_attempt_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("precious")
-    (tmp_path / ".figures.prom.attempt").symlink_to(tmp_path / "mine")
-    replace_text(tmp_path / "figures.prom", "new")
-    assert [(tmp_path / name).read_text() for name in ("mine", "figures.prom")] == ["precious", "new"]
-
-
-LINE = re.compile(r'^[a-z_]+\{broker="(?:[^"\\\n]|\\.)*",store="[^"]*"\} [0-9.]+$')
-
-
-def test_every_line_is_a_comment_or_a_figure_with_its_broker(tmp_path: Path) -> None:
-    summary = Summary("/store", "/lake", 'a"b\\c\nd', messages=7, to_offset=100)
-    summary.add_gap(1, 2, "")
-    write_metrics(tmp_path / "below" / "rmq.prom", summary)
-    lines = (tmp_path / "below" / "rmq.prom").read_text().splitlines()
-
-    assert all(line.startswith("# ") or LINE.match(line) for line in lines)
-    assert 'rmq_lake_ingest_messages{broker="a\\"b\\\\c\\nd",store="/store"} 7' in lines
-    assert 'rmq_lake_ingest_exit_code{broker="a\\"b\\\\c\\nd",store="/store"} 3' in lines
-
-
-def test_several_brokers_share_one_file(tmp_path: Path) -> None:
-    """Each process knows its own store; a file of the last one that ran would hide the others. It is replaced whole."""
-    for store, messages in (("/a", 1), ("/b", 2), ("/a", 3)):
-        write_metrics(tmp_path / "rmq.prom", Summary(store, "/lake", "same", messages=messages))
-
-    lines = (tmp_path / "rmq.prom").read_text().splitlines()
-    found = [line for line in lines if line.startswith("rmq_lake_ingest_messages{")]
-    assert [
-        'rmq_lake_ingest_messages{broker="same",store="/a"} 3',
-        'rmq_lake_ingest_messages{broker="same",store="/b"} 2',
-    ] == found
-    assert 1 == lines.count("# TYPE rmq_lake_ingest_messages gauge")
-    assert ["rmq.prom"] == [path.name for path in tmp_path.iterdir()]

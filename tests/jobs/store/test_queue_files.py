@@ -7,22 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.inspect.queues import inspect_queues
-from jobs.inspect.report import Problems
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.storage.local import LocalReader
 from jobs.store import queue_ends
-from jobs.store.queue_ends import look
 from jobs.store.queue_files import StoredQueue, first_unwritten, stored_queues
 from jobs.store.store import Store, list_store
-from jobs.store.workers import OneByOne
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.release import NEWEST
 from rmq_formats.store import name_of_offset
 from tests.golden import StoreOf
-from tests.support.commands import copy_of, overwrite
+from tests.support.commands import copy_of
 
 T1 = QueueName(QueueKind.PLAIN, "T1", 0)
 
@@ -34,23 +30,6 @@ def root(golden: StoreOf, tmp_path: Path) -> Path:
 
 def queue_of(store: Store) -> StoredQueue:
     return next(queue for queue in stored_queues(store) if queue.name == T1)
-
-
-def test_every_verb_ends_a_queue_before_an_old_unit_that_follows_a_unit_of_zeros(root: Path) -> None:
-    """Recovery ends a queue at the first unit that is not written; an older life of the queue left the one after."""
-    path = root / T1.path / name_of_offset(400)
-    overwrite(path, 7 * UNIT.size, path.read_bytes()[5 * UNIT.size : 6 * UNIT.size])
-    store = list_store(str(root))
-
-    seen = look(OneByOne(), store)
-    of_ingest = dict(zip((queue.name for queue in seen.queues), seen.ends, strict=True))[T1]
-    inspected = inspect_queues(store, Problems()).queues
-    of_inspect = next(queue.next_unit for queue in inspected if (queue.topic, queue.queue_id) == (T1.topic, 0))
-    with StoreReader(store) as reader:
-        of_query = StoreSource(reader, NEWEST).queue_offsets(T1.topic, 0)
-
-    assert of_query is not None
-    assert (26, 26, 26) == (of_ingest, of_inspect, of_query.maximum)
 
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), max_size=40))

@@ -1,4 +1,4 @@
-"""The one release detector: what is given, what is detected, what is assumed."""
+"""What no file of a store says is detected: its release, and how long the slots of its timer are."""
 
 from pathlib import Path
 
@@ -7,9 +7,11 @@ import pytest
 from jobs.query.store_reader import StoreReader
 from jobs.store.release import QUICK, THOROUGH, Effort, eras_of
 from jobs.store.store import list_store
+from jobs.store.waiting import timer_state
 from rmq_formats.indexfile.layout import Geometry, IndexEntry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release
+from rmq_formats.timer_files import PROGRESS, SLOT, UNIT, Slot, TimerUnit
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.commands import copy_of, overwrite
 from tests.support.query_stores import Sent, stored, write_store
@@ -58,3 +60,25 @@ def test_a_tag_of_many_messages_is_looked_up_without_its_chain(tmp_path: Path, m
 
     assert "an index entry for a message's tags" in {mark.reason for mark in era.marks}
     assert len(read) < 500
+
+
+def test_slots_of_half_a_second_are_known_by_their_units(tmp_path: Path) -> None:
+    """No file says timerPrecisionMs; with the default, what was delivered would wait."""
+    due = 1_795_272_035_500
+    slot, unit = Slot(due // 500, 0, 0, 1), TimerUnit(UNIT.size, -1, 1, due - 4000, 4000, 0, 100, 7)
+    wheel = bytearray(64 * SLOT.size)
+    place = slot.time % 64 * SLOT.size
+    wheel[place : place + SLOT.size] = SLOT.pack(*slot)
+    for folder in ("timerlog", "config", "commitlog"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(bytes(64))
+    (tmp_path / "timerwheel").write_bytes(wheel)
+    (tmp_path / "timerlog" / f"{0:020d}").write_bytes(UNIT.pack(*unit) + bytes(100))
+    waiting = []
+    for read_until in (due, due + 500):
+        (tmp_path / "config/timercheck").write_bytes(PROGRESS.pack(read_until, 0, 0, 0, 0, 0, 0))
+        state = timer_state(list_store(str(tmp_path)))
+        assert state is not None
+        waiting.append((state.precision_ms, state.waiting))
+
+    assert waiting == [(500, 1), (500, 0)]

@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,11 @@ from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
+from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.rocksdb.layout import UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
 from rmq_formats.store import name_of_offset
 from tests.golden import FEATURES, WRITTEN_BY_THE_STOP, unpack_feature
-from tests.support.stores import flip, tree_state, units_by_queue
+from tests.support.stores import tree_state, units_by_queue
 
 _SEPARATE = "consumequeue_rocksdb"
 _EXPECTED = {
@@ -108,28 +108,6 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
     assert sum(queue.capacity - queue.start for queue in queues) == 200
 
 
-@pytest.mark.parametrize(
-    ("pattern", "damage", "words"),
-    [
-        ("*.sst", lambda path: flip(path, 100, 0xFF), "checksum mismatch"),
-        ("*.sst", Path.unlink, "No such file or directory"),
-        ("MANIFEST-*", Path.unlink, "No such file or directory"),
-    ],
-)
-def test_damage_is_a_sentence_with_the_folder_and_no_path_of_ours(
-    pattern: str, damage: Callable[[Path], object], words: str, tmp_path: Path
-) -> None:
-    root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    for path in (root / "consumequeue").glob(pattern):
-        damage(path)
-
-    with pytest.raises(CorruptData, match=words) as raised:
-        rocksdb_queues(list_store(str(root)))
-    assert str(raised.value).startswith(f"{root}/consumequeue: ")
-    assert "rmq-lake-rocksdb" not in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
 def test_without_rocksdict_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     monkeypatch.setitem(sys.modules, "rocksdict", None)
@@ -179,17 +157,6 @@ def test_no_folder_of_ours_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pass
 
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-000001", "000004.log", "IDENTITY"])
-def test_a_file_of_a_terabyte_that_nobody_wrote_costs_no_memory(name: str, tmp_path: Path) -> None:
-    """It was read as one piece; where a system promises more memory than it has, that ended the process."""
-    (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
-    (tmp_path / "MANIFEST-000001").touch()
-    (tmp_path / name).touch()
-    os.truncate(tmp_path / name, 1 << 40)
-    with pytest.raises(CorruptData), open_database(str(tmp_path), AnyStorage()):
-        pass
 
 
 def make_queue(root: Path, units: int) -> None:
