@@ -1,10 +1,10 @@
 """
-The records of one log in a store and in a lake.
+Compares the records of one log in a store and in a lake.
 
-The store is known by its bytes, as `ingest` knows it. One task compares a segment: each record of the lake with the
-store's own bytes at its offset, so that nothing but runs of records that one side lacks, or that differ, leaves it.
-What one side lacks gets its cause from what runs have noted (gaps, quarantine, a choice of topics), from the lake's own
-files, and from what the store has in its place.
+The store is identified by its bytes, as in `ingest`. Each task compares one segment: the lake's records with the
+store's bytes at their offsets. It returns only ranges of records that one side lacks or that differ. The cause of a
+missing range comes from the notes of runs (gaps, quarantine, selected topics), from the lake's files, and from the
+store's content at this place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,15 +45,15 @@ from rmq_formats.properties import PropertyParser
 ONLY_IN_STORE, ONLY_IN_LAKE, DIFFERENT = "only in the store", "only in the lake", "different"
 _CHANGED_IN_LAKE, _TWICE = "changed in the lake", "twice in the lake"
 # More about a run, as its segment shows it.
-_UNCHOSEN = "of topics that a run did not choose"
+_UNCHOSEN = "of topics that a run did not select"
 _UNWRITTEN = "the store's log ends before"
 _DAMAGED = "the store has bytes there that are not records, or bodies with another CRC"
-_CHANGED = "the log goes on as it was: the store was damaged since, or the lake changed"
+_CHANGED = "the log continues unchanged: the store was damaged later, or the lake was changed"
 _CHECKED = "the rows have the CRCs of the records that were read"
 
 _DAMAGE = {
     _CHANGED_IN_LAKE: "another engine has changed the row since a run wrote it",
-    _TWICE: "another engine has inserted rows once more",
+    _TWICE: "another engine has inserted the rows a second time",
     _DAMAGED: "damaged in the store since it was read",
     _CHANGED: "changed since it was read: damaged in the store, or by another engine in the lake",
 }
@@ -66,12 +66,12 @@ _Columns = tuple[NDArray[Any], ...]
 
 
 class NotInLakeError(RequestError):
-    """The lake has nothing of this store."""
+    """The lake has no data of this store."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffRequest(StoreRequest):
-    """The request of a user."""
+    """The parameters of a comparison."""
 
     lake: Lake
     broker: str | None = None
@@ -80,7 +80,7 @@ class DiffRequest(StoreRequest):
 
 
 class Difference(NamedTuple):
-    """Records that follow each other, which side has them, and why the other does not."""
+    """A range of records that only one side has, or that differs, with the cause."""
 
     severity: Severity
     what: str
@@ -109,12 +109,12 @@ class DiffSummary(Judged):
 
     @property
     def severity(self) -> Severity:
-        """The worst of all."""
+        """The worst severity."""
         own = worst_met(Severity.HEALTHY, damage=self.lost, not_verified=self.incomplete)
         return worst_of([own, *(difference.severity for difference in self.differences)])
 
     def describe(self) -> dict[str, object]:
-        """Return the form that scripts read."""
+        """Return the JSON form."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         differences = [one._asdict() | {"severity": str(one.severity)} for one in self.differences]
         return {**values, "severity": str(self.severity), "differences": differences}
@@ -124,7 +124,7 @@ class DiffSummary(Judged):
         return Result(self.severity, counted(self.equal, "equal record"), seconds, self.to_offset - self.from_offset)
 
     def lines(self, limit: int) -> Iterator[str]:
-        """Yield the summary for people: the worst differences first."""
+        """Yield the summary as text: the worst differences first."""
         yield f"{self.store} \N{LEFT RIGHT ARROW} {self.lake}"
         yield f"  broker {self.broker} ({self.store_id}), offsets {self.from_offset:,} to {self.to_offset:,}"
         yield f"  {counted(self.equal, 'record')} the same on both sides, byte for byte"
@@ -150,7 +150,7 @@ class _Run(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentDiff:
-    """One segment: its sources, of which one may be missing, and the result of comparing them."""
+    """One segment: its sources, of which one may be missing, and the result of their comparison."""
 
     lake: SegmentWork | None
     store: Range | None
@@ -166,12 +166,12 @@ class SegmentDiff:
 
     @property
     def base(self) -> int:
-        """The offset at which the segment begins."""
+        """The offset of the segment's first byte."""
         return self.store.base_offset if self.store else self.lake.base_offset if self.lake else 0
 
 
 def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
-    """Compare a store with what a lake has of it; `NotInLakeError` when that is nothing."""
+    """Compare a store with its rows in a lake; raise `NotInLakeError` if there are none."""
     store = request.listed(workers.options, workers.width)
     known = request.known or known_in(request.lake, store, request.broker)
     assert known.newest is not None
@@ -203,7 +203,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
 
 
 def known_in(lake: Lake, store: Store, broker: str | None) -> KnownStore:
-    """Return what a lake knows of a store; `NotInLakeError` where it has no run of it."""
+    """Return the lake's entry of a store; raise `NotInLakeError` if it has no run of it."""
     try:
         known = identify(lake, store, broker, register_new=False)
     except AmbiguousBrokerError:
@@ -222,7 +222,7 @@ def _segments(store: Store, plan: Plan | None, known: KnownStore) -> Iterator[Se
 
 
 def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff], until: int) -> Iterator[Difference]:
-    """Yield the runs of records that one side lacks, or that differ, with the cause."""
+    """Yield the ranges of records that one side lacks, or that differ, with the cause."""
     last_equal = max((result.last_equal for result in results), default=-1)
     lost = lost_start(store) if broker_process(store.root) is None else None
     is_rewritten = False  # from the first record on that is another
@@ -257,9 +257,9 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
 
 def _judged_by_others(run: _Run, result: SegmentDiff, last_equal: int) -> _Run:
     """
-    Return what differs to the end of a segment as segments after it show: their log may go on as it was.
+    Classify ranges that differ up to a segment's end by later segments, in which the log may continue unchanged.
 
-    A segment without any record that is the same may be another log's, so nothing after it speaks for its damage.
+    A segment without a single equal record may belong to another log, so later segments prove nothing about its damage.
     """
     if run.what != DIFFERENT or result.last_equal < 0 or run.start > last_equal:
         return run
@@ -312,11 +312,11 @@ def diff_segment(work: SegmentDiff) -> SegmentDiff:
 
 def _different(range_: Range | None, lake: _Columns, chosen: Flags) -> Iterator[_Run]:
     """
-    Yield the records that both sides have, with other bytes.
+    Yield the records that both sides have, with different bytes.
 
-    A body that its CRC denies has been damaged since. A record after which the log goes on as it was has been changed
-    on one of the sides (a broker that cuts its log off writes all that follows again): in the store, where the row has
-    the CRC of the record that was read. What differs to the segment's end is judged by the segments after it.
+    If the body contradicts its CRC, it was damaged later. If the log continues unchanged after the record, it was
+    changed on one side: in the store, if the row has the CRC of the record as it was read. (A broker that truncates its
+    log also rewrites everything after that.) A difference up to the segment's end is classified by later segments.
     """
     if range_ is None or not chosen.any():
         return
@@ -345,7 +345,7 @@ def _sorted(parts: Sequence[_Columns], flags: int) -> _Columns:
 
 
 def _of_store(work: SegmentDiff) -> tuple[Integers, Integers, Flags, list[Piece]]:
-    """Return the places of the store's records, whether their topics were chosen, and the other pieces."""
+    """Return the positions of the store's records, whether their topics were selected, and the other pieces."""
     places, others = list[_Columns](), list[Piece]()
     if work.store is not None:
         reader = RangeReader(work.store)
@@ -362,7 +362,7 @@ def _of_store(work: SegmentDiff) -> tuple[Integers, Integers, Flags, list[Piece]
 
 
 def _are_chosen(records: RawRecords, starts: Integers, choices: TopicChoices) -> Flags:
-    """Return which records are of topics that every run took; before `until`, none where the choices are not known."""
+    """Return which records have topics that every run ingested; none before `until` if the selections are unknown."""
     is_later: Flags = starts >= choices.until
     if is_later.all() or not choices.choices:
         return is_later
@@ -378,7 +378,7 @@ def _of_lake(work: SegmentDiff) -> tuple[_Columns, Integers]:
     """
     Return the lake's records, and the offsets of rows without a body.
 
-    Of the records the starts and ends; which are the store's bytes, which were changed, which have no CRC.
+    For each record: start, end, and whether it equals the store's bytes, was changed, or has no CRC.
     """
     places, incomplete, unchecked = list[_Columns](), list[Integers](), Coverage()
     for batch in rows_of_segment(work.lake, work.unreadable) if work.lake else ():
@@ -401,7 +401,7 @@ def _of_lake(work: SegmentDiff) -> tuple[_Columns, Integers]:
 
 
 def _compared(made: Assembled, range_: Range | None) -> Flags:
-    """Return which records are the bytes that the store has at their offsets."""
+    """Return which records are equal to the store's bytes at their offsets."""
     equal = np.zeros(made.offsets.size, np.bool_)
     if range_ is None:
         return equal
@@ -415,7 +415,7 @@ def _compared(made: Assembled, range_: Range | None) -> Flags:
 
 
 def _equal_to(file: Reader, range_: Range, made: Assembled, some: slice) -> Flags:
-    """Return which records of a run without gaps are the file's own bytes."""
+    """Return which records of a contiguous range are equal to the file's bytes."""
     positions, sizes = made.positions[some], made.sizes[some]
     start, end = int(positions[0]), int(positions[-1] + sizes[-1])
     try:
@@ -430,7 +430,7 @@ def _equal_to(file: Reader, range_: Range, made: Assembled, some: slice) -> Flag
 
 
 def _runs(what: str, starts: Integers, ends: Integers, chosen: Flags, why: str = "") -> Iterator[_Run]:
-    """Yield the runs of records that are chosen; where they are many, one that reaches from the first to the last."""
+    """Yield the contiguous ranges of selected records; if there are too many, one range from the first to the last."""
     places = np.flatnonzero(chosen)
     cuts = np.diff(places) != 1
     cuts &= np.count_nonzero(cuts) < _MOST_RUNS

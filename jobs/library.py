@@ -4,9 +4,9 @@ The verbs and questions as Python functions: typed arguments in, data out, nothi
     with open_source(store="/data/store") as source:
         answer = by_key(source, "Orders", "4711")
 
-The answer has the messages, or the reason why there are none; `source.lacking` says why messages may be missing.
+The answer has the messages, or the reason why none were found; `source.lacking` says why messages may be missing.
 
-In a wheel this module is `rocketmq_lake.library`. Work is done in this process; with `workers` it is done by Spark's
+In a wheel this module is `rocketmq_lake.library`. The work is done in this process, or with `workers` by Spark's
 tasks (`SparkWorkers(spark_session("name"))`). Errors are `OSError`, and `FormatError` with file and offset.
 """
 
@@ -68,7 +68,8 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     """
     Read the new messages of a store into the tables of a lake, each exactly once, and return the summary.
 
-    The arguments are the options of `rmq-lake ingest`. `OtherRunActiveError` where another run is reading this store.
+    The arguments are the options of `rmq-lake ingest`. Raises `OtherRunActiveError` if another run is reading this
+    store.
     """
     from jobs.ingest.run import ingest as run
 
@@ -126,7 +127,7 @@ def open_source(  # noqa: PLR0913 - what the command line has as options
     broker_conf: Path | None = None,
     through_log: bool = False,
 ) -> Iterator[Source]:
-    """Open a store or a lake, one of them; the release is detected where none is given."""
+    """Open either a store or a lake; the release is detected unless it is given."""
     if (store is None) == (lake is None):
         raise ValueError("give store or lake, one of them")
     given = Release.of(release) if release else None

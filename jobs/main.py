@@ -1,4 +1,4 @@
-"""The entry point of a process: `rmq-lake`, spark-submit.sh, `spark-submit jobs/main.py`, and a driver on a cluster."""
+"""The entry point for `rmq-lake`, spark-submit.sh, `spark-submit jobs/main.py`, and a driver on a cluster."""
 
 import sys
 from pathlib import Path
@@ -18,9 +18,9 @@ def main() -> None:
 
 def _import_from_the_root() -> None:
     """
-    Make `spark-submit jobs/main.py` import what `python -m jobs.main` does.
+    Give `spark-submit jobs/main.py` the same import path as `python -m jobs.main`.
 
-    Python puts a script's own directory first, where `inspect` is ours and not the standard library's.
+    Python puts a script's own directory first, in which `inspect` is our package and not the standard library's.
     """
     here = Path(__file__).resolve().parent
     if (here / "command").is_dir():

@@ -28,7 +28,7 @@ def decode_body(body: bytes, sys_flag: int, limit: int = MAX_BODY_SIZE) -> bytes
     """
     Return the body as it was sent.
 
-    `CorruptData` when it is no stream of its type, `LimitExceeded` when it would be larger than *limit*.
+    Raises `CorruptData` if it is not a valid stream of its type, `LimitExceeded` if it would be larger than *limit*.
     """
     if not sys_flag & COMPRESSED or not body:
         return body
@@ -44,7 +44,7 @@ def _inflate(body: bytes, limit: int) -> bytes:
     try:
         data = stream.decompress(body, limit + 1)
     except zlib.error as error:
-        raise CorruptData(f"body is no zlib stream: {error}") from error
+        raise CorruptData(f"body is not a zlib stream: {error}") from error
     if len(data) > limit:
         raise LimitExceeded(_too_large(limit))
     if not stream.eof:
@@ -61,7 +61,7 @@ def _read_stream(body: bytes, codec: str, limit: int) -> bytes:
         while part := stream.read(min(_PART, limit + 1 - len(data))):
             data += part
     except (OSError, pa.ArrowException) as error:
-        raise CorruptData(f"body is no {codec} stream: {error}") from error
+        raise CorruptData(f"body is not a valid {codec} stream: {error}") from error
     if len(data) > limit:
         raise LimitExceeded(_too_large(limit))
     return bytes(data)

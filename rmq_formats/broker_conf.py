@@ -83,7 +83,7 @@ def parse_broker_conf(raw: bytes) -> BrokerConf:
         try:
             values[setting] = convert(value.strip())
         except ValueError as error:
-            raise CorruptData(f"{name}={value!r} is no integer") from error
+            raise CorruptData(f"{name}={value!r} is not an integer") from error
     return BrokerConf(**values)
 
 

@@ -31,7 +31,7 @@ SLOT = Layout(
     ("size", "i", "size of the slot's entries in bytes"),
 )
 ENTRY = Layout(
-    ("key_hash", "i", "absolute value of the hash of `topic#key`; its remainder by the number of slots is the slot"),
+    ("key_hash", "i", "absolute value of the hash of `topic#key`; the slot is this value modulo the number of slots"),
     ("topic_id", "i", "number of the topic, defined in the broker's tieredStoreMetadata.json"),
     ("queue_id", "i", "queue of the topic"),
     ("physical_offset", "q", "offset of the record in the queue's own log"),

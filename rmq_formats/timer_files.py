@@ -12,7 +12,7 @@ from rmq_formats.errors import CorruptData
 from rmq_formats.layout import Buffer, Layout, Read
 
 SLOT = Layout(
-    ("time", "q", "time of delivery, in units of timerPrecisionMs; its remainder by the number of slots is the slot"),
+    ("time", "q", "time of delivery, in units of timerPrecisionMs; the slot is this value modulo the number of slots"),
     ("first", "q", "position of the slot's first unit in the timer log"),
     ("last", "q", "position of the slot's last unit; each unit points to the one before it"),
     ("messages", "i", "number of pending messages: units, without cancelled messages and the units that cancel them"),
@@ -22,7 +22,7 @@ UNIT = Layout(
     ("unit_size", "i", "52"),
     ("previous", "q", "position of the previous unit of the slot; -1 for the first unit"),
     ("flags", "i", "1; plus 2 if the unit waits for the next roll, plus 4 if it cancels a message"),
-    ("write_timestamp", "q", "ms, rounded to timerPrecisionMs; plus the delay it is the time of the slot"),
+    ("write_timestamp", "q", "ms, rounded to timerPrecisionMs; this value plus the delay is the time of the slot"),
     ("delay", "i", "ms"),
     ("physical_offset", "q", "of the record in `rmq_sys_wheel_timer`"),
     ("record_size", "i", "its total_size"),

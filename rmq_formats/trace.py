@@ -1,10 +1,10 @@
 """
 Traces of messages as their clients report them: the bodies of the trace topic's messages.
 
-A body is text: lines that end with U+0002, of fields that end with U+0001. The first field says what happened; which
-fields follow depends on it, and at the end of a line on the client's release. A producer may write what it likes to the
-topic, so each field is read by itself: a missing field or one that is not a number is None, and `error` says where
-mqadmin, whose decoder fails at the first such field, stops.
+A body is text: lines end with U+0002, fields with U+0001. The first field names the action. The fields that follow
+depend on the action, and at the end of a line on the client's release. A producer may write anything to the topic, so
+each field is parsed separately: a missing field, or one that is not a number, is None. `error` names the first such
+field, at which mqadmin's decoder fails.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """
-Traces as Arrow columns: the lines of many bodies at once, without any Python for a line that is as a client writes it.
+Traces as Arrow columns: decodes the lines of many bodies in one batch, without Python code for each line.
 
-A line with an unusual field is decoded by `rmq_formats.trace`, whose result is the same for the
-others, too.
+A line with an unusual field is decoded by `rmq_formats.trace`, which gives the same result for the
+other lines.
 """
 
 from collections.abc import Iterator
@@ -41,8 +41,8 @@ SCHEMA = pa.schema((
     column("region_id", _TEXT, "region of the broker"),
     column("client_group", _TEXT, "group of the producer or the consumer; NULL where event_timestamp is NULL"),
     column("topic", _TEXT, "of the message; NULL in SubBefore and SubAfter"),
-    column("tags", _TEXT, "of the message; the text null if it has none"),
-    column("keys", _TEXT, "of the message; the text null if it has none"),
+    column("tags", _TEXT, "TAGS of the message; the string `null` if it has none"),
+    column("keys", _TEXT, "KEYS of the message; the string `null` if it has none"),
     column("store_host", _TEXT, "the broker that stored the message, address:port"),
     column("client_host", _TEXT, "address that clients of 4.8.0 wrote in a Pub; otherwise see born_host"),
     column("body_length", _INT, "bytes of the message's body"),
@@ -51,7 +51,7 @@ SCHEMA = pa.schema((
     column("offset_message_id", _TEXT, "the broker's id: offset_msg_id in messages"),
     column("is_success", _FLAG, "whether sending, consuming or recalling succeeded"),
     column("request_id", _TEXT, "id that a SubBefore and its SubAfter share"),
-    column("retry_times", _INT, "number of times that the message was returned for retry before"),
+    column("retry_times", _INT, "number of earlier times that the message was returned for retry"),
     column("context_code", _INT, "result of consuming: 0 success, 1 timeout, 2 exception, 3 null, 4 failed"),
     column("transaction_id", _TEXT, "id of the transaction, in an EndTransaction"),
     column("transaction_state", _TEXT, "COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW"),

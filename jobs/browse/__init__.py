@@ -1,1 +1,1 @@
-"""Pages on 127.0.0.1 that show a store or a lake: read-only, made on this machine, nothing loaded from elsewhere."""
+"""Read-only pages on 127.0.0.1 that show a store or a lake; they load nothing from other servers."""

@@ -1,4 +1,4 @@
-"""The lists of a lake's pages, by SQL: messages over time, topics, groups, runs, and every other table."""
+"""Lists for a lake's pages, computed in SQL: messages over time, topics, groups, runs, and every other table."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,14 +50,14 @@ _NEWEST_FIRST = ("time", "run", "store_time", "physical_offset")
 
 
 class LakeLists:
-    """A lake's tables, listed."""
+    """The lists of a lake."""
 
     def __init__(self, source: LakeSource) -> None:
         self.source = source
         self._tables: LakeTables = source.tables
 
     def histogram(self, wanted: Wanted, slots: int, _seconds: float) -> Histogram | None:
-        """Return how many messages of a topic, or of all, were stored when; of a very large lake an estimate."""
+        """Return the number of messages of a topic, or of all topics, per slot of time; estimated for a large lake."""
         every = self._tables.files(MESSAGES, "store_timestamp")
         files = [file for file in every if file.low is not None and file.high is not None]
         inside = [file for file in files if (file.high or 0) >= wanted.begin and (file.low or 0) <= wanted.end]
@@ -87,11 +87,11 @@ class LakeLists:
 
     @property
     def messages(self) -> int:
-        """How many messages the lake has, by the statistics of its files."""
+        """The number of messages in the lake, from the statistics of its files."""
         return sum(file.rows or 0 for file in self._tables.files(MESSAGES, "store_timestamp"))
 
     def stores(self) -> Rows:
-        """Return each store of the lake, with the messages and offsets that runs have read of it."""
+        """Return each store of the lake, with the number of messages and the offsets that runs have read."""
         sql = (
             "SELECT broker, store_id, max(run) AS runs, sum(messages) AS messages, min(from_offset) AS from_offset, "  # noqa: S608 - quoted
             "max(to_offset) AS to_offset, CAST(max(time) AS VARCHAR) AS newest_run "
@@ -100,12 +100,12 @@ class LakeLists:
         return self._rows(sql) if self._tables.has("runs") else Rows((), (), note="the lake has no table runs")
 
     def _rows(self, sql: str) -> Rows:
-        """Run a query that a page shows; it names the columns if it has a row."""
+        """Run a query for a page, and return its rows under its column names."""
         rows = self._tables.rows(sql)
         return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
 
     def growth(self, slots: int) -> Histogram | None:
-        """Return the messages that runs brought into the lake, over time; None of a single run."""
+        """Return the number of messages that each run added to the lake; None if there was only one run."""
         if not self._tables.has("runs"):
             return None
         rows = self.source.select("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
@@ -119,7 +119,7 @@ class LakeLists:
         return Histogram(start, step, counts)
 
     def losses(self) -> Rows:
-        """Return how many findings of each kind the newest verifications made, and how many places are damaged."""
+        """Return the number of findings of each kind in the newest verifications, and the number of damaged places."""
         rows: list[tuple[Cell, ...]] = []
         if self._tables.has("quarantine"):
             by_broker = "GROUP BY broker ORDER BY broker"
@@ -134,7 +134,7 @@ class LakeLists:
         return Rows(("severity", "broker", "kind", "count"), rows)
 
     def gaps(self) -> Rows:
-        """Return the parts of logs that no run could read: the newest ones."""
+        """Return the newest parts of logs that no run could read."""
         rows: list[tuple[Cell, ...]] = []
         if self._tables.has("runs"):
             newest_first = f"ORDER BY time DESC LIMIT {_RUNS_READ}"
@@ -193,7 +193,7 @@ class LakeLists:
     # the index and other tables
 
     def chains(self, message: Message) -> Iterator[dict[str, Any]]:
-        """Yield for each key of a message the entries of its slot, as the rebuilt index file chains them."""
+        """Yield, for each key of a message, the chain of its slot in the rebuilt index file."""
         if not self._tables.has(INDEX_ENTRIES):
             return
         offset = message.record.physical_offset
@@ -220,13 +220,13 @@ class LakeLists:
                 yield chain(keys[key_hash], str(file), slot, links)
 
     def tables(self) -> Sequence[str]:
-        """Name the lake's tables but that of messages, the views over them, and the typed tables."""
+        """List the lake's tables except messages, the views over them, and the typed tables."""
         return [name for name in self._tables.listed if name != MESSAGES]
 
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
-        """Return rows of a table or view whose columns hold the texts of *filters*, the newest first."""
+        """Return the newest rows of a table or view whose columns contain the texts of *filters*."""
         if name not in self.tables() or skip > _MOST_SKIPPED:
-            raise UnsupportedFormat(f"the lake has no table {name[:40]!r}, or less rows")
+            raise UnsupportedFormat(f"the lake has no table {name[:40]!r}, or fewer rows")
         every = f"SELECT * FROM {quoted(name)}"  # noqa: S608 - a name that the lake has
         if self._is_too_large(name):
             return Rows((), (), every, _TOO_MANY)
@@ -258,7 +258,7 @@ class LakeLists:
         return Rows(columns, [tuple(row.values()) for row in rows], every + rest, note)
 
     def _newest_part(self, name: str, column: str, wanted: int | None) -> tuple[int | None, int]:
-        """Return the least value that the newest *wanted* rows can have, and how many rows have such: None of all."""
+        """Return a lower bound of the newest *wanted* rows' values, and how many rows reach it; None: no bound."""
         files = self._tables.files(name, column)
         every = sum(file.rows or 0 for file in files)
         if wanted is None or any(file.low is None or file.high is None for file in files):
@@ -273,7 +273,7 @@ class LakeLists:
 
 
 def _shown(column: str, kind: str) -> str:
-    """Return the SQL that shows a column: bytes as digits, any other type than text and number as text."""
+    """Return the SQL expression that shows a column: bytes as hexadecimal digits, other complex types as text."""
     if "binary" in kind:
         return f'encode("{column}", \'hex\') AS "{column}"'
     is_plain = kind.startswith(("int", "string", "large_string", "string_view", "bool", "double", "float"))

@@ -1,4 +1,4 @@
-"""The pages: one method each, which asks a store or a lake and renders a template. They run in the workers."""
+"""The pages: one method for each, which queries a store or a lake and renders a template. They run in the workers."""
 
 import re
 import sys
@@ -54,7 +54,7 @@ Lists = StoreLists | LakeLists
 
 
 class Pages:
-    """The pages of one place, as it was when it was opened last."""
+    """The pages of one place, as it was when it was last opened."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -167,13 +167,13 @@ class Pages:
         )
 
     def _download(self, lists: Lists, question: Question) -> Reply:
-        """Send messages of a list, one JSON object a line, as `query list --json` prints it."""
+        """Stream the messages of a list, one JSON object per line, as `query list --json` prints them."""
         page = read_page(lists.source, _wanted(question), question.before, _DOWNLOADED, _SECONDS, _ROOM)
         lines = "".join(line("message", message_object(found)) for found in page.messages)
         return Reply(lines.encode(), next=page.next)
 
     def _find(self, lists: Lists, question: Question) -> Reply:
-        """Lead to the message that an id, a key or an offset names, or say why there is none."""
+        """Redirect to the message that an id, a key or an offset names, or explain why there is none."""
         text = question.query.get("id", "").strip()
         # A physical offset, or TOPIC/QUEUE/OFFSET.
         number, place = whole_number(text), _QUEUE_PLACE.fullmatch(text)
@@ -215,7 +215,7 @@ class Pages:
         )
 
     def _body(self, lists: Lists, question: Question) -> Reply:
-        """Send a body as its producer sent it, as a file; as it is stored where it cannot be inflated within limits."""
+        """Send a body as a file, as its producer sent it, or as stored if it cannot be decompressed within limits."""
         message = message_at(lists.source, question.query.get("at", ""))
         inflated = message.body_within(_LARGEST_DOWNLOAD)
         return Reply(bytes(message.record.body if inflated is None else inflated))
@@ -287,13 +287,13 @@ def _time(text: str | None, otherwise: int) -> int:
 
 
 def position_text(message: Message) -> str:
-    """Return the text by which a page names a message: its offset; of one that was taken back, also its store time."""
+    """Return the text that identifies a message in URLs: its offset, and if it was superseded, its store time."""
     offset, time = message.record.physical_offset, message.record.store_timestamp
     return str(offset) if message.superseded_by_run is None else f"{offset}.{time}"
 
 
 def message_at(source: Source, position: str) -> Message:
-    """Return the message that a page names."""
+    """Return the message that a URL identifies."""
     offset, dot, time = position.partition(".")
     if dot and isinstance(source, LakeSource):
         same = f"physical_offset = {position_of(offset)} AND store_timestamp = {position_of(time)}"

@@ -1,12 +1,12 @@
 """
-The server: one address on standard output, pages until Ctrl-C; who may ask, and what a browser may do with an answer.
+The web server: prints one address, serves pages until Ctrl-C, and checks every request.
 
 A page of another site can make a browser send requests here, and after DNS rebinding even read the answers. So a
 request needs the cookie that only the printed address gives, this server's own name in `Host`, and no sign of another
-origin. Cookies do not tell ports apart: `Sec-Fetch-Site` keeps pages of other servers on this machine out.
+origin. Cookies do not distinguish ports: `Sec-Fetch-Site` blocks pages of other servers on this machine.
 
-A page whose answer takes long is sent in two parts, so that its views and its search box can be used meanwhile. A
-browser that leaves the page ends the question.
+A slow page is sent in two parts, so that its navigation and its search box can be used in the meantime. If the browser
+leaves the page, its query is cancelled.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
 
 def redirect_file(folder: Path, address: str) -> Path:
     """
-    Write a page that leads a browser to an address, readable by its owner alone.
+    Write a page, readable only by its owner, that redirects a browser to an address.
 
     Every user of this machine can read the arguments of a process. So the browser gets the name of this file, and not
     the address with the token.
@@ -148,7 +148,7 @@ def _listening(port: int) -> socket.socket:
 
 
 class Door:
-    """Lets in requests that have the token and come from this server's own pages, and only to read."""
+    """Accepts only requests that have the token, come from this server's own pages, and only read."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         """Guard *app*, which listens on *port*."""
@@ -174,7 +174,7 @@ class Door:
         await (refusal or self._app)(scope, receive, send_safely)
 
     def _refusal(self, request: Request) -> Response | None:
-        """Return the answer in place of a page; None where the page may be given."""
+        """Return the response that refuses a request; None if the request is allowed."""
         headers = request.headers
         if headers.getlist("host") not in ([host] for host in self._hosts):
             sentence = f"Wrong Host. Tunnels need the same port: {self._own}\n"
@@ -220,7 +220,7 @@ class Application:
         """Answer a request, which only reads."""
         request = Request(scope, receive)
         path = request.url.path
-        with suppress(_GoneError):  # the browser has left: nobody waits for the rest
+        with suppress(_GoneError):  # the browser has closed the connection
             if path in _DOWNLOADS:
                 await self._download(request, send)
             elif path in _FILES:
@@ -321,7 +321,7 @@ async def _begin(send: Send, response: Response) -> None:
 
 
 async def _unless_gone(receive: Receive, answer: "asyncio.Future[_Result]", seconds: float | None) -> bool:
-    """Wait for an answer, and return whether it is there; `_GoneError` ends it where the browser has gone."""
+    """Wait for an answer; return whether it has arrived. Raises `_GoneError` if the browser has disconnected."""
 
     async def left() -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -1,8 +1,8 @@
 """
-What pages show: words of two languages, tables, messages over time, chains of the index, bodies, drawings to scale.
+How pages show things: words in two languages, tables, histograms, index chains, bodies, and drawings to scale.
 
-Places in a drawing are shares of a thousand. A body is shown as text, as a tree of JSON, or as hexadecimal digits; of a
-large one its beginning.
+Positions in a drawing are in thousandths of its width. A body is shown as text, as a JSON tree, or as hexadecimal
+digits; of a large body only the beginning is shown.
 """
 
 import json
@@ -51,18 +51,18 @@ _DEEPEST = 64
 
 
 class Words:
-    """The words of one language; the English ones are the keys of the others."""
+    """The words of one language; the keys are the English words."""
 
     def __init__(self, language: str) -> None:
         self.language = language
         self.other = next(one for one in LANGUAGES if one != language)
 
     def __call__(self, english: str) -> str:
-        """Return a text in this language; one that has no translation stays English."""
+        """Translate a text into this language; a text without a translation stays English."""
         return english if self.language == "en" else _CHINESE.get(english, english)
 
     def said(self, sentence: str) -> str:
-        """Return a sentence of a story in this language; one without a template stays English."""
+        """Translate a sentence of a story into this language; a sentence without a template stays English."""
         if self.language == "en" or not isinstance(sentence, Sentence) or sentence.template not in _SENTENCES:
             return sentence
         values = sentence.values.items()
@@ -71,7 +71,7 @@ class Words:
 
 
 def words_of(request: Request) -> Words:
-    """Return the words of the language that was chosen, or else of the first that the browser names and we have."""
+    """Return the words of the chosen language, or of the first supported language that the browser asks for."""
     accepted = request.headers.get("accept-language", "")
     named = [part.partition(";")[0].strip().lower().partition("-")[0] for part in accepted.split(",")]
     chosen = (request.query_params.get("lang"), request.cookies.get("rmq_lake_lang"), *named)
@@ -87,12 +87,12 @@ _ENVIRONMENT.filters |= {"time": _time, "host": host_text}
 
 
 def rendered(name: str, words: Words, shown: dict[str, object]) -> str:
-    """Return a page."""
+    """Render a page."""
     return _ENVIRONMENT.get_template(name).render(**shown, t=words)
 
 
 class Histogram(NamedTuple):
-    """How many messages were stored when: one count a slot, from *start* on, *step* milliseconds each."""
+    """The number of messages stored per slot of *step* milliseconds, from *start* on."""
 
     start: int
     step: int
@@ -101,7 +101,7 @@ class Histogram(NamedTuple):
 
     @classmethod
     def empty(cls, begin: int, end: int, slots: int) -> "Histogram":
-        """Return a histogram of no message between two times, of about so many slots of a round length."""
+        """Return a histogram without messages, with about so many slots of a round length between two times."""
         step = round_duration(max(1, (end - begin) / max(slots - 1, 1)))
         start = begin // step * step
         return cls(start, step, [0] * ((end - start) // step + 1))
@@ -126,20 +126,20 @@ class Link(NamedTuple):
 
 
 def chain(key: str, file: str, slot: int, links: Sequence[Link]) -> dict[str, Any]:
-    """Return the slot of one key in one index file, its newest entry first."""
+    """Return the chain of one key's slot in one index file, newest entry first."""
     is_longer = len(links) > CHAIN_SHOWN
     return {"key": key, "file": file, "slot": slot, "links": links[:CHAIN_SHOWN], "is_longer": is_longer}
 
 
 def rate(count: int, first: int | None, last: int | None) -> float | None:
-    """Return messages a second between two times; None where they give none."""
+    """Return messages per second between two times; None if they are equal or unknown."""
     if first is None or last is None or last <= first:
         return None
     return float(f"{count * 1000 / (last - first):.3g}")
 
 
 class Mark(NamedTuple):
-    """A rectangle, its class in the style sheet, and the words for it; where it leads if it is a link."""
+    """A rectangle with its CSS class, its tooltip, and the target of its link, if any."""
 
     x: float
     width: float
@@ -151,7 +151,7 @@ class Mark(NamedTuple):
 
 
 def store_picture(report: StoreReport) -> dict[str, object] | None:
-    """Return a store to scale: the parts of the log that files and queues cover, and the places of problems."""
+    """Draw a store to scale: the parts of the log that files and queues cover, and the problems."""
     used = [one for one in report.log.segments if one.end != "made ahead of need"]
     if not used:
         return None
@@ -205,7 +205,7 @@ def store_picture(report: StoreReport) -> dict[str, object] | None:
 
 
 def _worst(report: StoreReport, part: str) -> str:
-    """Return the class of the worst that is wrong with a file or a folder; nothing where nothing is."""
+    """Return the CSS class of the worst problem of a file or a folder; empty if there is none."""
     found = [one.severity for one in report.problems if part in one.file and one.severity in _SHOWN_WRONG]
     return _class_of(worst_of(found)) if found else ""
 
@@ -219,7 +219,7 @@ def _class_of(severity: Severity) -> str:
 
 
 def histogram_marks(histogram: Histogram, path: str, asked: Iterable[tuple[str, str]]) -> list[Mark]:
-    """Return a bar for each slot; each leads to the messages of its time."""
+    """Return a bar for each slot; each links to the messages of its time."""
     highest = max(histogram.counts, default=0) or 1
     kept = [(name, value) for name, value in asked if name not in {"since", "until", "before"}]
     width, marks = WIDTH / max(len(histogram.counts), 1), []
@@ -244,7 +244,7 @@ def histogram_marks(histogram: Histogram, path: str, asked: Iterable[tuple[str, 
 
 
 def shown_body(message: Message, asked: str | None) -> dict[str, object]:
-    """Return the body as *asked*, or as it fits best, and the kinds in which it can be shown."""
+    """Return the body in the *asked* form, or in the one that fits best, and the forms that are available."""
     body, note = message.body_within(), ""
     if body is None:
         body = message.record.body
@@ -266,7 +266,7 @@ def shown_body(message: Message, asked: str | None) -> dict[str, object]:
 
 
 def hex_lines(data: bytes) -> Iterator[str]:
-    """Yield bytes as people read them: the position, sixteen of them, and the same as characters."""
+    """Yield a hex dump: the position, sixteen bytes, and the same as characters."""
     for start in range(0, len(data), _ROW):
         row = data[start : start + _ROW]
         letters = "".join(chr(byte) if chr(byte).isascii() and chr(byte).isprintable() else "." for byte in row)

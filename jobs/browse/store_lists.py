@@ -1,4 +1,4 @@
-"""The lists of a store's pages: messages over time, topics, groups, unfinished messages, and the index."""
+"""Lists for a store's pages: messages over time, topics, groups, unfinished messages, and the index."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -32,14 +32,14 @@ _SECONDS_OF_HALVES = 2  # that a log is searched for half messages
 
 
 class StoreLists:
-    """A store's files, listed."""
+    """The lists of a store."""
 
     def __init__(self, source: StoreSource) -> None:
         self.source = source
         self._reader = source.reader
 
     def histogram(self, wanted: Wanted, slots: int, seconds: float) -> Histogram | None:
-        """Return how many messages the queues of a topic, or of all, have in each slot of time."""
+        """Return the number of messages of a topic, or of all topics, per slot of time, from its queues."""
         last_moment = monotonic() + seconds
         every = sorted(self._reader.queues.values(), key=lambda queue: queue.capacity - queue.start, reverse=True)
         of_topic = None if wanted.topic is None else self.source.queues_of(wanted.topic, wanted.queue_id)
@@ -80,7 +80,7 @@ class StoreLists:
         return [time for time in times if time is not None]
 
     def topics(self) -> Rows:
-        """Return each topic that has queues, with what these hold."""
+        """Return each topic that has queues, with their sizes."""
         ranges: dict[str, list[tuple[StoredQueue, int, int]]] = {}
         for (topic, _), queue in self._reader.queues.items():
             ranges.setdefault(topic, []).append((queue, *self._reader.unit_range(queue)))
@@ -94,7 +94,7 @@ class StoreLists:
         return Rows(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows)
 
     def groups(self) -> Rows:
-        """Return the lag of each group by the broker's own table of offsets."""
+        """Return the lag of each group, according to the broker's table of offsets."""
         config = self.source.config
         behind: dict[tuple[str, str], list[int]] = {}
         for reader in config.progress:
@@ -107,7 +107,7 @@ class StoreLists:
         return Rows(("consumer group", "topic", "queues", "behind", "most in one queue"), rows, note=note)
 
     def unfinished(self) -> Sequence[tuple[str, Rows]]:
-        """Return the dead letters and the half messages of the newest messages in their queues, and what waits."""
+        """Return pending timers, and the dead letters and half messages among the newest messages of their queues."""
         state, timers = timer_state(self._reader.store), Rows((), ())
         if state is not None and state.waiting:
             timers = Rows(("messages", "first_due", "last_due"), [(state.waiting, *state.due)])
@@ -119,7 +119,7 @@ class StoreLists:
         )
 
     def _delayed(self) -> Rows:
-        """Return the messages of delay levels that the broker has not delivered yet, by its own table of offsets."""
+        """Return the delayed messages that the broker has not delivered yet, according to its table of offsets."""
         progress = {
             one.queue_id: one.next_offset for one in self.source.config.progress if one.kind is ReaderKind.DELAY
         }
@@ -167,7 +167,7 @@ class StoreLists:
         return Rows(("stored", "topic", "producer group", "id"), rows, note=note)
 
     def _open_in_log(self) -> tuple[list[Message], bool]:
-        """Find the half messages of brokers up to 4.2.0, which no queue has: their ends come after them in the log."""
+        """Find the open half messages of brokers up to 4.2.0, which are in no queue, by reading the log."""
         found: list[Message] = []
         ended: set[int] = set()
         last_moment = monotonic() + _SECONDS_OF_HALVES
@@ -184,7 +184,7 @@ class StoreLists:
     # the index
 
     def chains(self, message: Message) -> Iterator[dict[str, Any]]:
-        """Yield for each key of a message the chain of the file that leads to it."""
+        """Yield, for each key of a message, the chain in the index file that has it."""
         offset = message.record.physical_offset
         for key in dict.fromkeys(typed_index_keys(message.record, self.source.release)):
             key_hash = index_key_hash(key.text)

@@ -1,8 +1,8 @@
 """
-Processes that answer the questions of pages, one question each at a time.
+Worker processes that answer the requests of pages, one request at a time each.
 
-A query of a lake runs in compiled code that only the end of its process interrupts. A question that has no answer
-within its deadline, or that no browser waits for any more, therefore ends its process; the next one starts another.
+A lake query runs in compiled code that can only be interrupted by ending its process. So if a request exceeds its
+deadline, or its browser disconnects, its process is killed, and the next request starts another one.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _PROCESSES = get_context("spawn")
 
 
 class Question(NamedTuple):
-    """A page that a browser asks for."""
+    """A page that a browser requests."""
 
     path: str
     query: Mapping[str, str]
@@ -33,7 +33,7 @@ class Question(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to a question: the part of a page below its head, or a file."""
+    """The response to a request: the part of a page below its head, or a file."""
 
     content: bytes
     status: int = HTTPStatus.OK
@@ -42,10 +42,10 @@ class Reply(NamedTuple):
 
 
 class Workers:
-    """The processes that answer questions about one place."""
+    """The processes that answer requests about one place."""
 
     def __init__(self, place: Place, work: Callable[[Connection, Place], None] | None = None) -> None:
-        """Start the first process, so that the first page finds it ready; *work* is what each process does."""
+        """Start the first process before the first request arrives; *work* is the function that processes run."""
         self.place = place
         self._work = work or answer_questions
         self._idle = [_Worker(place, self._work)]
@@ -55,14 +55,14 @@ class Workers:
         self._snapshot = 0
 
     def look_again(self) -> None:
-        """Answer every later question from the place as it is then."""
+        """Answer all later requests from the current state of the place."""
         self._snapshot += 1
 
     async def answer(self, question: Question, seconds: float) -> Reply:
         """
-        Return the answer to a question; `TimeoutError` where there is none after so many seconds.
+        Return the answer to a request; raise `TimeoutError` after so many seconds.
 
-        `ConnectionError` where the process ends without one. A caller that is cancelled ends the process.
+        Raises `ConnectionError` if the process ends without an answer. Cancelling the call ends the process.
         """
         try:
             async with asyncio.timeout(seconds), self._turns:
@@ -83,7 +83,7 @@ class Workers:
         return reply
 
     def close(self) -> None:
-        """End all processes; those at work have been ended with the requests that they worked for."""
+        """End all processes; busy ones have ended with their requests."""
         for worker in self._idle:
             worker.stop()
         self._threads.shutdown(wait=False)
@@ -99,13 +99,13 @@ class _Worker:
         theirs.close()
 
     def stop(self) -> None:
-        """End the process, which only reads, in any state. A thread that waits for its answer gets `EOFError`."""
+        """Kill the process, in any state (it only reads). A thread that waits for its answer gets `EOFError`."""
         self._process.kill()
         self._process.join()
 
 
 def answer_questions(connection: Connection, place: Place) -> None:
-    """Answer questions until the server ends."""
+    """Answer requests until the server ends."""
     from jobs.browse.pages import Pages
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, which ends this process

@@ -1,7 +1,7 @@
 """
-The command line: options, configuration, errors; and the verbs, one row each.
+The command line: options, configuration, errors, and the table of verbs.
 
-This module imports the standard library only: the verbs are known before anything heavy is loaded.
+This module imports only the standard library, so that the verbs are known before anything heavy is loaded.
 """
 
 from pkgutil import resolve_name

@@ -1,7 +1,7 @@
 """
-How a verb answers, as text or as JSON, and the options of every verb: `--json`, `--quiet`, `--verbose`.
+How a verb prints its result, as text or JSON, and the options `--json`, `--quiet` and `--verbose`.
 
-Answers are on standard output, progress and errors on standard error. The last line of a text is the result.
+Results go to standard output, progress and errors to standard error. The last line of a text is the result.
 """
 
 import json
@@ -35,18 +35,18 @@ class Outcome(Protocol):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of the worst that was found."""
+        """The exit code for the worst severity found."""
 
     def describe(self) -> Mapping[str, object]:
-        """Return the form that scripts read."""
+        """Return the JSON form."""
 
     def result(self, seconds: float) -> Result:
-        """Return the last line for people."""
+        """Return the last line of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a verb answers, as the command line says, and how long it has taken."""
+    """How a verb prints its result, according to the command line; also measures the time."""
 
     as_json: bool = False
     quiet: bool = False
@@ -65,9 +65,9 @@ class Answer:
         self, values: object, lines: Iterable[str], result: Result | None = None, *, indent: int | None = 1
     ) -> None:
         """
-        Print *values* as JSON, with the seconds and the engine, or else *lines* and the result.
+        Print *values* as JSON, with the seconds and the engine; or else print *lines* and the result.
 
-        Values that have seconds keep theirs, and no engine is named where none was chosen.
+        If the values have seconds, these are kept. The engine is omitted if none was chosen.
         """
         if self.as_json:
             if isinstance(values, dict):
@@ -86,12 +86,12 @@ class Answer:
         return outcome.exit_code
 
     def begin(self, lines: Iterable[str]) -> None:
-        """Print the first *lines* for people, before work that the answer waits for."""
+        """Print the first *lines* of a text, before the result is known."""
         if not (self.as_json or self.quiet):
             self.add(lines)
 
     def add(self, lines: Iterable[str]) -> None:
-        """Print more lines for people: on standard error where standard output is one JSON document."""
+        """Print more lines of text; to standard error if standard output is a JSON document."""
         width = width_of(sys.stderr if self.as_json else sys.stdout)
         for line in lines:
             text = line if self.verbose else _MARKS.sub(r"\1)", line)
@@ -100,7 +100,7 @@ class Answer:
 
 
 def typed(*more: str, besides: str = "", renamed: tuple[str, str] = ("", "")) -> str:
-    """Return the command as it was typed, with more words, without one, and with another value of one, to be pasted."""
+    """Return the command as typed, ready to paste, with words added, an option dropped, or a value replaced."""
     context = click.get_current_context()
     words = [word for word in context.meta.get(TYPED, [context.info_name or ""]) if word != besides]
     old, new = renamed
@@ -109,7 +109,7 @@ def typed(*more: str, besides: str = "", renamed: tuple[str, str] = ("", "")) ->
 
 
 def _coloured(line: str) -> str:
-    """Return a line whose first word is of the vocabulary in its colour; `click.echo` drops it where no terminal is."""
+    """Return a line with its first word coloured if it is a severity; `click.echo` drops colours outside a terminal."""
     word = line.strip().partition(" ")[0]
     return line.replace(word, _WORDS[word].styled(word), 1) if word in _WORDS else line
 

@@ -1,5 +1,5 @@
 """
-The command line: verbs that are loaded when they are called, and the one place where an exception becomes an exit code.
+The command line: loads verbs when they are called, and is the only place that turns exceptions into exit codes.
 
 The command of a verb returns an ExitCode, or nothing for a clean end.
 """
@@ -67,10 +67,10 @@ _OF_MQADMIN = re.compile(r"mqadmin|[a-z]+[A-Z]\w*")  # no word of ours has a cap
 
 
 class _AsTyped(click.HelpFormatter):
-    """Shows examples with the command as this user types it."""
+    """Prints examples with the command's name as this user types it."""
 
     def getvalue(self) -> str:
-        """Return the help's text, its examples in lines that fit into the terminal and can be pasted."""
+        """Return the help text, with examples broken into lines that fit the terminal and can be pasted."""
         text = re.sub(rf"(?m)^( *){CONSOLE_SCRIPT} ", lambda found: f"{found[1]}{program()} ", super().getvalue())
         return "\n".join(piece for line in text.split("\n") for piece in fitted(line, width_of(sys.stdout)))
 
@@ -79,7 +79,7 @@ click.Context.formatter_class = _AsTyped
 
 
 class _Verbs(click.Group):
-    """The group of all verbs; `--help` reads their table, not their modules."""
+    """The group of all verbs; `--help` prints their table without importing their modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the verbs of this installation, in the order of their table."""
@@ -92,7 +92,7 @@ class _Verbs(click.Group):
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load a verb; of a name that no verb has say which one was probably meant."""
+        """Load a verb; for an unknown name, suggest the most similar one."""
         if cmd_name.startswith("-"):
             return None
         if cmd_name not in VERBS:
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 
 def _is_given(switch: str, variable: str, arguments: Sequence[str]) -> bool:
-    """Return whether a switch is before the verb, or in the environment."""
+    """Return whether a switch is set before the verb, or in the environment."""
     before_verb = takewhile(lambda word: word not in VERBS, arguments)
     return switch in before_verb or os.environ.get(variable, "").lower() not in _NOT_SET
 
@@ -188,7 +188,7 @@ def _verb_of(arguments: Sequence[str]) -> str | None:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM (a scheduler's way to stop a run) end a command as Ctrl-C does: in order, with its exit code."""
+    """Let SIGTERM, with which schedulers stop a run, end a command in order, as Ctrl-C does."""
 
     def end(_signal: int, frame: FrameType | None) -> None:
         interrupt = signal.getsignal(signal.SIGINT)  # Spark's own cancels its jobs first
@@ -237,7 +237,7 @@ def _run(arguments: Sequence[str]) -> ExitCode:
 
 
 def _explained(error: click.ClickException, words: list[str]) -> click.ClickException:
-    """Add the words to type to a usage error: of a store given as another verb takes it, or a bare line of mqadmin."""
+    """Add the correct command to a usage error: for a store passed the wrong way, or a bare line of mqadmin."""
     context = getattr(error, "ctx", None)
     stores = [one for one in context.command.params if one.name == "store"] if context is not None else []
     text = ""
@@ -253,13 +253,13 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
 
 
 def run_within(arguments: Sequence[str]) -> ExitCode:
-    """Run one command line inside another command, in its session; what goes wrong is raised."""
+    """Run a command line inside another command, in its session; errors are raised."""
     outcome = rmq_lake.main(list(arguments), prog_name=program(), complete_var=_COMPLETION, standalone_mode=False)
     return ExitCode(outcome or ExitCode.CLEAN)
 
 
 def _leave_for_cluster(spark_options: Sequence[str], own: Sequence[str]) -> None:
-    """Become the spark-submit that starts the driver on the cluster, if the command line asks for it."""
+    """Replace this process by the spark-submit that starts the driver on the cluster, if that is requested."""
     verb = _verb_of(own)
     if value_of("--deploy-mode", spark_options) != "cluster" or verb is None or not VERBS[verb].uses_spark:
         return
@@ -272,7 +272,7 @@ def _leave_for_cluster(spark_options: Sequence[str], own: Sequence[str]) -> None
 
 
 def parsed(words: Sequence[str]) -> click.Context | None:
-    """Return the context of the verb that *words* call, with the places that they name; nothing is run or refused."""
+    """Parse *words*, and return the context of their verb with the places that they name; nothing is run or refused."""
     verb = _verb_of(words)
     group = rmq_lake.make_context(program(), list(words), resilient_parsing=True)
     command = rmq_lake.get_command(group, verb) if verb is not None else None
@@ -283,7 +283,7 @@ def parsed(words: Sequence[str]) -> click.Context | None:
 
 @contextmanager
 def _spark_options(options: Sequence[str]) -> Iterator[None]:
-    """Let a session that this command starts have *options*, and no later one of this process."""
+    """Pass *options* to a session that this command starts, and to no later one of this process."""
     before = os.environ.get(_SPARK_OPTIONS)
     if options:
         os.environ[_SPARK_OPTIONS] = shlex.join(options)

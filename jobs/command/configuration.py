@@ -1,8 +1,8 @@
 """
-The sources of a verb's settings: the command line, over the environment, over `--config FILE`, over defaults.
+The sources of settings: the command line wins over the environment, over `--config FILE`, over defaults.
 
-`RMQ_LAKE_<VERB>_<OPTION>` and the keys of the file are made from the options' own names. A variable or a key that no
-option has is refused: it would otherwise be ignored for years. `--show-config` prints the effective values.
+`RMQ_LAKE_<VERB>_<OPTION>` and the keys of the file are derived from the options' names. Variables and keys that match
+no option are errors, so that a typing error cannot go unnoticed. `--show-config` prints the effective values.
 """
 
 import json
@@ -40,7 +40,7 @@ ONE_SOURCE = "give --store STORE or --lake LAKE, one of them"
 
 
 def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
-    """Make the file's values the defaults of this command."""
+    """Make the values of the file the defaults of this command."""
     del parameter
     if path is None:
         return
@@ -54,7 +54,7 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
             raise _bad_file(f"larger than {_MOST} bytes: not a configuration", ctx)
         values = tomllib.loads(raw.decode())
     except RecursionError as error:
-        raise _bad_file("arrays or tables within each other, too deep", ctx) from error
+        raise _bad_file("arrays or tables are nested too deeply", ctx) from error
     except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise _bad_file(str(error), ctx) from error
     except OSError as error:
@@ -66,13 +66,13 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
     """
     Return the values of a configuration file for the command of *ctx*, by parameter name.
 
-    Keys before the first table hold for every verb that has the option, except for `lake`; a table [VERB] for one, or
-    for all of its commands (those of query) that have the option; a table [query.by-key] for one command. The narrower
-    one wins.
+    Keys before the first table apply to every verb that has the option, except for `lake`. A table [VERB] applies to
+    one verb, or to all commands of query that have the option; a table [query.by-key] applies to one command. The
+    narrower table wins.
     """
     known = {key: parameter for parameter in settings_of(ctx.command) for key in keys_of(parameter)}
     if _OF_A_VERB in values:
-        raise _bad_file(f"{_OF_A_VERB} is for single verbs: put it into their tables, such as [ingest]", ctx)
+        raise _bad_file(f"{_OF_A_VERB} can only be set for single verbs: put it into a table such as [ingest]", ctx)
     found: dict[str, object] = {}
     keys, inner, table, place = {*known, *_SHARED}, set(VERBS), values, ""
     levels = [level for level in (ctx.parent, ctx) if level is not None and level.parent is not None]
@@ -102,7 +102,7 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
 
 
 def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Context) -> object:
-    """Return a value as the command line would have it: a text, which the type of the option reads, or a switch."""
+    """Return a value as the command line would pass it: a text for the option's type, or a boolean for a switch."""
     if isinstance(parameter, click.Option) and parameter.is_flag:
         if not isinstance(value, bool):
             raise _bad_file(f"{key} is true or false, not {_shown(value)}", ctx)
@@ -129,12 +129,12 @@ def _verbs(ctx: click.Context) -> list[str]:
 
 
 def key_of(parameter: click.Parameter) -> str:
-    """Return the name a user knows: `--hash-slots` is the key hash-slots, the argument STORE is store."""
+    """Return the name of a parameter for users: hash-slots for `--hash-slots`, store for the argument STORE."""
     return max(parameter.opts, key=len).lstrip("-")
 
 
 def keys_of(parameter: click.Parameter) -> list[str]:
-    """Return each name that a file may give to a parameter, as many as it has long ones: `--since`, `--begin`."""
+    """Return every key that a file may use for a parameter, one for each of its long names: `--since`, `--begin`."""
     return [name.removeprefix("--") for name in parameter.opts if not name.startswith("-") or name.startswith("--")]
 
 
@@ -226,14 +226,14 @@ def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:
 
 
 def settings_of(command: click.Command) -> list[click.Parameter]:
-    """Return the parameters that a configuration file may set: all but hidden ones, and those about the file itself."""
+    """Return the parameters that a configuration file may set: all except hidden ones and those about the file."""
     shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
     return [parameter for parameter in shown if parameter.name not in {"config", "show_config", "help"}]
 
 
 def name_variables(command: click.Command, *names: str) -> None:
     """
-    Let every option and argument of a verb read its variable; refuse variables of the verb that nothing reads.
+    Bind each option and argument of a verb to its variable; refuse unknown variables of the verb.
 
     Variables that Kubernetes injects for a service are ignored, also where an option has the same name
     (`…_PORT=tcp://10.0.0.1:80`).
@@ -251,7 +251,7 @@ def name_variables(command: click.Command, *names: str) -> None:
 
 
 def _is_of_service(variable: str) -> bool:
-    """Return whether Kubernetes, not the user, has set a variable."""
+    """Return whether Kubernetes, not the user, set a variable."""
     return _OF_SERVICE.search(variable) is not None or (
         variable.endswith("_PORT") and os.environ.get(variable, "").startswith(("tcp://", "udp://", "sctp://"))
     )
@@ -262,12 +262,12 @@ def _read(parameter: click.Parameter) -> Sequence[str]:
 
 
 def variable_of(*words: str) -> str:
-    """Return the name of the environment variable for a key, after the words of its command."""
+    """Return the name of the environment variable of a key, which contains the names of the command."""
     return "_".join(("RMQ_LAKE", *words)).upper().replace("-", "_")
 
 
 def leaves(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield each command that can be called below *command*, after its names."""
+    """Yield each command below *command* that can be run, with its names."""
     if isinstance(command, click.Group):
         for name, verb in command.commands.items():
             yield from leaves(verb, (*names, name))
@@ -276,7 +276,7 @@ def leaves(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tup
 
 
 def _effective(ctx: click.Context, *, as_json: bool) -> str:
-    """Return every setting of a command and its source: as a file for `--config`, or as JSON."""
+    """Return every setting of a command with its source, in the format of a `--config` file or as JSON."""
     settings = {
         key_of(parameter): (_plain(ctx.params.get(str(parameter.name))), _origin(parameter, ctx))
         for parameter in settings_of(ctx.command)

@@ -1,4 +1,4 @@
-"""The option `--engine` of verbs that run jobs, and the workers that come of it."""
+"""The option `--engine` of verbs that run jobs, and the workers of the chosen engine."""
 
 import os
 import shlex
@@ -39,9 +39,10 @@ engine_option = option(
 
 class StoreRun:
     """
-    A command that reads a store: the broker's configuration, how to read next to a broker, and the workers.
+    A command that reads a store: the broker's configuration, the read settings, and the workers.
 
-    If these are Spark's, its session begins to start, and `workers` waits for it: import meanwhile what the run needs.
+    If the engine is Spark, its session starts in the background, and `workers` waits for it: import other modules in
+    the meantime.
     """
 
     def __init__(self, place: StorePlace, engine: str, max_rate: int | None, *, warm: str) -> None:
@@ -57,7 +58,7 @@ class StoreRun:
         return self._ready()
 
     def lake(self, location: str) -> "Lake":
-        """Return a lake, with the settings of file systems that the workers have."""
+        """Return a lake with the workers' file system settings."""
         from jobs.lake.lake import Lake
 
         return Lake(normalise(location), self.workers.options)
@@ -67,10 +68,10 @@ def start_workers(
     asked: str, *places: str, size: Callable[[], int | None] | None = None, half: bool = False, warm: str
 ) -> "Callable[[], Workers]":
     """
-    Choose the engine for the bytes at *places*, which *size* counts, and return a function that returns its workers.
+    Choose the engine by the size of *places* (as *size* counts it); return a function that returns its workers.
 
-    If it is Spark, its session begins to start, and the function waits for it: import meanwhile what the run needs.
-    *half* and *warm* are those of `begin_session`.
+    If the engine is Spark, its session starts in the background, and the function waits for it: import other modules in
+    the meantime. *half* and *warm* are those of `begin_session`.
     """
     context = click.get_current_context()
     context.meta.setdefault(PLACES, []).extend(places)
@@ -89,13 +90,13 @@ def start_workers(
 
 
 def uses_s3(context: click.Context) -> bool:
-    """Return whether this command, or one of Spark's settings, names a location on S3."""
+    """Return whether this command, or a Spark setting, names a location on S3."""
     settings = all_settings(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))).values()
     return any(scheme_of(place) in S3_SCHEMES for place in (*context.meta.get(PLACES, ()), *settings))
 
 
 def workers_of(engine: Engine, *, half: bool = False) -> "Workers":
-    """Return the workers of an engine; those of Spark wait for the session, or start it."""
+    """Return the workers of an engine; for Spark, start the session or wait for it."""
     context = click.get_current_context()
     if engine is Engine.HERE:
         from jobs.store.workers import InProcessWorkers
@@ -109,7 +110,7 @@ def workers_of(engine: Engine, *, half: bool = False) -> "Workers":
 
 
 def chosen() -> Choice | None:
-    """Return the choice of this command; None where it runs no jobs, or has not chosen yet."""
+    """Return the engine that this command has chosen; None if it has not chosen one."""
     choice: Choice | None = click.get_current_context().meta.get(_CHOICE)
     return choice
 
@@ -127,7 +128,7 @@ def stored_bytes(*places: str) -> int:
 
 
 def _sizes(root: str) -> Iterator[int]:
-    """Yield the bytes that each file below *root* has on disk: a broker makes files before it fills them."""
+    """Yield the bytes that each file below *root* occupies on disk: brokers create files before they fill them."""
     pending, seen = [root], set[tuple[int, int]]()
     while pending:
         with suppress(OSError), os.scandir(pending.pop()) as entries:  # no access, or no directory: the verb reports it

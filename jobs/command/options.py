@@ -58,7 +58,7 @@ def option(
     names: str = "",
     **more: Any,  # noqa: ANN401 - those of click
 ) -> Any:  # noqa: ANN401 - the default of a parameter of any type
-    """Return an option with its help; *names* as in `-t --topic`, else it is named after the parameter."""
+    """Return an option with its help; *names* are like `-t --topic`, by default derived from the parameter's name."""
     return _Declared(click.Option, names, {"metavar": metavar, "help": text, "type": kind, **more})
 
 
@@ -78,7 +78,7 @@ def bundle(make: Callable[..., Any], **parts: Any) -> Any:  # noqa: ANN401 - as 
 
 
 def examples(*lines: str, exit_codes: str = "") -> str:
-    """Return the epilog of a verb: command lines, and exit codes where it has its own."""
+    """Return the epilog of a verb: example command lines, and its own exit codes if it has any."""
     text = "\n".join(["\b", "Examples:", *(f"  rmq-lake {line}" for line in lines)])
     return f"{text}\n\n\b\nExit codes: {exit_codes}\n" if exit_codes else text
 
@@ -109,14 +109,14 @@ def values_of(parts: Mapping[str, Any], parsed: Mapping[str, Any]) -> dict[str, 
 
 
 class ParsedType(click.ParamType[_Value]):
-    """A value that a function makes of text; its ValueError says in words why a text is none."""
+    """A value that a function parses from text; the function raises ValueError with the reason for invalid text."""
 
     def __init__(self, name: str, parse: Callable[[str], _Value]) -> None:
         self.name = name
         self._parse = parse
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> _Value:
-        """Return the value; a converted value is parsed from its own text."""
+        """Parse the value; an already parsed value is parsed again from its own text."""
         try:
             return self._parse(str(value))
         except ValueError as error:
@@ -128,11 +128,11 @@ def given_time(text: str) -> GivenTime:
     try:
         return GivenTime(text)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text[:60]!r} is no time (examples: {EXAMPLES})") from error
+        raise ValueError(f"{text[:60]!r} is not a valid time (examples: {EXAMPLES})") from error
 
 
 def log_place(text: str) -> int | GivenTime:
-    """Parse a place in the log: a physical offset, which plain digits are, or the time of the first record there."""
+    """Parse a place in the log: a physical offset (plain digits), or the time of its first record."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         return int(text)
@@ -147,21 +147,21 @@ def log_place(text: str) -> int | GivenTime:
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of `5s`, `2h`; plain digits are seconds."""
+    """Parse a duration like `5s` or `2h` into seconds; plain digits are seconds."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text.strip()!r} is no duration (examples: 500ms, 5s, 2h)")
+        raise ValueError(f"{text.strip()!r} is not a valid duration (examples: 500ms, 5s, 2h)")
     return float(found[1]) * UNIT_SECONDS[found[2] or "s"]
 
 
 def milliseconds_of(text: str) -> int:
-    """Return the milliseconds of `5s`, `2h`; plain digits are milliseconds."""
+    """Parse a duration like `5s` or `2h` into milliseconds; plain digits are milliseconds."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() else round(seconds_of(text) * 1000)
 
 
 def seconds_until(text: str) -> float:
-    """Return the seconds from now to a moment that is given as `+2h`, or as a time."""
+    """Return the seconds from now until a moment, given as `+2h` or as a time."""
     text = text.strip()
     if text.startswith("+"):
         return seconds_of(text[1:])
@@ -170,11 +170,11 @@ def seconds_until(text: str) -> float:
     try:
         return parse_time(text) / 1000 - time.time()
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text!r} is no time (examples: +2h, '2026-11-20 07:42')") from error
+        raise ValueError(f"{text!r} is not a valid time (examples: +2h, '2026-11-20 07:42')") from error
 
 
 def refuse_reversed(since: GivenTime | None, until: GivenTime | None, zone: "tzinfo | None" = None) -> None:
-    """Refuse a window that ends before it begins: nothing can be in it."""
+    """Refuse a time window that ends before it begins."""
     if since is not None and until is not None and since.milliseconds(zone) > until.milliseconds(zone):
         reason = f"--until {until} is before --since {since}: the window ends before it begins"
         raise click.UsageError(reason)
@@ -202,7 +202,7 @@ def _release(text: str) -> "Release":
 
 
 def _releases(text: str) -> object:
-    """Judge a release, or several that wrote a store one after another; one that never was is refused."""
+    """Parse one release, or several that wrote a store one after another; refuse releases that do not exist."""
     from jobs.store.release import given_rules
 
     return given_rules(text)
@@ -239,18 +239,18 @@ index_num_option = option("N", "maxIndexNum of the index files.", click.IntRange
 
 
 def since_option(names: str = "") -> Any:  # noqa: ANN401 - as above
-    """Return the option of the earliest time."""
+    """Return the option for the earliest time."""
     text = "Only messages stored at or after TIME: milliseconds, ISO 8601, or `2h` (ago)."
     return option("TIME", text, TIME, names=names)
 
 
 def until_option(names: str = "") -> Any:  # noqa: ANN401 - as above
-    """Return the option of the latest time."""
+    """Return the option for the latest time."""
     return option("TIME", "Only messages stored at or before TIME, in the same formats.", TIME, names=names)
 
 
 def limit_option(what: str) -> Any:  # noqa: ANN401 - as above
-    """Return the option that says how many lines of *what* are printed."""
+    """Return the option for the maximum number of *what* to print."""
     return option("N", f"How many {what}; --json prints all.", NOT_NEGATIVE, default=20, show_default=True)
 
 
@@ -258,7 +258,7 @@ store_argument = argument("STORE", STORE)
 
 
 class StorePlace(NamedTuple):
-    """The places of a store and of its log, as given on the command line."""
+    """The location of a store and of its log, as given on the command line."""
 
     store: str
     commitlog: tuple[str, ...] | None
@@ -269,7 +269,7 @@ class StorePlace(NamedTuple):
         return read_broker_conf(self.broker_conf)
 
     def log_directories(self, conf: BrokerConf) -> tuple[str, ...]:
-        """Return the log's directories; none where it lies below the store's root."""
+        """Return the log's directories; empty if the log is below the store's root."""
         return tuple(log_directories(self.commitlog, conf))
 
 
@@ -277,7 +277,7 @@ store_options = bundle(StorePlace, store=store_argument, commitlog=commitlog_opt
 
 
 class StoreForm(NamedTuple):
-    """Which sizes and which release's rules a store's files follow, and how fast to read them, as a user says."""
+    """User settings on the sizes and the release of a store's files, and on how fast to read them."""
 
     hash_slots: int | None
     index_num: int | None
@@ -287,7 +287,7 @@ class StoreForm(NamedTuple):
     max_rate: int | None = None
 
     def wanted(self, conf: BrokerConf) -> "Wanted":
-        """Return the settings that the user gave; an option counts more than the broker's configuration."""
+        """Return the settings that the user gave; options override the broker's configuration."""
         from jobs.products.index.settings import Wanted
 
         size = self.consume_queue_size or conf.consume_queue_size
@@ -296,7 +296,7 @@ class StoreForm(NamedTuple):
 
 
 def given_words(place: StorePlace, form: StoreForm) -> tuple[str, ...]:
-    """Return the options that say where the store's log is and what its files are like, to be typed again."""
+    """Return the options about the store's log and files as words, to be repeated in another command."""
     commitlog = None if place.commitlog is None else ",".join(place.commitlog)
     values = {**place._asdict(), **form._asdict(), "commitlog": commitlog, "store": None, "max_rate": None}
     given = ((name.replace("_", "-"), value) for name, value in values.items() if value is not None)

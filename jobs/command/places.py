@@ -1,9 +1,9 @@
 """
 Types of options that name a place to read or to write.
 
-Nothing is written into a store, by no option, through no link: every option that names a place to write has one of
-`OUTPUT_TYPES`, which refuse a place in any store. A store is known as the one that this command reads,
-and by its log: a directory with the segments of a CommitLog, or with a `commitlog` that has them.
+No option can write into a store, not even through a link: every option that names a place to write has one of
+`OUTPUT_TYPES`, which refuse places inside any store. A directory is recognised as a store if this command reads it as
+one, or by its log: segments of a CommitLog, or a directory `commitlog` with segments.
 """
 
 import os
@@ -30,7 +30,7 @@ _MOST_LOOKED_AT = 10_000  # files: a directory with more is the verb's to judge
 
 
 def _guard(value: str, param: click.Parameter | None, ctx: click.Context | None, *, makes_store: bool = False) -> None:
-    """Refuse a place to write that is in a store; a verb that *makes_store* may have left a part of one there."""
+    """Refuse an output place inside a store; a verb that *makes_store* may have left a part of its own store there."""
     store = store_around(value)
     if store is not None and not (makes_store and is_within(store, value)):
         raise _refused(value, param, ctx, store)
@@ -40,7 +40,7 @@ def _guard(value: str, param: click.Parameter | None, ctx: click.Context | None,
 
 
 def _compare_places(ctx: click.Context) -> None:
-    """Refuse what this command would write into a store that it reads, whichever of the two is named first."""
+    """Refuse an output place inside a store that this command reads, in whichever order the two are parsed."""
     for value, param in ctx.meta.get(_OUTPUTS, ()):
         for store in ctx.meta.get(_STORES, ()):
             if is_within(value, store):
@@ -57,7 +57,7 @@ def _refused(value: str, param: click.Parameter | None, ctx: click.Context | Non
 
 
 def is_within(place: str, root: str) -> bool:
-    """Return whether *place* is *root* or in it, links followed."""
+    """Return whether *place* is *root* or inside it, following links."""
     inner, outer = _real(place), _real(root)
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
@@ -70,7 +70,7 @@ def _real(location: str) -> str:
 
 
 def store_around(place: str) -> str | None:
-    """Return the store of this machine that *place* is in, links followed; None when it is in none."""
+    """Return the local store that contains *place*, following links; None if there is none."""
     if not is_local(place):
         return None
     real = Path(os.path.realpath(local_path(place)))
@@ -98,7 +98,7 @@ _Lacks = Callable[[Path], str | None]
 
 
 def check_places(ctx: click.Context) -> None:
-    """Refuse stores and lakes of this machine that are not there, before anything starts or is written."""
+    """Refuse missing local stores and lakes before anything starts or is written."""
     is_log_elsewhere = bool(ctx.params.get("commitlog") or ctx.params.get("broker_conf"))  # then STORE may be empty
     for location, lacks, param in ctx.meta.pop(_EXPECTED, []):
         path = Path(local_path(location))
@@ -106,7 +106,7 @@ def check_places(ctx: click.Context) -> None:
             os.scandir(path).close()
             problem = None if is_log_elsewhere and lacks is _lacks_store else lacks(path)
         except NotADirectoryError:
-            shown = f"is a file, and a store a directory; this prints it:\n{program()} dump {quote(location)}"
+            shown = f"is a file, but a store is a directory. To print the file:\n{program()} dump {quote(location)}"
             problem = "is a file; a lake is a directory of tables" if lacks is _lacks_tables else shown
         except PermissionError:
             continue  # not a wrong argument: the verb says that it has no access, with exit code 1
@@ -117,12 +117,12 @@ def check_places(ctx: click.Context) -> None:
 
 
 def forget_place(option: str, ctx: click.Context) -> None:
-    """Expect nothing of the place that an option names: another option counts in place of it."""
+    """Drop the demands on the place that an option names, because another option replaces it."""
     ctx.meta[_EXPECTED] = [one for one in ctx.meta.get(_EXPECTED, ()) if one[2] is None or one[2].name != option]
 
 
 def _lacks_store(root: Path) -> str | None:
-    """Return the problem if none of the first files below *root* is one that a broker writes."""
+    """Return a problem if none of the first files below *root* has a name that a broker would give it."""
     pending, looked_at = [root], 0
     while pending and looked_at < _MOST_LOOKED_AT:
         for path in pending.pop().iterdir():
@@ -143,7 +143,7 @@ def _lacks_store(root: Path) -> str | None:
 
 
 def _lacks_tables(root: Path) -> str | None:
-    """Return the problem if no directory below *root* is a Delta table."""
+    """Return a problem if no directory below *root* is a Delta table."""
     if any((path / "_delta_log").is_dir() for path in root.iterdir()):
         return None
     if _has_segments(root / COMMITLOG_FOLDER):
@@ -159,23 +159,23 @@ def _lacks_both(root: Path) -> str | None:
 
 
 class LocationType(click.ParamType[str]):
-    """A path or a URI to read; one that no part of the program can reach is refused before anything starts."""
+    """A path or URI to read; an unsupported one is refused before anything starts."""
 
     name = "location"
 
     def __init__(self, lacks: _Lacks | None = None, *, is_guarded: bool = False, to_write: bool = False) -> None:
         """
-        Set the demands on the place.
+        Set the requirements for the place.
 
-        *lacks* returns the problem of a directory that must exist; None: it need not exist. *is_guarded*: a store,
-        or a lake that a store is made from, into which nothing is written. *to_write*: it can also be written to.
+        *lacks* returns the problem of a directory that must exist; None: it need not exist. *is_guarded*: a store, or a
+        lake that a store is restored from, into which nothing is written. *to_write*: the place is also written to.
         """
         self._lacks = lacks
         self.is_guarded = is_guarded
         self._to_write = to_write
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return it as it is."""
+        """Check the location, and return it unchanged."""
         text = _text(self, value, param, ctx)
         reason = refusal(text, to_write=self._to_write)
         if reason is not None:
@@ -191,11 +191,11 @@ class LocationType(click.ParamType[str]):
 
 
 def _kind_of(location: str) -> str | None:
-    """Return the kind of a place of this machine, in words; None if nothing is there."""
+    """Describe a local path in words (for example "a file"); None if it does not exist."""
     with suppress(OSError, ValueError):  # a text that can be no name: the verb says so
         path = Path(local_path(location)) if is_local(location) else None
         if path is not None and path.exists():
-            return "a directory" if path.is_dir() else "a file" if path.is_file() else "no regular file"
+            return "a directory" if path.is_dir() else "a file" if path.is_file() else "not a regular file"
     return None
 
 
@@ -204,10 +204,10 @@ def _is_lake(param: click.Parameter | None) -> bool:
 
 
 class OutputLocationType(LocationType):
-    """A path or a URI to write: files that are there are ours."""
+    """A path or URI to write; existing files there are from earlier runs of ours."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return it as it is."""
+        """Check the location, and return it unchanged."""
         location = super().convert(value, param, ctx)
         path = Path(local_path(location)) if is_local(location) else None
         links = [] if path is None else [str(path / name) for name in _names(path) if (path / name).is_symlink()]
@@ -220,7 +220,7 @@ class OutputLocationType(LocationType):
 
 
 class OutputPathType(click.Path):
-    """A path of this machine to write: a directory, or a file, which is replaced, so that no device may be."""
+    """A local path to write: a directory, or a file that is replaced (so it must not be a device)."""
 
     def __init__(self, *, is_file: bool = False, makes_store: bool = False) -> None:
         super().__init__(file_okay=is_file, dir_okay=not is_file, path_type=Path)
@@ -229,7 +229,7 @@ class OutputPathType(click.Path):
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """Return the path; a URI would be taken for one."""
+        """Check and return the path; a URI is refused."""
         text = _text(self, value, param, ctx)
         wanted = "a directory" if self.dir_okay else "a file"
         if not is_local(text):
@@ -242,12 +242,12 @@ class OutputPathType(click.Path):
 
 
 class PathListType(click.ParamType[tuple[str, ...]]):
-    """Parts of a store: paths or URIs, separated by commas as in a broker's own configuration."""
+    """Paths or URIs of parts of a store, separated by commas, as in a broker's configuration."""
 
     name = "path[,path]"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Return the paths in the order given."""
+        """Return the paths in the given order."""
         given = value if isinstance(value, tuple | list) else str(value).split(",")
         paths = tuple(str(path).strip() for path in given)
         if not all(paths):
@@ -257,15 +257,15 @@ class PathListType(click.ParamType[tuple[str, ...]]):
 
 def _text(type_: click.ParamType[Any], value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
     if not isinstance(value, str | os.PathLike):
-        type_.fail(f"{value!r} is no path", param, ctx)
+        type_.fail(f"{value!r} is not a valid path", param, ctx)
     text = os.fspath(value)
     if not text or "\0" in text:
-        type_.fail(f"{value!r} is no path", param, ctx)
+        type_.fail(f"{value!r} is not a valid path", param, ctx)
     return text
 
 
 def refuse_used(out: str, param_hint: str = "--out") -> None:
-    """Refuse a directory that holds anything but what a killed run of ours left: such names begin with a dot."""
+    """Refuse a directory that is not empty, except for leftovers of a killed run, whose names begin with a dot."""
     if is_local(out):
         names = list(_names(Path(local_path(out))))
     else:

@@ -1,1 +1,1 @@
-"""Text for a person at a terminal: exit codes, log lines, progress, and the list of verbs."""
+"""Terminal output: exit codes, log lines, progress, and formatting."""

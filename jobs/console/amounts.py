@@ -1,4 +1,4 @@
-"""Sizes, durations, rates and moments as people read and write them: `1.5 GiB`, `2026-11-20 07:42`, `2h` ago."""
+"""Formats and parses sizes, durations, rates and times: `1.5 GiB`, `2026-11-20 07:42`, `2h` ago."""
 
 import re
 import time
@@ -21,7 +21,7 @@ _ROUND_MS = (
 
 
 def size_text(size: float) -> str:
-    """Return bytes in the largest unit that they fill: `512 bytes`, `38.5 KiB`, `1.5 GiB`."""
+    """Format bytes in the largest suitable unit: `512 bytes`, `38.5 KiB`, `1.5 GiB`."""
     if size < _STEP:
         return counted(round(size), "byte")
     power = min((int(size).bit_length() - 1) // 10, len(_UNITS))
@@ -29,12 +29,12 @@ def size_text(size: float) -> str:
 
 
 def rate_text(size: float, seconds: float) -> str:
-    """Return bytes a second."""
-    return f"{size_text(size / seconds)}/s" if seconds > 0 else "at once"
+    """Format a rate in bytes per second."""
+    return f"{size_text(size / seconds)}/s" if seconds > 0 else "instantly"
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration: `0.25 s`, `12.3 s`, `2 min 5 s`, `1 h 12 min`."""
+    """Format a duration: `0.25 s`, `12.3 s`, `2 min 5 s`, `1 h 12 min`."""
     if seconds < _MINUTE:
         return f"{seconds:.{2 if seconds < _FEW else 1}f} s"
     whole = round(seconds)
@@ -49,13 +49,13 @@ def round_duration(least: float) -> int:
 
 
 def duration_name(milliseconds: int) -> str:
-    """Return a round duration with its unit."""
+    """Format a round duration with its unit."""
     size, unit = next((size, unit) for size, unit in _NAMES_MS if milliseconds % size == 0)
     return f"{milliseconds // size:,} {unit}"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 file`, `1,200 files`, `2 entries`."""
+    """Format a number with its noun: `1 file`, `1,200 files`, `2 entries`."""
     if number == 1:
         return f"1 {noun}"
     is_ies = noun.endswith("y") and noun[-2] not in "aeiou"
@@ -71,9 +71,9 @@ EXAMPLES = "1763624520000, '2026-11-20 07:42', 2026-11-20T07:42:00+08:00, 2h"
 
 def parse_time(text: str, now_ms: int | None = None, zone: tzinfo | None = None) -> int:
     """
-    Return milliseconds since 1970; `ValueError` or `OverflowError` for text that is not a moment.
+    Return milliseconds since 1970; raise `ValueError` or `OverflowError` if the text is not a valid time.
 
-    What says no zone is in *zone*, by default in this machine's.
+    A text without a time zone is in *zone*, by default that of this machine.
     """
     ago = _AGO.fullmatch(text.strip())
     if ago is not None:
@@ -86,7 +86,7 @@ def parse_time(text: str, now_ms: int | None = None, zone: tzinfo | None = None)
 
 
 def time_text(timestamp: int) -> str:
-    """Return a moment as it is shown to people, with its zone; milliseconds if the calendar does not have it."""
+    """Format a time with its zone; milliseconds if it is outside the calendar's range."""
     try:
         return datetime.fromtimestamp(timestamp / _MS, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
     except (OverflowError, ValueError, OSError):  # out of the calendar's range; no I/O happens here
@@ -94,12 +94,12 @@ def time_text(timestamp: int) -> str:
 
 
 class GivenTime:
-    """A moment as a user has written it. Plain digits are milliseconds, any 64-bit number of them."""
+    """A time as the user wrote it. Plain digits are milliseconds, and may be any 64-bit number."""
 
     __slots__ = ("text",)
 
     def __init__(self, text: str) -> None:
-        """Take the text; `ValueError` or `OverflowError` where it is not a moment."""
+        """Parse the text; raise `ValueError` or `OverflowError` if it is not a valid time."""
         self.text = text.strip()
         self.milliseconds()
 
@@ -108,17 +108,17 @@ class GivenTime:
 
     @property
     def says_zone(self) -> bool:
-        """Whether the text alone says which moment it is."""
+        """Whether the text states its time zone, or needs none."""
         if _DIGITS.fullmatch(self.text) or _AGO.fullmatch(self.text):
             return True
         return datetime.fromisoformat(self.text).tzinfo is not None
 
     def milliseconds(self, zone: tzinfo | None = None) -> int:
-        """Return milliseconds since 1970; *zone* is that of a text that says none, by default this machine's."""
+        """Return milliseconds since 1970; *zone* applies to a text without one (default: this machine's)."""
         return int(self.text) if _DIGITS.fullmatch(self.text) else parse_time(self.text, zone=zone)
 
     def interpretation(self, zone: tzinfo | None = None) -> str | None:
-        """Return a sentence on the zone that was taken; None where the text says it."""
+        """Return a sentence on the time zone that was assumed; None if the text states it."""
         if self.says_zone:
             return None
         name = str(zone) if zone is not None else f"this machine's zone ({datetime.now(UTC).astimezone().tzname()})"

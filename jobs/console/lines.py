@@ -1,5 +1,5 @@
 """
-Lines for a terminal: safe to print, and broken between words only, a command so that it can still be pasted.
+Lines for a terminal: made printable, and wrapped between words; wrapped commands can still be pasted.
 
 A number stays with its unit, and the words of a column stay together if they fit into one line. Text from a store is
 made printable: the sender of a message chose its topic, keys, tags and body.
@@ -29,7 +29,7 @@ NOT_DONE = "PLAN (nothing has been changed yet)"
 
 
 def headed(heading: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield a heading and the lines below it; of many with the same label the first ones, and how many more."""
+    """Yield a heading and the lines below it; of many lines with the same label, only the first ones and a count."""
     yield f"  {heading}"
     for label, alike in groupby(lines, _label):
         found = list(alike)
@@ -44,12 +44,12 @@ def _label(line: str) -> str:
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Return how many columns lines may have there; None if it is not a terminal, and lines stay whole."""
+    """Return the maximum line width of a stream; None if it is not a terminal, and lines are not wrapped."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def fitted(line: str, width: int | None) -> Iterator[str]:
-    """Yield *line* in pieces of at most *width* columns; a word that is longer is left to the terminal."""
+    """Yield *line* in pieces of at most *width* columns; longer words are not broken."""
     plain = click.unstyle(line)
     if width is None or len(plain) <= width or width < _NARROWEST:
         yield line
@@ -88,14 +88,14 @@ def _broken(line: str, width: int, indent: str) -> Iterator[str]:
 
 
 def _cell(pairs: Sequence[tuple[str, str]]) -> str:
-    """Return the first word; after a wide gap all words of its column."""
+    """Return the first word, or all words of its column if it follows a wide gap."""
     (gap, word), *others = pairs
     same = takewhile(lambda pair: len(pair[0]) == 1, others if len(gap) > 1 else ())
     return "".join([word, *chain.from_iterable(same)])
 
 
 def _command(indent: str, command: str, *, width: int) -> Iterator[str]:
-    """Yield a command with a backslash at the end of each line but the last, as a shell reads it."""
+    """Yield a command in several lines, with a backslash at the end of each but the last."""
     words = re.findall(r"(?:'[^']*'|\"[^\"]*\"|\S)+", command)
     started = f"{indent}{words[0]}"
     for word in words[1:]:
@@ -111,18 +111,18 @@ _STYLE = re.compile(r"(\x1b\[[\d;]*m)")
 
 
 def printable(text: str) -> str:
-    """Return *text* in one line that does nothing to a terminal: characters that are not printable are escaped."""
+    """Return *text* as one line that is safe for a terminal: non-printable characters are escaped."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def printable_with_colours(line: str) -> str:
-    """Return a line as `printable` has it, but for the colours of words that `click.style` has coloured."""
+    """Return *text* like `printable`, but keep the colours that `click.style` added."""
     pieces = _STYLE.split(line)
     return "".join(piece if number % 2 else printable(piece) for number, piece in enumerate(pieces))
 
 
 def printable_lines(text: str) -> str:
-    """Return *text* with its lines as they are, and nothing else in it that is not printable."""
+    """Return *text* like `printable`, but keep its line breaks."""
     return "\n".join(printable(line) for line in text.split("\n"))

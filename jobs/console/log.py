@@ -1,8 +1,8 @@
 """
-Lines on standard error, next to a command's data, on request each a JSON object; and secrets masked in all output.
+Messages on standard error, optionally as JSON objects; and masking of secrets in all output.
 
-`in_json` puts a stream in the place of standard error that makes an object of every line, from any writer: ours,
-libraries', the JVM's. What has more to tell than its text (`say` with fields) keeps it.
+`in_json` replaces standard error by a stream that turns every line into an object, from any writer: this program, a
+library or the JVM. Lines with additional fields are written by `say`.
 """
 
 import json
@@ -28,18 +28,18 @@ _known: set[str] = set()
 
 
 def is_secret(setting: str) -> bool:
-    """Return whether a setting is named like a secret."""
+    """Return whether a setting's name indicates a secret."""
     return re.search(f"(?i){_NAME}", setting) is not None
 
 
 def remember(value: str | None) -> None:
-    """Mask *value* from now on, wherever it is printed."""
+    """Mask *value* in all later output."""
     if value is not None and len(value) >= _SHORTEST:
         _known.add(value)
 
 
 def masked(text: str) -> str:
-    """Return *text*, plain or JSON, with stars for remembered values and for passwords in URIs."""
+    """Return *text*, plain or JSON, with remembered values and passwords in URIs replaced by stars."""
     for value in _known:
         text = text.replace(value, _HIDDEN)
     return _IN_URI.sub(rf"\g<1>{_HIDDEN}@", text)
@@ -47,15 +47,15 @@ def masked(text: str) -> str:
 
 def masked_output(text: str) -> str:
     """
-    Return output of another program, such as a JVM, with stars also for what looks like the value of a secret setting.
+    Return another program's output (such as a JVM's), with possible values of secret settings masked as well.
 
-    Text of our own never passes here: `/data/token=7/store` is a path, which a user pastes.
+    Our own messages are not passed here: a user must be able to paste a path like `/data/token=7/store`.
     """
     return _SETTING.sub(rf"\g<1>{_HIDDEN}", masked(text))
 
 
 def masked_settings(words: list[str]) -> list[str]:
-    """Return Spark's options with stars for the values of secret settings (`--conf`, `fs.s3a.secret.key=…`)."""
+    """Return Spark options with the values of secret settings masked (`--conf`, `fs.s3a.secret.key=…`)."""
     pairs = [word.partition("=") for word in words]
     return [
         f"{name}={_HIDDEN}" if equals and is_secret(name) else word
@@ -67,7 +67,7 @@ Field = str | int | float | None
 
 
 class JsonLines(TextIOBase):
-    """A text stream; every line that is written to it becomes a JSON object on another stream."""
+    """A text stream that writes every line as a JSON object to another stream."""
 
     def __init__(self, stream: TextIO, verb: str | None) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class JsonLines(TextIOBase):
         self._begun = ""
 
     def write(self, text: str) -> int:
-        """Pass on the lines that are whole now."""
+        """Write the lines that are complete."""
         *whole, self._begun = (self._begun + text).split("\n")
         for line in whole:
             if line.strip():
@@ -90,7 +90,7 @@ class JsonLines(TextIOBase):
         self._stream.flush()
 
     def flush(self) -> None:
-        """Pass nothing on: a line that is begun waits for its end."""
+        """Do nothing: an incomplete line waits for its end."""
         self._stream.flush()
 
 
@@ -108,7 +108,7 @@ def say(message: str, level: str = "info", **fields: Field) -> None:
 
 @contextmanager
 def in_json(verb: str | None) -> Iterator[None]:
-    """Make every line on standard error a JSON object while the block runs."""
+    """Write every line on standard error as a JSON object while the block runs."""
     plain = sys.stderr
     sys.stderr = JsonLines(plain, verb)
     try:

@@ -1,7 +1,7 @@
 """
-This process: the command as typed, its standard streams, its end, and modules that it does not import.
+This process: the command as typed, its standard streams, its exit, and the import of pandas, which it prevents.
 
-pandas is hidden: Arrow imports it to ask whether a list is a pandas object, which takes as long as a query.
+Arrow imports pandas to check whether a list is a pandas object; that import takes as long as a query.
 """
 
 import os
@@ -23,12 +23,12 @@ _left: list[str] = []
 
 
 def note_resumption(sentence: str) -> None:
-    """From now on, end an interruption with *sentence*, unless it is empty, in place of the verb's general one."""
+    """Set the *sentence* that an interrupted command ends with; empty: the verb's general one."""
     _left[:] = [sentence]
 
 
 def exit_process(code: int) -> None:
-    """End the process, immediately if a thread was left behind: the interpreter would abort on it."""
+    """Exit; immediately if a thread is still running, because the interpreter would abort."""
     if any(thread.name.startswith(LEFT_BEHIND) for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -37,15 +37,15 @@ def exit_process(code: int) -> None:
 
 
 def resumption() -> str | None:
-    """Return the sentence on how to continue that was noted last."""
+    """Return the last sentence passed to `note_resumption`."""
     return _left[-1] if _left else None
 
 
 class _DiscardingPipe(FileIO):
-    """A standard stream that discards its output from the moment the reader has closed the pipe (`verify … | head`)."""
+    """A standard stream that discards output once the reader has closed the pipe (`verify … | head`)."""
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        """Write *data*; the command goes on without a reader, because its exit code is the verdict."""
+        """Write *data*; without a reader the command continues, because its exit code is the verdict."""
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -56,7 +56,7 @@ class _DiscardingPipe(FileIO):
 
 
 def prepare_standard_streams() -> None:
-    """Open the standard streams that are closed, and let a closed pipe end the output, not the command."""
+    """Open standard streams that are closed; if a pipe is closed later, only the output stops."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -78,17 +78,17 @@ def _discarding(descriptor: int, stream: TextIO | None) -> TextIO:
 
 # None in `sys.modules` would be shorter: Python's own import refuses it, Cython's, which Arrow uses, returns the None.
 class _NoPandas:
-    """Reports that pandas is not installed, to every import in this process: we use none of it."""
+    """An import finder that reports pandas as not installed: this program does not use it."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """Raise for pandas; know nothing of any other module."""
+        """Raise for pandas, and return None for other modules."""
         del path, target
         if fullname == "pandas":
             raise ModuleNotFoundError("No module named 'pandas'", name=fullname)
 
 
 def hide_pandas() -> None:
-    """Hide pandas from this process."""
+    """Prevent imports of pandas in this process."""
     sys.meta_path.insert(0, _NoPandas())
 
 
@@ -98,10 +98,10 @@ CONSOLE_SCRIPT = "rmq-lake"
 
 def program() -> str:
     """
-    Return the words that start this tool where this user is.
+    Return the words with which this user starts the tool.
 
-    `./spark-submit.sh` in a checkout, `rmq-lake` where it is on the path, else the path that was typed; and Spark's own
-    `spark-submit jobs/main.py`. Whoever calls this code from Python gets `rmq-lake`.
+    In a checkout this is `./spark-submit.sh`. Otherwise it is `rmq-lake` if that is on the path, the path that was
+    typed, or Spark's own `spark-submit jobs/main.py`. For callers from Python it is `rmq-lake`.
     """
     typed = os.environ.get(_TYPED) or sys.argv[0]
     path = Path(typed)

@@ -1,9 +1,9 @@
 """
 Progress of long work on standard error.
 
-In a terminal it is one live line, from the first moment on; elsewhere a plain line every ten seconds. Whoever works in
-this process says itself how far it is (`Progress`); of work elsewhere a thread asks (`shown`), so that it is not
-slowed. How long it still takes is computed from bytes, where bytes are counted.
+In a terminal it is one live line; elsewhere a plain line every ten seconds. Code in this process reports its own
+progress (`Progress`); the progress of other processes is polled by a thread (`shown`), which does not slow them down.
+The remaining time is estimated from bytes if the unit is bytes.
 """
 
 import os
@@ -34,7 +34,7 @@ _later: list[int] = []  # bytes of later steps
 
 
 class Work(NamedTuple):
-    """A long piece of work, and the unit that its progress is counted in."""
+    """A long operation, and the unit in which its progress is counted."""
 
     label: str
     total: int = 0  # 0: not known
@@ -43,7 +43,7 @@ class Work(NamedTuple):
 
 
 class Progress:
-    """One line: rewritten in a terminal, else repeated."""
+    """A progress line: rewritten in a terminal, otherwise repeated."""
 
     def __init__(self, work: Work, stream: TextIO | None = None) -> None:
         is_step = work.unit == BYTES and work.total > 0
@@ -58,7 +58,7 @@ class Progress:
         self.show(0)
 
     def show(self, done: int, messages: int = 0) -> None:
-        """Show how far the work is, if it is time to."""
+        """Print the progress, if the last output is old enough."""
         now = monotonic()
         if self._quiet or now < self._next:
             return
@@ -73,7 +73,7 @@ class Progress:
         self._shown = True
 
     def line(self, done: int, messages: int, seconds: float) -> str:
-        """Return the work done, the speed, and the remaining time."""
+        """Format the amount done, the speed, and the remaining time."""
         work = self.work
         if not work.total and not done:
             return f"{work.label} …"
@@ -92,7 +92,7 @@ class Progress:
         return " · ".join(parts)
 
     def _seconds_left(self, done: int, seconds: float) -> float:
-        """Return an estimate by the pace at the last advance: between two advances it counts down, never up."""
+        """Estimate from the pace at the last advance; between two advances the estimate only counts down."""
         if done != self._advanced[0]:
             self._advanced = (done, seconds)
         advanced = self._advanced[1]
@@ -101,7 +101,7 @@ class Progress:
         return advanced / done * (self.work.total - done) - (seconds - advanced)
 
     def close(self) -> None:
-        """Clear the terminal's line for the next output."""
+        """Clear the line in a terminal."""
         if self._live and self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
@@ -109,7 +109,7 @@ class Progress:
 
 @contextmanager
 def late_progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Give a function that shows how far work is: its line begins with the first call, once the work takes long."""
+    """Return a function that shows progress, starting once the work has taken long."""
     line: Progress | None = None
 
     def show(done: int, total: int) -> None:
@@ -134,7 +134,7 @@ def _is_quiet() -> bool:
 
 
 def announce_once(message: str) -> None:
-    """Announce work that takes long, once a process, unless the command was asked to be quiet."""
+    """Announce long work once per process, unless the command is quiet."""
     if message not in _announced and not _is_quiet():
         _announced.add(message)
         say(message)
@@ -142,7 +142,7 @@ def announce_once(message: str) -> None:
 
 @contextmanager
 def made_once(message: str) -> Iterator[None]:
-    """Announce work that this machine does once, such as compiling, and leave its time out of the rates of results."""
+    """Announce work that is needed once per machine, such as compiling, and exclude its time from rates."""
     announce_once(message)
     began = monotonic()
     try:
@@ -157,13 +157,13 @@ def seconds_made_once() -> float:
 
 
 def forget_made_once() -> None:
-    """Reset the count: another command of this process begins."""
+    """Reset the time of `made_once` for the next command in this process."""
     _once.clear()
 
 
 @contextmanager
 def followed_by(later: int) -> Iterator[None]:
-    """Add *later* bytes, which a later phase will read, to the remaining work shown by progress bars in the block."""
+    """Add the bytes of a *later* phase to the remaining work that progress lines in the block show."""
     _later.append(later)
     try:
         yield
@@ -173,7 +173,7 @@ def followed_by(later: int) -> Iterator[None]:
 
 @contextmanager
 def shown(work: Work, done: Callable[[], int] = int, messages: Callable[[], int] = int) -> Iterator[None]:
-    """Show how much of its *work* the block has *done* (0 by default), unless the command was asked to be quiet."""
+    """Show the progress of *work* while the block runs, unless the command is quiet; *done* returns the amount."""
     if _is_quiet():
         yield
         return
@@ -196,7 +196,7 @@ def shown(work: Work, done: Callable[[], int] = int, messages: Callable[[], int]
 
 @contextmanager
 def of_spark_job(spark: "SparkSession", work: Work, messages: Callable[[], int] = int) -> Iterator[None]:
-    """Show the progress of the Spark jobs that the block starts, by the share of ended tasks."""
+    """Show the progress of the Spark jobs that the block starts, as the share of finished tasks."""
     context = spark.sparkContext
     group = f"rmq-lake {work.label} {id(object())}"
     context.setJobGroup(group, work.label, interruptOnCancel=True)

@@ -1,8 +1,8 @@
 """
-What a command found and how it ended: its exit code, how serious the facts are, its last line, and the next steps.
+The result of a command: exit code, severity, last line, and next steps.
 
-One vocabulary for all verbs, reports and scripts. A verb that looks at several things names the worst of them
-(`worst_of`) by the word and in the colour of all verbs.
+All verbs, reports and scripts share these severities. A verb that checks several things reports the worst severity
+(`worst_of`).
 """
 
 from abc import abstractmethod
@@ -20,7 +20,7 @@ _LEAST_FOR_A_RATE = 1 << 20  # bytes: fewer take no longer than the start does
 
 
 class ExitCode(IntEnum):
-    """How a command ended: part of the contract, for scripts branch on it."""
+    """The exit code of a command; scripts rely on these values."""
 
     CLEAN = 0
     FAILED = 1
@@ -33,15 +33,15 @@ class ExitCode(IntEnum):
 
 
 class RequestError(ValueError):
-    """A request that cannot be met as it was made: the command ends with USAGE, and the message says what to change."""
+    """A request that cannot be carried out: the command ends with USAGE, and the message says what to change."""
 
 
 class AlreadyRunningError(Exception):
-    """Another process does this work: the command ends with HELD."""
+    """Another process holds the lock: the command ends with HELD."""
 
 
 class Severity(Enum):
-    """How serious a fact about a store is, the worst last; the value is the word for people and scripts."""
+    """How serious a fact about a store is, in ascending order; the value is the word for users and scripts."""
 
     # Everything was compared, and agrees.
     HEALTHY = "healthy", "green", ExitCode.CLEAN
@@ -63,23 +63,23 @@ class Severity(Enum):
     exit_code: ExitCode  # of a command that found this, and nothing worse
 
     def __new__(cls, word: str, colour: str, exit_code: ExitCode) -> Self:
-        """Make a member whose value is the word alone."""
+        """Create a member; its value is the word."""
         member = object.__new__(cls)
         member._value_, member.colour, member.exit_code = word, colour, exit_code
         return member
 
     @property
     def rank(self) -> int:
-        """The place in the order, 0 for nothing wrong."""
+        """The position in the order; 0 is healthy."""
         return list(Severity).index(self)
 
     @property
     def is_alarm(self) -> bool:
-        """Whether someone has to do something."""
+        """Whether the user must act."""
         return self.exit_code is not ExitCode.CLEAN
 
     def styled(self, text: str | None = None) -> str:
-        """Return *text*, or the word itself, in the colour; `click.echo` drops it where no terminal is."""
+        """Return *text*, or the severity's word, in colour; `click.echo` drops the colour outside a terminal."""
         return click.style(self.value if text is None else text, fg=self.colour, bold=self.is_alarm or None)
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Severity(Enum):
 
 
 class Judged:
-    """The result of a command, as serious as the worst that it met."""
+    """A result whose severity is the worst that the command met."""
 
     __slots__ = ()
 
@@ -98,12 +98,12 @@ class Judged:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of the command: by the findings, not by the work done."""
+        """The exit code of the command; it depends on the findings, not on the work done."""
         return self.severity.exit_code
 
 
 def worst_of(severities: Iterable[Severity]) -> Severity:
-    """Return the worst of *severities*; healthy where there are none."""
+    """Return the worst of *severities*; healthy if there are none."""
     return max(severities, key=lambda severity: severity.rank, default=Severity.HEALTHY)
 
 
@@ -113,7 +113,7 @@ def worst_met(least: Severity = Severity.NOT_VERIFIED, **met: object) -> Severit
 
 
 class Result(NamedTuple):
-    """The work done, its amount and speed, and the severity of the findings."""
+    """What a command did, its amount and speed, and the severity of the findings."""
 
     severity: Severity
     what: str  # done: `65 messages, 168 index entries`
@@ -123,7 +123,7 @@ class Result(NamedTuple):
 
     @property
     def amount(self) -> str:
-        """Work, amount and speed in words."""
+        """The work, the amount and the speed, as text."""
         size = f", {size_text(self.size)}" if self.size else ""
         once = min(seconds_made_once(), self.seconds)
         rate = f", {rate_text(self.size, self.seconds - once)}" if self.size >= _LEAST_FOR_A_RATE else ""
@@ -136,16 +136,16 @@ class Result(NamedTuple):
         return self.verdict or self.severity.value
 
     def line(self, verb: str) -> str:
-        """Return the last line of a command; `click.echo` drops the colour where no terminal is."""
+        """Return the last line of a command; `click.echo` drops the colour outside a terminal."""
         return f"{verb}: {self.severity.styled(self.word)}: {self.amount}"
 
 
 class Step(NamedTuple):
-    """One thing to do: in words, and as commands to paste."""
+    """A recommended action: a description, and commands to paste."""
 
     words: str
     commands: tuple[str, ...] = ()
 
     def lines(self, title: str = "NEXT") -> list[str]:
-        """Return the lines of an answer: the words as a shell's comment, then the commands."""
+        """Return the lines to print: the description as a shell comment, then the commands."""
         return [f"  {title:<10} # {self.words}", *(f"{'':<13}{command}" for command in self.commands)]

@@ -1,4 +1,4 @@
-"""Rows in the forms that programs and people read: a table, CSV, one JSON array, or one JSON object a line."""
+"""Prints rows as a table, as CSV, as a JSON array, or as one JSON object per line."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ _OF_MESSAGE = (
 
 @unique
 class Form(StrEnum):
-    """In which form rows are printed."""
+    """The output format of rows."""
 
     TEXT = "text"  # the verb's own layout
     TABLE = "table"
@@ -25,7 +25,7 @@ class Form(StrEnum):
 
 
 def csv_line(cells: Sequence[object]) -> str:
-    """Return one line of CSV; nested values are JSON in their cell, null is an empty cell."""
+    """Return one CSV line; nested values are JSON, null is an empty cell."""
     line = StringIO()
     csv.writer(line, lineterminator="\n").writerow([_cell(cell) for cell in cells])
     return line.getvalue()
@@ -38,10 +38,10 @@ def _cell(value: object) -> object:
 
 
 class Rows:
-    """Prints rows as they come; a table waits for the last of them."""
+    """Prints rows as they are added; a table is printed when it is complete."""
 
     def __init__(self, form: Form, write: Callable[[str], object], *, ascii_only: bool = False) -> None:
-        """*ascii_only*: escape all but ASCII, as texts from a store may hold control characters of a terminal."""
+        """*ascii_only* escapes non-ASCII characters: text from a store may contain terminal control characters."""
         self._form = form
         self._write = write
         self._ascii_only = ascii_only
@@ -50,7 +50,7 @@ class Rows:
         self._has_begun = False
 
     def add(self, row: Mapping[str, object]) -> None:
-        """Print or hold one row."""
+        """Print a row, or keep it for the table."""
         if self._form is Form.TABLE:
             self._held.append(row)
         elif self._form is Form.CSV:
@@ -66,7 +66,7 @@ class Rows:
         self._has_begun = True
 
     def close(self) -> None:
-        """Print held rows, and the end of an array."""
+        """Print the table, or the end of the array."""
         if self._form is Form.JSON:
             self._write("\n]\n" if self._has_begun else "[]\n")
         if self._held:

@@ -1,8 +1,8 @@
 """
-`demo`: the whole tour on small stores that real brokers (Apache RocketMQ 5.5.1) wrote.
+`demo`: a guided tour of all commands on small stores written by real brokers (Apache RocketMQ 5.5.1).
 
-Each step is an ordinary command line, printed as one would type it and then run. What a step must end with is checked:
-a tour that goes wrong says so.
+Each step is an ordinary command line, which is printed and then run. The result of each step is checked, so a tour that
+fails is reported.
 """
 
 import shlex
@@ -40,10 +40,10 @@ LOST = 7  # the index file that gets lost, counted from the oldest
 
 
 class TourError(Exception):
-    """A step did not end as it must."""
+    """A step did not have the expected result."""
 
 
-Act = Callable[[], str]  # something done to the files, and what it shows
+Act = Callable[[], str]  # changes the files; returns a description
 
 
 class Tour:
@@ -58,7 +58,7 @@ class Tour:
         self.aside = folder / "lost"  # directory of the index file that gets lost, kept to compare
 
     def steps(self) -> Iterator[tuple[str, str, tuple[str, ...] | Act]]:
-        """Yield the steps in order: a name, what it is for, and a command line, or something done to the files."""
+        """Yield the steps in order: a name, the purpose, and a command line or a function that changes the files."""
         store, lake, rebuilt = map(str, (self.store, self.lake, self.rebuilt))
         query = ("query", "by-key", "-t", TOPIC, "-k", KEY, "--quiet")
         on_spark = ("--engine", "spark")
@@ -66,42 +66,42 @@ class Tour:
         yield ("inspect", "What is in this directory?", ("inspect", store))
         yield (
             "ingest",
-            "Every message and every queue unit becomes a row, once.",
+            "Every message and every queue unit becomes exactly one row.",
             ("ingest", store, "--lake", lake, "--report", str(self.report), *on_spark),
         )
         yield ("again", "A second run finds nothing new: the normal case.", ("ingest", store, "--lake", lake))
         yield ("verify", "Do log, queues and index files agree?", ("verify", store))
         yield ("query", f"Where is {KEY}? mqadmin's answer, without a broker.", (*query, "--store", store))
-        yield ("lose", "Now an index file gets lost, as after a kill -9.", self._lose)
+        yield ("lose", "Now an index file is lost, as after a kill -9.", self._lose)
         yield (
             "miss",
-            f"A broker would find less of {KEY} now, and say nothing. Here the log is searched for what no index has.",
+            f"A broker would now find fewer messages of {KEY}, without an error. rmq-lake searches the log instead.",
             (*query[:-1], "--store", store),
         )
-        yield ("rebuild", "The file is rebuilt from the log, and put in its place.", (*rebuild, "--install", *on_spark))
+        yield ("rebuild", "Rebuild the file from the log, and install it.", (*rebuild, "--install", *on_spark))
         yield ("compare", "Is it the file that the broker wrote?", self._compare)
-        yield ("find", f"And {KEY} is found again.", (*query, "--store", store))
-        yield ("lake", "From the tables, too, long after the broker has deleted its files.", (*query, "--lake", lake))
+        yield ("find", f"Now {KEY} is found again.", (*query, "--store", store))
+        yield ("lake", "The lake also answers, long after the broker has deleted its files.", (*query, "--lake", lake))
         if is_installed():
             yield from self._typing()
 
     def _typing(self) -> Iterator[tuple[str, str, tuple[str, ...] | Act]]:
         lake = str(self.orders_lake)
         yield ("orders", "The bodies of another broker are JSON.", ("ingest", str(self.orders), "--lake", lake))
-        yield ("declare", "A file says which columns they are to be.", self._declare)
+        yield ("declare", "A file declares their columns.", self._declare)
         yield (
             "type",
-            "Each is a row of a table now; a broken one is a dead letter, with the reason.",
+            "Each body is now a row of a table; an invalid one is a dead letter, with the reason.",
             ("type", lake, "--types", str(self.types)),
         )
-        yield ("ask", "One line of SQL, which Spark, DuckDB, Polars and the rest answer alike.", self._ask)
+        yield ("ask", "One SQL query, with the same result in Spark, DuckDB, Polars and other engines.", self._ask)
 
     def _declare(self) -> str:
         self.types.write_text(TYPES, encoding="utf-8")
         return f"{self.types}:\n\n{TYPES.rstrip()}"
 
     def _ask(self) -> str:
-        """Ask in this process, by the engine that `deltalake` brings."""
+        """Query the lake in this process, with the SQL engine of `deltalake`."""
         from deltalake import DeltaTable, QueryBuilder
 
         table = DeltaTable(str(self.orders_lake / "typed" / "Orders"))
@@ -121,11 +121,11 @@ class Tour:
         if [path.read_bytes() for path in made] != [lost.read_bytes()]:
             raise TourError(f"{[path.name for path in made]} in {self.rebuilt} are not the bytes of {lost.name}")
         digest = sha256(lost.read_bytes()).hexdigest()
-        return f"byte for byte: {digest[:16]}… is the SHA-256 of the lost {lost.name} and of the file written again"
+        return f"byte for byte: {digest[:16]}… is the SHA-256 of both the lost {lost.name} and the rebuilt file"
 
 
 def unpack(folder: Path) -> Tour:
-    """Put the bundled stores into *folder*."""
+    """Unpack the bundled stores into *folder*."""
     tour = Tour(folder)
     for archive, name, place in ((ARCHIVE, STORE, tour.store), (ORDERS_ARCHIVE, ORDERS, tour.orders)):
         with as_file(files(__package__) / archive) as path:
@@ -135,7 +135,7 @@ def unpack(folder: Path) -> Tour:
 
 
 def extract(archive: Path, folder: Path) -> None:
-    """Unpack all of a tar archive into *folder*; one with a member that would lie elsewhere is refused."""
+    """Extract a tar archive into *folder*; refuse an archive with a member outside of it."""
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
             path = PurePosixPath(member.name)
@@ -147,7 +147,7 @@ def extract(archive: Path, folder: Path) -> None:
 
 
 def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
-    """Take every step, and stop at the first that does not end well."""
+    """Run every step, and stop at the first one that fails."""
     steps = list(tour.steps())
     for number, (name, says, step) in enumerate(steps, 1):
         click.secho(f"\n── {number} of {len(steps)}: {says}", bold=True)
@@ -188,10 +188,10 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     click.secho("\nThat was all.", bold=True, nl=False)
     click.echo(f" Look around: open {tour.report / 'report.html'} in a browser;")
     click.echo(f"the tables are in {tour.lake}, the store in {tour.store}.")
-    click.echo("All that happened to one message, whose transaction the broker had to ask about:")
+    click.echo("The history of one message, whose transaction the broker had to check:")
     click.echo(f"{program()} query story {CHECKED} --lake {shlex.quote(str(tour.lake))}")
-    click.echo("And this prints the address of pages to look at:")
+    click.echo("To look at the pages in a browser:")
     click.echo(f"{program()} browse {shlex.quote(str(tour.lake))}")
     if directory is None:
-        click.echo(f"Everything may be deleted: rm -r {shlex.quote(str(folder))}")
+        click.echo(f"To delete everything: rm -r {shlex.quote(str(folder))}")
     return ExitCode.CLEAN

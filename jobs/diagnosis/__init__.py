@@ -1,1 +1,1 @@
-"""Contradictions between a store's files: the file that is proven wrong, and what a broker would do on start."""
+"""Diagnosis: which file of a store is wrong, and what its broker would do on start."""

@@ -1,8 +1,8 @@
 """
-What a start of the store's own broker would do to it: the facts for `rmq_formats.broker_start`, read from a store.
+Predicts what the store's broker would do to it on start; collects the facts for `rmq_formats.broker_start`.
 
-Lengths, heads and the ends of queues are read always. Whether a record on the way is bad only a walk over the log can
-tell: `verify` has made one, `inspect` makes one where little is written. Without a walk, that part stays unknown.
+Lengths, heads and the ends of queues are always read. Bad records are only found by a walk over the log. `verify` has
+made one; `inspect` makes one if the part to read is small. Without a walk, that part of the prediction is unknown.
 """
 
 from collections import Counter
@@ -68,7 +68,7 @@ _NO_CONF = BrokerConf()
 
 
 class BadPlace(NamedTuple):
-    """Bytes that our own walk takes for no whole message, or an end of file, which a broker may doubt."""
+    """Bytes that our own walk does not accept as a complete message or end of file, and that a broker may reject."""
 
     offset: int
     end: int
@@ -76,7 +76,7 @@ class BadPlace(NamedTuple):
 
 
 class QueueStop(NamedTuple):
-    """Units in a row that a broker takes for no units: where it reads them, the queue ends for it."""
+    """Consecutive units that a broker considers invalid: when it reads them, the queue ends there."""
 
     queue: QueueName
     position: int
@@ -84,7 +84,7 @@ class QueueStop(NamedTuple):
 
 
 class WalkedLog(NamedTuple):
-    """The result of a walk over the log, from the segment that a start begins with, or an earlier one."""
+    """The result of a walk over the log, starting at or before the segment from which a broker starts to read."""
 
     end: int  # of the last whole record
     messages: int  # whole ones
@@ -95,7 +95,7 @@ class WalkedLog(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StartFacts:
-    """Facts about a store before its log is walked, as a broker of one release reads it."""
+    """Facts about a store, as a broker of one release sees them before it reads the log."""
 
     store: Store
     release: Release
@@ -109,10 +109,9 @@ def start_outcome(
     store: Store, writers: Writers, log: WalkedLog | None = None, conf: BrokerConf = _NO_CONF
 ) -> StartOutcome:
     """
-    Return the outcome of a start of the release that wrote the end of the log.
+    Predict a start of the release that wrote the end of the log.
 
-    Where several may have written it that start differently, the one counts that deletes most: which of them the broker
-    is, is not known.
+    If several releases may have written it and start differently, the result is that of the release that deletes most.
     """
     try:
         outcomes = [predicted(gathered(store, release, conf), log) for release in releases_of(writers)]
@@ -121,14 +120,14 @@ def start_outcome(
     worst = max(outcomes, key=lambda one: (one.once_mended or one).deletes_messages or 0)
     if worst is outcomes[0]:
         return worst
-    doubt = f"one of {outcomes[0].release} would not; which of them it is, --release says"
+    doubt = f"one of {outcomes[0].release} would not; --release states which of them it is"
     if worst.once_mended is not None:
         return replace(worst, once_mended=replace(worst.once_mended, unknown=doubt))
     return replace(worst, unknown=doubt)
 
 
 def shallow_outcome(store: Store, writers: Writers, conf: BrokerConf, *, deep: bool) -> StartOutcome:
-    """Return the same from a walk of its own, where a start reads little of the log, or *deep* is asked for."""
+    """Predict a start with a walk of its own, if a start reads little of the log or *deep* is set."""
     try:
         log = _walk_for_start(store, writers, deep=deep)
     except (FormatError, OSError) as error:  # a file that the start reads: the outcome says that it is not known
@@ -143,7 +142,7 @@ def _unknown(release: Release, reason: str | FormatError | OSError) -> StartOutc
 
 
 def releases_of(writers: Writers) -> list[Release]:
-    """Return the releases that may have written the end of the log: of those that start alike, the newest one."""
+    """Return the releases that may have written the end of the log; of those that start alike, only the newest."""
     alike: dict[tuple[object, ...], Release] = {}
     for release in sorted({writers.newest, *writers.possible}, key=lambda one: one.version, reverse=True):
         alike.setdefault(tuple(getattr(release, switch) for switch in _START_SWITCHES), release)
@@ -151,7 +150,7 @@ def releases_of(writers: Writers) -> list[Release]:
 
 
 def gathered(store: Store, release: Release, conf: BrokerConf = _NO_CONF) -> StartFacts:
-    """Return the facts; *conf* may know the length of the broker's files."""
+    """Collect the facts; *conf* may have the length of the broker's files."""
     checkpoint = checkpoint_of(store) or _NO_CHECKPOINT
     lengths = tuple(_other_lengths(store, conf))
     unknown = _reason_unknown(store, release, lengths, conf)
@@ -160,7 +159,7 @@ def gathered(store: Store, release: Release, conf: BrokerConf = _NO_CONF) -> Sta
 
 
 def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] = ()) -> StartOutcome:
-    """Return the effects of the start if a repair gives the files *mended* the right length."""
+    """Predict the start after a repair that gives the files *mended* the right length."""
     release = facts.release
     lengths = [one for one in facts.lengths if one.file not in mended]
     refused = refused_file(lengths, release)
@@ -200,7 +199,7 @@ def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> Start
 
 
 def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
-    """Yield warnings to read before the broker starts; none if a start loses nothing, as far as is known."""
+    """Yield warnings to read before the broker is started; none if the start is not known to lose anything."""
     if outcome is None:
         return
     broker = f"this broker ({outcome.release})"
@@ -209,7 +208,7 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
         is_named = file.rpartition("/")[2].isdigit()
         wrong = f"{length:,} bytes long, the broker's are {expected:,}" if is_named else "not a name that a broker uses"
         yield f"{broker} does not start, which loses nothing: {file}: {wrong}"
-        yield from (f"once that is mended, {line}" for line in start_lines(outcome.once_mended))
+        yield from (f"once that is repaired, {line}" for line in start_lines(outcome.once_mended))
     if outcome.cuts_at is not None:
         messages = [counted(outcome.deletes_messages, "whole message")] if outcome.deletes_messages else []
         kinds = Counter(_FILE_WORDS.get(file.partition("/")[0], "segment") for file in outcome.deletes_files)
@@ -220,25 +219,25 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
     queues = sum(_FILE_WORDS.get(file.partition("/")[0]) == "queue file" for file in outcome.deletes_files)
     if outcome.cuts_at is None and queues:
         yield (
-            f"a start of {broker} deletes {counted(queues, 'queue file')} after bytes that are no unit: no consumer "
-            "gets the messages after them, until `rebuild-consumequeue` has made the files again"
+            f"a start of {broker} deletes {counted(queues, 'queue file')} after invalid units: consumers do not "
+            "receive the messages after them until `rebuild-consumequeue` has rebuilt the files"
         )
     if outcome.loses_keys is not None:
         index = counted(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")
         begin, end = outcome.loses_keys
         yield (
-            f"a start of {broker} deletes {index}: messages from {begin:,} to {end:,} are found by no key after it, "
-            "until `rebuild-index` has made the files again"
+            f"a start of {broker} deletes {index}: messages from {begin:,} to {end:,} cannot be found by key "
+            "afterwards, until `rebuild-index` has rebuilt the files"
         )
 
 
 def index_notes(outcome: StartOutcome | None) -> Iterator[str]:
-    """Name the index files that a start deletes and makes again in full; `start_lines` names the losses."""
+    """Name the index files that a start deletes and fully recreates; `start_lines` names the losses."""
     if outcome is not None and outcome.cuts_at is None and outcome.loses_keys is None:
         files = [file for file in outcome.deletes_files if file.startswith(INDEX_FOLDER)]
         if files:
             index = counted(len(files), "index file")
-            yield f"a start of this broker ({outcome.release}) deletes {index}, and makes all of the keys again"
+            yield f"a start of this broker ({outcome.release}) deletes {index}, and indexes all of their keys again"
 
 
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:
@@ -271,7 +270,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
 
 
 def _queue_stops(store: Store) -> Iterator[QueueStop]:
-    """Yield the places in the last files of queues at which a start takes the queue for ended; none of large files."""
+    """Yield the places in the last queue files at which a start ends the queue; large files are not checked."""
     queues = [(queue, queue.files[-LAST_FILES:-1]) for queue in _queues(store)]
     if sum(file.size for _, files in queues for file in files) > _WALKED:
         return
@@ -289,7 +288,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength
     if lengths and not release.start_refuses_other_length:
         return f"a broker of {release} leaves out {lengths[0].file} and all files after it: not tried"
     if FileKind.CONSUME_QUEUE in undecided_sizes(store) and not conf.consume_queue_size:
-        return "which size the queue files have is undecided"
+        return "the size of the queue files is undecided"
     if features_of(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
         return "the queues are in RocksDB, and the starts of such brokers were not tested"
     if odd := doubtful_length(store, conf):
@@ -302,7 +301,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength
 
 
 def doubtful_length(store: Store, conf: BrokerConf) -> str:
-    """Say that the length of a segment may be wrong; empty where it is in no doubt, or *conf* says it."""
+    """Explain why the length of a segment may be wrong; empty if it is certain, for example from *conf*."""
     if not store.segments or conf.segment_size is not None or not usual_size(store.segments).is_doubtful:
         return ""
     odd = store.segments[-1]
@@ -311,9 +310,9 @@ def doubtful_length(store: Store, conf: BrokerConf) -> str:
 
 def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
     """
-    Yield the files of log and queues, the log first, that are not as long as most of their kind, or *conf* says.
+    Yield the files whose length differs from most of their kind, or from *conf*; the log's files come first.
 
-    A file with a name that no broker gives is one of them, at any length: a broker reads its name as a number.
+    A file with an invalid name is one of them, whatever its length: a broker parses the name as a number.
     """
     size, is_doubtful = (conf.segment_size, False) if conf.segment_size else usual_size(store.segments)
     newest = store.segments[-1].location if store.segments else ""
@@ -367,7 +366,7 @@ def _queues(store: Store) -> list[StoredQueue]:
 
 
 def _queue_reach(store: Store) -> int:
-    """Return the greatest end of a record that the last unit of a queue names; one in the last segment is enough."""
+    """Return the greatest end of a record that a queue's last unit points to; one in the last segment is enough."""
     reach = -1
     for unit in last_units(_queues(store)):
         reach = max(reach, unit.physical_offset + unit.size)
@@ -387,7 +386,7 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
 
 
 def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPlace, int]]:
-    """Yield every place on the way at which a start would end the log, if all before it were mended, and where."""
+    """Yield every place at which a start would truncate the log if all earlier ones were repaired, with the offset."""
     store, passed = facts.store, facts.walks_from or 0
     for place in log.places:
         if place.offset < passed:
@@ -407,13 +406,13 @@ def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPlace, int
 
 
 def _cut(facts: StartFacts, log: WalkedLog) -> Cut:
-    """Return the cut of a start; one for which it is unknown how far back it looks may look at all of the log."""
+    """Return where a start truncates the log; if it is unknown how far back it reads, assume all of the log."""
     place, offset = next(obstacles(facts, log), (None, log.end))
     return Cut(offset, 0 if place is None else log.messages - place.sound_before)
 
 
 def keeps_half_record(store: Store, release: Release, log_end: int) -> bool:
-    """Return whether a broker takes the bytes at *log_end*, which are not a whole record, for its last message."""
+    """Return whether a broker keeps the incomplete record at *log_end* as its last message."""
     if not store.segments or log_end < store.start_offset:
         return False
     segment = _segment_of(store, log_end)
@@ -430,7 +429,7 @@ def _segment_of(store: Store, offset: int) -> Segment:
 
 
 def _queue_files_after(store: Store, cut: int) -> Iterator[str]:
-    """Yield the queue files that a cut deletes: from the last one back, while the first unit leads after the cut."""
+    """Yield the queue files that a truncation deletes: from the last one back, those whose first unit is after it."""
     for queue in _queues(store):
         for file in reversed(queue.files):
             unit = queue.unit(file.base_offset // queue.unit_size)
@@ -440,7 +439,7 @@ def _queue_files_after(store: Store, cut: int) -> Iterator[str]:
 
 
 def _queue_files_after_stops(store: Store, log: WalkedLog) -> Iterator[str]:
-    """Yield the files after a place at which a start, which reads the last files of a queue, takes it for ended."""
+    """Yield the files after a place at which a start, which reads a queue's last files, ends the queue."""
     queues = {queue.name: queue for queue in _queues(store)} if log.queue_stops else {}
     for stop in log.queue_stops:
         queue = queues.get(stop.queue)

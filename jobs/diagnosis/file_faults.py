@@ -1,9 +1,10 @@
 """
-The single fault that turned the file that the log makes into the one that is stored.
+Finds the single fault that explains the difference between the expected content of a file and the stored one.
 
-Two witnesses say what a queue file or an index file holds: the file itself and the log. Where they differ, either may
-be wrong. A flipped bit, zeros, a cut or an extension leave all other bytes as they were: those then speak for the
-replacement. A record that changed shows otherwise: units move, and an entry hangs in another slot's chain.
+The content of a queue file or an index file is known from two sources: the file itself and the log. If they differ,
+either may be wrong. After a flipped bit, zeros, a truncation or an extension, all other bytes are as expected, which
+confirms the expected content. A changed log record looks different: units move, and an entry is in another slot's
+chain.
 """
 
 from enum import StrEnum, unique
@@ -21,7 +22,7 @@ _AT_ONCE = 8 << 20
 
 @unique
 class FileFault(StrEnum):
-    """The kind of damage to a file; with each, the bytes that are left agree with the replacement."""
+    """The kind of damage to a file; with each, the remaining bytes agree with the expected content."""
 
     BIT = "one bit changed"
     ZEROS = "zeros in place of other bytes"
@@ -32,10 +33,10 @@ class FileFault(StrEnum):
 
 def file_fault(stored: Content, right: Content, header_size: int = 0) -> FileFault | None:
     """
-    Return the one fault that made *stored* of *right*; None where no single one explains all that differs.
+    Return the one fault that turned *right* into *stored*; None if no single fault explains all differences.
 
-    A cut or lengthened file may have one flipped bit besides. Differences within the first *header_size* bytes alone
-    are also one fault.
+    A truncated or extended file may also have one flipped bit. Differences within the first *header_size* bytes alone
+    also count as one fault.
     """
     if not stored.size and right.size:
         return FileFault.CUT
@@ -67,7 +68,7 @@ _MOST_PROPERTIES = 2048  # bytes of properties of which every bit is tried
 
 
 def may_be_other_tags(store: Store, physical_offset: int, tags_code: int) -> bool:
-    """Return whether one changed bit, or zeros, in a record explain why a unit has *tags_code*."""
+    """Return whether one flipped bit, or zeros, in a record explain why a unit has *tags_code*."""
     record = find_record(store, physical_offset)
     if record is None:
         return True

@@ -1,11 +1,12 @@
 """
-The records of a log as one pass sees them: which are damaged, and which a checksum or their own bytes contradict.
+The records of a log in one pass: which are damaged, and which are contradicted by a checksum or their own bytes.
 
-`LogCheck` is a collector: it looks at the records on their way to the task that reads the log anyway.
+`LogCheck` is a collector: it checks the records while a task reads the log for another purpose.
 
-No checksum covers a store time; only an index entry repeats it, and a record without keys has none. A clock that is set
-wrong stays so for the records after it. A time that only one record has is of a changed bit, if one bit explains it.
-Otherwise it is undecided: a clock may have been corrected before the next record.
+No checksum covers a store time; only an index entry repeats it, and a record without keys has none. If the clock was
+set wrong, the following records have the wrong time as well. If only one record has an outlier time, a flipped bit is
+the cause if it explains the value. Otherwise the cause is undecided: the clock may have been corrected before the next
+record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,7 +63,7 @@ class StoreTimes:
 
 
 def _stray(records: NDArray[np.void]) -> Iterator[StrayTime]:
-    """Yield those whose times differ from both neighbours' by more than these differ from each other."""
+    """Yield the records whose times differ from both neighbours' by more than these differ from each other."""
     exact = records["time"].astype(np.float64)  # a difference of two 64-bit integers may not fit into one
     steps = np.abs(np.diff(exact)) > FAR
     apart = np.abs(exact[2:] - exact[:-2]) > FAR
@@ -75,7 +76,7 @@ def _stray(records: NDArray[np.void]) -> Iterator[StrayTime]:
 
 
 def stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[StrayTime]]:
-    """Yield the stray times of each range of a log, with those at its ends, whose neighbours are in other ranges."""
+    """Yield the outlier times of each range of a log; the neighbours of those at its ends are in other ranges."""
     ends = [np.unique(np.concatenate([one.first, one.last])) for one in ranges]
     # The second record of a range and its last but one may be no neighbours: both are judged in their range.
     outer = {int(end["offset"][at]) for end in ends if end.size for at in (0, -1)}
@@ -85,7 +86,7 @@ def stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[StrayTime]]:
 
 
 class ChangedRecord(NamedTuple):
-    """A record that is framed soundly, and is not what a broker wrote."""
+    """A record that is framed correctly, but is not what a broker wrote."""
 
     offset: int
     size: int
@@ -94,7 +95,7 @@ class ChangedRecord(NamedTuple):
 
 @dataclass(slots=True)
 class RangeCheck:
-    """The damage in one range of the log, noted while its pieces pass."""
+    """The damage in one range of the log, collected while its pieces pass."""
 
     records: int = 0
     damaged: list[Piece] = field(default_factory=list)
@@ -107,11 +108,11 @@ class RangeCheck:
 
     @property
     def messages(self) -> int:
-        """How many records are whole."""
+        """The number of intact records."""
         return self.records - len(self.wrong)
 
     def watch(self, pieces: Iterator[RawRecords | Piece]) -> Iterator[RawRecords | Piece]:
-        """Yield *pieces*, and look at each on its way."""
+        """Yield *pieces*, and check each one."""
         for item in pieces:
             if isinstance(item, Piece):
                 if item.kind is PieceKind.DAMAGE:
@@ -141,7 +142,7 @@ class RangeCheck:
                 self.doubtful.append(record)
 
     def add_stray_times(self, found: Sequence[StrayTime]) -> None:
-        """Note store times that leave those around them, of records that nothing else shows to be changed."""
+        """Add outlier store times of records that no other check found to be changed."""
         changed = {one.offset for one in (*self.wrong, *self.doubtful)}
         for stray in found:
             if stray.offset not in changed and stray.right is None:
@@ -154,13 +155,13 @@ class RangeCheck:
 
 
 def check_range(_range: Range, pieces: Iterator[RawRecords | Piece]) -> None:
-    """Consume the range; only collectors use it."""
+    """Consume the range, for its collectors only."""
     for _ in pieces:
         pass
 
 
 class LogCheck:
-    """Collects the damage of the log during the first pass over it."""
+    """A collector that finds the damage of the log during the first pass over it."""
 
     range_collector = RangeCheck
 
@@ -170,7 +171,7 @@ class LogCheck:
 
     @property
     def doubtful(self) -> list[tuple[int, int]]:
-        """Begin and end of records that a broker accepts although they are not as it wrote them."""
+        """The ranges of records that a broker accepts although they differ from what it wrote."""
         return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful]
 
     def take(self, collected: Sequence[RangeCheck]) -> None:
@@ -191,7 +192,7 @@ def walked_log(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
 
 
 def _has_unused_room(group: RawRecords, at: int, size: int) -> bool:
-    """Return whether zeros are the room of a CRC that 5.2.0 and 5.3.0 leave in records of several queues."""
+    """Return whether zeros are the unused CRC field that 5.2.0 and 5.3.0 leave in records of several queues."""
     record = group.buffer[at : at + size].tobytes()
     is_room = INNER_MULTI_DISPATCH.encode() in record and any(record[-CRC_SIZE - 1 : -CRC_SIZE])
     return is_room and CRC_NAME.encode() not in group.buffer.tobytes()

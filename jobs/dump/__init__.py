@@ -1,1 +1,1 @@
-"""The output of `dump`, format by format: `units` finds out what a file is, and which function yields its items."""
+"""The output of `dump`: `units` detects the kind of a file, and selects the function that yields its items."""

@@ -89,7 +89,7 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
 
 
 def _segment(file: DumpFile) -> SegmentBytes:
-    """Return the segment; if its name is not an offset, its first record gives the place."""
+    """Return the segment; if its name is not an offset, the first record gives its position."""
     base_offset = first_offset(file.name)
     if base_offset is None:
         header_size, offset = detect_framing(file.read(0, BLANK.size)).header_size, 0
@@ -113,7 +113,7 @@ def _is_followed(file: DumpFile, siblings: Siblings) -> bool:
 
 
 def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Piece]:
-    """Yield the pieces from *start* on; if none begins there, first damage up to the next record."""
+    """Yield the pieces from *start* on; if no piece begins there, first the damage up to the next record."""
     if start == segment.size:
         return
     if start == 0 or segment.stated_end(start) is not None or any(records_from(segment, start)):
@@ -131,9 +131,9 @@ def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Pi
 
 def _explained(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -> Piece:
     """
-    Return a waiting piece with the reason, if complete records follow in it that the walk does not believe.
+    Return a piece with the reason if complete records follow in it that the walk does not accept.
 
-    The last piece of a segment is damage where the file has no room for the rest of it: the file was cut short.
+    The last piece of a segment is damage if the file has no room for its rest: the file was truncated.
     """
     size = left_over_bytes(segment, piece) if piece.kind is PieceKind.WAITING else 0
     if size:
@@ -214,7 +214,7 @@ def _values(record: MessageRecord, properties: dict[str, str]) -> dict[str, obje
 
 
 def record_fields(record: MessageRecord) -> list[Field]:
-    """Name every byte of a record."""
+    """Yield a field for every byte of a record."""
     offset = record.physical_offset
     layout = RECORD[record.sys_flag & HOST_BITS]
     fixed: list[int | bytes] = [
@@ -250,7 +250,7 @@ def record_fields(record: MessageRecord) -> list[Field]:
 
 
 def _inner_messages(record: MessageRecord) -> list[InnerMessage]:
-    """Return the messages that the record of an inner batch holds; none if its body is not such a batch."""
+    """Return the messages in the record of an inner batch; none if its body is not such a batch."""
     try:
         return list(decode_inner_batch(record.body)) if record.sys_flag & INNER_BATCH else []
     except FormatError:

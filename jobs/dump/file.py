@@ -1,5 +1,5 @@
 """
-One file that is dumped, read by position, a window at a time, past unreadable sectors; its folder; and its items.
+A dumped file, its folder and its items; it is read through a sliding window, past unreadable sectors.
 
 Unreadable bytes are noted and read as zeros. Zeros never form a record, so a walk finds the damage and continues.
 """
@@ -27,7 +27,7 @@ _AT_ONCE = 1 << 16
 
 
 class Field(NamedTuple):
-    """One field of an item, and its place."""
+    """One field of an item, with its position."""
 
     offset: int
     name: str
@@ -36,9 +36,10 @@ class Field(NamedTuple):
 
 class Item(NamedTuple):
     """
-    One thing in a file.
+    One item of a file, for example a record or a unit.
 
-    *offset* is physical in a log, else that in the file. *fields* name every byte; *values* are what JSON says.
+    *offset* is the physical offset in a log, otherwise the position in the file. *fields* cover every byte; *values*
+    are the JSON form.
     """
 
     offset: int
@@ -52,9 +53,9 @@ class Item(NamedTuple):
 
 class DumpRequest(NamedTuple):
     """
-    The wanted part of a file: items from the offset *start* on, at most *limit*.
+    The part of a file to dump: at most *limit* items from the offset *start* on.
 
-    Of an index file, *chain* is one slot, by its number or by a key that hangs in it; its geometry may be given.
+    For an index file, *chain* selects one slot, by its number or by one of its keys; the geometry may be given.
     """
 
     start: int = 0
@@ -66,25 +67,25 @@ class DumpRequest(NamedTuple):
     index_num: int | None = None
 
     def item(self, layout: Layout, unit: Sequence[int], place: tuple[int, str, str], /, **values: object) -> Item:
-        """Return the item for a unit of a layout: its place is its offset, its kind, and a text on it."""
+        """Return the item for a unit of a layout: its offset, its kind, and a text."""
         offset, kind, text = place
         fields = layout_fields(layout, unit, offset) if self.with_fields else ()
         return Item(offset, layout.size, kind, text, values, fields)
 
 
 def damage(offset: int, size: int, reason: str) -> Item:
-    """Return the item for bytes that are not what a broker writes."""
+    """Return the item for bytes that a broker would not write."""
     return Item(offset, size, "damage", reason, {"reason": reason}, is_damage=True)
 
 
 def counts_text(items: str, damaged: int, start: int) -> str:
-    """Return the number of items and of damaged places that were read from position *start* on, in words."""
+    """Format the number of items and of damaged places that were read from position *start* on."""
     before = f" after byte {start}; the bytes before it were not read" if start else ""
     return f"{items}, {counted(damaged, 'damaged place')}{before}"
 
 
 def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) -> list[Field]:
-    """Return each field of a layout that begins at *offset*."""
+    """Return the fields of a layout at *offset*."""
     return [
         Field(offset + row.offset, row.name, value.hex() if isinstance(value, bytes) else str(value))
         for row, value in zip(layout.rows(), values, strict=True)
@@ -92,7 +93,7 @@ def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) ->
 
 
 def time_text(timestamp: int) -> str:
-    """Write milliseconds as a time in UTC, or as a number if no calendar has that time."""
+    """Format milliseconds as a UTC time, or as a number if it is outside the calendar's range."""
     try:
         moment = datetime.fromtimestamp(timestamp // 1000, UTC)
     except (OverflowError, ValueError, OSError):  # no time that a calendar has; no I/O
@@ -101,7 +102,7 @@ def time_text(timestamp: int) -> str:
 
 
 class Unreadable(NamedTuple):
-    """Bytes that the storage refuses to give."""
+    """Bytes that cannot be read from storage."""
 
     position: int
     size: int
@@ -109,7 +110,7 @@ class Unreadable(NamedTuple):
 
 
 class DumpFile:
-    """A file's bytes and its name."""
+    """A file's content and name."""
 
     def __init__(self, location: str, reader: Reader) -> None:
         self.location = location
@@ -121,7 +122,7 @@ class DumpFile:
         self.read = in_blocks(self._load, _WINDOW)
 
     def end_of_row(self, position: int, unit: bytes, end: int) -> int:
-        """Return the end of a row of equal units that begins at *position*: at most *end*, even within a unit."""
+        """Return the end of a series of equal units at *position*: at most *end*, even inside a unit."""
         while position < end:
             size = min(_AT_ONCE // len(unit) * len(unit), end - position)
             data = self.read(position, size).ljust(size, b"\0")  # after the end of a file that was cut off
@@ -160,23 +161,23 @@ class DumpFile:
 
 @contextmanager
 def open_file(location: str) -> Iterator[DumpFile]:
-    """Open a file, local or not."""
+    """Open a local or remote file."""
     place = normalise(location)
     if is_local(place) and not stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116 - opening a pipe would wait
-        raise OSError(errno.EINVAL, "is no regular file: dump prints single files, inspect shows a store", place)
+        raise OSError(errno.EINVAL, "not a regular file: dump prints single files, inspect shows a store", place)
     with storage_of(place, file_system_options()).open(place) as reader:
         yield DumpFile(place, reader)
 
 
 class Siblings(NamedTuple):
-    """Facts that the names and sizes of the other files of a folder show, if these names are offsets."""
+    """Facts derived from the names and sizes of the other files in the folder, if these names are offsets."""
 
     next_offset: int | None  # of the file that follows
     missing: str | None  # how the file was cut short; None where nothing shows that it was
 
 
 def siblings_of(file: DumpFile) -> Siblings | None:
-    """Return the facts that the other files of the folder show; None if the name of *file* is not an offset."""
+    """Derive facts from the other files in the folder; None if the name of *file* is not an offset."""
     base_offset = offset_of_name(file.name)
     if base_offset is None:
         return None

@@ -1,10 +1,10 @@
 """
-Dump a file of a store: find out its kind, and yield its items.
+Dumps a file of a store: detects its kind, and yields its items.
 
-Here, too, files of units: of queues (plain, batch and extension units), index files, the checkpoint, and the timer's.
-An index file shows its header, the slots in use and the entries, or the chain of one slot, newest first.
-A timer wheel shows the slots that were ever used; a timer log shows its units, each with the position of the unit
-before it in the same slot. Positions of a timer log are those of the full log, as its files' names say.
+This module also dumps files of units: queues (plain, batch and extension units), index files, the checkpoint, and timer
+files. Of an index file, it shows the header, the used slots and the entries, or the chain of one slot, newest first. Of
+a timer wheel, it shows the slots that were ever used. Of a timer log, it shows the units, each with the position of the
+previous unit in the same slot. Positions in a timer log are those of the whole log, according to the files' names.
 """
 
 from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ _NUMBERS = {FileKind.CHECKPOINT: (CHECKPOINT, CHECKPOINT_SIZE), FileKind.TIMER_P
 
 
 def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
-    """Yield the units of a file, blanks and zeros as one; the last item says how it ends."""
+    """Yield the units of a file, with blanks and zeros merged into one item; the last item describes the end."""
     items = _ext_items(file, request) if kind is FileKind.CONSUME_QUEUE_EXT else _items(file, kind, request)
     end = min(request.start, file.size)
     units = damaged = 0
@@ -132,7 +132,7 @@ def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: in
 
 
 def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
-    """Yield extension units; where each begins, only the one before it tells."""
+    """Yield extension units; the position of each follows from the one before it."""
     position = 0
     while file.size - position >= EXT_UNIT.size:
         size = int(EXT_UNIT.unpack(file.read(position, EXT_UNIT.size))[0])
@@ -163,7 +163,7 @@ def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
 
 
 def dump_index(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[Item]:
-    """Yield the items of a file, or one chain of it; the last item counts the entries and has the verdict."""
+    """Yield the items of a file, or of one chain; the last item has the number of entries and the verdict."""
     reader = IndexReader(file.read, _geometry(file, request), file.location)
     return _whole(file, reader, request) if request.chain is None else _chain(reader, request.chain, request)
 
@@ -301,7 +301,7 @@ def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[I
 
 
 def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
-    """Yield each number; the last item says whether the file is as long as a broker makes it."""
+    """Yield each number; the last item says whether the file has the length that a broker gives it."""
     layout, size = _NUMBERS[kind]
     values = map(int, layout.unpack(file.read(0, size)))
     rows = ((row, value) for row, value in zip(layout.rows(), values, strict=True) if row.offset >= request.start)
@@ -315,7 +315,7 @@ def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterat
 
 
 def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[Item]:
-    """Yield the slots of a timer wheel that were used; the last item counts them."""
+    """Yield the used slots of a timer wheel; the last item counts them."""
     count = file.size // TIMER_SLOT.size
     used = shown = 0
     for number, slot in written_slots(file.read, file.size):
@@ -366,7 +366,7 @@ def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest)
 
 
 def _next_timer_unit(file: DumpFile, base: int, position: int) -> tuple[TimerUnit | None, int, str]:
-    """Return the next unit and its position, with the damage before it; no unit where the log ends."""
+    """Return the next unit and its position, with the damage before it; no unit at the end of the log."""
     reason = ""
     while position < file.size:
         try:

@@ -1,1 +1,1 @@
-"""Messages out of a store or a lake: tasks write parts, the driver makes them one file."""
+"""Exports messages from a store or a lake: tasks write parts, and the driver merges them into one file."""

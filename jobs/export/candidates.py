@@ -1,9 +1,9 @@
 """
-The candidates of a condition: rows of items with their numbers, as a source that leaves out items, or all of them.
+A Spark source or table function with the rows of items and their numbers, for evaluating a condition.
 
-Spark starts a process of its own for each of its questions about a source, and keeps it for a minute. Where
-nothing can be left out, no source is used; and this module imports nothing that reads a log or a lake, which
-planning does not need.
+For each query about a data source, Spark starts a process and keeps it for a minute. So if no item can be skipped, a
+table function is used instead. This module does not import anything that reads a log or a lake, because planning does
+not need it.
 """
 
 import pickle
@@ -21,7 +21,7 @@ FORMAT = "rocketmq-candidates"
 
 
 class Plan(NamedTuple):
-    """The items to read, pickled: Spark need not know their types."""
+    """The items to read, pickled, so that Spark need not import their types."""
 
     items: tuple[bytes, ...]
     bounds: tuple[Mapping[str, tuple[Any, Any]], ...]  # of each item
@@ -31,11 +31,11 @@ class Plan(NamedTuple):
 
     @property
     def may_leave_out_items(self) -> bool:
-        """Whether anything is known of the columns that the condition names."""
+        """Whether items can be skipped: bounds are known for a column of the condition."""
         return any(name in self.columns for bounds in self.bounds for name in bounds)
 
     def rows(self, number: int) -> "Iterator[pa.RecordBatch]":
-        """Yield the columns that the condition names, and the rows' numbers, of one item."""
+        """Yield the condition's columns, and the row numbers, of one item."""
         from jobs.export.condition import numbered
 
         item = pickle.loads(self.items[number])  # noqa: S301 - written by `chooser`
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
 
 
 class AllCandidates:
-    """Rows of the items whose numbers a table has: a table function, as Spark calls it."""
+    """A Spark table function: rows of the items whose numbers are passed to it."""
 
     plan: ClassVar[Plan]
 
@@ -54,7 +54,7 @@ class AllCandidates:
 
 
 class Candidates(datasource.DataSource):
-    """Rows of items with their numbers."""
+    """A Spark data source: rows of items, with row numbers."""
 
     plan: ClassVar[Plan]
 
@@ -70,14 +70,14 @@ class Candidates(datasource.DataSource):
 
 
 class CandidatesReader(datasource.DataSourceReader):
-    """One partition an item."""
+    """Reads one item per partition."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._filters: list[datasource.Filter] = []
 
     def partitions(self) -> Sequence[datasource.InputPartition]:
-        """Return the items that may hold a chosen row."""
+        """Return the items that may contain a matching row."""
         return [
             datasource.InputPartition(number)
             for number, bounds in enumerate(self._plan.bounds)
@@ -85,12 +85,12 @@ class CandidatesReader(datasource.DataSourceReader):
         ]
 
     def read(self, partition: datasource.InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Yield the columns that the condition names, and the rows' numbers."""
+        """Yield the condition's columns, and the row numbers."""
         # Of no partition at all, when all items are left out, Spark makes one of None.
         return iter(()) if partition.value is None else self._plan.rows(partition.value)
 
     def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:
-        """Note the filters; Spark applies them to the rows all the same."""
+        """Remember the filters to skip items; Spark still applies them to the rows."""
         self._filters = [*filters]
         yield from filters
 

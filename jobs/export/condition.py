@@ -1,8 +1,8 @@
 """
-Which rows a condition in Spark's SQL chooses: Spark sees the columns that it names, and answers with row numbers.
+Evaluates a condition in Spark SQL: Spark gets only the columns in the condition, and returns row numbers.
 
-The rows themselves stay where they are: tasks read them again and write those with these numbers. So no message passes
-through the JVM, a body only where the condition looks at it, and nothing is needed that only pandas has.
+The rows themselves are not sent to Spark: tasks read them again and write those with these numbers. So messages do not
+pass through the JVM, bodies only if the condition uses them, and pandas is not needed.
 """
 
 import json
@@ -40,7 +40,7 @@ Choose = Callable[[Sequence[Item], Path, int], Chosen]
 
 
 def chooser(spark: "SparkSession", text: str) -> Choose:
-    """Return the choice by a condition on the columns of `messages` and body_text; `UnsupportedFormat` if it is not."""
+    """Return a row selector for a condition on columns of `messages` and body_text; it may be `UnsupportedFormat`."""
     from pyspark.errors import AnalysisException, ParseException
 
     every = (*COLUMNS, BODY_TEXT)
@@ -82,12 +82,12 @@ def _choose(  # noqa: PLR0913, PLR0917 - bound by `chooser`
 
 
 def _with_plan(kind: type, plan: Plan) -> type:
-    """Return a class with a plan: Spark makes an object without arguments, and takes the class along."""
+    """Return a subclass with a plan: Spark creates the object without arguments, and pickles the class with it."""
     return type(kind.__name__, (kind,), {"plan": plan})
 
 
 def _all(spark: "SparkSession", plan: Plan, schema: "StructType") -> "DataFrame":
-    """Return the rows of all items, by a function that needs no pandas, unlike `mapInArrow`."""
+    """Return the rows of all items, with a table function, which unlike `mapInArrow` does not need pandas."""
     from pyspark.sql.functions import arrow_udtf
 
     numbers = spark.range(0, len(plan.items), 1, max(len(plan.items), 1))
@@ -107,7 +107,7 @@ def _spark_schema(columns: Sequence[str]) -> "StructType":
 
 
 def numbered(number: int, item: Item, columns: Sequence[str], limit: int, notes: Path) -> Rows:
-    """Yield *columns* of an item's rows, and the rows' numbers; bodies that stay compressed go below *notes*."""
+    """Yield *columns* of an item's rows, and the row numbers; note below *notes* which bodies stay compressed."""
     row = 0
     undecoded = Undecoded()
     for batch in candidates(item, columns, limit, undecoded):
@@ -124,7 +124,7 @@ def numbered(number: int, item: Item, columns: Sequence[str], limit: int, notes:
 
 
 def candidates(item: Item, columns: Sequence[str], limit: int, undecoded: Undecoded) -> Rows:
-    """Yield some columns of an item's rows, bodies as their producers sent them; note those that are not."""
+    """Yield columns of an item's rows, with bodies as their producers sent them; note those that cannot be decoded."""
     needs_body = bool({"body", BODY_TEXT} & {*columns})
     wanted = {*columns, *(NEEDED if needs_body else ("physical_offset",))} - {BODY_TEXT}
     rows = rows_of(item, [name for name in COLUMNS if name in wanted])
@@ -144,7 +144,7 @@ def _shown(columns: Sequence[str], limit: int, undecoded: Undecoded, rows: pa.Re
 
 
 def numbered_rows(folder: Path, number: int, rows: Rows) -> Rows:
-    """Yield those of an item's rows whose numbers are below *folder*."""
+    """Yield the rows of an item whose numbers are stored below *folder*."""
     paths = (folder / _ROWS / f"{_ITEM}={number}").glob("*.parquet")
     parts = [pq.ParquetFile(path).read([_ROW]).column(_ROW).to_numpy() for path in paths]
     numbers = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
@@ -160,7 +160,7 @@ def numbered_rows(folder: Path, number: int, rows: Rows) -> Rows:
 
 
 def undecoded_of(folder: Path) -> Undecoded:
-    """Return the bodies that could not be looked at as their producers sent them."""
+    """Return the bodies that the condition could not see as their producers sent them."""
     found = Undecoded()
     for path in sorted((folder / _UNDECODED).glob("*"), key=lambda path: int(path.name)):
         count, places = json.loads(path.read_text())

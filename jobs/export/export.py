@@ -1,4 +1,4 @@
-"""Export: plan what to read, let a condition choose, have tasks write parts, make them one file."""
+"""The export: plan the items, evaluate a condition, let tasks write parts, and merge them into one file."""
 
 import errno
 import tempfile
@@ -37,7 +37,7 @@ _AT_ONCE = 8  # items whose parts are on the disk at the same time, where they g
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The messages of an export: those of a store or a lake, of all topics or some."""
+    """The selected messages: those of a store or a lake, of all topics or of some."""
 
     place: Place  # its broker is also the label of a store's messages
     topics: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The file to write (None: standard output), its format, and the largest body."""
+    """The output file (None: standard output), its format, and the size limit of a body."""
 
     out: Path | None
     kind: Format = Format.NDJSON
@@ -55,7 +55,7 @@ class Output:
 
 
 class Planned(NamedTuple):
-    """The items to read, the gaps of the log, and what a lake never had of it, where no topic was asked for."""
+    """The items to read, gaps in the log, and ranges that the lake never had (only without a selection of topics)."""
 
     items: list[Item]
     gaps: list[LeftOut]
@@ -139,7 +139,7 @@ def _place(file: StoredFile) -> tuple[str, int, str]:
 def export(
     planned: Planned, release: Release | None, output: Output, workers: Workers, choose: "Choose | None" = None
 ) -> Summary:
-    """Write the messages into one file, or to standard output as they are read; parts are files for the time being."""
+    """Write the messages to one file, or to standard output while they are read; parts are temporary files."""
     out = output.out
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def _summary(planned: Planned, parts: Sequence[Part], size: int, undecoded: Unde
 
 
 def why_nothing(asked: Asked, *, has_condition: bool) -> Reason:
-    """Explain an empty export, as `query` does an empty answer: topics that are not there, else what the log covers."""
+    """Explain an empty export as `query` explains an empty answer: unknown topics, or the range of the log."""
     has_times = asked.between != ANY_TIME
     with ExitStack() as stack:
         try:

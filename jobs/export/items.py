@@ -1,8 +1,8 @@
 """
-What an export reads, as items that a task reads each: a segment of a log, or a file of a lake's messages.
+The items of an export: each is a segment of a log, or a file of a lake's messages, and is read by one task.
 
-An item gives the same rows in the same order whenever it is read, so that a row is known by its number. Batches are
-small in bytes, not in rows: a message may have a body of some MiB.
+An item yields the same rows in the same order each time it is read, so rows can be identified by number. Batches are
+limited in bytes, not in rows: a body may have several MiB.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ def with_bodies(rows: pa.RecordBatch, bodies: Sequence[Body], schema: pa.Schema)
 
 
 class LeftOut(NamedTuple):
-    """Something of a log that is left out, or is not as its producer sent it."""
+    """A part of a log that is left out, or is not as its producer sent it."""
 
     broker: str | None
     offset: int
@@ -74,13 +74,13 @@ class LeftOut(NamedTuple):
 
 @dataclass
 class Undecoded:
-    """Bodies that are left as they are stored: how many, and the first of them."""
+    """Bodies that stay as they are stored: the number, and the first of them."""
 
     count: int = 0
     places: list[LeftOut] = field(default_factory=list)
 
     def note(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
-        """Note those of some rows."""
+        """Add those of some rows."""
         failed = [row for row, body in enumerate(bodies) if body.error is not None]
         self.count += len(failed)
         for row in failed[: _NAMED - len(self.places)]:
@@ -107,9 +107,9 @@ Flags = npt.NDArray[np.bool_]
 
 def changed_rows(batch: pa.RecordBatch, dropped: frozenset[str]) -> Flags:
     """
-    Return which rows another engine has changed, also those of which a record was made once, and no more.
+    Return which rows another engine has changed, including rows from which no record can be assembled any more.
 
-    Columns that it has *dropped* from the whole table say nothing.
+    Columns that the engine has *dropped* from the whole table are not compared.
     """
     made = assemble(batch)
     changed = _flags(batch.column(RECORD_CRC).is_valid())
@@ -134,7 +134,7 @@ def _are_changed(rows: pa.RecordBatch, made: Assembled, dropped: frozenset[str])
 
 
 def _inflates_otherwise(rows: pa.RecordBatch) -> Flags:
-    """Return which rows have an inflated body, or an error in its place, that their stored body does not give."""
+    """Return which rows have an inflated body, or an error, that does not follow from their stored body."""
     stated, failed = (_flags(rows.column(name).is_valid()) for name in (BODY_INFLATED, BODY_ERROR))
     wrong: Flags = (stated | failed) & ~is_to_inflate(rows)
     some = np.flatnonzero((stated | failed) & ~wrong)
@@ -165,7 +165,7 @@ def _contradicts_itself(
 
 
 def _differs(stated: pa.Array, expected: pa.Array, *, is_null_wrong: bool = False) -> Flags:
-    """Compare two columns, true where they differ; a stated NULL states nothing, unless it *is_null_wrong*."""
+    """Return where two columns differ; a NULL in the stated column is not a difference, unless it *is_null_wrong*."""
     stated, expected = _decoded(stated), _decoded(expected)
     if stated.type == expected.type and stated.equals(expected):  # as nearly always, and soon seen
         return np.zeros(len(stated), np.bool_)
@@ -178,7 +178,7 @@ def _differs(stated: pa.Array, expected: pa.Array, *, is_null_wrong: bool = Fals
 
 
 def _some(rows: pa.RecordBatch, numbers: Integers) -> pa.RecordBatch:
-    """Return the rows with these *numbers*, which rise; all of them, as nearly always, are not copied."""
+    """Return the rows with these ascending *numbers*; the batch itself, without a copy, if these are all rows."""
     return rows if numbers.size == rows.num_rows else rows.take(pa.array(numbers))
 
 
@@ -195,7 +195,7 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def _joined(column: pa.Array) -> pa.Array:
-    """Return lists and maps as texts, which compare."""
+    """Return lists and maps as texts, so that they can be compared."""
     if not pa.types.is_nested(column.type):
         return column
     return pa.array([None if row is None else repr(row) for row in column.to_pylist()], pa.string())
@@ -213,7 +213,7 @@ _REGISTERED = pa.schema({"store_id": pa.string(), "broker": pa.string(), "first"
 
 @dataclass(frozen=True, slots=True)
 class LogItem:
-    """A segment of a log, from a record on."""
+    """A segment of a log, from a given record on."""
 
     range: Range
     parser: PropertyParser
@@ -229,7 +229,7 @@ class LogItem:
 
     @property
     def bounds(self) -> Bounds:
-        """The known limits of the values in it."""
+        """The known bounds of its columns."""
         return {**self.known, "physical_offset": (self.range.start_offset, self.range.end_offset - 1)}
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
@@ -248,7 +248,7 @@ class LogItem:
     def _rows(
         self, group: RawRecords, columns: Sequence[str], takes: Callable[[str], bool] | None
     ) -> Iterator[pa.RecordBatch | Piece]:
-        """Yield the rows and the damage of a group of records; its batch is let go before the next group is read."""
+        """Yield the rows and the damage of a group of records; a batch is released before the next group is read."""
         batch, bad = message_batch(group, self.parser, with_body="body" in columns, takes=takes)
         yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
         yield table_rows(batch, self.range.base_offset, self.broker).select(columns)
@@ -257,7 +257,7 @@ class LogItem:
 def table_rows(
     batch: pa.RecordBatch, segment: int, broker: str, store_id: str | None = None, columns: Sequence[str] | None = None
 ) -> pa.RecordBatch:
-    """Return records as rows of the table `messages`, or some columns, by default of a store that no lake knows."""
+    """Return records as rows of the table `messages`, or some of its columns; by default with an empty store id."""
     constants = {"broker": broker, "store_id": store_id, "segment": segment}
     plain = STORED_MESSAGES.plain_schema
     schema = plain if columns is None else pa.schema([plain.field(name) for name in columns])
@@ -271,7 +271,7 @@ def table_rows(
 
 
 class Registered(NamedTuple):
-    """A store as the lake knows it: its label, where its log began, and how long its files are; None: not known."""
+    """A store's entry in the lake: its label, the start of its log, and the length of its files; None: unknown."""
 
     store_id: str
     broker: str
@@ -298,7 +298,7 @@ class LakeItem:
 
     @property
     def bounds(self) -> Bounds:
-        """The limits of the values in it, from Delta's log."""
+        """The bounds of its columns, from Delta's log."""
         return {name: (self.file.low(name, None), self.file.high(name, None)) for name in STORED_MESSAGES.statistics}
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
@@ -320,7 +320,7 @@ class LakeItem:
             yield wanted.select(columns)
 
     def _is_elsewhere(self, rows: pa.RecordBatch) -> Flags:
-        """Return which rows name a store that the lake has not registered, not under this label, or another file."""
+        """Return which rows have an unregistered store or label, or belong to another file."""
         known = pa.Table.from_pylist([one._asdict() for one in self.stores], _REGISTERED)
         owners = known.take(pc.index_in(rows.column("store_id"), known.column("store_id")))
         offsets, first, size = rows.column("physical_offset"), owners.column("first"), owners.column("size")
@@ -347,7 +347,7 @@ Item = LogItem | LakeItem
 
 
 def rows_of(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
-    """Yield what an item has, of its rows those of the wanted times."""
+    """Yield the rows of an item that are within the time bounds."""
     (since, until), (low, high) = item.between, item.bounds.get(STORE_TIME, (None, None))
     if item.between == ANY_TIME:
         return item.read(columns)

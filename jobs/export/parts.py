@@ -1,8 +1,8 @@
 """
-Files of messages, written by the tasks themselves: rows stay in Arrow and never pass through the JVM as values.
+Files of messages, which tasks write themselves: rows stay in Arrow and do not pass through the JVM.
 
-A task writes one part and returns its name and its figures. A part of an attempt that failed is never named, and is
-deleted with the folder that the parts lie in.
+A task writes one part, and returns its name and figures. The part of a failed attempt is never used, and is deleted
+with the folder of the parts.
 """
 
 import os
@@ -54,7 +54,7 @@ class Format(StrEnum):
 
 @dataclass(slots=True)
 class Part:
-    """One file that a task has written; without messages, no file is written."""
+    """A file written by a task; no file is written if there are no messages."""
 
     name: str
     messages: int = 0
@@ -161,16 +161,16 @@ def _write_parquet(path: Path, rows: _Slices) -> None:
 
 
 def _parquet_writer(path: Path, rows: int, size: int) -> pq.ParquetWriter:
-    """Return the writer of a file that begins with rows of *size* bytes; pages of large rows are written when full."""
+    """Return a Parquet writer for rows of about *size* bytes; pages of large rows are written when full."""
     at_once = min(max(rows * _PAGE // max(size, 1), 1), _MOST_AT_ONCE)
     return pq.ParquetWriter(path, SCHEMA, compression="zstd", write_batch_size=at_once)
 
 
 def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
     """
-    Make one file of all parts, in their order, and return its size; a part is deleted as soon as it is copied.
+    Merge the parts, in order, into one file, and return its size; each part is deleted after it is copied.
 
-    Without a message no file is written: a corrected command can then use its name.
+    No file is written if there are no messages, so that a corrected command can use the same name.
     """
     attempt = out.with_name(f".{out.name}.attempt-{uuid4()}")
     files = [folder / part.name for part in parts if part.messages]
@@ -191,7 +191,7 @@ def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
 
 
 def stream(parts: Sequence[Part], folder: Path, kind: Format, *, has_begun: bool) -> int:
-    """Copy parts to standard output, in their order, and return their size; delete each as soon as it is copied."""
+    """Copy parts to standard output, in order, and return their size; delete each after it is copied."""
     files = [folder / part.name for part in parts if part.messages]
     size = _move(files, sys.stdout.buffer, kind, has_begun=has_begun)
     sys.stdout.flush()
@@ -199,7 +199,7 @@ def stream(parts: Sequence[Part], folder: Path, kind: Format, *, has_begun: bool
 
 
 def _move(files: Sequence[Path], whole: BinaryIO, kind: Format, *, has_begun: bool = False) -> int:
-    """Copy parts of text, delete each as soon as it is copied, and return their size."""
+    """Copy text parts, delete each one afterwards, and return their total size."""
     size = 0
     for path in files:
         with named(str(path)), path.open("rb") as file:

@@ -171,7 +171,7 @@ class NextRun:
             sweep(self.lake, manifest)
         for error in maintain_tables(self.lake, manifest):
             # The run has brought everything. Later runs try the upkeep again.
-            text = f"run {manifest.run} is committed, but the lake's upkeep failed: {one_line(error)}"
+            text = f"run {manifest.run} is committed, but maintenance of the lake failed: {one_line(error)}"
             say(f"rmq-lake: {text}", "warning")
             self.summary.notes.append(text)
 

@@ -175,7 +175,7 @@ class _Run(NextRun):
         registrations = len(known_stores(self.lake))
         found = identify(self.lake, self.store, self.request.broker, register_new=False)
         if found is not None and found.store_id:
-            raise OtherRunActiveError("another run has registered this store meanwhile")
+            raise OtherRunActiveError("another run has registered this store in the meantime")
         register(self.lake, self.known, registrations)
 
     def _begin_at(self, superseded: Superseded | None) -> None:
@@ -308,7 +308,7 @@ class _Run(NextRun):
         known = next((outcome.seen.fingerprints for outcome in reversed(outcomes) if outcome.seen.fingerprints), ())
         for fingerprint in known:
             if holds(fingerprint, self.store) is False:
-                reason = f"the log was written again from {fingerprint.offset} on while it was read"
+                reason = f"the log was rewritten from {fingerprint.offset} on while it was read"
                 raise CutBackError(errno.ESTALE, reason, self.store.root)
 
     def _commit_read(self, outcomes: Sequence[Outcome[Collected]], superseded: Superseded | None) -> None:

@@ -1,7 +1,7 @@
 """
-The inspection of a store: all parts, in the order in which one tells the next where to look, and the verdict.
+The inspection of a store: all parts, in an order in which each can use the results of the ones before, and the verdict.
 
-Here, too: the broker's own state, whether it runs, was closed, and how far it had flushed; and every file by folder.
+This module also has the broker's state (running, closed, how far it had flushed), and the number of files by folder.
 """
 
 from collections.abc import Callable, Iterable, Sequence

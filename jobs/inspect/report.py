@@ -282,9 +282,9 @@ class StoreReport:
             steps.append((f"inspect --deep {store}", "read every record"))
         if self.log.segments:
             if not self.has_index and not repairs:
-                steps.append((f"rebuild-index {store} --out DIR", "there is no index"))
+                steps.append((f"rebuild-index {store} --out DIR", "the store has no index"))
             if not self.queues.queues and not self.queues.in_rocksdb:
-                steps.append((f"rebuild-consumequeue {store} --out DIR", "there are no queues"))
+                steps.append((f"rebuild-consumequeue {store} --out DIR", "the store has no queues"))
             if repairs:
                 steps.append((f"repair {store} --out REPAIR", "see the planned repairs; reads only"))
             steps.append((f"verify {store}", "compare log, queues and index with each other"))

@@ -1,8 +1,8 @@
 """
-Bodies of messages as their producers sent them, within limits: a kilobyte of log may hold a body of gigabytes.
+Message bodies as their producers sent them, within limits: a kilobyte of log may hold a body of gigabytes.
 
-A body that is larger than the limit when it is decompressed stays as it is stored, and a reason says so. A batch of
-rows is cut into slices that hold a budget of decompressed bytes, if not a single body.
+A body that is larger than the limit when decompressed stays compressed, with a reason. A batch of rows is cut into
+slices with a budget of decompressed bytes; a slice has at least one body.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ BUDGET = 16 << 20
 
 
 class Body(NamedTuple):
-    """A body as its producer sent it; as it is stored, with the reason, where it cannot be decompressed."""
+    """A body as its producer sent it, or as stored, with the reason, if it cannot be decompressed."""
 
     data: bytes | None
     error: str | None
 
     @property
     def text(self) -> str | None:
-        """The body as text; None where it is none."""
+        """The body as text; None if it is not valid text."""
         if self.data is None or self.error is not None:
             return None
         try:
@@ -38,7 +38,7 @@ class Body(NamedTuple):
 
 
 def decoded(stored: bytes | None, sys_flag: int, limit: int) -> Body:
-    """Return a body decompressed, if it is not larger than *limit* then."""
+    """Decompress a body, if the result is not larger than *limit*."""
     if stored is None:
         return Body(None, None)
     try:
@@ -51,9 +51,9 @@ def with_inflated(
     batch: pa.RecordBatch, *, limit: int = DEFAULT_LIMIT, budget: int = BUDGET, wanted: bool = True
 ) -> Iterator[pa.RecordBatch]:
     """
-    Yield the rows of *batch* with `body_inflated`, or `body_error`, where the stored body is compressed.
+    Yield the rows of *batch* with `body_inflated` or `body_error` set if the stored body is compressed.
 
-    Rows whose body is not compressed cost nothing: both are NULL there, as everywhere if they are not *wanted*.
+    Other rows cost nothing: both columns are NULL there, and everywhere if they are not *wanted*.
     """
     rows = batch.drop_columns([name for name in (BODY_INFLATED, BODY_ERROR) if name in batch.schema.names])
     stored, flags = rows.column("body"), rows.column("sys_flag")
@@ -71,7 +71,7 @@ def with_inflated(
 
 
 def is_to_inflate(rows: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return which rows have a compressed body; of a row that another engine has written anything may be NULL."""
+    """Return which rows have a compressed body; in rows of another engine any column may be NULL."""
     is_compressed, has_body, has_flag = (
         np.asarray(mask, np.bool_)
         for mask in (

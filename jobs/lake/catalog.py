@@ -1,4 +1,4 @@
-"""Statements that make a lake's tables known to a catalog by their names; the tables stay where they are."""
+"""SQL statements that register a lake's tables in a catalog; the tables stay where they are."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @unique
 class CatalogKind(StrEnum):
-    """The kind of catalog, which decides the dialect of the statements."""
+    """The kind of catalog, which determines the SQL dialect."""
 
     SPARK = "spark"
     UNITY = "unity"
@@ -29,16 +29,16 @@ class CatalogKind(StrEnum):
 
 
 class Statement(NamedTuple):
-    """The statement for one table; without a table, for the schema that they are in."""
+    """The statement for one table, or for the schema of all tables if it has no table."""
 
     table: str | None
     text: str
 
 
 def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table] = ()) -> Iterator[Statement]:
-    """Yield the statements for the tables that the lake has, *typed* ones last; nothing without a lake."""
+    """Yield the statements for the lake's tables, *typed* ones last; nothing if the lake has no tables."""
     if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and is_local(lake.location):
-        reason = f"{lake.location}: {kind.title()} knows no paths of this machine; name the lake by its s3a:// location"
+        reason = f"{lake.location}: {kind.title()} cannot read local paths; pass the lake's s3a:// location"
         raise RequestError(reason)
     there = [(table, snapshot) for table in (*TABLES, *typed) if (snapshot := open_table(lake, table.name)) is not None]
     name = ".".join(_quoted(part, kind) for part in schema.split("."))
@@ -62,7 +62,7 @@ def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table
 
 
 def name_of(table: Table) -> str:
-    """Return a table's name in a catalog: `dead_letters` is a view of messages that consumers gave up."""
+    """Return a table's name in a catalog; `dead_letters` is taken by the view of messages that consumers gave up."""
     return f"typed_{table.name}" if table is DEAD_LETTERS else table.name.replace("/", "_")
 
 
@@ -89,7 +89,7 @@ def _created(kind: CatalogKind, name: str, place: str, table: Table, snapshot: D
 
 
 def _place(location: str, kind: CatalogKind) -> str:
-    """Return a location by the scheme that the catalog's engine knows: s3a is Hadoop's name of it."""
+    """Return a location with the URI scheme that the catalog's engine uses: s3a is Hadoop's name for S3."""
     scheme, separator, rest = location.partition("://")
     if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and scheme in S3_SCHEMES:
         return f"s3://{rest}/"
@@ -107,7 +107,7 @@ def _comment(text: str) -> str:
 
 
 def comment_of(field: "Field") -> str:
-    """Return a column's comment; empty where another engine has added the column."""
+    """Return a column's comment; empty if another engine added the column."""
     return str(field.metadata.get("comment", ""))
 
 

@@ -1,13 +1,13 @@
 """
-Commits on the tables of a lake: the one place where Delta's log is written.
+Commits to the tables of a lake: the only module that writes to Delta's log.
 
-Each commit carries an application transaction (store, run number). The table's snapshot is asked first whether that
-run is there already, and the commit is made on that very snapshot: if another process commits the same transaction in
-between, Delta refuses ours. So a commit may be repeated as often as anybody likes, and counts once.
+Each commit carries an application transaction (store, run number). The table's snapshot is checked for that
+transaction, and the commit is based on that same snapshot: if another process commits the same transaction in between,
+Delta rejects ours. So a commit can be repeated any number of times, and counts once.
 
-Commits that take files away carry a second transaction, `layout`, which counts them: `deltalake` lets two commits
-remove the same file, and what both had put in its place would be there twice. Another engine does not count: when its
-commit comes between, the files must still be there, each with the deletion vector that it was read through.
+Commits that remove files carry a second transaction, `layout`, which counts them: `deltalake` allows two commits to
+remove the same file, and the replacements of both would be in the table. Other engines do not maintain this counter:
+after a commit of theirs, the files must still exist, each with the deletion vector that it was read with.
 """
 
 import os
@@ -57,7 +57,7 @@ SnapshotRewrite: TypeAlias = Callable[
 
 
 def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:
-    """Return whether replaced files of a table are kept for some minutes or hours alone, because it is followed."""
+    """Return whether replaced files of a table are kept only for minutes or hours, because the table is followed."""
     kept = snapshot.metadata().configuration.get(FILES_KEPT, "")
     return kept == A_DAY or _MINUTES.fullmatch(kept) is not None
 
@@ -67,7 +67,7 @@ class TransactionTakenError(Exception):
 
 
 def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None:
-    """Return the newest snapshot of a table, to be read; None when the lake has no such table."""
+    """Return the newest snapshot of a table for reading; None if the table does not exist."""
     location = lake.locate(name)
     try:
         with failing_as_files_do(lake, location, "read"):
@@ -77,7 +77,7 @@ def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None
 
 
 def own_table(lake: Lake, name: str) -> DeltaTable | None:
-    """Return the newest snapshot of a table for a caller that changes it; None when the lake has no such table."""
+    """Return the newest snapshot of a table for a caller that changes it; None if the table does not exist."""
     return open_table(lake, name, own=True)
 
 
@@ -93,7 +93,7 @@ def _opened(lake: Lake, name: str) -> DeltaTable:
 
 @contextmanager
 def failing_as_files_do(lake: Lake, location: str, done: str) -> Iterator[None]:
-    """Turn errors of `deltalake`, mostly failures of a server, into `OSError`."""
+    """Turn errors of `deltalake`, which are mostly server failures, into `OSError`."""
     try:
         yield
     except (CommitFailedError, TableNotFoundError):
@@ -102,9 +102,8 @@ def failing_as_files_do(lake: Lake, location: str, done: str) -> Iterator[None]:
         reason = str(error).partition("\n")[0]
         if _MANAGED in reason:
             raise UnsupportedTableError(
-                f"{location}: the commits of this table are its catalog's (catalogManaged): what is put into its log "
-                "by path is no part of it; nothing was written. Give rmq-lake a lake of its own, and the catalog a "
-                "copy of its rows (CREATE TABLE … AS SELECT)"
+                f"{location}: only its catalog can commit to this table (catalogManaged); nothing was written. Give "
+                "rmq-lake a lake of its own, and the catalog a copy of its rows (CREATE TABLE … AS SELECT)"
             ) from error
         raise OSError(f"{location}: Delta's log cannot be {done}: {reason}") from error
     except OSError as error:
@@ -117,7 +116,7 @@ def failing_as_files_do(lake: Lake, location: str, done: str) -> Iterator[None]:
 
 
 def ensure_table(lake: Lake, table: Table) -> DeltaTable:
-    """Return the newest snapshot of a table, which is made, or gets the columns that are new, when it lacks them."""
+    """Return the newest snapshot of a table; create the table, or add missing columns, if necessary."""
     location = lake.locate(table.name)
     existing = own_table(lake, table.name)
     if existing is not None:
@@ -142,7 +141,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
 
 
 def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
-    """Add the columns introduced since this table was created; old rows have NULL there."""
+    """Add the columns that were introduced since this table was created; they are NULL in old rows."""
     there = {field.name for field in snapshot.schema().fields}
     new = [field for field in table.delta_schema.fields if field.name not in there]
     if new:
@@ -157,7 +156,7 @@ def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
 
 
 def _statistics_of(table: Table) -> str:
-    """Name the columns that Delta's log has limits of: of any other, `deltalake` would take them for NULL."""
+    """Return the columns with limits in Delta's log: `deltalake` would take missing limits for NULL."""
     return ",".join(table.limited)
 
 
@@ -174,10 +173,9 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     """
     Add files to a table under *transaction*, once; return the table's version.
 
-    *rewrite* says which files of the snapshot go in the same commit, and what takes their place; it is asked again
-    for each snapshot. Where the commit *replaces* the table, its files and columns take the place of all that there
-    are. `TransactionTakenError` when the table has this transaction, or a later one of the same
-    application, already.
+    *rewrite* returns the files of the snapshot that the same commit removes, and their replacements; it is called again
+    for each snapshot. If the commit *replaces* the table, its files and columns replace all existing ones. Raises
+    `TransactionTakenError` if the table already has this transaction, or a later one of the same application.
     """
     added = tuple(actions)
 
@@ -206,7 +204,7 @@ def commit_rows(  # noqa: PLR0913, PLR0917 - the parts of a file and of its comm
     transaction: tuple[str, int],
     rewrite: SnapshotRewrite | None = None,
 ) -> None:
-    """Write a file of some rows and commit it; `TransactionTakenError` as in `commit`, and the file is deleted."""
+    """Write rows to a file and commit it; if `commit` raises `TransactionTakenError`, the file is deleted."""
     with TableFile(lake, table, name, constants) as file:
         file.write_rows(found)
         action = file.close()
@@ -221,8 +219,8 @@ def _replacement(lake: Lake, snapshot: DeltaTable, new: Commit, known: Table) ->
     location = lake.locate(new.table.name)
     if needs_spark(snapshot):
         raise UnsupportedTableError(
-            f"{location}: another engine has given this table features with which rmq-lake does not replace it; "
-            "nothing was written. Delete it: it is made again from the messages"
+            f"{location}: another engine has enabled features on this table with which rmq-lake cannot replace it; "
+            "nothing was written. Delete the table: it is rebuilt from the messages"
         )
     if any(file.vector for file in files(lake, snapshot, known)):
         raise OSError(f"{location}: {NO_VECTORS}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)")
@@ -239,10 +237,10 @@ def _is_committed(
     replacing: bool = False,
 ) -> bool:
     """
-    Return whether a table has *transaction* already, made of these very files.
+    Return whether a table already has *transaction*, made of exactly these files.
 
-    A lost answer looks like a conflict when the request is repeated: the commit may have been ours. Else
-    `TransactionTakenError`.
+    If a response was lost, the repeated request looks like a conflict although the commit was ours. Raises
+    `TransactionTakenError` otherwise.
     """
     app, number = transaction
     done = transaction_of(snapshot, app)
@@ -255,7 +253,7 @@ def _is_committed(
 
 
 def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None:
-    """Raise `FileNotFoundError` when files that a commit would name were deleted since they were written."""
+    """Raise `FileNotFoundError` if files of a commit were deleted after they were written."""
     for lost in lost_files(lake, table, actions):
         raise FileNotFoundError(
             f"{lost}: deleted before its commit; did another engine VACUUM with a retention shorter than a run? The "
@@ -264,7 +262,7 @@ def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None
 
 
 def lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> Iterator[str]:
-    """Yield the locations of files that were written for a commit and are not there any more."""
+    """Yield the locations of files that were written for a commit and are missing now."""
     known = {info.name for info in lake.list_files(table)} if len(actions) > _FEW else set()
     for action in actions:
         if action.path not in known and not is_there(lake.open, f"{table}/{action.path}"):
@@ -273,9 +271,10 @@ def lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> Iterator[st
 
 def commit_layout(lake: Lake, table: Table, rewrite: SnapshotRewrite) -> None:
     """
-    Replace files of a table by others with the same rows, if *rewrite* names any.
+    Replace files of a table by others with the same rows, if *rewrite* returns any.
 
-    `TransactionTakenError` when another process rewrote files of this table at the same moment: ours are deleted then.
+    Raises `TransactionTakenError` if another process rewrote files of this table at the same time; ours are deleted
+    then.
     """
     snapshot = own_table(lake, table.name)
     if snapshot is None:
@@ -297,7 +296,7 @@ def commit_layout(lake: Lake, table: Table, rewrite: SnapshotRewrite) -> None:
 
 
 def refuse_layouts(lake: Lake, table: Table) -> None:
-    """Make every replacement of files that is in progress on this table fail at its commit."""
+    """Make all concurrent replacements of this table's files fail when they commit."""
     snapshot = own_table(lake, table.name)
     if snapshot is None:
         return
@@ -307,12 +306,12 @@ def refuse_layouts(lake: Lake, table: Table) -> None:
 
 
 def put_transaction(lake: Lake, table: Table, transaction: tuple[str, int]) -> None:
-    """Put a transaction into the log of a table, and nothing else."""
+    """Write a transaction to the log of a table, without any file."""
     _write(lake, ensure_table(lake, table), Commit(table, (transaction,), {"layout": "healed"}, data_change=False))
 
 
 def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
-    """Write one commit on *snapshot*, durably; return the version that the table then has."""
+    """Write one commit on *snapshot*, durably; return the new version of the table."""
     # What nothing was removed for would be in the table twice.
     assert new.change.removed or not new.change.added  # our own invariant; it does not depend on the lake's content
     _flush(snapshot.table_uri)
@@ -331,11 +330,11 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
             snapshot.update_incremental()
             if snapshot.version() == before or not _is_possible(lake, snapshot, new):
                 raise
-    raise CommitFailedError(f"{new.table.name}: {_ATTEMPTS} commits of others came first")
+    raise CommitFailedError(f"{new.table.name}: {_ATTEMPTS} concurrent commits came first")
 
 
 def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
-    """Return whether a commit that removes files may follow on a newer snapshot than the one it was made for."""
+    """Return whether a commit that removes files may be applied to a newer snapshot than its own."""
     refuse_features(lake, snapshot, new.table)
     if any(transaction_of(snapshot, app) >= number for app, number in new.transactions):
         return False
@@ -344,7 +343,7 @@ def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
 
 
 def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> int:
-    """Write a commit; after commits that come between only where *attempts* let the writer judge them."""
+    """Write a commit; commits of others in between are accepted only if *attempts* allows the writer to check them."""
     before = snapshot.version()
     with failing_as_files_do(lake, lake.locate(new.table.name), "written"):
         write(lake, snapshot, new, attempts)
@@ -355,7 +354,7 @@ def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) ->
 
 
 def _flush(uri: str, versions: Iterable[int] = ()) -> None:
-    """Make a local table's files durable: no commit survives a crash without its files, no done run without commits."""
+    """Make a local table's files durable: after a crash, no commit lacks its files, and no done run its commits."""
     if not is_local(uri):
         return
     root = Path(local_path(uri))
@@ -371,7 +370,7 @@ T = TypeVar("T")
 
 
 def _retried(attempt: Callable[[], T]) -> T:
-    """Repeat *attempt* while others commit, or a server fails; the next snapshot shows whether it succeeded."""
+    """Repeat *attempt* after conflicts and server failures; the next snapshot shows whether it has succeeded."""
     failure: CommitFailedError | None = None
     for _ in range(_ATTEMPTS):
         try:
@@ -382,12 +381,12 @@ def _retried(attempt: Callable[[], T]) -> T:
 
 
 def paths(snapshot: DeltaTable) -> set[str]:
-    """Return the names of a snapshot's files."""
+    """Return the paths of a snapshot's files."""
     return {str(path) for path in snapshot.get_add_actions().column("path").to_pylist()}
 
 
 def committed_transaction(lake: Lake, table: str, app: str) -> int:
-    """Return the newest transaction of *app* on a table; 0 when there is none."""
+    """Return the newest transaction of *app* on a table; 0 if there is none."""
     snapshot = open_table(lake, table)
     return transaction_of(snapshot, app) if snapshot is not None else 0
 
@@ -401,10 +400,10 @@ def chosen(
     deleted: bool = False,
 ) -> pa.Table:
     """
-    Return the rows of a snapshot that *where* takes; or those *deleted* ones that its files still hold.
+    Return the rows of a snapshot that match *where*, or the *deleted* ones that its files still contain.
 
-    Arrow reads the files itself: the file system that `deltalake` would give it is Python, and one of Arrow's threads
-    that is still in it when the interpreter ends takes the whole process down.
+    Arrow reads the files itself: `deltalake`'s file system for Arrow is implemented in Python, and an Arrow thread that
+    is still in it at exit would crash the interpreter.
     """
     if deleted and not snapshot.protocol().reader_features:
         return pa.table({"physical_offset": []})
@@ -413,20 +412,20 @@ def chosen(
 
 
 def rows(lake: Lake, table: str, columns: Sequence[str], where: pc.Expression | None = None) -> list[tuple[Any, ...]]:
-    """Return the values of some columns in the rows of a table that *where* takes; few files are opened."""
+    """Return some columns of the table's rows that match *where*; statistics limit the number of opened files."""
     return read_snapshot(lake, table, lambda snapshot: rows_in(lake, snapshot, columns, where)) or []
 
 
 def rows_in(
     lake: Lake, snapshot: DeltaTable, columns: Sequence[str], where: pc.Expression | None = None
 ) -> list[tuple[Any, ...]]:
-    """Return the values of some columns in the rows of a snapshot, as `rows` does."""
+    """Return some columns of the rows of a snapshot, like `rows`."""
     found = chosen(lake, snapshot, list(columns), where)
     return list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
 
 
 def read_snapshot(lake: Lake, table: str, read: Callable[[DeltaTable], T]) -> T | None:
-    """Return what *read* finds in the newest snapshot of a table; None when the lake has no such table."""
+    """Apply *read* to the newest snapshot of a table; None if the table does not exist."""
     for _ in range(_ATTEMPTS):
         snapshot = open_table(lake, table)
         if snapshot is None:

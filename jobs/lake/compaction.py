@@ -1,16 +1,16 @@
 """
-Many small files become a few large ones: the same rows, by the same Parquet writer, in an order that serves readers.
+Compaction: merges many small files into a few large ones with the same rows, in an order that suits readers.
 
-A run every few minutes leaves a small file a table and run. Files are merged a store at a time, in the order of the
-log, so that the minimum and maximum of offsets and times keep telling files apart. Delta's log says of such a commit
-that it changes no data. What it replaced stays on disk for readers of older versions, until the vacuum.
+A run every few minutes leaves a small file per table and run. The files of each store are merged in log order, so that
+minimum and maximum of offsets and times remain selective. Delta's log marks such a commit as not changing data. The
+replaced files stay on disk for readers of older versions, until the vacuum.
 
-Index entries are gathered by their hash instead, so that a lookup opens few files however many index files there were.
-Each file of a run has hashes of the whole range. The range is halved again and again like a binary tree; a file belongs
-to the smallest *node* that holds all of its hashes, in steps of three halves. Where a node has many files, their rows
-move to files of the nodes below it: each holds an eighth of the range or less. So a row is rewritten once for each step
-down, log8(files) times in all, and a lookup opens fewer than CROWDED files a step. New files stay in the root node
-until there are enough of them to move rows down.
+Index entries are clustered by their hash instead, so that a lookup opens few files regardless of the number of index
+files. The files of a run have hashes from the whole range. The range is halved recursively like a binary tree; a file
+belongs to the smallest *node* that contains all of its hashes (each level is three halvings). If a node has many files,
+their rows move to files of the nodes on the next level, each of which covers at most an eighth of the range. So a row
+is rewritten once per level, log8(files) times in all, and a lookup opens fewer than CROWDED files per level. New files
+stay in the root node until there are enough of them.
 
 Measured against `optimize` of deltalake, with 96 files of 20,000 entries of two stores and four rounds: a lookup opens
 4.0 files here, 22.8 after `z_order` (which rewrote three times the bytes) and 32 after `compact`.
@@ -92,9 +92,9 @@ def compact(
     """
     Merge the small files of a table.
 
-    For the run *of* a store, only the store's, by files that bear the run's name, if there are at least *many*; merged
-    with a much larger one, a row would be rewritten every few runs. Where Delta keeps row ids and clusters, its
-    own OPTIMIZE merges, for all stores together.
+    With the run *of* a store, only files of this store are merged, into files with the run's name, and only if there
+    are at least *many*; merging them into a much larger file would rewrite its rows every few runs. If the table has
+    Delta's row ids or clustering, Delta's own OPTIMIZE merges the files of all stores.
     """
     snapshot = open_table(lake, table.name)
     if snapshot is not None and needs_spark(snapshot):
@@ -114,7 +114,7 @@ def compact(
 
 
 def rewritten(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Saved:
-    """Replace files of a table as *plan* groups them, in one commit; nothing if another process was faster."""
+    """Replace files of a table in one commit, as grouped by *plan*; nothing happens if another process was faster."""
     removed: dict[str, StoredFile] = {}  # several groups may each take some rows of one file
     written: list[Action] = []
 
@@ -143,7 +143,7 @@ def rewritten(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Saved:
 
 
 def cluster(lake: Lake, table: Table, merge: Merge) -> Saved:
-    """Move rows down until no node is crowded; each round is a commit of its own, right if it is the last."""
+    """Move rows down until no node is crowded; each round is a separate, valid commit."""
     if table.sorted_by is None:
         raise ValueError(f"{table.name} is in the order of the log")
     column = table.sorted_by
@@ -168,7 +168,7 @@ def cluster(lake: Lake, table: Table, merge: Merge) -> Saved:
 
 
 def _crowded(stored: Sequence[StoredFile], column: str) -> Iterator[tuple[Node, list[StoredFile]]]:
-    """Yield nodes with many files of one store, some of the files at a time."""
+    """Yield nodes with many files of one store, with a limited number of these files at a time."""
     of_node: dict[tuple[str, Node], list[StoredFile]] = defaultdict(list)
     for file in sorted(stored, key=lambda one: one.path):
         store = file.low("store_id", "")
@@ -182,7 +182,7 @@ def _crowded(stored: Sequence[StoredFile], column: str) -> Iterator[tuple[Node, 
 
 
 def _node(file: StoredFile, column: str) -> Node:
-    """Return the node of a file; a run's own file belongs to the topmost one, however few hashes it has."""
+    """Return the node of a file; files written by runs belong to the root, even with few hashes."""
     low, high = file.low(column, 0), file.high(column, _TOP[-1])
     if not is_clustered(file) or not 0 <= low <= high < _TOP.stop:
         return _TOP
@@ -193,7 +193,7 @@ def _node(file: StoredFile, column: str) -> Node:
 
 
 def _parts(node: Node, groups: Sequence[tuple[int, Node]]) -> Iterator[Node]:
-    """Yield the nodes, this one or some below it, whose rows a task can sort in memory."""
+    """Yield this node, or nodes below it, so that a task can sort the rows of each in memory."""
     inside = [(rows, held) for rows, held in groups if held.start < node.stop and held.stop > node.start]
     # The hashes of a row group are taken to be spread evenly.
     rows = sum(count * (min(held.stop, node.stop) - max(held.start, node.start)) / len(held) for count, held in inside)
@@ -206,7 +206,7 @@ def _parts(node: Node, groups: Sequence[tuple[int, Node]]) -> Iterator[Node]:
 
 
 def estimate(lake: Lake, table: Table) -> Saved:
-    """Estimate the effect of `compact` and `vacuum`; the size of merged files is not known before."""
+    """Estimate the effect of `compact` and `vacuum`; the size of merged files is not known in advance."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return Saved(table.name, bytes_after=None)
@@ -217,7 +217,7 @@ def estimate(lake: Lake, table: Table) -> Saved:
 
 
 def _of_run(small: Iterable[StoredFile], store_id: str, many: int) -> list[list[StoredFile]]:
-    """Return groups of the smallest files: a large one waits until the smaller ones together are as large."""
+    """Return groups of the smallest files: a large file waits until the smaller ones together have its size."""
     mine = [file for file in small if _store(file).startswith(store_id)]
     # Files merge once the smaller ones weigh as much as the largest of the group: each merge of a byte at least doubles
     # the file that it is in, so that a byte is rewritten about log2(LARGE / first size) times, not once a run.
@@ -232,7 +232,7 @@ def _of_run(small: Iterable[StoredFile], store_id: str, many: int) -> list[list[
 
 
 def is_clustered(file: StoredFile) -> bool:
-    """Return whether a file is one of a narrow range."""
+    """Return whether a file covers a narrow range of hashes."""
     return file.path.startswith(_CLUSTERED)
 
 
@@ -244,10 +244,10 @@ def _mergeable(lake: Lake, table: Table, stored: Iterable[StoredFile]) -> list[S
 
 def _spared_rows(lake: Lake) -> tuple[str, ...]:
     """
-    Return how those files of `runs` are called that no merge touches: each store's newest run, and its registration.
+    Return the name pattern of those files of `runs` that are never merged: newest runs and registrations.
 
-    Whoever looks whether a commit was its own looks for its file. And each run asks for all registrations: in a merged
-    file they would be read among hundreds of thousands of rows.
+    A process that checks whether a commit was its own looks for its file. And each run reads all registrations: in a
+    merged file, it would have to read them among hundreds of thousands of rows.
     """
     snapshot = open_table(lake, RUNS.name)
     newest: dict[str, int] = {}
@@ -259,13 +259,13 @@ def _spared_rows(lake: Lake) -> tuple[str, ...]:
 
 
 def _store(file: StoredFile) -> str:
-    """Return the store whose rows these are; files of several stores keep to themselves."""
+    """Return the store of a file's rows; files are merged only with files of the same store."""
     low, high = file.low("store_id", ""), file.high("store_id", "")
     return str(low) if low == high else f"{low}-{high}"
 
 
 def _groups(small: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
-    """Yield files that become one: of one store, in order, and together no more than a large one."""
+    """Yield files to be merged into one: consecutive files of one store, not larger together than a large file."""
     for _, of_store in groupby(small, key=_store):
         group: list[StoredFile] = []
         for file in of_store:
@@ -279,7 +279,7 @@ def _groups(small: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
 
 
 def merge_group(group: Group) -> Action | None:
-    """Write one file with the rows of several; None when another engine has deleted all of them."""
+    """Merge several files into one; None if another engine has deleted all of their rows."""
 
     def write(table: Table) -> Action | None:
         rows = _sorted(group, table) if table.sorted_by else _rows(group, table)
@@ -302,7 +302,7 @@ def _rows(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
 
 
 def _sorted(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
-    """Yield all rows in the order of the table's column, or piece by piece in that order where they are too many."""
+    """Yield all rows in the order of the table's sort column; too many rows are sorted in parts."""
 
     def in_order() -> Iterator[pa.RecordBatch]:
         whole = pa.concat_batches(held)
@@ -322,12 +322,12 @@ def _sorted(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
 
 def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     """
-    Delete files that no version of the last days names, and those that no commit ever named.
+    Delete files that no version of the last days references, and files that were never committed.
 
-    Only when no run of the lake is prepared and not done: its files are named by its manifest alone. Delta's log
-    forgets removed files when they are old enough to be deleted, so the folder is listed. `deltalake` would take the
-    vectors of another engine for such files: they are left to that engine's VACUUM. It also follows links out of the
-    lake: files beyond one must not be deleted.
+    Nothing is deleted while a run of the lake is prepared and not done: only its manifest references its files. Delta's
+    log forgets removed files when they are old enough to be deleted, so the folder is listed. `deltalake` would take
+    another engine's deletion vectors for such files: they are left to that engine's VACUUM. It also follows links out
+    of the lake: files behind links are not deleted.
     """
     snapshot = own_table(lake, table.name)
     if snapshot is None:
@@ -344,9 +344,9 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
 
 def vacuum_own(lake: Lake, table: Table, store_id: str) -> None:
     """
-    Delete the obsolete files of one store as soon as its table allows, for a run of it that has just ended.
+    Delete a store's obsolete files as soon as its table allows, after a run of this store.
 
-    `vacuum` waits for a day: what no version names may be what a first run of another store wrote hours ago.
+    `vacuum` waits for a day: an unreferenced file may have been written hours ago by the first run of another store.
     """
     snapshot = own_table(lake, table.name)
     if snapshot is None or not keeps_replaced_files_briefly(snapshot):
@@ -362,13 +362,13 @@ def _vacuumed(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None,
 
 
 def _deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Iterable[str]) -> list[str]:
-    """Return the obsolete files that are neither vectors of another engine nor behind a link."""
+    """Return the obsolete files that are neither deletion vectors of another engine nor behind a link."""
     vectors, own = has_vectors(snapshot), _own_files(lake.locate(table.name))
     return [name for name in found if not (vectors and is_vector_file(name)) and (own is None or name in own)]
 
 
 def _own_files(table: str) -> set[str] | None:
-    """Return the files in the folder of a table without those behind links; None on storage without links."""
+    """Return the files in a table's folder, without those behind links; None on storage without links."""
     if not is_local(table):
         return None
     root = Path(local_path(table))
@@ -376,7 +376,7 @@ def _own_files(table: str) -> set[str] | None:
 
 
 def _retention(snapshot: DeltaTable) -> int | None:
-    """Return how many hours a deleted file is kept: ours, or None for what another engine demands of the table."""
+    """Return how many hours a deleted file is kept; None: as another engine has configured it for the table."""
     hours = 24 if keeps_replaced_files_briefly(snapshot) else RETENTION_HOURS
     try:
         snapshot.vacuum(hours, dry_run=True)

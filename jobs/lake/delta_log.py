@@ -1,9 +1,9 @@
 """
-Delta's log where `deltalake` says too little: which vector each file has, and a commit that takes such a file away.
+Reads Delta's log for details that `deltalake` does not expose: deletion vectors, and how a commit removes their files.
 
-A deletion vector marks rows of a file as deleted without writing the file again. `deltalake` reads vectors, but does
-not show how the log describes them, and its commits remove a file by its path alone. To Delta a file is its path *and*
-its vector: such a commit removes nothing, and the rows of the file are there twice. Delta's PROTOCOL.md has it under
+A deletion vector marks rows of a file as deleted without rewriting the file. `deltalake` reads vectors, but does not
+expose their descriptors, and its commits remove a file by its path alone. In Delta, a file is identified by its path
+*and* its vector: such a commit removes nothing, and the file's rows are in the table twice. See Delta's PROTOCOL.md,
 "Deletion Vectors", "Action Reconciliation" and "Checkpoints".
 """
 
@@ -31,7 +31,7 @@ Descriptors = dict[tuple[str, str], Descriptor]  # by path of the file and ident
 
 
 def descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
-    """Return the vector of each file of a snapshot that has one, as Delta's log describes it."""
+    """Return the deletion vectors of a snapshot's files, as described in Delta's log, by path."""
     log = log_folder(snapshot)
     names = [info.name for info in lake.list_files(log)]
     found: Descriptors = {}
@@ -48,7 +48,7 @@ def descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
 
 
 def newest_version(lake: Lake, snapshot: DeltaTable, wanted: Callable[[LogAction, LogAction], bool]) -> int | None:
-    """Return the newest version of a table whose protocol and metadata are *wanted*; None without one in its log."""
+    """Return the newest version whose protocol and metadata are *wanted*; None if the log has no such version."""
     log = log_folder(snapshot)
     names = sorted(info.name for info in lake.list_files(log) if _COMMIT.fullmatch(info.name))
     found: int | None = None
@@ -66,12 +66,12 @@ def newest_version(lake: Lake, snapshot: DeltaTable, wanted: Callable[[LogAction
 
 
 def log_folder(snapshot: DeltaTable) -> str:
-    """Return the path below the lake of a table's log."""
+    """Return the path of a table's log, relative to the lake."""
     return f"{snapshot.table_uri.rstrip('/').rpartition('/')[2]}/_delta_log"
 
 
 def identity_of(vector: Descriptor | None) -> str:
-    """Return the identity of a vector among those of the same file, as PROTOCOL.md forms it; empty without a vector."""
+    """Return the unique id of a deletion vector, as defined in PROTOCOL.md; empty without a vector."""
     if vector is None:
         return ""
     offset = vector.get("offset")
@@ -79,7 +79,7 @@ def identity_of(vector: Descriptor | None) -> str:
 
 
 def _newest_checkpoint(names: Iterable[str], version: int) -> list[str]:
-    """Return the files of the newest complete checkpoint that is not newer than *version*."""
+    """Return the files of the newest complete checkpoint up to *version*."""
     # A checkpoint is one file, or as many parts as each part's name says (PROTOCOL.md, "Checkpoints"); a writer that
     # died has left some of them.
     found: dict[tuple[int, str], list[str]] = {}
@@ -120,7 +120,7 @@ def _lines(lake: Lake, path: str) -> Iterator[LogAction]:
 
 
 def _replay(actions: Iterable[LogAction], found: Descriptors) -> None:
-    """Apply what a commit adds and removes; the order inside of a commit means nothing."""
+    """Apply a commit's add and remove actions; their order within the commit has no meaning."""
     added: Descriptors = {}
     for action in actions:
         for kind in ("add", "remove"):
@@ -139,33 +139,33 @@ FEATURE = "deletionVectors"
 
 
 class Vector(NamedTuple):
-    """Which rows of a file are still rows of the table."""
+    """Which rows of a file are not deleted."""
 
     kept: npt.NDArray[np.bool_]  # by the row's place in the file
     descriptor: Descriptor  # as Delta's log has it
 
     def of_batch(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
-        """Return the rows of *batch* that are not deleted; its first one has the place *start* in the file."""
+        """Return which rows of *batch*, whose first row has position *start* in the file, are not deleted."""
         return batch.filter(pa.array(self.padded(start + batch.num_rows)[start:]))
 
     def padded(self, rows: int) -> npt.NDArray[np.bool_]:
-        """Return which of a file's first *rows* are kept: a vector may end with the last deleted one."""
+        """Return which of a file's first *rows* are kept; a vector may end at the last deleted row."""
         missing = max(rows - self.kept.size, 0)
         return np.pad(self.kept, (0, missing), constant_values=True)[:rows] if missing else self.kept[:rows]
 
 
 def has_vectors(snapshot: DeltaTable) -> bool:
-    """Return whether files of a table may have vectors."""
+    """Return whether a table's files may have deletion vectors."""
     return FEATURE in (snapshot.protocol().reader_features or ())
 
 
 def is_vector_file(path: str) -> bool:
-    """Return whether a file below a table holds vectors."""
+    """Return whether a file below a table contains deletion vectors."""
     return path.rpartition("/")[2].startswith("deletion_vector_")
 
 
 def vectors(lake: Lake, snapshot: DeltaTable) -> dict[str, Vector]:
-    """Return the vector of each file of a snapshot that has one, by the file's path."""
+    """Return the deletion vectors of a snapshot's files, by path."""
     if not has_vectors(snapshot):
         return {}
     masks = _masks(snapshot)

@@ -1,12 +1,12 @@
 """
-What another engine has made of our tables, and what we do about it: kept, or refused before anything is written.
+Delta features that other engines enable on our tables: which ones we maintain, and which ones we refuse.
 
-Delta's features are promises that every writer of a table gives. Some of them cost us nothing, some we keep
-(deletion vectors), and the others we refuse by name, with the statements that drop them. This is checked at the
-start of a command, and again of each snapshot that a commit is made on. docs/internals/guarantees.md has the table.
+Every writer of a table must respect its features. Some require nothing of us, some we support (deletion vectors), and
+the others are refused by name, with the statements that drop them. This is checked at the start of a command, and for
+each snapshot on which a commit is based. The table in docs/internals/guarantees.md lists them.
 
-`deltalake` writes tables that have the features in `KEPT` alone. With those in `BY_SPARK` Spark's own Delta commits our
-files (`jobs.lake.writers`): on local file systems, as on S3 its log knows only one writing driver.
+`deltalake` writes tables whose features are all in `KEPT`. For those in `BY_SPARK`, Spark's Delta commits our files
+(`jobs.lake.writers`), on local file systems only: on S3 it supports only one writing driver.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,11 +60,11 @@ _Refusal: TypeAlias = tuple[str, tuple[str, ...]]  # a feature that we do not wr
 
 
 class UnsupportedTableError(OSError):
-    """Another engine uses a feature that we do not write."""
+    """A table has a feature that we cannot write."""
 
 
 def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
-    """Raise `UnsupportedTableError` when a table has a feature that we do not write."""
+    """Raise `UnsupportedTableError` if a table has a feature that we cannot write."""
     location = lake.locate(table.name)
     found = list(_refusals(lake, snapshot, table))
     lacking = lacking_spark() if needs_spark(snapshot) and not has_session() else ""
@@ -83,7 +83,7 @@ def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
 
 
 def needs_spark(snapshot: DeltaTable) -> bool:
-    """Return whether a table has features of which Spark's own Delta alone knows what a commit owes them."""
+    """Return whether a table has features for which only Spark's Delta can write correct commits."""
     return bool(BY_SPARK & _features(snapshot))
 
 
@@ -97,7 +97,7 @@ def _written(lake: Lake) -> frozenset[str]:
 
 
 def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], table: Table | None = None) -> None:
-    """Raise `UnsupportedTableError` when the rows of a table are not what its files, at these *paths*, hold."""
+    """Raise `UnsupportedTableError` if the table's rows differ from the content of its files at these *paths*."""
     location = snapshot.table_uri.rstrip("/").removeprefix("file://")
     table = table or BY_NAME[location.rpartition("/")[2]]
     metadata = snapshot.metadata()
@@ -145,7 +145,7 @@ def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[_Refus
 def _taken_back(
     lake: Lake, snapshot: DeltaTable, table: Table, features: set[str], columns: Sequence[str] = ()
 ) -> _Refusal:
-    """Return features and columns that are refused, with the statements that drop them."""
+    """Return the refused features and columns, with the statements that drop them."""
     if not columns and features <= {*_DROPPED}:
         dropped = [one for one in _DROPPED if one in features]
         what = ", ".join(f"the feature {one}" for one in dropped)
@@ -155,7 +155,7 @@ def _taken_back(
 
 
 def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
-    """Return the statements that restore the last version of a table that we write: nothing else drops all features."""
+    """Return the statements that restore the last version that we can write: nothing else drops all features."""
     known = newest_version(lake, snapshot, partial(_is_ours, KEPT if lacking_spark() else _written(lake), table))
     version = "<a version before, from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
@@ -180,7 +180,7 @@ def _columns(schema: Schema, partitions: Sequence[str], table: Table) -> Iterato
 
 
 def _layout(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator[str]:
-    """Yield why a table's files do not hold its columns as ours do."""
+    """Yield the reasons why a table's files do not store columns as our files do."""
     if partitions:
         yield "partitions by " + ", ".join(partitions)
     there = {field.name for field in schema.fields}

@@ -1,4 +1,4 @@
-"""Damage: findings, the rows of `verify`; and the damage that runs have met and that is not acknowledged yet."""
+"""Findings of `verify`, and the damage found by runs that is not acknowledged yet."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypedDict, cast
@@ -39,7 +39,7 @@ _LEGAL = frozenset({DELETED_TOPIC, PROMOTION, TAKEN_BACK_UNITS, TAKEN_BACK_ENTRI
 
 
 class Finding(NamedTuple):
-    """One thing that is not as the log says, or that is wrong with the log itself."""
+    """One problem: something that contradicts the log, or damage of the log itself."""
 
     part: str  # log, queues, index
     kind: str  # the class: what scripts branch on
@@ -57,12 +57,12 @@ class Finding(NamedTuple):
 
     @property
     def title(self) -> str:
-        """A short name, unique among the findings that others follow from."""
+        """A short name, unique among the findings that have consequences."""
         return f"{self.kind} {self.found}" if self.part == LOG else f"{self.kind} {self.file}"
 
     @property
     def severity(self) -> Severity:
-        """How serious it is by itself; a consequence is as serious as its cause."""
+        """Its own severity; a consequence has the severity of its cause."""
         if self.kind in _LEGAL:
             return Severity.HEALTHY
         if self.kind in _DAMAGED_FILES:
@@ -75,11 +75,11 @@ class Finding(NamedTuple):
         return Severity.CONTRADICTION
 
     def following(self, title: str) -> Self:
-        """Return the finding as a consequence of the log's finding with this title."""
+        """Return the finding as a consequence of the log finding with this title."""
         return self._replace(follows=title, cause=f"follows from the log: {title}")
 
     def describe(self) -> dict[str, object]:
-        """Return the form that scripts read."""
+        """Return the JSON form."""
         return {**self._asdict(), "severity": self.severity.value}
 
     @property
@@ -98,7 +98,7 @@ _GAPS_KEPT = 100  # of those that are open; more are counted
 
 
 class OpenDamage(NamedTuple):
-    """What runs have met since the last acknowledgement, or since the first run of a store."""
+    """Damage found by runs since the last acknowledgement, or since the first run of a store."""
 
     since_run: int = 0  # the first run that met something
     quarantined: int = 0  # damaged places
@@ -109,14 +109,14 @@ class OpenDamage(NamedTuple):
 
     @classmethod
     def of(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":
-        """Read the state of a store's newest manifest; one of an earlier version knows what its *own* run met."""
+        """Read it from a store's newest manifest; manifests of earlier versions only have that of their *own* run."""
         found = cast("dict[str, Any] | None", state.get(OPEN))
         return own if found is None else cls(**{**found, "gaps": tuple(found["gaps"])})
 
     def and_met(
         self, run: int, gaps: Sequence[GapRow], quarantined: int, superseded: int, contradictions: int = 0
     ) -> "OpenDamage":
-        """Return the same after one more run."""
+        """Return the open damage after one more run."""
         new = [gap for gap in gaps if gap not in self.gaps]
         if not (new or quarantined or superseded or contradictions):
             return self

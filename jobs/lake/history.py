@@ -1,15 +1,15 @@
 """
-Find the first offset at which the log differs from the rows in the lake, record by record.
+Finds the first offset at which the log differs from the rows in the lake, record by record.
 
-Fingerprints tell that something differs, not where, nor why: a bit may have flipped since it was read, a copy may not
-be whole yet, or the broker may have cut off the end of its log and written something else. Only the last one is another
-history, and only a record that proves itself, or the end of a file, proves it.
+Fingerprints show that something differs, but neither where nor why: a bit may have flipped since it was read, a copy
+may be incomplete, or the broker may have truncated its log and written other records. Only the last case is another
+history, and only a valid record or the end of a file proves it.
 
-Fingerprints may also all be there and be leftovers: recovery moves the write position back and leaves the old bytes
-after it. So the end of what the lake knows must still be reached from some way before it, record by record. And what
-ended a file may have made way for a record that fits in its place.
+All fingerprints may also match and be leftovers: recovery moves the write position back and leaves the old bytes after
+it. So the end of the known log must still be reachable from an earlier boundary, record by record. A blank that ended a
+file may have been overwritten by a record that fits in its place.
 
-What retention deleted between two looks is read once more from the rows that the lake has of it.
+Segments that retention has deleted in the meantime are compared through the rows that the lake has of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ class _Group(NamedTuple):
 
 
 def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded | None:
-    """Return which rows of the lake the store's log has replaced by others; None when there are none."""
+    """Return which rows of the lake were replaced by other records in the store's log; None if there are none."""
     if known.newest is None:
         return None
     _, agreed, differs = compare(known, store)
@@ -87,7 +87,7 @@ def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded 
 
 
 def _boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | None:
-    """Return a known boundary some way before the last of the fingerprints, in its segment; None without any."""
+    """Return a known boundary before the last fingerprint, in its segment; None without fingerprints."""
     segment = store.segment_at(agreed[-1].offset) if agreed else None
     if segment is None:
         return None
@@ -96,7 +96,7 @@ def _boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | None:
 
 
 def leads_to(offset: int, start: int, store: Store) -> bool:
-    """Return whether the chain of records from the boundary *start* comes to a record at *offset*."""
+    """Return whether the chain of records from the boundary *start* reaches a record at *offset*."""
     for range_ in plan_ranges(store, start, WHOLE_SEGMENTS)[:1]:
         reader = RangeReader(replace(range_, end=offset + 1 - range_.base_offset, final=True))
         with closing(reader.pieces()) as pieces:
@@ -107,9 +107,9 @@ def leads_to(offset: int, start: int, store: Store) -> bool:
 
 def first_difference(lake: Lake, known: KnownStore, store: Store, agreed: int = 0) -> int | None:
     """
-    Return where the log begins to be another one than the lake has read; None when it is the same.
+    Return the offset from which the log differs from the lake's rows; None if they agree.
 
-    Bytes before *agreed* are known to be the same. Bytes that are damaged now, not written yet or deleted do not count.
+    Bytes before *agreed* are known to agree. Bytes that are damaged, deleted or not written yet do not count.
     """
     end = known.newest.to_offset if known.newest else 0
     doubtful: int | None = None  # the first of the records before this one that differ in one field each
@@ -158,10 +158,10 @@ def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
 
 def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int | None]]:
     """
-    Yield each place of a group that log or lake have a record at, and in how many fields they differ.
+    Yield each position at which the log or the lake has a record, with the number of different fields.
 
-    One that the lake alone has differs in all fields; for one that the log alone has it is None: the row may have been
-    deleted. One field alone may have rotted: nothing covers the fields of a record but the body.
+    A record that only the lake has differs in all fields. For one that only the log has, the number is None: the row
+    may have been deleted. A single different field may be damage: checksums cover only the body.
     """
     offset = ds.field("physical_offset")
     here = (ds.field("store_id") == known.store_id) & (offset >= group.start) & (offset < min(group.end, end))
@@ -187,7 +187,7 @@ def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterato
 
 
 def _as_read(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table:
-    """Return rows as they were read from the log: also those that another engine has deleted, while files hold them."""
+    """Return rows as they were read from the log, including rows deleted by another engine whose files still exist."""
     kept = chosen(lake, snapshot, list(_COMPARED), where)
     deleted = chosen(lake, snapshot, list(_COMPARED), where, deleted=True)
     if deleted.num_rows:
@@ -198,7 +198,7 @@ def _as_read(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table
 
 
 def _boundary(found: int, group: _Group) -> int:
-    """Return the record of the log that covers *found*: a row may begin in the middle of it."""
+    """Return the log record that covers *found*: a row may begin in the middle of it."""
     of_log = _values(group.records, "physical_offset")
     before = of_log[of_log <= found]
     if not before.size:
@@ -214,10 +214,10 @@ def _values(table: pa.Table | pa.RecordBatch, name: str) -> Integers:
 
 def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterator[RawRecords]:
     """
-    Yield the records of a store's log that begin in [start, end), as far as `messages` has them, in the log's order.
+    Yield the records of a store's log that begin in [start, end), from `messages`, in log order.
 
-    Bodies are replaced by zeros of the same length: callers use only properties and places of these records.
-    Files overlap, and their rows are in any order, when another engine has written them.
+    Bodies are replaced by zeros of the same length: callers only use properties and positions. If another engine has
+    written files, they may overlap, and their rows may be in any order.
     """
     snapshot = open_table(lake, STORED_MESSAGES.name)
     if snapshot is None:

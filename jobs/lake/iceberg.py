@@ -1,11 +1,11 @@
 """
-The tables of a lake in an Iceberg catalog: the same Parquet files, for readers that know Iceberg and not Delta.
+Registers a lake's tables in an Iceberg catalog: the same Parquet files, for readers that support only Iceberg.
 
-Delta's log is the truth. A registration compares the files of its newest version with those that the Iceberg table
-has, and makes up the difference in one commit: files are added or replaced, never copied. So the next
-registration also brings the table up to date after one that failed, and another one does nothing.
+Delta's log stays authoritative. A registration compares the files of its newest version with those of the Iceberg
+table, and commits the difference: files are added or removed, never copied. So after a failed registration the next one
+completes it, and a registration of an unchanged table does nothing.
 
-Metadata lies below the lake in `_iceberg`, not in the folder of a table: Delta's vacuum deletes unknown files.
+Metadata is in `_iceberg` below the lake, not in the tables' folders, where Delta's vacuum would delete it.
 """
 
 import logging
@@ -49,7 +49,7 @@ _PROPERTIES = {
 
 
 def target_of(text: str) -> str:
-    """Return CATALOG.NAMESPACE of such a text, or of CATALOG alone; `ValueError` when it is not configured."""
+    """Return CATALOG.NAMESPACE for such a text or for CATALOG alone; raise `ValueError` if it is not configured."""
     catalog, _, namespace = text.partition(".")
     if find_spec("pyiceberg") is None:
         raise SetupError("--iceberg needs pyiceberg: pip install 'rocketmq-lake[iceberg]'")
@@ -90,10 +90,10 @@ def _shown_of(snapshot: DeltaTable) -> _Shown:
 
 
 class Registrar:
-    """Brings an Iceberg catalog up to date with a lake, as often as it is asked to."""
+    """Brings an Iceberg catalog up to date with a lake, any number of times."""
 
     def __init__(self, target: str) -> None:
-        """Connect to nothing yet."""
+        """Store the target; the connection is opened later."""
         self._target = target
         self._name, *namespace = target.split(".")
         self._namespace = tuple(namespace)
@@ -101,7 +101,7 @@ class Registrar:
         self._shown: dict[str, _Shown] = {}  # by table, what the catalog showed last
 
     def register(self, lake: Lake, typed: Iterable[Table] = ()) -> list[Registration]:
-        """Let the catalog show each table's newest version, including *typed* ones; else raise `OSError`."""
+        """Register the newest version of each table, including *typed* ones; raise `OSError` if one failed."""
         done, refused = [], []
         try:
             catalog = self._opened(lake)
@@ -123,7 +123,7 @@ class Registrar:
         first = next(iter(reason.strip().splitlines()), "")
         return OSError(
             f"Iceberg catalog {self._target}: not up to date with {lake.location}: {first}; the Delta tables are "
-            f"complete, and the next command with --iceberg {self._target} registers what is missing"
+            f"complete, and the next command with --iceberg {self._target} registers the missing files"
         )
 
     def _opened(self, lake: Lake) -> "Catalog":
@@ -139,7 +139,7 @@ class Registrar:
         return self._catalog
 
     def _register(self, catalog: "Catalog", lake: Lake, table: Table) -> Registration | None:
-        """Let the catalog show the newest version of a table; None when the lake has no such table."""
+        """Register the newest version of a table; None if the table does not exist."""
         from pyiceberg.exceptions import CommitFailedException
 
         for _ in range(_ATTEMPTS):
@@ -160,10 +160,10 @@ class Registrar:
                 continue
             self._shown[table.name] = newest
             return Registration(table.name, newest[1], *change)
-        raise OSError(f"{table.name}: {_ATTEMPTS} commits of others came first")
+        raise OSError(f"{table.name}: {_ATTEMPTS} concurrent commits came first")
 
     def _table(self, catalog: "Catalog", lake: Lake, table: Table, snapshot: DeltaTable) -> "IcebergTable":
-        """Return the catalog's table, which is created if it does not exist; a table of another owner is refused."""
+        """Return the catalog's table, creating it if necessary; refuse a table with another owner."""
         from pyiceberg.exceptions import NoSuchTableError
 
         name = (*self._namespace, name_of(table))
@@ -181,14 +181,14 @@ class Registrar:
         if known != owner:
             whose = f"shows {known}" if known else "is not one of rmq-lake's"
             raise UnsupportedTableError(
-                f"{'.'.join(name)} {whose}, and is left as it is: give another namespace "
+                f"{'.'.join(name)} {whose}, and was not changed: choose another namespace "
                 f"(--iceberg {self._name}.NAME), or drop that table"
             )
         return found
 
 
 def _brought_up(registered: "IcebergTable", lake: Lake, table: Table, snapshot: DeltaTable) -> tuple[int, int]:
-    """Commit the difference of Iceberg's table and Delta's; return how many files that added and removed."""
+    """Commit the difference between the Iceberg and the Delta table; return the number of added and removed files."""
     wanted = _wanted(lake, table, snapshot)
     there = _data_files(registered)
     new, gone = [path for path in wanted if path not in there], there.keys() - wanted
@@ -218,13 +218,13 @@ def _described(registered: "IcebergTable", transaction: "Transaction", path: str
     except (KeyError, UnsupportedPyArrowTypeException) as error:
         # Times in 96 bits, as Spark writes them by default; elements of a list that are not called `element`.
         raise UnsupportedTableError(
-            f"{path}: another engine wrote a column that pyiceberg does not know ({error}). Have it "
-            "written again: Spark with spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS"
+            f"{path}: another engine wrote a column of a type that pyiceberg does not support ({error}). "
+            "Rewrite it: Spark with spark.sql.parquet.outputTimestampType = TIMESTAMP_MICROS"
         ) from error
 
 
 def _wanted(lake: Lake, table: Table, snapshot: DeltaTable) -> list[str]:
-    """Return the places of a snapshot's files; `UnsupportedTableError` when they do not hold its rows."""
+    """Return the paths of a snapshot's files; raise `UnsupportedTableError` if they do not contain exactly its rows."""
     stored = files(lake, snapshot, table)
     location = lake.locate(table.name)
     if any(file.vector is not None for file in stored):
@@ -245,7 +245,7 @@ def _data_files(registered: "IcebergTable") -> "dict[str, DataFile]":
         if manifest.content is ManifestContent.DELETES:
             name = ".".join(registered.name())
             raise UnsupportedTableError(
-                f"{name}: another engine has deleted rows of this table; drop it: it is registered again"
+                f"{name}: another engine has deleted rows of this table; drop it, and it will be registered again"
             )
         entries = manifest.fetch_manifest_entry(registered.io)
         found |= {entry.data_file.file_path: entry.data_file for entry in entries}
@@ -254,9 +254,9 @@ def _data_files(registered: "IcebergTable") -> "dict[str, DataFile]":
 
 def _transaction(registered: "IcebergTable") -> "Transaction":
     """
-    Return a transaction that is committed on this very state of the table, or fails.
+    Return a transaction that fails unless the table is still in this state when it commits.
 
-    pyiceberg's own would put its files after those of another registration that came between: the same ones.
+    pyiceberg's own would append its files to those of a concurrent registration, which are the same files.
     """
     from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.table import Transaction as Retried
@@ -278,7 +278,7 @@ def _transaction(registered: "IcebergTable") -> "Transaction":
 
 
 def _adapt(transaction: "Transaction", schema: pa.Schema, *, is_replaced: bool) -> None:
-    """Give Iceberg's table the columns of Delta's; where every file *is_replaced*, they may have other types."""
+    """Give the Iceberg table the Delta table's columns; their types may change only if every file *is_replaced*."""
     known, wanted = _types(transaction.table_metadata.schema().as_arrow()), _types(schema)
     if known == wanted:
         return
@@ -292,7 +292,7 @@ def _adapt(transaction: "Transaction", schema: pa.Schema, *, is_replaced: bool) 
 
 
 def _types(schema: pa.Schema) -> Mapping[str, str]:
-    """Return each column's type as Iceberg has it, without the ids that it has there."""
+    """Return the type of each column as in Iceberg, without field ids."""
     from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 
     plain = pa.schema([pa.field(field.name, field.type) for field in schema])
@@ -300,7 +300,7 @@ def _types(schema: pa.Schema) -> Mapping[str, str]:
 
 
 def _forget_snapshots(registered: "IcebergTable") -> None:
-    """Keep the newest snapshots once there are many, and delete the files that only older ones need."""
+    """Expire old snapshots once there are many, and delete the files that only they need."""
     snapshots = sorted(registered.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     if len(snapshots) < 2 * _KEPT:
         return
@@ -331,10 +331,10 @@ def _arrow_schema(snapshot: DeltaTable) -> pa.Schema:
 
 
 def _place(location: str) -> str:
-    """Return a location as Iceberg's readers know it; pyiceberg would cut one with these characters off as a URI."""
+    """Return a location in the form that Iceberg readers use; pyiceberg would truncate a URI at these characters."""
     if not is_local(location):
         if any(character in location for character in "#?"):
-            raise UnsupportedTableError(f"{location}: '#' and '?' in the place of a lake are not for Iceberg")
+            raise UnsupportedTableError(f"{location}: Iceberg does not support '#' and '?' in the location of a lake")
         return delta_location(location)
     path = local_path(location)
     return path if any(character in path for character in "#?") else f"file://{path}"

@@ -1,12 +1,12 @@
 """
-Whose store is this? A store is known by its log's own bytes, never by a path or a host.
+Identifies stores by the bytes of their logs, never by path or host name.
 
-The lake keeps fingerprints: hashes of records at known offsets. A store that has the same bytes at these offsets is the
-same one, be it a copy, a slave or a moved disk. One that has other bytes at all of them is another one, under any name.
-Where fingerprints do not decide, the rows of the lake are fingerprints too.
+The lake keeps fingerprints: hashes of records at known offsets. A store with the same bytes at these offsets is the
+same store: possibly a copy, a slave or a moved disk. A store with other bytes at all of them is another one, regardless
+of its name. If fingerprints do not decide, the rows of the lake are compared.
 
-A tier holds a log for each queue, and is known by the bytes of these. A topic that is deleted and created again begins
-a new log at the same place: it has other bytes where the earlier one had some.
+A tier has a log for each queue, and is identified by the bytes of these logs. If a topic is deleted and created again,
+it starts a new log at the same place, with other bytes than before.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,12 +44,12 @@ QueueName: TypeAlias = tuple[str, int]  # topic and number
 
 
 class AmbiguousBrokerError(RequestError):
-    """Two different stores would have one label."""
+    """Two different stores would have the same label."""
 
 
 @unique
 class Likeness(Enum):
-    """The comparison of a known store's fingerprints with the store at hand."""
+    """The result of comparing a known store's fingerprints with a store."""
 
     SAME = "same"
     OTHER = "other"  # different bytes wherever both have some
@@ -61,8 +61,7 @@ def compare(known: KnownStore, store: Store) -> tuple[Likeness, Sequence[Fingerp
     """
     Compare the lake's fingerprints of a known store with the bytes of *store*.
 
-    Return the fingerprints that agree, ascending, as far as those before the first offset that is known to hold other
-    bytes; and that offset.
+    Return the matching fingerprints, ascending, up to the first offset that has other bytes; and that offset.
     """
     held = [(one, holds(one, store)) for one in reversed(known.fingerprints)]
     same = [one for one, verdict in held if verdict]
@@ -77,7 +76,7 @@ def compare(known: KnownStore, store: Store) -> tuple[Likeness, Sequence[Fingerp
 
 
 def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
-    """Return whether the store has these bytes; None when it has none there any more, or not yet, or not readable."""
+    """Return whether the store has these bytes; None if they are deleted, not written yet, or unreadable."""
     segment = store.segment_at(fingerprint.offset)
     if segment is None:
         return None
@@ -91,10 +90,10 @@ def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
 
 def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool = True) -> KnownStore | None:
     """
-    Return the known store that *store* is, or a newly registered one; None when no record was ever written.
+    Return the known store that matches *store*, or register it; None if it never had a record.
 
-    Without *register_new* a new store is returned without an id. A label that another log has already is refused
-    unless the user gave it.
+    Without *register_new*, a new store is returned without an id. If another log already has its label, it is refused,
+    unless the user chose the label.
     """
 
     def known_or_new(registered: Sequence[KnownStore]) -> KnownStore | None:
@@ -113,7 +112,7 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
 def _registered(
     lake: Lake, known_or_new: Callable[[Sequence[KnownStore]], KnownStore | None], *, register_new: bool
 ) -> KnownStore | None:
-    """Return the store that is found among those of the lake; one without an id is new, and is registered."""
+    """Return the store that matches one in the lake; a new store is registered."""
     for _ in range(_ATTEMPTS):
         registered = known_stores(lake)
         found = known_or_new(registered)
@@ -128,14 +127,14 @@ def _registered(
 
 
 def namesakes(lake: Lake, known: KnownStore) -> list[KnownStore]:
-    """Return the other logs that have this store's label: wiped since, or of a broker that is called the same."""
+    """Return other logs with this store's label: earlier logs of a wiped broker, or brokers with the same name."""
     return [other for other in known_logs(lake) if other.broker == known.broker and other.store_id != known.store_id]
 
 
 def _find(
     lake: Lake, stores: Sequence[KnownStore], store: Store, firsts: Callable[[], list[_FirstRecord]], broker: str
 ) -> KnownStore | None:
-    """Return the store that has the same bytes; else the one that this label means, if all its bytes have expired."""
+    """Return the store with the same bytes; if all known bytes have expired, the one with this label."""
     by_label = _newest_of_label_first(stores, broker)
     undecided: dict[Likeness, list[KnownStore]] = {likeness: [] for likeness in Likeness}
     for known in by_label:
@@ -187,7 +186,7 @@ def _first_records(store: Store) -> Iterator[_FirstRecord]:
 
 
 class QueueState(NamedTuple):
-    """How far the lake has the log of a queue of a tier, and by which bytes the log is known."""
+    """How much of a tier queue's log is in the lake, and the fingerprints that identify the log."""
 
     topic: str
     queue_id: int
@@ -199,7 +198,7 @@ class QueueState(NamedTuple):
 
     @classmethod
     def of_json(cls, values: Sequence[Any]) -> Self:
-        """Read the stored form."""
+        """Parse the stored form."""
         *numbers, first, newest = values
         return cls(*numbers, *(Fingerprint(*one) if one else None for one in (first, newest)))
 
@@ -209,7 +208,7 @@ class QueueState(NamedTuple):
         return self.topic, self.queue_id
 
     def likeness(self, log: Store) -> Likeness:
-        """Compare the known bytes with the log that is there now."""
+        """Compare the fingerprints with the current log."""
         for one in (self.newest, self.first):
             verdict = holds(one, log) if one is not None else None
             if verdict is not None:
@@ -220,13 +219,13 @@ class QueueState(NamedTuple):
 
 
 def queue_states(known: KnownStore) -> dict[QueueName, QueueState]:
-    """Return how far the lake has each queue of a tier."""
+    """Return the state of each queue of a tier in the lake."""
     stored = cast("Sequence[Sequence[Any]]", known.newest.state.get(_STATE, ()) if known.newest else ())
     return {state.name: state for state in map(QueueState.of_json, stored)}
 
 
 def described(states: Iterable[QueueState]) -> dict[str, object]:
-    """Return the form of *states* that a manifest keeps."""
+    """Return *states* in the form that manifests store."""
     return {_STATE: sorted(states)}
 
 
@@ -234,9 +233,9 @@ def identify_tier(
     lake: Lake, queues: Sequence[TierQueue], broker: str, *, register_new: bool = True
 ) -> KnownStore | None:
     """
-    Return the known tier that these queues are, or a newly registered one; None when no record is in it.
+    Return the known tier that matches these queues, or register it; None if they have no record.
 
-    It is the tier that has the same bytes; else the newest one of this label, where no bytes say otherwise.
+    A tier matches if it has the same bytes, or, if no bytes contradict it, the newest one with this label.
     """
 
     def known_or_new(registered: Sequence[KnownStore]) -> KnownStore | None:
@@ -256,7 +255,7 @@ def identify_tier(
 
 
 def _likeness(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
-    """Compare until one queue has the same bytes: topics that were created again have others."""
+    """Compare until one queue has the same bytes; recreated topics have other bytes."""
     states = queue_states(known) or {state.name: state for state in map(QueueState.of_json, known.tier or ())}
     verdict = Likeness.UNKNOWN
     for queue in queues:
@@ -269,7 +268,7 @@ def _likeness(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
 
 
 def _first_states(queues: Sequence[TierQueue]) -> list[QueueState]:
-    """Return the first record of some queues, as states that have nothing."""
+    """Return states for some queues with their first records as fingerprints, and no ingested rows."""
     found = []
     for queue in queues[:: max(len(queues) // _SAMPLED_QUEUES, 1)]:
         for range_ in plan_ranges(queue.store, 0, WHOLE_SEGMENTS)[:1]:

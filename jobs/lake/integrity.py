@@ -1,13 +1,14 @@
 """
-Whether a lake is whole: every table holds what its runs say that it holds.
+Checks that a lake is complete: every table has the rows of all runs that committed to it.
 
-Each commit of a run leaves its number in the table. So a table that was deleted, or restored from an older copy, shows
-before anything is read or written: a new empty one in its place would hide that rows are lost, and a number that is
-taken already would let a commit pass for one that was made.
+Each commit of a run leaves its number in the table. So if a table was deleted, or restored from an older copy, this is
+detected before anything is read or written. A new empty table in its place would hide the loss of rows, and a commit
+with a number that is already taken would be mistaken for a repeated one.
 
-`CREATE TABLE … AS SELECT`, `CLONE` and a short `delta.setTransactionRetentionDuration` keep every row of a table and
-forget which runs it has: every message would come twice. The rows of `runs` and the manifests say which runs each table
-should have, and its rows whether it does. A transaction is restored only where they agree; nothing else is changed.
+`CREATE TABLE … AS SELECT`, `CLONE` and a short `delta.setTransactionRetentionDuration` keep every row of a table but
+lose the numbers of its runs: every message would be ingested twice. The rows of `runs` and the manifests state which
+runs each table should have, and its rows show whether it does. A transaction is restored only if they agree; nothing
+else is changed.
 """
 
 import json
@@ -60,11 +61,11 @@ _OFFSET = "physical_offset"
 
 
 class ForeignFilesError(FormatError, RequestError):
-    """The folder that is to become a lake has files of another program."""
+    """The folder of a new lake contains files of another program."""
 
 
 def refuse_foreign_files(lake: Lake) -> None:
-    """Raise `ForeignFilesError` if the place of a new lake is neither empty nor the beginning of a lake."""
+    """Raise `ForeignFilesError` if the folder of a new lake is neither empty nor an incomplete lake."""
     if any(open_table(lake, table.name) is not None for table in (RUNS, FINDINGS)):
         return
     known = {name.partition("/")[0] for name in (*BY_NAME, *_FOLDERS)}
@@ -76,7 +77,7 @@ def refuse_foreign_files(lake: Lake) -> None:
 
 
 def _names(lake: Lake) -> set[str]:
-    """Return the names of the entries directly in the folder of a lake; an empty set if the folder does not exist."""
+    """Return the names of the entries directly in a lake's folder; an empty set if the folder does not exist."""
     if not is_local(lake.location):
         return {info.name.partition("/")[0] for info in lake.list_files("")}
     try:
@@ -87,7 +88,7 @@ def _names(lake: Lake) -> set[str]:
 
 
 def refuse_unsupported(lake: Lake, tables: Iterable[Table]) -> None:
-    """Raise `UnsupportedTableError` when another engine gave one of these tables a feature that we do not write."""
+    """Raise `UnsupportedTableError` if one of these tables has a feature that we cannot write."""
     for table in tables:
         snapshot = open_table(lake, table.name)
         if snapshot is not None:
@@ -96,10 +97,10 @@ def refuse_unsupported(lake: Lake, tables: Iterable[Table]) -> None:
 
 def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collection[str] = ()) -> dict[str, int]:
     """
-    Return the store's newest run in each table, once its newest run is committed; `OSError` when one lacks a run.
+    Return the store's newest run in each table, when its newest run is committed; `OSError` if a table lacks a run.
 
-    *is_done*: the newest run is marked done, so every table has it. *spared* tables are not checked: users may
-    have deleted those that they do not want. `OtherRunActiveError` when another process is at work.
+    *is_done*: the newest run is marked as done, so every table has it. *spared* tables are not checked: users may have
+    deleted tables that they do not want. Raises `OtherRunActiveError` if another process is running.
     """
     newest = store.newest
     number = newest.run if newest else 0
@@ -127,9 +128,9 @@ def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds:
         raise OtherRunActiveError("another process has just prepared a run of this store")
     location = lake.locate(table.name)
     if run is None:
-        raise OSError(f"{location}: this table is missing, and with it what {least} runs brought; put it back")
+        raise OSError(f"{location}: this table, with the rows of runs up to {least}, is missing; restore it")
     should = least if least == most else f"{least} to {most}"
-    reason = "was it or `runs` put back from a copy?"
+    reason = "was this table or `runs` restored from a copy?"
     raise OSError(f"{location}: has run {run} of store {store.store_id} and should have run {should}; {reason}")
 
 
@@ -141,7 +142,7 @@ def committed_by(manifest: Manifest) -> frozenset[str]:
 
 
 def refuse_tables_without_runs(lake: Lake) -> None:
-    """Refuse to begin a lake, or a store, where one was: every message would come twice."""
+    """Refuse to register a store in a lake that has lost its runs: every message would be ingested twice."""
     refuse_lost_registrations(lake)
     for table in () if known_stores(lake) else PRODUCED:
         if open_table(lake, table.name) is not None:
@@ -150,7 +151,7 @@ def refuse_tables_without_runs(lake: Lake) -> None:
 
 
 def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, findings: Sequence[Finding]) -> int:
-    """Append *findings* as one more verification of the store, which the lake may know, and return its number."""
+    """Append *findings* as a new verification of the store, which the lake may know, and return its number."""
     refuse_foreign_files(lake)
     refuse_unsupported(lake, [FINDINGS])
     store_id = known.store_id if known else ""
@@ -169,7 +170,7 @@ def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
             if table is None or name not in paths(table):
                 raise
             # The next run would add them a second time.
-            say(f"{error}; the findings are in the lake, but a loss of power may still take them back", "warning")
+            say(f"{error}; the findings are in the lake, but they may still be lost in a power failure", "warning")
         return number
     raise OSError(f"{lake.location}: {_ATTEMPTS} other verifications of this store came first")
 
@@ -190,7 +191,7 @@ class Lost(NamedTuple):
 
 
 def lost_transactions(lake: Lake) -> list[Lost]:
-    """Return the transactions that tables have lost, in the order in which they are restored: `runs` last."""
+    """Return the transactions that tables have lost, in the order in which to restore them: `runs` last."""
     prepared: dict[str, tuple[int, str]] = {}  # by store: its newest run, and the manifest of that
     done: dict[str, int] = {}
     registered = 0
@@ -217,7 +218,7 @@ def lost_transactions(lake: Lake) -> list[Lost]:
 
 
 def put_back(lake: Lake, lost: list[Lost]) -> None:
-    """Put transactions back; `OSError`, before anything is written, where rows do not prove one."""
+    """Restore transactions; raise `OSError`, before anything is written, if the rows do not prove one."""
     doubts = [f"{lake.locate(one.table)}: {one.doubt}" for one in lost if one.doubt]
     if doubts:
         raise OSError("; ".join(doubts))
@@ -228,7 +229,7 @@ def put_back(lake: Lake, lost: list[Lost]) -> None:
 
 
 def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[Lost]:
-    """Yield what tables have lost of the runs of a store, the newest of which has this manifest."""
+    """Yield the transactions of a store that tables have lost, according to the manifest of its newest run."""
     store, run = newest.store_id, newest.run
     before = newest.tables_before or {}
     own = committed_by(newest)
@@ -244,7 +245,7 @@ def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[Lost]:
 
 
 def _doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[Action] | None) -> str:
-    """Return why a table's rows do not prove that it has the runs of a store; empty when they do."""
+    """Return why a table's rows do not prove that it has the store's runs; empty if they do."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return "this table is missing"

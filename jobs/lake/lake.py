@@ -1,4 +1,4 @@
-"""A lake: where its tables are, the settings to reach them, the files below it, and the views over its tables."""
+"""A lake: its location and settings, the files below it, and the views over its tables."""
 
 import errno
 from collections.abc import Iterator, Mapping
@@ -27,13 +27,13 @@ _VIEWS = {  # and the tables that each one reads
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """The place of the tables, and the settings to reach them; paths are relative to the lake."""
+    """The location of the tables, and the settings to access them; paths are relative to the lake."""
 
     location: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what `deltalake` would take for another path: it decodes it once too often."""
+        """Refuse locations that `deltalake` would take for another path, because it decodes them twice."""
         if unquote(self.location) != self.location:
             raise OSError(f"{self.location}: the path of a lake must not hold '%' and two hexadecimal digits")
 
@@ -46,10 +46,10 @@ class Lake:
         return storage_of(self.location, self.options).open(self.locate(path))
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file that a run has written; nothing of one that is larger than any, holes or not."""
+        """Return the content of a file that a run has written; a larger one than runs write is refused."""
         with self.open(path) as file:
             if file.size > _LARGEST:
-                raise OSError(errno.EFBIG, "larger than any file that is read at once", self.locate(path))
+                raise OSError(errno.EFBIG, "larger than any file that is read in one piece", self.locate(path))
             return bytes(file.read(0, file.size))
 
     def arrow_file(self, path: str) -> "NativeFile":
@@ -57,11 +57,11 @@ class Lake:
         return arrow_file(self.locate(path), self.options)
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new file durably, in full or not at all; `FileExistsError` when it exists."""
+        """Write a new file durably and atomically; raise `FileExistsError` if it exists."""
         storage_of(self.location, self.options).create(self.locate(path), data)
 
     def delete(self, path: str) -> None:
-        """Delete a file; nothing happens when there is none."""
+        """Delete a file, if it exists."""
         storage_of(self.location, self.options).delete(self.locate(path))
 
     def list_files(self, folder: str) -> list[FileInfo]:
@@ -73,7 +73,7 @@ class Lake:
 
 
 class View(NamedTuple):
-    """A query with a name, and the tables that it reads."""
+    """A named query, and the tables that it reads."""
 
     name: str
     tables: tuple[str, ...]
@@ -82,7 +82,7 @@ class View(NamedTuple):
 
 
 def views() -> Iterator[View]:
-    """Yield every view by name; its first line says what a row is."""
+    """Yield every view by name; the first line of each describes its rows."""
     folder = files(__package__) / "views"
     for name, tables in _VIEWS.items():
         first, _, sql = (folder / f"{name}.sql").read_text(encoding="utf-8").partition("\n")

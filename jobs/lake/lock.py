@@ -1,11 +1,10 @@
 """
-One run of a store at a time, as a courtesy: the transaction in `runs` is what fences, the lock only saves the work.
+A lock that allows one run of a store at a time; correctness depends on the transaction in `runs`, not on this lock.
 
-On a local lake the lock is the operating system's, on a file: it ends with the process that holds it, however that
-ends. An object store has no such lock; there only the note is left.
+On a local lake it is an operating system lock on a file: it ends with the process. An object store has no such lock;
+only the note is written there.
 
-What the note says is for people, and for the next run: if it was not taken away, the last run did not end well, and may
-have left files.
+The note is for users, and for the next run: if it was not removed, the last run was killed and may have left files.
 """
 
 import errno
@@ -32,9 +31,9 @@ _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # some network fil
 @contextmanager
 def held(lake: Lake, store_id: str) -> Iterator[bool]:
     """
-    Hold the store's lock; yield whether the run before this one was cut off.
+    Hold the store's lock; yield whether the previous run was killed.
 
-    `OtherRunActiveError` says who holds it and since when.
+    `OtherRunActiveError` names the holder of the lock and its start time.
     """
     location = lake.locate(_LOCKS, store_id)
     if location in _kept:
@@ -46,7 +45,7 @@ def held(lake: Lake, store_id: str) -> Iterator[bool]:
 
 @contextmanager
 def kept(lake: Lake, store_id: str) -> Iterator[None]:
-    """Hold the store's lock for all runs of this process while the block runs."""
+    """Keep the store's lock for all runs of this process in the block."""
     location = lake.locate(_LOCKS, store_id)
     with held(lake, store_id):
         _kept.add(location)
@@ -57,10 +56,10 @@ def kept(lake: Lake, store_id: str) -> Iterator[None]:
 
 
 def check_shared(lake: Lake, store_id: str) -> None:
-    """Raise `OSError` where this machine does not see the lock that the run holds: its files would be lost."""
+    """Raise `OSError` if this machine does not see the lock of the run: files that it writes would be lost."""
     location = lake.locate(_LOCKS, store_id)
     if is_local(location) and not Path(local_path(location)).exists():
-        raise OSError(f"{lake.location}: not to be seen on {socket.gethostname()}: no shared directory?")
+        raise OSError(f"{lake.location}: not visible on {socket.gethostname()}: is it a shared directory?")
 
 
 @contextmanager
@@ -82,7 +81,7 @@ def _file_held(location: str) -> Iterator[bool]:
 
 
 def _opened(path: Path) -> int:
-    """Open the file of a lock, and no other: what a link leads to would be written over."""
+    """Open a lock file, but no link: the target would be overwritten."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:

@@ -1,10 +1,10 @@
 """
-Runs: how the rows of a store come into the lake exactly once.
+Runs: how the rows of a store are written to the lake exactly once.
 
-A run writes its files first, then a manifest that lists them, then one row in `runs` that names the manifest under the
-transaction (store, run number). That row decides: until it is written, the run can be discarded, and its files are
-litter; afterwards the run will be completed, and any process can do that from the manifest alone. Of two runs with one
-number, one loses there. The newest prepared manifest says where the next run begins.
+A run first writes its files, then a manifest that lists them, then one row in `runs` that names the manifest under the
+transaction (store, run number). That row is the commit point: until it is written, the run can be discarded, and its
+files are garbage; afterwards the run will be completed, and any process can do that from the manifest alone. If two
+runs have the same number, one of them fails there. The newest prepared manifest states where the next run begins.
 """
 
 import json
@@ -63,12 +63,12 @@ T = TypeVar("T")
 
 
 class OtherRunActiveError(AlreadyRunningError):
-    """Another run of the same store is at work, or was faster."""
+    """Another run of the same store is active, or was faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything that a run will commit, and where the next one begins."""
+    """Everything that a run will commit, and the start of the next run."""
 
     store_id: str
     broker: str
@@ -88,7 +88,7 @@ class Manifest:
 
     @property
     def tables_before(self) -> Mapping[str, int] | None:
-        """The newest run of each table before this one; None in a lake of an older version, which does not tell."""
+        """The newest run of each table before this one; None if an older version wrote the manifest."""
         return cast("Mapping[str, int] | None", self.state.get(TABLES_BEFORE))
 
     def to_json(self) -> bytes:
@@ -98,7 +98,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes) -> "Manifest":
-        """Read the stored form."""
+        """Parse the stored form."""
         values = json.loads(data)
         if values["version"] > MANIFEST_VERSION:
             raise OSError(f"manifest version {values['version']}: this lake was written by a newer program")
@@ -107,7 +107,7 @@ class Manifest:
         numbers = [values[name] for name in ("run", "from_offset", "to_offset")]
         numbers += [number for item in values["fingerprints"] for number in (item.offset, item.size)]
         if not (isinstance(values["state"], dict) and all(isinstance(number, int) for number in numbers)):
-            raise TypeError("a number or an object is something else")
+            raise TypeError("a field has the wrong type")
         values["gaps"] = tuple(values["gaps"])
         superseded = values.get("superseded")
         values["superseded"] = Superseded(*superseded) if superseded else None
@@ -116,7 +116,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class KnownStore:
-    """A store that the lake has seen, and its newest run."""
+    """A registered store, and its newest run."""
 
     store_id: str
     broker: str
@@ -126,17 +126,17 @@ class KnownStore:
 
     @property
     def fingerprints(self) -> tuple[Fingerprint, ...]:
-        """Bytes that this store has, newest first."""
+        """Fingerprints of the store, newest first."""
         return tuple(sorted(self.newest.fingerprints if self.newest else self.registered, reverse=True))
 
     @property
     def chosen(self) -> TopicChoices:
-        """The part of the log of which runs took some topics only."""
+        """The part of the log from which runs took only selected topics."""
         return TopicChoices.of(self.newest.state, self.newest.selection) if self.newest else TopicChoices()
 
     @property
     def first_offset(self) -> int:
-        """The start of the log when the store was registered: a first run that was killed has seen it."""
+        """The start of the log at registration; a first run that was killed has seen it."""
         return min(fingerprint.offset for fingerprint in self.registered)
 
     @property
@@ -147,9 +147,9 @@ class KnownStore:
 
 def known_stores(lake: Lake) -> list[KnownStore]:
     """
-    Return every store of the lake, in the order of their registration, each with its newest run.
+    Return every store of the lake, in the order of registration, each with its newest run.
 
-    All of them are read from one snapshot of `runs`: on an object store each snapshot loads Delta's log.
+    All are read from one snapshot of `runs`: on an object store, each snapshot loads Delta's log.
     """
     return read_snapshot(lake, RUNS.name, partial(_stores_in, lake)) or []
 
@@ -185,7 +185,7 @@ def _registered_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
         if state != REGISTERED:  # a row of another engine
             continue
         if "/" in store_id:  # files are named after it
-            raise OSError(f"{lake.locate(RUNS.name)}: {store_id!r} is no id of a store")
+            raise OSError(f"{lake.locate(RUNS.name)}: {store_id!r} is not a valid store id")
         try:
             detail = json.loads(text)
             registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
@@ -198,7 +198,7 @@ def _registered_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
 
 
 def refreshed(lake: Lake, store: KnownStore) -> KnownStore:
-    """Return *store* with its newest run as it is now."""
+    """Return *store* with its current newest run."""
     run = committed_transaction(lake, RUNS.name, store.store_id)
     if store.newest is not None and store.newest.run == run:
         return store
@@ -208,7 +208,7 @@ def refreshed(lake: Lake, store: KnownStore) -> KnownStore:
 
 
 def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
-    """Raise `OSError` when rows know runs of a store and Delta's log knows none: every message would come twice."""
+    """Raise `OSError` if rows have runs that Delta's log has lost: every message would be ingested twice."""
     found = rows(lake, RUNS.name, ("run", "state"), ds.field("store_id") == store.store_id)
     numbers = [run for run, state in found if state == PREPARED]
     if numbers and not committed_transaction(lake, RUNS.name, store.store_id):
@@ -222,7 +222,7 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
 
 
 def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
-    """Return the manifest that a prepared run names; None for run 0."""
+    """Return the manifest of a prepared run; None for run 0."""
     return manifest_at(lake, prepared_row(lake, store_id, run)["manifest"], run) if run else None
 
 
@@ -233,7 +233,7 @@ def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
 
 
 def read_stored(lake: Lake, path: str, parse: Callable[[bytes], T], of: str, missing: str) -> T:
-    """Read the manifest of a run or a typing; `OSError` says that it is *missing*, or is another file."""
+    """Read the manifest of a run or of a run of `type`; raise `OSError` if it is *missing* or invalid."""
     location = lake.locate(path)
     try:
         return parse(lake.read(path))
@@ -244,7 +244,7 @@ def read_stored(lake: Lake, path: str, parse: Callable[[bytes], T], of: str, mis
 
 
 def prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
-    """Return the row of `runs` that prepares a run; `OSError` when it is missing."""
+    """Return the row of `runs` that prepares a run; raise `OSError` if it is missing."""
     row = _prepared_row(lake, store_id, run)
     if row is None:
         raise _missing_row(lake, store_id, run)
@@ -262,12 +262,12 @@ def _prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any] | No
 
 
 def known_logs(lake: Lake) -> list[KnownStore]:
-    """Return the stores that have a log of a broker: all but tiers."""
+    """Return the stores that have a broker's log, that is, all except tiers."""
     return [store for store in known_stores(lake) if store.tier is None]
 
 
 def refuse_lost_registrations(lake: Lake) -> None:
-    """Raise `OSError` when another engine has deleted rows that make stores known: they would come once more."""
+    """Raise `OSError` if another engine has deleted registrations: their messages would be ingested twice."""
     registrations = committed_transaction(lake, RUNS.name, REGISTRY)
     known = len(known_stores(lake))  # asked last: a store that is registered meanwhile makes it more
     if registrations > known:
@@ -278,16 +278,16 @@ def refuse_lost_registrations(lake: Lake) -> None:
         )
         raise OSError(
             f"{location}: {registrations} stores were registered, and the rows of {known} are left: another engine has "
-            "deleted the others', and their messages would come twice. To put them back, run in Spark SQL: "
+            "deleted the others, and their messages would be ingested twice. To restore the rows, run in Spark SQL: "
             + statement.format(f"delta.`{location}`", REGISTERED)
         )
 
 
 def register(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
     """
-    Make a store known under a new id; *registrations* is how many stores were known when it was found to be new.
+    Register a store under a new id; *registrations* is the number of known stores when it was found to be new.
 
-    `OtherRunActiveError` when another registration came between: the store may be known now.
+    Raises `OtherRunActiveError` if another store was registered in between: it may be this one.
     """
     named = replace(store, store_id=store.store_id or str(uuid4()))
     detail = {"fingerprints": named.registered, "registration": registrations + 1}
@@ -301,13 +301,13 @@ def register(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
 
 
 def refuse_taken(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
-    """Raise `OtherRunActiveError` for a missing file, its *cause*, if another run of this number swept ours."""
+    """Raise `OtherRunActiveError` for a missing file, the *cause*, if another run with this number deleted it."""
     if committed_transaction(lake, RUNS.name, store_id) >= run:
         raise OtherRunActiveError(_who_prepared(lake, store_id, run)) from cause
 
 
 def prepare(lake: Lake, manifest: Manifest) -> None:
-    """Decide that *manifest* will be committed; `OtherRunActiveError` when another run of this number was faster."""
+    """Commit to *manifest*; raise `OtherRunActiveError` if another run with this number was faster."""
     if committed_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
         discard(lake, manifest.tables)
         raise OtherRunActiveError(_who_prepared(lake, manifest.store_id, manifest.run))
@@ -325,9 +325,9 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
 
 def prepare_instead(lake: Lake, manifest: Manifest, of: Manifest) -> None:
     """
-    Put *manifest* in the place of the one *of* the same run that is prepared, in one commit.
+    Replace the prepared manifest *of* the same run by *manifest*, in one commit.
 
-    `OtherRunActiveError` when another process was faster: a transaction counts these commits.
+    Raises `OtherRunActiveError` if another process was faster: a transaction counts these commits.
     """
     app = f"{manifest.store_id}/replaced"
     number = committed_transaction(lake, RUNS.name, app)
@@ -365,7 +365,7 @@ def _append_prepared(
 
 @contextmanager
 def stored_manifest(lake: Lake, naming: FileNaming, data: bytes) -> Iterator[str]:
-    """Store a manifest for the row that names it; it is not left where the row's transaction is taken."""
+    """Store a manifest for a row that names it; delete it again if the row's transaction is taken."""
     path = f"{MANIFESTS}/{naming.prefix}{uuid4()}.json"
     lake.create(path, data)
     try:
@@ -376,7 +376,7 @@ def stored_manifest(lake: Lake, naming: FileNaming, data: bytes) -> Iterator[str
 
 
 def discard(lake: Lake, written: Mapping[str, Iterable[Action]]) -> None:
-    """Delete files, by table, of a run or a typing that lost, or that will not be prepared."""
+    """Delete the files, by table, of a run that lost against another one, or that will not be prepared."""
     for table, actions in written.items():
         for action in actions:
             lake.delete(f"{table}/{action.path}")
@@ -389,7 +389,7 @@ def _who_prepared(lake: Lake, store_id: str, run: int) -> str:
 
 
 def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
-    """Commit the tables of a prepared run that do not have it yet, and mark the run done."""
+    """Commit a prepared run to the tables that do not have it yet, and mark the run as done."""
     transaction = (manifest.store_id, manifest.run)
     note = {"store_id": manifest.store_id, "run": str(manifest.run)}
     gone = []
@@ -413,16 +413,16 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
 
 
 def unfinished(lake: Lake, store: KnownStore) -> Manifest | None:
-    """Return the prepared run that is not marked done, if the store has one."""
+    """Return the prepared run that is not marked as done, if any."""
     done = committed_transaction(lake, RUNS.name, done_app(store.store_id))
     return store.newest if store.newest and store.newest.run > done else None
 
 
 def sweep(lake: Lake, manifest: Manifest) -> None:
     """
-    Delete files that attempts of this run left, and that are not part of it; they can never be committed.
+    Delete files of this run's attempts that are not part of it; they can never be committed.
 
-    Only when the run is prepared: until then, another attempt of the same number may still win.
+    Call this only when the run is prepared: until then, another attempt with the same number may still win.
     """
     naming = FileNaming(manifest.store_id, manifest.run)
     for table in WRITTEN_BY_RUNS:
@@ -439,7 +439,7 @@ def sweep(lake: Lake, manifest: Manifest) -> None:
 
 
 def sweep_table(lake: Lake, table: str, naming: FileNaming, kept: Collection[str] = ()) -> None:
-    """Delete the files of a run or a typing that no version of a table has; those that are *kept* will be committed."""
+    """Delete files of a run that no version of a table has, except those that are *kept* and will be committed."""
     names = {name for name in _file_names(lake, table) if name.startswith(naming.prefix)}
     snapshot = open_table(lake, table)
     for name in sorted(names.difference(kept, paths(snapshot) if snapshot is not None else ())):
@@ -447,14 +447,14 @@ def sweep_table(lake: Lake, table: str, naming: FileNaming, kept: Collection[str
 
 
 def has_litter(lake: Lake, store: KnownStore) -> bool:
-    """Return whether an attempt of the store's next run left files."""
+    """Return whether an attempt of the store's next run has left files."""
     prefix = FileNaming(store.store_id, store.next_run).prefix
     folders = (*(table.name for table in WRITTEN_BY_RUNS), MANIFESTS)
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
 
 
 def forget(lake: Lake, whose: str, newest: int) -> None:
-    """Delete the manifests of the runs up to the *newest* that is not needed any more."""
+    """Delete the manifests of runs up to the *newest* unneeded one."""
     prefix = f"{whose}-"
     for name in _file_names(lake, MANIFESTS):
         run = name.removeprefix(prefix).partition("-")[0]
@@ -463,7 +463,7 @@ def forget(lake: Lake, whose: str, newest: int) -> None:
 
 
 def _delete_halves(lake: Lake, folder: str) -> None:
-    """Delete unfinished commits: `deltalake` gives them a name with '#' first, we one with `.attempt-`."""
+    """Delete unfinished commits: `deltalake` names them with a leading '#', we with `.attempt-`."""
     log = f"{folder}/_delta_log"
     before = time.time() * 1000 - _DEAD_AFTER_MS
     for info in lake.list_files(log):
@@ -477,10 +477,10 @@ def _file_names(lake: Lake, folder: str) -> Sequence[str]:
 
 def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
     """
-    Keep the newest fingerprints, and ever fewer of the older ones: some dozens know a store for ever.
+    Keep the newest fingerprints, and fewer of the older ones: a few dozen are enough to identify a store.
 
-    The log is divided into cells that grow with their distance from its end, and always in the same places: thinning
-    again and again keeps one in each.
+    The log is divided into fixed cells that grow with their distance from its end; repeated thinning keeps one
+    fingerprint in each.
     """
     newest_first = sorted(set(fingerprints), reverse=True)
     kept = {("newest", offset): fingerprint for offset, fingerprint in enumerate(newest_first[:_NEWEST_KEPT])}
@@ -494,7 +494,7 @@ def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
 
 
 def done_app(store_id: str) -> str:
-    """Return the application whose transactions say which runs of a store are done."""
+    """Return the application whose transactions state which runs of a store are done."""
     return f"{store_id}/done"
 
 

@@ -1,8 +1,8 @@
 """
-Files of a lake's tables read back: which ones a snapshot has, what Delta's log says of them, and their rows.
+Reads the files of a lake's tables: lists those of a snapshot, with their entries in Delta's log, and reads rows.
 
-This is the only module that reads rows of a lake's files: callers get the files from `files`, and each
-file has its deletion vector. So rows that another engine has deleted cannot be read by mistake.
+This is the only module that reads rows of a lake's files: callers get the files from `files`, each with its deletion
+vector. So rows that another engine has deleted cannot be read by mistake.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ _READ_OPTIONS = ds.ParquetReadOptions(coerce_int96_timestamp_unit=_TIMES)
 
 
 class StoredFile(NamedTuple):
-    """One file of a snapshot, and what Delta's log says of it."""
+    """One file of a snapshot, and its entry in Delta's log."""
 
     path: str
     size: int
@@ -51,21 +51,21 @@ class StoredFile(NamedTuple):
 
     @property
     def vector_identity(self) -> str:
-        """The identity of the file's vector among those of the same file; empty without a vector."""
+        """The id of the file's deletion vector; empty without a vector."""
         return identity_of(self.vector.descriptor if self.vector is not None else None)
 
     def low(self, column: str, otherwise: T) -> T:
-        """Return the least value of a column, or *otherwise* where the log does not say."""
+        """Return the minimum of a column, or *otherwise* if the log does not have it."""
         value = self.lowest.get(column)
         return otherwise if value is None else cast("T", value)
 
     def high(self, column: str, otherwise: T) -> T:
-        """Return the greatest value of a column, or *otherwise* where the log does not say."""
+        """Return the maximum of a column, or *otherwise* if the log does not have it."""
         value = self.highest.get(column)
         return otherwise if value is None else cast("T", value)
 
     def may_have(self, column: str, value: str | int) -> bool:
-        """Return whether rows with this value in a column may be in the file; its limits have the column's type."""
+        """Return whether the file may contain rows with this value, which has the type of the column's limits."""
         low: Any = self.low(column, value)
         high: Any = self.high(column, value)
         return bool(low <= value <= high)
@@ -73,9 +73,9 @@ class StoredFile(NamedTuple):
 
 def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[StoredFile]:
     """
-    Return the files of a snapshot, each with its deletion vector; `UnsupportedTableError` where its rows differ.
+    Return the files of a snapshot with their deletion vectors; `UnsupportedTableError` if their rows differ from it.
 
-    *table* is needed for a typed table alone; the others are known by their names.
+    *table* is needed only for a typed table; other tables are identified by name.
     """
     stored = plain_rows(snapshot.get_add_actions(flatten=True))
     refuse_unreadable(lake, snapshot, (row["path"] for row in stored), table)
@@ -94,7 +94,7 @@ def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[
 
 
 def _inside(path: str, snapshot: DeltaTable) -> str:
-    """Return the path of a file; `OSError` where it leads out of the folder of the table."""
+    """Return the path of a file; raise `OSError` if it leads out of the table's folder."""
     if ".." in path.split("/"):
         raise OSError(f"{snapshot.table_uri}: Delta's log names a file that lies outside of the table: {path}")
     return path
@@ -105,7 +105,7 @@ def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def row_groups(lake: Lake, table: Table, file: StoredFile, column: str, unknown: range) -> list[tuple[int, range]]:
-    """Return the number of rows of each row group, and its values of *column*: *unknown* where it does not say."""
+    """Return the number of rows of each row group, and its value of *column*: *unknown* if there are no statistics."""
     with lake.arrow_file(f"{table.name}/{file.path}") as source:
         metadata = pq.read_metadata(source)
     found = []
@@ -118,10 +118,10 @@ def row_groups(lake: Lake, table: Table, file: StoredFile, column: str, unknown:
 
 def batches(lake: Lake, table: Table, file: StoredFile, within: Limits = NOTHING) -> Iterator[pa.RecordBatch]:
     """
-    Yield a file's rows, a few MiB at a time, in the table's schema, for rewriting them.
+    Yield a file's rows in batches of a few MiB, in the table's schema, for rewriting them.
 
-    A column that the table got later is NULL in older files. Rows that another engine has deleted are left out, and
-    those that are not *within* the limits of a column.
+    A column that was added later is NULL in older files. Rows that another engine has deleted, and rows that are not
+    *within* the limits of a column, are left out.
     """
     for batch in _read(lake, table, file, table.schema, within):
         kept = batch
@@ -136,9 +136,9 @@ def plain_batches(
     lake: Lake, table: Table, file: StoredFile, columns: Sequence[str] = (), wanted: Limits = NOTHING
 ) -> Iterator[pa.RecordBatch]:
     """
-    Yield some columns of a file's rows as readers see them, a few MiB at a time; all of them where none is named.
+    Yield columns of a file's rows (default: all) in the plain schema, in batches of a few MiB.
 
-    Row groups are left out whose limits say that no row has the values *wanted* in its columns; other rows are not.
+    Row groups are skipped if their statistics exclude all *wanted* values; rows are not filtered individually.
     """
     schema = pa.schema([table.plain_schema.field(name) for name in columns]) if columns else table.plain_schema
     yield from _read(lake, table, file, schema, wanted)
@@ -195,9 +195,9 @@ def select(
     lake: Lake, snapshot: DeltaTable, columns: list[str] | None, where: pc.Expression | None, *, deleted: bool
 ) -> pa.Table:
     """
-    Return rows of a snapshot, read through the vectors of its files; statistics leave few files to open.
+    Return rows of a snapshot without deleted ones; statistics limit the number of files that are opened.
 
-    Those that are *deleted*, if these are wanted, as far as files still hold them.
+    If *deleted* rows are requested, those are returned instead, provided that the files still contain them.
     """
     uri = snapshot.table_uri
     if is_local(uri):
@@ -229,7 +229,7 @@ def select(
 
 
 def _bounds(file: StoredFile, schema: pa.Schema) -> pc.Expression:
-    """Return the bounds that a file's statistics have of its integers, and of its stores."""
+    """Return the limits of a file's integer columns and stores, from its statistics."""
     known = pc.scalar(True)  # noqa: FBT003 - the value
     for name, lowest in file.lowest.items():
         highest = file.highest.get(name)
@@ -242,14 +242,14 @@ def _bounds(file: StoredFile, schema: pa.Schema) -> pc.Expression:
 
 
 def with_their_columns(snapshot: DeltaTable, table: Table) -> Table:
-    """Return *table* with the columns that another engine added to it: so that rewritten rows keep their values."""
+    """Return *table* with the columns that another engine added, so that rewritten rows keep their values."""
     known = set(table.schema.names)
     theirs = [field for field in pa.schema(snapshot.schema()) if field.name not in known]
     return replace(table, columns=(*table.columns, *(pa.field(field.name, field.type) for field in theirs)))
 
 
 class LackingError(Exception):
-    """Rows of another engine have NULL in columns that every row of ours has."""
+    """Rows of another engine have NULL in required columns."""
 
     def __init__(self, columns: frozenset[str]) -> None:
         super().__init__(columns)
@@ -257,7 +257,7 @@ class LackingError(Exception):
 
 
 def written_again(table: Table, write: Callable[[Table], Result]) -> Result:
-    """Return the file that *write* makes of rows; where these lack required columns, the table requires less."""
+    """Return the file that *write* creates; if rows lack required columns, these are made optional for the table."""
     try:
         return write(table)
     except LackingError as error:
@@ -265,7 +265,7 @@ def written_again(table: Table, write: Callable[[Table], Result]) -> Result:
 
 
 def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return *batch* with the columns of *schema*; `LackingError` when required ones have NULL."""
+    """Return *batch* with the columns of *schema*; raise `LackingError` if required ones are NULL."""
     there = set(batch.schema.names)
     columns = [
         _cast(batch.column(field.name), field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
@@ -280,7 +280,7 @@ def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _cast(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return a column in another type; Arrow makes no dictionary of the views that `deltalake` writes texts as."""
+    """Cast a column to another type; Arrow cannot cast the string views of `deltalake` to a dictionary."""
     if pa.types.is_dictionary(type_) and not pa.types.is_dictionary(column.type):
         column = column.cast(type_.value_type)
     return column.cast(type_)

@@ -1,4 +1,4 @@
-"""Snapshots of tables; a process that follows a store keeps and updates them, instead of opening tables again."""
+"""Table snapshots; a process that follows a store caches and updates them instead of opening tables repeatedly."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ _LOG = "_delta_log"
 
 
 def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
-    """Open a table at its newest version; `OSError` where a pipe is in its log: reading it would wait forever."""
+    """Open a table at its newest version; raise `OSError` if its log has a pipe: reading it would block forever."""
     if is_local(location):
         # No table: DeltaTable raises TableNotFoundError.
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(Path(local_path(location)) / _LOG) as entries:
@@ -39,7 +39,7 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
 
 
 def transaction_of(snapshot: DeltaTable, app: str) -> int:
-    """Return the newest transaction of *app* on a table, 0 without one; `OSError` where the log cannot be read."""
+    """Return the newest transaction of *app* on a table, or 0; raise `OSError` if the log cannot be read."""
     try:
         return snapshot.transaction_version(app) or 0
     except (DeltaError, OSError) as error:  # both name no table
@@ -50,7 +50,7 @@ def transaction_of(snapshot: DeltaTable, app: str) -> int:
 
 @dataclass(slots=True)
 class _Kept:
-    """A snapshot; the mark tells its commit from that of another table which was made in the same place."""
+    """A snapshot with a mark, by which a table that was recreated at the same location is recognised."""
 
     table: Path
     snapshot: DeltaTable
@@ -67,26 +67,27 @@ class _Kept:
         return self.mark is not None and self.mark == _mark(self.table, self.version)
 
     def is_newest(self) -> bool:
-        """Return whether nothing was committed since."""
+        """Return whether there were no commits since."""
         return self.is_of_table() and _mark(self.table, self.version + 1) is None
 
     def updated(self) -> Self:
-        """Return it after an update of the snapshot, in place, to the newest version."""
+        """Update the snapshot in place to the newest version, and return it."""
         self.snapshot.update_incremental()
         return self.of(self.table, self.snapshot)
 
 
 class Snapshots:
-    """Cached snapshots by table: those that many read, and others for changes."""
+    """Cached snapshots by table: shared ones for reading, and separate ones for changes."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Path, bool], _Kept] = {}  # by table, and whether its caller may change it
 
     def newest(self, table: Path, opened: Callable[[], DeltaTable], *, own: bool) -> DeltaTable:
         """
-        Return the newest snapshot of a table, which is *opened* where none is kept.
+        Return the newest snapshot of a table; if none is cached, it is *opened*.
 
-        It is shared and stays as it is until `renew`; its caller's *own* may be changed until the next one asks.
+        A shared snapshot stays unchanged until `renew`. A caller's *own* snapshot may change when the next caller asks
+        for one.
         """
         found = self._kept.get((table, own))
         if found is None or not (found.is_of_table() if own else found.is_newest()):
@@ -97,7 +98,7 @@ class Snapshots:
         return found.snapshot
 
     def renew(self) -> None:
-        """Update the snapshots that are only read, at a moment when no caller holds one."""
+        """Update the shared snapshots; call this when no caller uses one."""
         for (table, own), kept in list(self._kept.items()):
             if not own and not kept.is_newest():
                 del self._kept[table, own]
@@ -111,7 +112,7 @@ _kept: ContextVar[Snapshots | None] = ContextVar("kept", default=None)  # of thi
 
 @contextmanager
 def kept_snapshots() -> Iterator[Snapshots]:
-    """Keep the snapshots of tables that this thread opens until the outermost block ends."""
+    """Cache the snapshots of tables that this thread opens until the outermost block ends."""
     kept = _kept.get()
     if kept is not None:
         yield kept
@@ -124,7 +125,7 @@ def kept_snapshots() -> Iterator[Snapshots]:
 
 
 def snapshot_of(location: str, opened: Callable[[], DeltaTable], *, own: bool) -> DeltaTable:
-    """Return the newest snapshot of a table: a kept one, its caller's *own* or not, or *opened* where none are kept."""
+    """Return the newest snapshot of a table from the cache, shared or the caller's *own*; else it is *opened*."""
     kept = _kept.get()
     if kept is None or not is_local(location):
         return opened()
@@ -135,7 +136,7 @@ def snapshot_of(location: str, opened: Callable[[], DeltaTable], *, own: bool) -
 
 
 def _mark(table: Path, version: int) -> _Mark | None:
-    """Return the identity of a commit's file among those of its name; None if the file does not exist."""
+    """Return the identity of a commit's file among files with the same name; None if it does not exist."""
     try:
         status = (table / _LOG / f"{version:020d}.json").stat()
     except FileNotFoundError:
@@ -145,9 +146,9 @@ def _mark(table: Path, version: int) -> _Mark | None:
 
 def plain_rows(stream: object) -> list[dict[str, Any]]:
     """
-    Return the rows of a stream without its timestamps, whose milliseconds have columns of their own.
+    Return a stream's rows as dictionaries without its timestamps, whose milliseconds have their own columns.
 
-    Arrow asks pandas how to tell the zone of a time, and whether an object that it makes a table of is a data frame.
+    For timestamps, Arrow imports pandas to determine time zones, and to check whether an object is a data frame.
     """
     table = pa.RecordBatchReader.from_stream(stream).read_all()
     names = [field.name for field in table.schema if not pa.types.is_timestamp(field.type)]

@@ -1,12 +1,11 @@
 """
-Rows of a log that its broker took back: moved out of the way, never thrown away.
+Rows of a truncated part of the log: they are moved to another table, and never deleted.
 
-After a crash a broker may cut off the end of its log and write other records at the same offsets; so may a slave that
-becomes master. What the lake has from before was true once and is true no more. Such rows go to
-`superseded_messages`, in a commit before the one that takes them out of `messages`: at no moment are they in neither.
+After a crash a broker may truncate its log and write other records at the same offsets, as may a slave that becomes
+master. The rows that the lake has of the truncated part are then outdated. They are copied to `superseded_messages`, in
+a commit before the one that removes them from `messages`, so they are always in at least one of the two tables.
 
-Which files hold them is asked of the table when the commit is made, not of the run that found out: meanwhile other
-files may hold the same rows.
+The files with these rows are determined when the commit is made: other files may contain the rows by then.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,26 +32,26 @@ _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 
 
 class ObsoleteRows(NamedTuple):
-    """Rows that a commit takes out of a table: those with such values in its columns, from an offset of the log on."""
+    """Rows that a commit removes from a table: those with certain column values, from an offset of the log on."""
 
     values: Mapping[str, str | int]
     from_offset: int | None = None  # None: wherever they are
 
     def of_table(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return which rows these are; a row without one of these values is another engine's."""
+        """Return which rows these are; a row that lacks one of these values was written by another engine."""
         conditions = [pc.equal(rows.column(name), value) for name, value in self.values.items()]
         if self.from_offset is not None:
             conditions.append(pc.greater_equal(rows.column("physical_offset"), self.from_offset))
         return pc.fill_null(reduce(pc.and_, conditions), fill_value=False)
 
     def may_be_in(self, file: StoredFile) -> bool:
-        """Return whether a file may have some, by Delta's log."""
+        """Return whether a file may contain such rows, according to Delta's log."""
         reaches = self.from_offset is None or file.high("physical_offset", self.from_offset) >= self.from_offset
         return reaches and all(file.may_have(*named) for named in self.values.items())
 
 
 class Superseded(NamedTuple):
-    """Which rows of a store are true no more, and which run found out."""
+    """Outdated rows of a store, and the run that found them."""
 
     store_id: str
     run: int
@@ -62,21 +61,22 @@ class Superseded(NamedTuple):
 
     @property
     def rows(self) -> ObsoleteRows:
-        """The rows themselves."""
+        """The rows."""
         return ObsoleteRows({"store_id": self.store_id}, self.from_offset)
 
 
 def tables_rewritten(before: Mapping[str, int]) -> frozenset[str]:
     """
-    Return the tables that a run takes superseded rows out of; *before* has the store's newest run in each table.
+    Return the tables that contain superseded rows; *before* has the store's newest run in each table.
 
-    Traces came later than the others, and few stores have any: they are one of these if the store has rows there.
+    Traces were introduced later than the others, and few stores have any: the table is included if the store has rows
+    there.
     """
     return frozenset({*_REWRITTEN, *([TRACES.name] if before.get(TRACES.name) else ())})
 
 
 def refuse_vectors(lake: Lake, superseded: Superseded) -> None:
-    """Raise `UnsupportedTableError` where rows would have to be taken out of files that cannot be replaced there."""
+    """Raise `UnsupportedTableError` if rows would have to be removed from files that cannot be replaced."""
     for name in () if is_local(lake.location) else (*_REWRITTEN, TRACES.name):
         snapshot = open_table(lake, name)
         if snapshot is not None and any(file.vector for file in _touched(lake, snapshot, [superseded.rows])):
@@ -116,7 +116,7 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
 def rewritten(
     lake: Lake, table: Table, obsolete: Sequence[ObsoleteRows], transaction: tuple[str, int]
 ) -> Callable[[DeltaTable], Rewrite]:
-    """Return the function that takes obsolete rows out of a snapshot of *table*: a commit calls it."""
+    """Return the function, called by a commit, that removes obsolete rows from a snapshot of *table*."""
     naming = FileNaming(*transaction)
 
     def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -138,6 +138,6 @@ def rewritten(
 def _touched(
     lake: Lake, snapshot: DeltaTable, obsolete: Sequence[ObsoleteRows], table: Table | None = None
 ) -> list[StoredFile]:
-    """Return the files that may hold obsolete rows, in the order of the log."""
+    """Return the files that may contain obsolete rows, in log order."""
     found = [file for file in files(lake, snapshot, table) if any(one.may_be_in(file) for one in obsolete)]
     return sorted(found, key=lambda file: int(file.low("physical_offset", 0)))

@@ -1,8 +1,8 @@
 """
-Parquet files of a lake's tables, written where the rows are made: in tasks, by pyarrow, never through the JVM.
+Writes Parquet files of a lake's tables inside tasks, with pyarrow; rows do not pass through the JVM.
 
-A file is created exclusively under a name that only this attempt has, flushed, and described by the action that a Delta
-commit needs. Until such a commit names it, it is not part of the table.
+A file is created exclusively under a name that is unique to this attempt, flushed, and described by the action that a
+Delta commit needs. It is not part of the table until a commit references it.
 """
 
 import base64
@@ -41,7 +41,7 @@ _FALSE_POSITIVES = 0.01  # of a bloom filter
 
 
 class Action(NamedTuple):
-    """One new file, as Delta's log names it."""
+    """One new file, as in Delta's log."""
 
     path: str
     size: int
@@ -54,36 +54,36 @@ MERGED = "merged"
 
 
 class FileNaming(NamedTuple):
-    """Whose files these are: a leftover can be recognised by its name."""
+    """The owner of files, encoded in their names, so that leftovers can be recognised."""
 
     store_id: str
     run: int
 
     def name(self, part: str, suffix: str = ".parquet") -> str:
-        """Return a name that no other attempt has."""
+        """Return a unique name."""
         return f"{self.prefix}{part}-{uuid4()}{suffix}"
 
     @property
     def prefix(self) -> str:
-        """How the names of this run's files begin."""
+        """The prefix of the names of this run's files."""
         return f"{self.store_id}-{self.run}-"
 
     @property
     def merged(self) -> str:
-        """How the names of those begin that the run merged from others, once it was done."""
+        """The prefix of the names of files that the run merged after it was done."""
         return f"{self.prefix}{MERGED}-"
 
 
 class TableFile:
-    """One Parquet file of a table; without rows no file is made."""
+    """One Parquet file of a table; no file is created without rows."""
 
     def __init__(
         self, lake: Lake, table: Table, name: str, constants: Mapping[str, object], group_size: int = SMALL_GROUP
     ) -> None:
         """
-        Prepare a file that is created by its first rows; *constants* fill the columns that the batches lack.
+        Prepare a file that the first rows create; *constants* fill the columns that the batches lack.
 
-        Batches are put together to *group_size* bytes before they become a row group.
+        Batches are collected up to *group_size* bytes for each row group.
         """
         self._group_size = group_size
         self._lake = lake
@@ -124,7 +124,7 @@ class TableFile:
             return self.close()
 
     def write_rows(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Append rows given one by one."""
+        """Append rows passed as tuples."""
         schema = pa.schema([field for field in self._table.schema if field.name not in self._constants])
         left = iter(rows)
         while some := list(islice(left, _ROWS_AT_ONCE)):
@@ -162,14 +162,14 @@ class TableFile:
         return parquet_writer(self._sink, self._schema, self._table, batch.num_rows, as_is)
 
     def _start_flush(self) -> None:
-        """Start writing to disk while the next rows are made: a single flush at the end would wait for all of it."""
+        """Start writing to disk in the background: a single flush at the end would have to wait for everything."""
         if is_local(self._location):
             size = self._sink.tell()
             start_flush(self._sink.fileno(), self._flushing, size - self._flushing)
             self._flushing = size
 
     def close(self) -> Action | None:
-        """Finish and flush the file, and return what a commit needs; None when no row came."""
+        """Finish and flush the file, and return its action; None without rows."""
         self._write_held()
         if self._writer is None:
             return None
@@ -185,7 +185,7 @@ class TableFile:
         return Action(self._name, size, int(time.time() * 1000), json.dumps(stats), metadata.num_rows)
 
     def discard(self) -> None:
-        """Delete the file, if there is one."""
+        """Delete the file, if it exists."""
         if self._writer is not None:
             self._lake.delete(self._path)
 
@@ -193,7 +193,7 @@ class TableFile:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Leave no half-written file after an error."""
+        """Delete the incomplete file after an error."""
         if kind is not None and self._writer is not None:
             self._writer.is_open = False  # else it would still write a footer when it is collected
             self._sink.close()
@@ -204,7 +204,7 @@ def parquet_writer(
     place: Path | pa.NativeFile, schema: pa.Schema, table: Table, rows: int, as_is: Container[str] = ()
 ) -> pq.ParquetWriter:
     """
-    Begin a file of *table* with row groups of *rows*: see the ADR on Parquet settings.
+    Open a Parquet writer for *table* with row groups of *rows*; see decisions.md on the settings.
 
     The columns *as_is* are not compressed.
     """
@@ -223,7 +223,7 @@ def parquet_writer(
 
 
 def is_compressible(bodies: pa.Array) -> bool:
-    """Tell from two runs of *bodies* whether the codec gains anything: encrypted and compressed ones lose time."""
+    """Sample two runs of *bodies* to decide whether compression helps; encrypted and compressed ones waste time."""
     data = bodies.buffers()[-1]
     size = data.size if data is not None else 0
     if not size:
@@ -247,7 +247,7 @@ def _leaves(path: str, type_: pa.DataType) -> Iterator[str]:
 
 
 def _repeated(table: Table) -> Iterator[str]:
-    """Yield the Parquet columns whose values repeat; for the others a dictionary is tried in vain, at a third more."""
+    """Yield the Parquet columns with repeated values; a dictionary for other columns costs a third more time."""
     for field in table.schema:
         is_text = pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)
         if pa.types.is_map(field.type):
@@ -276,7 +276,7 @@ def _statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, object]:
 
 
 def _json(value: object, mark: str) -> object:
-    """Return a limit as Delta's log has it: of a long text the beginning, and a *mark* after it."""
+    """Return a limit as in Delta's log; long text is truncated and marked with *mark*."""
     if isinstance(value, str) and len(value) > STATISTICS_LENGTH:
         return value[:STATISTICS_LENGTH] + mark
     if isinstance(value, dt.datetime):

@@ -1,7 +1,8 @@
 """
-The tables of a lake, each declared once: from here come Arrow's schema, Delta's, and the documentation's.
+The tables of a lake, each declared once, as source for Arrow's schema, Delta's schema and the documentation.
 
-Every table begins with `broker` (a label) and `store_id` (which log the row is from: two logs may have had one label).
+Every table begins with `broker` (a label) and `store_id` (the log that the row is from: two logs may have had the same
+label).
 """
 
 from dataclasses import dataclass, fields, replace
@@ -28,7 +29,7 @@ _WHOSE = (
 
 @dataclass(frozen=True)
 class Table:
-    """One Delta table: what a row is, its columns, and how its files are laid out for readers."""
+    """A Delta table: the meaning of a row, the columns, and the file layout for readers."""
 
     name: str
     row: str
@@ -39,17 +40,17 @@ class Table:
     may_lack: frozenset[str] = frozenset()  # required columns that are NULL in rows of another engine
 
     def __getstate__(self) -> dict[str, object]:
-        """Travel to tasks as declared: what `deltalake` made of it cannot."""
+        """Pickle only the declaration for tasks: `deltalake` objects cannot be pickled."""
         return {declared.name: getattr(self, declared.name) for declared in fields(self)}
 
     @property
     def limited(self) -> tuple[str, ...]:
-        """Names of the columns whose limits are in files and in Delta's log."""
+        """Names of the columns with limits in files and in Delta's log."""
         return (*(field.name for field in _WHOSE), *self.statistics)
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Arrow's schema of the table's files."""
+        """The Arrow schema of the table's files."""
         fields = (*_WHOSE, *self.columns)
         return pa.schema(
             [field.with_nullable(nullable=True) if field.name in self.may_lack else field for field in fields]
@@ -57,17 +58,17 @@ class Table:
 
     @cached_property
     def delta_schema(self) -> "Schema":
-        """Delta's schema, column comments included."""
-        from deltalake import Schema  # who only writes or reads rows does not wait for it
+        """The Delta schema, including column comments."""
+        from deltalake import Schema  # lazy import: not needed to read or write rows
 
         return Schema.from_arrow(self.plain_schema)
 
     @cached_property
     def plain_schema(self) -> pa.Schema:
         """
-        Arrow's schema as readers see it, without the dictionaries that the writer holds columns in.
+        The Arrow schema for readers, without the dictionary types that the writer uses.
 
-        To Delta every column may be NULL, also those that a file's own schema requires: that can be taken back.
+        In Delta every column is nullable, including those that the files require, so that this can be changed later.
         """
         return pa.schema(
             [pa.field(field.name, plain_type(field.type), metadata=field.metadata) for field in self.schema]
@@ -92,7 +93,7 @@ MESSAGES = replace(
         column(
             RECORD_CRC,
             pa.int64(),
-            "CRC-32 of the record's bytes as they were read; NULL without bodies, and in rows of earlier versions",
+            "CRC-32 of the record as it was read; NULL if bodies are not stored, and in rows of earlier versions",
         ),
         column(BODY_ERROR, pa.string(), "why a compressed body is not decompressed: too large, or not a valid stream"),
         STORED_MESSAGES.columns[-1],
@@ -114,7 +115,7 @@ TIERED = Table(
         required(
             "generation",
             pa.int32(),
-            "which log of the queue: 0 for the first that was read, 1 more each time its topic was recreated",
+            "generation of the queue's log: 0 for the first log that was read, incremented when its topic is recreated",
         ),
         *(
             required(field.name, field.type, _OF_A_TIER[field.name]) if field.name in _OF_A_TIER else field
@@ -179,10 +180,10 @@ INDEX_FILES = Table(
         column("hash_slot_count", pa.int32(), "header field: slots in use; up to 4.7.0 the number of entries"),
         column("index_count", pa.int32(), "header field: number of the next free entry"),
         column("is_complete", pa.bool_(), "whether the file is full; an open file gets a new row with each run"),
-        column("sha256", pa.string(), "of the file's bytes, once it is complete"),
-        column("hash_slots", pa.int32(), "geometry: maxHashSlotNum"),
-        column("index_num", pa.int32(), "geometry: maxIndexNum"),
-        column("geometry_origin", pa.string(), "given, detected or assumed"),
+        column("sha256", pa.string(), "SHA-256 of the file, once it is complete"),
+        column("hash_slots", pa.int32(), "the broker's setting maxHashSlotNum"),
+        column("index_num", pa.int32(), "the broker's setting maxIndexNum"),
+        column("geometry_origin", pa.string(), "origin of these two settings: given, detected or assumed"),
         column("release", pa.string(), "release whose rules the entries follow; several if the store was upgraded"),
         column("run", pa.int64(), "number of the store's run that wrote this row; the newest is current"),
     ),
@@ -233,7 +234,7 @@ LOG_PIECES = Table(
         column(
             "bytes", pa.binary(), "the bytes as stored, unless all are zero; at most 1 MiB per row; none for unknown"
         ),
-        column("path", pa.string(), "for a file: its last folders and its name"),
+        column("path", pa.string(), "for kind `file`: the last components of the file's path"),
         column("entry_index", pa.int64(), "number of the first entry"),
         column("entry_term", pa.int64(), "term of the entries"),
         column("run", pa.int64(), "number of the store's run that read them"),
@@ -290,8 +291,8 @@ CONSUMER_OFFSETS = Table(
         column(
             "kind",
             pa.string(),
-            "how far the group has read: consumer: consumed; pull: pulled; delay: not a group, but how far the broker "
-            "has delivered a delay level",
+            "meaning of the offset. `consumer`: the group has consumed up to it; `pull`: it has pulled up to it; "
+            "`delay`: the broker has delivered the messages of a delay level up to it",
         ),
         column("consumer_group", pa.string(), "the consumer group; NULL for a delay level"),
         column("topic", pa.string(), "of the queue"),

@@ -1,5 +1,5 @@
 """
-Upkeep of a lake: `optimize` merges small files and deletes obsolete ones, and some runs do the same for their store.
+Lake maintenance: `optimize` merges small files and deletes obsolete ones, and some runs do this for their store.
 
 A process that follows a store for months needs no other maintenance.
 """
@@ -40,7 +40,7 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[
     """
     Finish prepared runs, merge small files, delete obsolete ones; return the savings by table.
 
-    With *dry_run*, only look at what there would be to merge and to delete.
+    With *dry_run*, only report what would be merged and deleted.
     """
     lake = Lake(normalise(location), workers.options)
     if open_table(lake, RUNS.name) is None:
@@ -79,10 +79,10 @@ CHECKPOINTS_KEPT = 4  # the newest ones, and before them each fourth
 
 def maintain_tables(lake: Lake, manifest: Manifest) -> list[Exception]:
     """
-    Merge a store's small files when there are many, and drop files that are long obsolete; most runs do nothing.
+    Merge a store's small files if there are many, and delete long obsolete ones; most runs do nothing here.
 
-    Return the errors of tables: the run is committed, and one file that cannot be read must not stop the upkeep of
-    the other tables.
+    Return the errors of tables: the run is committed, and an unreadable file must not stop the maintenance of other
+    tables.
     """
     naming = FileNaming(manifest.store_id, manifest.run)
     errors: list[Exception] = []
@@ -116,8 +116,8 @@ def _has_turn(manifest: Manifest, table: Table, number: int) -> bool:
     """
     Return whether small files of a table are merged after a run; *number* is the table's among those of runs.
 
-    The next step waits for a merge. Where runs bring much, files are merged as soon as they are no longer small
-    together, and messages and index at runs of their own: sixteen runs of 100,000 messages took six seconds in one run.
+    The next step waits for a merge. If runs write many rows, files are merged as soon as their sum is not small, and
+    messages and index in different runs: merging sixteen runs of 100,000 messages took six seconds of one run.
     """
     size = sum(action.size for action in manifest.tables.get(table.name, ()))
     if size < SMALL // MANY:
@@ -128,10 +128,10 @@ def _has_turn(manifest: Manifest, table: Table, number: int) -> bool:
 
 def _thin_checkpoints(lake: Lake, table: Table) -> None:
     """
-    Delete three of four older checkpoints of a log that gets a commit every few seconds.
+    Delete three out of four older checkpoints of a log that gets a commit every few seconds.
 
-    Each one names every file that was replaced and is still kept. Readers need the newest one; who travels back
-    replays more commits. What another engine writes has other names, or is a log that it owns.
+    Each checkpoint lists every replaced file that is still kept. Readers need only the newest one; time travel replays
+    more commits. Files that another engine writes have other names, or are in a log that it owns.
     """
     snapshot = open_table(lake, table.name)
     if snapshot is None or not keeps_replaced_files_briefly(snapshot) or needs_spark(snapshot):
@@ -145,10 +145,10 @@ def _thin_checkpoints(lake: Lake, table: Table) -> None:
 
 def expect_many_commits(lake: Lake, every_s: float) -> None:
     """
-    Keep few obsolete files in tables that get a commit every few seconds for weeks.
+    Configure tables that get a commit every few seconds for weeks to keep few obsolete files.
 
-    Whoever commits lists the log: it keeps some 3,600 steps, an hour for each second between two, a day at most.
-    Replaced files are kept as long: a step leaves one in each table.
+    Each commit lists the log, which keeps about 3,600 steps: one hour if steps are a second apart, one day at most.
+    Replaced files are kept for the same time: each step leaves one per table.
     """
     hours = min(max(ceil(every_s), 1), _HOURS)
     for table in WRITTEN_BY_RUNS:

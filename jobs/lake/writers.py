@@ -1,9 +1,9 @@
 """
-The writers of Delta's log, and the content of a commit.
+Writers of Delta's log, and the content of a commit.
 
-`deltalake` writes to most tables, Spark's own Delta to those with features that only Spark writes. The table decides:
-its protocol names the features that every writer must know. Both write the same commit, and it follows the very
-snapshot that was asked for the transactions of the table.
+`deltalake` writes most tables, and Spark's Delta writes those with features that only Spark supports: the table's
+protocol lists the features that every writer must support. Both write the same commit, based on the snapshot whose
+transactions were checked.
 """
 
 import time
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
 
 CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
-NO_VECTORS = "files with deletion vectors can be replaced on local file systems alone"
+NO_VECTORS = "files with deletion vectors can only be replaced on local file systems"
 _NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 _CONFLICTS = "io.delta.exceptions."  # the package of what Delta raises when another commit came first
 _LEAST, _MOST = "spark.databricks.delta.optimize.minFileSize", "spark.databricks.delta.optimize.maxFileSize"
@@ -44,7 +44,7 @@ class Rewrite(NamedTuple):
 
     @property
     def vectors(self) -> Mapping[str, Vector]:
-        """Return the vectors of those removed files that have one, by the file's path."""
+        """Return the deletion vectors of the removed files, by path."""
         return {file.path: file.vector for file in self.removed if file.vector is not None}
 
 
@@ -65,7 +65,7 @@ class Commit(NamedTuple):
         return (*self.brought, *self.change.added)
 
     def additions(self) -> list[LogAction]:
-        """Return the transactions and the new files as lines of the log."""
+        """Return the transactions and the new files as log lines."""
         now = int(time.time() * 1000)
         found: list[LogAction] = [
             {"txn": {"appId": app, "version": number, "lastUpdated": now}} for app, number in self.transactions
@@ -98,10 +98,10 @@ class Saved(NamedTuple):
 
 def write(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
     """
-    Write a commit that follows *snapshot*, or after *attempts* commits of others at the most.
+    Write a commit on top of *snapshot*, after at most *attempts* concurrent commits.
 
-    `CommitFailedError` where another commit came first. Spark's Delta writes after no commit that came between: who
-    asks looks at the newer snapshot first.
+    Raises `CommitFailedError` if another commit came first. Spark's Delta never writes after a concurrent commit: the
+    caller checks the newer snapshot first.
     """
     if needs_spark(snapshot):
         _write_by_spark(lake, snapshot, new)
@@ -129,7 +129,7 @@ def write(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
 
 
 def add_columns(snapshot: DeltaTable, new: Sequence[Field]) -> None:
-    """Give a table more columns; `CommitFailedError` where another commit came first."""
+    """Add columns to a table; raise `CommitFailedError` if another commit came first."""
     if not needs_spark(snapshot):
         snapshot.alter.add_columns(list(new))
         return
@@ -144,7 +144,7 @@ def add_columns(snapshot: DeltaTable, new: Sequence[Field]) -> None:
 
 
 def set_properties(snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
-    """Give a table properties; `CommitFailedError` where another commit came first."""
+    """Set properties of a table; raise `CommitFailedError` if another commit came first."""
     if not needs_spark(snapshot):
         snapshot.alter.set_table_properties(dict(properties))
         return
@@ -153,7 +153,7 @@ def set_properties(snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
 
 
 def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
-    """Write a commit that removes files with their vectors: `deltalake` would remove nothing by their paths alone."""
+    """Write a commit that removes files with vectors, which `deltalake` cannot remove by path."""
     if not is_local(lake.location):
         raise OSError(f"{snapshot.table_uri}: {NO_VECTORS}")
     now = int(time.time() * 1000)
@@ -181,10 +181,10 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> No
 
 def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
     """
-    Write a commit by the transaction that Delta's own commands use.
+    Write a commit with the transaction class that Delta's own commands use.
 
-    It assigns row ids and times of commits, keeps what clusters the table, and refuses what the protocol forbids. Spark
-    computes nothing but the snapshot of the log.
+    It assigns row ids and commit timestamps, preserves clustering, and rejects what the protocol forbids. Spark only
+    computes the snapshot of the log.
     """
     location = _location(snapshot)
     jvm, session = connected(location)
@@ -203,7 +203,7 @@ def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
 
 
 def merge_by_spark(snapshot: DeltaTable, table: str, *, small: int, large: int) -> Saved:
-    """Have Delta merge files below *small* bytes into some of *large* ones; it keeps row ids and clusters."""
+    """Let Delta merge files below *small* bytes into files of *large* bytes, preserving row ids and clustering."""
     settings = connected(_location(snapshot))[1].conf()
     before = {name: settings.getOption(name) for name in (_LEAST, _MOST)}  # unknown until Delta's classes are there
     settings.set(_LEAST, str(small))
@@ -222,9 +222,9 @@ def merge_by_spark(snapshot: DeltaTable, table: str, *, small: int, large: int) 
 
 
 def connected(table: str) -> "tuple[JVMView, JavaObject]":
-    """Return the JVM and the session of this process, which is started for a table where there is none."""
+    """Return the JVM and the session of this process; start a session if there is none."""
     if not has_session():
-        say(f"rmq-lake: {table}: another engine has given it features that only Spark's Delta writes: Spark starts")
+        say(f"rmq-lake: {table}: another engine has enabled features that only Spark's Delta can write: starting Spark")
     from jobs.launch.session import spark_session
 
     spark = spark_session("rmq-lake", s3=scheme_of(table) in S3_SCHEMES)
@@ -239,12 +239,12 @@ def _run_sql(snapshot: DeltaTable, statement: str) -> list[str]:
 
 
 def _location(snapshot: DeltaTable) -> str:
-    """Return the location of a table, in a form that no default file system of Spark's turns into another place."""
+    """Return the location of a table in a form that does not depend on Spark's default file system."""
     return f"file:{local_path(snapshot.table_uri.rstrip('/'))}"
 
 
 def _removals(transaction: "JavaObject", new: Commit) -> Iterator["JavaObject"]:
-    """Yield the removal of each file as Delta's own snapshot has it, with its vector and its row ids."""
+    """Yield the remove action of each file as in Delta's snapshot, with its vector and row ids."""
     paths = [file.path for file in new.change.removed]
     if not paths:
         return
@@ -257,7 +257,7 @@ def _removals(transaction: "JavaObject", new: Commit) -> Iterator["JavaObject"]:
 
 @contextmanager
 def _conflicts_as_ours() -> Iterator[None]:
-    """Raise `CommitFailedError` for Delta's own conflicts, and `OSError` for its other errors."""
+    """Raise `CommitFailedError` for Delta's conflicts, and `OSError` for its other errors."""
     from py4j.protocol import Py4JJavaError
 
     try:
@@ -271,7 +271,7 @@ def _conflicts_as_ours() -> Iterator[None]:
 
 
 def sql_text(value: str) -> str:
-    """Return a text as the SQL of Spark, Hive and Athena writes it."""
+    """Quote a text for the SQL of Spark, Hive and Athena."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

@@ -1,1 +1,1 @@
-"""From a command line to a running verb: Python, Java, Delta's JARs and Spark's options, prepared once, then fast."""
+"""Prepares Python, Java, Delta's JARs and Spark's options for a command, and starts it."""

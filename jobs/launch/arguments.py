@@ -1,4 +1,4 @@
-"""Divide a command line: spark-submit's options are before the verb, everything else is ours."""
+"""Splits a command line: options of spark-submit are before the verb, all others are ours."""
 
 import os
 import re
@@ -25,7 +25,7 @@ _OURS = frozenset(("--help", "-h", "--version", "--traceback", "--log-json"))
 
 
 def divide(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return Spark's options, made uniform (`--name`, value), and our own: the verb and what follows it."""
+    """Return Spark's options, normalised to (`--name`, value), and our own arguments: the verb and those after it."""
     spark: list[str] = []
     own: list[str] = []
     remaining = iter(arguments)
@@ -48,37 +48,37 @@ def divide(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def value_of(option: str, spark_options: Sequence[str]) -> str | None:
-    """Return the value that *option* has in uniform Spark options."""
+    """Return the value of *option* in normalised Spark options."""
     values = [value for name, value in pairwise(spark_options) if name == option]
     return values[-1] if values else None
 
 
 def configured(spark_options: Sequence[str]) -> dict[str, str]:
-    """Return the settings of `--conf`; of repeated ones the last counts."""
+    """Return the settings of `--conf`; the last one wins."""
     parts = (value.partition("=") for name, value in pairwise(spark_options) if name in {"--conf", "-c"})
     return {setting: value for setting, _, value in parts}
 
 
 def all_settings(spark_options: Sequence[str]) -> dict[str, str]:
-    """Return the settings of `--properties-file` and, over them, those of `--conf`."""
+    """Return the settings of `--properties-file`, overridden by those of `--conf`."""
     properties = value_of("--properties-file", spark_options)
     return {**(properties_of(Path(properties)) if properties is not None else {}), **configured(spark_options)}
 
 
 def file_system_options() -> dict[str, str]:
-    """Return the file system settings (`fs.s3a.…`) of the command line's Spark options, for verbs without a session."""
+    """Return the file system settings (`fs.s3a.…`) in the command line's Spark options, for verbs without Spark."""
     return file_system_settings(all_settings(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))).items())
 
 
 def properties_of(path: Path) -> dict[str, str]:
-    """Return the settings of a file as `--properties-file` takes it: name and value, blanks or `=` between them."""
+    """Parse a `--properties-file`: lines of name and value, separated by blanks or `=`."""
     lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
     pairs = (re.split(r"\s*[=:]\s*|\s+", line, maxsplit=1) for line in lines if line and line[0] not in "#!")
     return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
 
 
 def without_secrets(spark_options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return Spark's options without secrets, and these: other users of the machine see a process's arguments."""
+    """Split Spark's options into public ones and secrets: other users of the machine can see a process's arguments."""
     public: list[str] = []
     secret: dict[str, str] = {}
     words = iter(spark_options)
@@ -100,4 +100,4 @@ def _unknown(name: str) -> str:
 
     similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS, n=1)
     hint = f" (did you mean {similar[0]}?)" if similar else ""
-    return f"{name} is no option of Spark{hint}; a verb's own options are after the verb"
+    return f"{name} is not an option of Spark{hint}; a verb's own options follow the verb"

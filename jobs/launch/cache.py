@@ -1,13 +1,12 @@
 """
-The cache that all checkouts share, and our code for the workers of a cluster in it.
+The user's cache, shared by all checkouts; and the archive of our code for Spark workers, which is stored there.
 
-The cache is the user's, not the checkout's: its files are named by version and content, so that a second clone or an
-installed wheel finds it there.
+Files in the cache are named by version and content, so that a second checkout or an installed wheel can use them.
 
-Workers get one ZIP by `--py-files` that unpacks itself once on each machine: Spark gives every application a new
-directory, and numba does not cache functions from a ZIP, so each run would compile everything again. The ZIP holds two
-packages that are only doors: importing one unpacks the real code into a directory named after its content and imports
-it from there, where the cache of the last run lies. This module travels in it: it imports only the standard library.
+Workers get one ZIP through `--py-files`, which unpacks itself once on each machine: Spark gives every application a new
+directory, and numba does not cache functions from a ZIP, so each run would compile everything again. The ZIP contains
+two stub packages: importing one unpacks the real code into a directory named after its content, and imports it from
+there, with the compiled code of the last run. This module is part of the ZIP, so it imports only the standard library.
 """
 
 import hashlib
@@ -38,10 +37,10 @@ _TIME = (1980, 1, 1, 0, 0, 0)  # the same code is the same ZIP
 
 def cache() -> Path:
     """
-    Return the cache directory, made if it is not there.
+    Return the cache directory, creating it if necessary.
 
-    RMQ_LAKE_CACHE names it; else it is the user's cache directory. Where that cannot be written (no home, a read-only
-    one) it is a private directory among the temporary files, and a line on standard error says so.
+    It is RMQ_LAKE_CACHE, or the user's cache directory. If that is not writable (no home, or a read-only one), it is a
+    private temporary directory, and a message on standard error says so.
     """
     wanted = _wanted()
     try:
@@ -68,7 +67,7 @@ def _wanted() -> Path:
 
 
 def code_archive() -> Path:
-    """Return the ZIP of the installed packages, made if the cache does not hold it."""
+    """Return the ZIP of the installed packages; create it if it is not in the cache."""
     payload = _zipped(_modules())
     digest = hashlib.sha256(payload).hexdigest()[:16]
     path = cache() / "shipped" / f"rocketmq-lake-{digest}.zip"
@@ -108,7 +107,7 @@ def _zipped(files: Iterator[tuple[str, bytes]]) -> bytes:
 
 
 def enter(package: str, loader: Any, digest: str) -> None:  # noqa: ANN401 - that of a ZIP
-    """On a worker, put the real *package* in the place of the one that is being imported from the ZIP."""
+    """On a worker, replace the stub that is being imported by the real *package*."""
     directory = cache() / "shipped" / digest
     if not directory.is_dir():
         _unpack(loader.get_data(f"{loader.archive}/{_PAYLOAD}"), directory)
@@ -119,7 +118,7 @@ def enter(package: str, loader: Any, digest: str) -> None:  # noqa: ANN401 - tha
 
 
 def _unpack(payload: bytes, directory: Path) -> None:
-    """Make *directory* appear whole; of several concurrent workers the first one wins and the others use its copy."""
+    """Create *directory* atomically; the first of several concurrent workers wins, the others use its copy."""
     directory.parent.mkdir(exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=directory.parent))
     with zipfile.ZipFile(io.BytesIO(payload)) as archive:

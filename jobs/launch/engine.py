@@ -1,9 +1,9 @@
 """
-Which engine does a verb's work: this process, or Spark's tasks; and the Java that Spark runs on.
+Chooses the engine for a command (this process or Spark), and finds Java for Spark.
 
-Spark takes seconds to start and then divides the work among cores. One process that reads R bytes a second is done with
-n bytes after n / R, Spark after START + n / (R * cores): they meet at the limit that `limit_of` returns. Results are
-the same.
+Spark takes seconds to start and then divides the work among cores. One process that reads R bytes per second takes n /
+R for n bytes, Spark START + n / (R * cores): `limit_of` returns the n at which both are equal. The results are the
+same.
 """
 
 import os
@@ -25,7 +25,7 @@ NO_SPARK = (
 
 
 class SetupError(Exception):
-    """Something that a run needs is missing and could not be made; the message says what to do."""
+    """Something that a run needs is missing and could not be created; the message says what to do."""
 
 
 class Engine(Enum):
@@ -61,7 +61,7 @@ THREADED = frozenset({"verify", "rebuild-index", "rebuild-consumequeue"})  # mos
 
 
 class Choice(NamedTuple):
-    """Which engine works, and why."""
+    """The chosen engine, and the reason."""
 
     engine: Engine
     size: int | None  # bytes to read; None: not known before the run
@@ -70,7 +70,7 @@ class Choice(NamedTuple):
     lacking: str = ""  # why Spark, which the rule gives, cannot do the work, and how to install it
 
     def spark_benefit_text(self) -> str:
-        """Return in one line what Spark would change, where it cannot start."""
+        """Return one line on the effect that Spark would have, if it cannot start."""
         amount = "An unknown amount" if self.size is None else size_text(self.size)
         return (
             f"{amount} to read in one process; Spark would divide the work among {counted(self.cores, 'core')} "
@@ -78,39 +78,39 @@ class Choice(NamedTuple):
         )
 
     def describe(self) -> dict[str, str | int | None]:
-        """Return the form that scripts read."""
+        """Return the JSON form."""
         return {"name": self.engine.value, "bytes": self.size, "limit": self.limit, "cores": self.cores}
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def usable_cores(*, half: bool) -> int:
-    """Return the number of cores for a run; with *half* the others are left to a broker."""
+    """Return the number of cores for a run; with *half*, the other half is left to a broker."""
     return max(cores() // 2, 1) if half else cores()
 
 
 def limit_of(verb: str, *, cores: int, is_remote: bool = False) -> int:
-    """Return the bytes up to which *verb* is done sooner by one process than by Spark on so many cores."""
+    """Return the size in bytes up to which one process finishes *verb* sooner than Spark on so many cores."""
     rate = min(_RATES[verb], _REMOTE_RATE) if is_remote else _RATES[verb]
     cores = max(cores, 2)  # on one core Spark is never faster, but it holds less in memory
     return round(_START_SECONDS * rate * cores / (cores - 1))
 
 
 def rule_text(verb: str) -> str:
-    """Return the rule by which *verb* chooses its engine, in words."""
+    """Describe the rule by which *verb* chooses its engine."""
     limit = size_text(limit_of(verb, cores=cores()))
     return f"here (in this process) below {limit}, else spark; with Spark's options always spark"
 
 
 def choose(verb: str, size: int | None, asked: str = AUTO, *, half: bool = False, is_remote: bool = False) -> Choice:
     """
-    Return the engine for *size* bytes of a verb's work: the *asked* one, else the one that the rule gives.
+    Return the engine for *size* bytes: the *asked* one, or the one that the rule selects.
 
-    *half*: a broker runs on this machine, and half of the cores are its own. Where the rule gives Spark and Spark
-    cannot start, this process does the work: `Choice.lacking` names the missing part.
+    *half*: a broker runs on this machine and keeps half of the cores. If the rule selects Spark but Spark cannot start,
+    this process does the work, and `Choice.lacking` names the missing part.
     """
     usable = usable_cores(half=half)
     limit = limit_of(verb, cores=usable, is_remote=is_remote)
@@ -123,24 +123,24 @@ def choose(verb: str, size: int | None, asked: str = AUTO, *, half: bool = False
 
 
 def has_session() -> bool:
-    """Return whether this process has a session, or one that is starting; nothing is imported to know."""
+    """Return whether this process has a Spark session, or is starting one, without importing anything."""
     session = sys.modules.get(_SESSION)
     return session is not None and bool(session.is_started())
 
 
 def death_of_jvm() -> str | None:
-    """Return how the JVM of this process has died, if it had one and it has."""
+    """Return how this process's JVM has died, if it has."""
     session = sys.modules.get(_SESSION)
     return session.death() if session is not None else None
 
 
 def is_spark_asked_for() -> bool:
-    """Return whether there is a session, or the command line says what one is to be like: then Spark does the work."""
+    """Return whether there is a session, or the command line has Spark options; Spark is used then."""
     return has_session() or "PYSPARK_GATEWAY_PORT" in os.environ or bool(os.environ.get("RMQ_LAKE_SPARK_OPTIONS"))
 
 
 def lacking_spark() -> str:
-    """Return why no session can start here, and how to install the missing part; empty where one can."""
+    """Return why Spark cannot start here, and how to install the missing part; empty if it can."""
     try:
         find_java_home()
     except SetupError as error:
@@ -170,7 +170,7 @@ _NO_JAVA = (
 
 
 def find_java_home() -> Path:
-    """Return the home of the first suitable Java: JAVA_HOME's, PATH's, else the newest in the usual directories."""
+    """Return the home of the first suitable Java: in JAVA_HOME, on PATH, or the newest in the usual directories."""
     on_path = shutil.which("java")
     preferred = [os.environ.get("JAVA_HOME"), str(Path(on_path).resolve().parent.parent) if on_path else None]
     for home in map(Path, filter(None, preferred)):

@@ -1,9 +1,9 @@
 """
-Make a checkout's `.venv` from a lock file. Run by the Python that spark-submit.sh found: standard library only.
+Creates a checkout's `.venv` from a lock file. Runs before packages are installed: standard library only.
 
-Each lock gets an environment of its own, `.venv-<name>-<hash of the lock>`, and `.venv` is a link to the one in use. So
-no environment changes under a run that uses it, one that was killed half-way is known by the mark it lacks, and going
-back to an older lock is a matter of turning the link.
+Each lock file gets its own environment, `.venv-<name>-<hash of the lock>`, and `.venv` is a link to the current one. So
+the environment of a running command never changes, an environment whose creation was killed is recognised by a missing
+mark, and going back to an older lock only changes the link.
 """
 
 import fcntl
@@ -41,7 +41,7 @@ def main(root: Path, lock_name: str) -> int:
     if find_spec("ensurepip") is None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return _refuse(
-            f"{sys.executable} cannot make environments; `sudo apt install python{version}-venv` (Debian, Ubuntu) helps"
+            f"{sys.executable} cannot create virtual environments; run `sudo apt install python{version}-venv`"
         )
     lock = root / lock_name
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
@@ -71,7 +71,7 @@ def _refuse(reason: str) -> int:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other launcher prepares this checkout; the kernel ends the lock with the process."""
+    """Wait until no other launcher prepares this checkout; the lock ends with the process."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

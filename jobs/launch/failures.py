@@ -1,4 +1,4 @@
-"""Errors as one line for the user: the kinds that are not bugs of ours, and the part of their text that helps."""
+"""Formats errors that are not bugs as one line for the user, without the text that libraries add."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _FILE_ERROR = re.compile(r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'")
 
 
 def failures() -> tuple[type[BaseException], ...]:
-    """Return the errors that are not bugs of ours; those of a library only if the library was loaded."""
+    """Return the exception types that are not bugs of ours; those of libraries only if they were imported."""
     foreign = (
         ("pyspark.errors", "PySparkException"),
         ("py4j.protocol", "Py4JError"),
@@ -35,7 +35,7 @@ def failures() -> tuple[type[BaseException], ...]:
 
 @contextmanager
 def shown_as_usage(*kinds: type[Exception], before: str = "") -> Iterator[None]:
-    """Turn errors of these kinds into usage errors: the user has to ask in another way."""
+    """Turn errors of these types into usage errors, because the request must be changed."""
     try:
         yield
     except kinds as error:
@@ -43,7 +43,7 @@ def shown_as_usage(*kinds: type[Exception], before: str = "") -> Iterator[None]:
 
 
 def follows_interrupt(error: BaseException) -> bool:
-    """Return whether an error was raised while an interruption was on its way."""
+    """Return whether an error was raised because of an interruption."""
     before = error.__cause__ or error.__context__
     return before is not None and (isinstance(before, KeyboardInterrupt) or follows_interrupt(before))
 
@@ -73,7 +73,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _is_lost_connection(error: BaseException) -> bool:
-    """Return whether a call to the JVM failed because it is gone; an unreachable data node or proxy is different."""
+    """Return whether a JVM call failed because the JVM has ended, not because of an unreachable data node or proxy."""
     py4j = sys.modules.get("py4j.protocol")
     if py4j is None:
         return False
@@ -88,7 +88,7 @@ def _of_worker_process(lines: Sequence[str]) -> str | None:
     missing = next((found[1] for line in lines if (found := _NO_PYTHON.search(line))), None)
     if missing is None:
         return None
-    return f"worker {_host(lines)}: there is no {missing}, which spark.pyspark.python names or Spark takes by itself"
+    return f"worker {_host(lines)}: {missing} does not exist (set by spark.pyspark.python, or the default)"
 
 
 def _host(lines: Sequence[str]) -> str:
@@ -96,7 +96,7 @@ def _host(lines: Sequence[str]) -> str:
 
 
 def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
-    """Return the error of a task's Python, taken from Spark's text, in the words that it would have here."""
+    """Return the Python error of a task, extracted from Spark's text, as it would read in this process."""
     begun = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     if not begun:
         return None

@@ -1,4 +1,4 @@
-"""The Spark session of a run. Only verbs that need Spark import this module."""
+"""The Spark session of a run; imported only by verbs that need Spark."""
 
 import logging
 import os
@@ -48,8 +48,8 @@ def begin_session(app_name: str, *, half: bool, warm: str, s3: bool = False) -> 
     """
     Start the session in the background; `spark_session` waits for it.
 
-    A JVM takes seconds, and so does importing what a run needs. *half* and *s3* are those of `spark_session`; *warm*
-    names the module whose tasks will run.
+    The start of the JVM takes seconds, as do the imports of a run. *half* and *s3* are as for `spark_session`; *warm*
+    names the module of the tasks.
     """
     if _starting or _jvms:
         return
@@ -71,7 +71,7 @@ def begin_session(app_name: str, *, half: bool, warm: str, s3: bool = False) -> 
 
 
 def _warm_up(context: SparkContext, module: str) -> None:
-    """Have workers start, and import *module*, while the driver plans; the first tasks would wait seconds for that."""
+    """Start workers and let them import *module* while the driver plans; this saves the first tasks seconds."""
 
     def work(part: Iterable[int]) -> Iterable[int]:
         import_module(module)
@@ -83,7 +83,7 @@ def _warm_up(context: SparkContext, module: str) -> None:
 
 
 def await_workers() -> None:
-    """Wait for workers that begin to start: work that comes before they are there would start others."""
+    """Wait for workers that are starting: tasks that are submitted earlier would start additional ones."""
     if _warming:
         _warming.pop().join()
 
@@ -97,14 +97,14 @@ def spark_session(
     s3: bool = False,
 ) -> SparkSession:
     """
-    Return the session of this process: the one that has begun to start, or one that is started where none runs.
+    Return the session of this process; start one if none is running or starting.
 
-    *lasting*: the JVM itself will work on rows for minutes, as queries and streams do. Else it only schedules what
-    Python computes, and compiles its code for a fast start: rows then take it twice the time.
+    *lasting*: the JVM itself will process rows for minutes, as in queries and streams. Otherwise it only schedules
+    Python tasks, and its JIT is configured for a fast start; processing rows then takes twice as long.
 
-    Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *half* leaves the
-    other half of this machine's cores alone, unless the user has said which master to use. *s3* loads the JARs of S3.
-    A driver that spark-submit itself started has its JVM already.
+    Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *half* leaves half of this
+    machine's cores unused, unless the user chose a master. *s3* loads the JARs for S3. A driver that was started by
+    spark-submit already has its JVM.
     """
     if _jvms and not _starting:
         return SparkSession.builder.appName(app_name).getOrCreate()
@@ -147,11 +147,11 @@ def _start(  # noqa: PLR0913 - what a session may be like
 
 def close(*, succeeded: bool) -> None:
     """
-    End the session as the command ends.
+    End the session at the end of a command.
 
-    A local JVM ends by itself when our end of its standard input closes, without a wait; unless it is to leave
-    the class archive of later runs. Until then it serves all other work of this process. On a cluster the
-    application is informed that it is over.
+    A local JVM ends when its standard input is closed, and the command does not wait for it, unless it has to write the
+    class archive for later runs. Until then it serves all other commands of this process. A cluster is told that the
+    application has ended.
     """
     if not _jvms:
         return
@@ -174,12 +174,12 @@ def close(*, succeeded: bool) -> None:
 
 
 def is_started() -> bool:
-    """Return whether this process has a session, or one that is starting."""
+    """Return whether this process has a session, or is starting one."""
     return bool(_jvms or _starting)
 
 
 def death() -> str | None:
-    """Return how the JVM of this process has died, if it has; a call to it that fails is a moment ahead of its end."""
+    """Return how this process's JVM has died, if it has; a failed call is noticed slightly before its end."""
     if not _jvms:
         return None
     try:
@@ -194,7 +194,7 @@ def death() -> str | None:
 
 
 def hadoop_options(spark: SparkSession) -> dict[str, str]:
-    """Return the session's file system settings (`fs.s3a.…`, `dfs.…`), for clients that are not Hadoop's."""
+    """Return the session's file system settings (`fs.s3a.…`, `dfs.…`), for clients other than Hadoop."""
     return file_system_settings(spark.sparkContext.getConf().getAll())
 
 
@@ -232,7 +232,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
 
 
 def pass_on(reading: int) -> None:
-    """Copy what the JVM says to our standard error, without the noise."""
+    """Copy the JVM's output to our standard error, without noise."""
     with os.fdopen(reading, "rb") as lines:
         for line in _without_late_workers(lines):
             if line.startswith(_NOISE):
@@ -245,7 +245,7 @@ def pass_on(reading: int) -> None:
 
 
 def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Suppress tracebacks of cancelled tasks, which come a moment later or in a later command."""
+    """Suppress the tracebacks of cancelled tasks, which may arrive as late as in the next command."""
     # Its last line alone says whether a traceback is of such a worker: until then its lines are held. A line that does
     # not fit releases all held lines: they belong to another traceback, and every line of it counts.
     held: list[bytes] = []
@@ -271,7 +271,7 @@ _IMPORTED = ("click", "deltalake", "numba", "numpy", "pyarrow")  # what tasks im
 
 
 def remedies() -> str:
-    """Return the two ways to give workers a Python with packages, to be pasted."""
+    """Return two commands that provide workers with a Python that has the packages."""
     return (
         "Name one that has them, before the verb: --conf spark.pyspark.python=PATH; or pack this environment with "
         "venv-pack2, and add, before the verb: --archives environment.tar.gz#environment "
@@ -280,7 +280,7 @@ def remedies() -> str:
 
 
 def lacks(context: SparkContext, modules: Sequence[str] = _IMPORTED) -> list[str]:
-    """Name the workers that lack modules, by one small task a core, which needs none of them."""
+    """Return the workers that lack modules, by running one small task per core that needs none of them."""
 
     def look(part: Iterable[int]) -> Iterator[str]:
         import socket

@@ -1,8 +1,8 @@
 """
-The arguments and the environment of spark-submit, and the files that it needs in the cache.
+The arguments and environment of spark-submit, and the files that it needs from the cache.
 
-The driver is this Python process: pyspark starts spark-submit, which starts the JVM. So standard output stays ours
-(spark-submit merges the two streams of a driver that it starts itself), a usage error costs no JVM, and Ctrl-C arrives.
+The driver is this Python process: pyspark starts spark-submit, which starts the JVM. So standard output is ours alone
+(spark-submit merges the two streams of a driver that it starts), a usage error does not start a JVM, and Ctrl-C works.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from jobs.launch.engine import NO_SPARK, SetupError, cores, find_java_home
 
 _MASTER_SECONDS = 5  # for a connection, where a firewall drops packets
 _NAMED_JARS = 3  # in a message
-_ARCHIVE_DAYS = 30  # a class archive weighs 190 MB; one of a deleted environment goes with the next that is made
-_RECORDING_SECONDS = 3600  # after which a class archive that was begun is begun anew
+_ARCHIVE_DAYS = 30  # a class archive has 190 MB; the archive of a deleted environment is deleted when the next is made
+_RECORDING_SECONDS = 3600  # after this, an unfinished class archive is started again
 
 # Four attempts a task: plain local[*] gives one, and a Python worker that is killed would end the run.
 DEFAULT_MASTER = "local[*,4]"
@@ -46,7 +46,7 @@ _DELTA = (
 
 
 class Submission(NamedTuple):
-    """How this process's JVM is to be started."""
+    """How to start this process's JVM."""
 
     arguments: tuple[str, ...]  # of spark-submit, without the program
     environment: Mapping[str, str]
@@ -58,10 +58,10 @@ def submission(
     spark_options: Sequence[str], *, warm: str | None = None, lasts: bool = False, s3: bool = False
 ) -> Submission:
     """
-    Find and fetch the JARs, and return spark-submit's arguments: the user's options over ours.
+    Fetch missing JARs, and return spark-submit's arguments: our options, overridden by the user's.
 
-    *warm* is the module of the tasks, which local workers share. *lasts*: the JVM works on rows itself, for minutes;
-    else it schedules what Python computes, for seconds. *s3*: it reads or writes a location on S3.
+    *warm* is the module of the tasks, which local workers share. *lasts*: the JVM itself processes rows, for minutes;
+    otherwise it schedules Python tasks, for seconds. *s3*: the run reads or writes a location on S3.
     """
     java_home = find_java_home()
     sections = ("delta", "s3") if s3 else ("delta",)
@@ -111,7 +111,7 @@ def submission(
 
 
 def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *, s3: bool) -> NoReturn:
-    """Become the spark-submit that starts the driver somewhere on the cluster."""
+    """Replace this process by the spark-submit that starts the driver on the cluster."""
     check_master(spark_options)
     submitted = submission(spark_options, s3=s3)
     program = str(Path(submitted.environment["SPARK_HOME"]) / "bin" / "spark-submit")
@@ -121,19 +121,19 @@ def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *,
 
 
 def on_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:
-    """Return *spark_options* with a local master of half the cores, unless they name a master."""
+    """Return *spark_options* with a local master of half the cores, unless they contain a master."""
     if _master(spark_options) is not None:
         return spark_options
     return [*spark_options, "--master", f"local[{max(cores() // 2, 1)},4]"]
 
 
 def is_local(spark_options: Sequence[str]) -> bool:
-    """Return whether the driver's process is the whole of Spark."""
+    """Return whether Spark runs only in the driver's process."""
     return (_master(spark_options) or DEFAULT_MASTER).startswith("local")
 
 
 def check_master(spark_options: Sequence[str]) -> None:
-    """Refuse a standalone master that does not answer: Spark itself asks for a minute, and says so in a stack trace."""
+    """Refuse a standalone master that does not respond: Spark would retry for a minute, then print a stack trace."""
     master = _master(spark_options) or ""
     if not master.startswith("spark://"):
         return
@@ -160,17 +160,18 @@ def _with_files(options: Sequence[str], name: str, files: Sequence[str]) -> list
 
 
 def _appended(flags: Sequence[str], given: str) -> str:
-    """Append the user's flags to ours, so that they win; two collectors would be an error."""
+    """Append the user's JVM flags to ours, so that they override them; two garbage collectors would be an error."""
     own = [flag for flag in flags if not (flag.startswith("-XX:+Use") and flag.endswith("GC") and "GC" in given)]
     return " ".join([*(f'"{flag}"' for flag in own), given]).strip()
 
 
 def class_archive(java_home: Path, spark_home: Path) -> tuple[str, Path | None]:
     """
-    Return the JVM's flag for its archive of loaded classes, and the file that it writes when it exits.
+    Return the JVM flag for its class archive, and the file that the JVM writes when it exits.
 
-    A third of a run's start is parsing and verifying Spark's classes. The first local run leaves the archive (AppCDS);
-    later ones map it. A JVM that finds it missing or not fitting starts without it: nothing can fail for its sake.
+    A third of the start-up time is parsing and verifying Spark's classes. The first local run writes the archive
+    (AppCDS); later runs map it. If it is missing or does not fit, the JVM starts without it, so it cannot cause
+    failures.
     """
     digest = hashlib.sha256(str(java_home.resolve()).encode())  # of what a JVM compares: itself, and each JAR
     release = java_home / "release"
@@ -193,7 +194,7 @@ def class_archive(java_home: Path, spark_home: Path) -> tuple[str, Path | None]:
 
 
 def keep_class_archive(unfinished: Path) -> None:
-    """Keep the file that a JVM has written, if it has, as the archive of later runs."""
+    """Keep the file that a JVM has written, if any, as class archive for later runs."""
     if not unfinished.stat().st_size:
         return
     unfinished.chmod(0o644)  # the JVM makes it read-only; its time is renewed with each use
@@ -205,7 +206,7 @@ def keep_class_archive(unfinished: Path) -> None:
 
 
 class Jar(NamedTuple):
-    """One line of conf/jars.lock: a JAR that Spark does not ship."""
+    """One line of conf/jars.lock: a JAR that is not part of Spark."""
 
     organisation: str
     name: str
@@ -214,12 +215,12 @@ class Jar(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """The name in the cache: the version in it makes an upgrade another file."""
+        """The file name in the cache, which includes the version."""
         return f"{self.organisation}_{self.name}-{self.version}.jar"
 
 
 def spark_home() -> Path:
-    """Return the directory of the Spark that pip installed."""
+    """Return the directory of the installed pyspark package."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
         raise SetupError(NO_SPARK)
@@ -242,7 +243,7 @@ def locked_jars(section: str) -> tuple[Jar, ...]:
 
 
 def fetched(section: str, java_home: Path) -> tuple[Path, ...]:
-    """Return the paths of a section's JARs, in the cache; missing ones are fetched and checked first."""
+    """Return the cached paths of a section's JARs; fetch and check missing ones first."""
     directory = cache() / "jars"
     jars = locked_jars(section)
     missing = [jar for jar in jars if not (directory / jar.file_name).exists()]
@@ -259,7 +260,7 @@ def fetched(section: str, java_home: Path) -> tuple[Path, ...]:
 
 
 def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
-    """Fetch JARs with Ivy, which Spark ships, and settings of our own; see conf/ivysettings.xml."""
+    """Fetch JARs with the Ivy in Spark, and our settings; see conf/ivysettings.xml."""
     module = scratch / "ivy.xml"
     dependencies = "".join(
         f'<dependency org="{jar.organisation}" name="{jar.name}" rev="{jar.version}" transitive="false"/>'

@@ -1,9 +1,9 @@
 """
-The process that Spark forks its Python workers from, with the modules of their tasks imported once for all of them.
+The process from which Spark forks its Python workers, with the modules of tasks imported in advance.
 
-Spark's own daemon imports nothing of ours: each worker then takes a second of its core for the same modules. It leaves
-that to them because an import may start threads, which a fork loses. Ours start none on Linux but jemalloc's, which it
-replaces itself after a fork.
+Spark's own daemon imports none of our modules, so each worker spends a second of CPU on the same imports. Spark leaves
+imports to the workers because an import may start threads, which are lost in a fork. On Linux, our imports start none
+except jemalloc's, which it restarts itself after a fork.
 """
 
 import gc
@@ -20,7 +20,7 @@ IS_SAFE = sys.platform == "linux"  # elsewhere libraries of the system may not b
 
 
 def prepare() -> None:
-    """Import the module that tasks need; an error here is ignored, because the task raises and reports it again."""
+    """Import the module of the tasks; errors are ignored, because the task will raise and report them again."""
     hide_pandas()
     with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
         import_module(os.environ[MODULE])
@@ -31,7 +31,7 @@ def prepare() -> None:
 
 
 def _load_compiled() -> None:
-    """Load compiled functions; those that are not compiled yet the driver has compiled before the first task."""
+    """Load compiled functions; the driver compiles missing ones before the first task."""
     from rmq_formats import compiled, warm_up
 
     if not compiled.IS_FIRST_USE:

@@ -1,7 +1,7 @@
 """
-The broker's configuration: its files as they are, and a row for each setting and consumer that has changed.
+Rows about the broker's configuration: its files, and each setting and consumer offset that has changed.
 
-Both are read before the log is: what a consumer has confirmed by then, the log has by the time it is read.
+Both are read before the log, so the log then contains every message that a consumer has confirmed.
 """
 
 import json
@@ -25,7 +25,7 @@ KeptState = Mapping[str, Any]
 
 
 def start(run: Run, state: KeptState | None) -> Started[None]:
-    """Start rows of settings and consumers: one for each change since the last run; none if they cannot be read."""
+    """Prepare rows of settings and consumer offsets, one per change since the last run; none if they are unreadable."""
     config, known = broker_config(run.store), kept_state(state)
 
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
@@ -43,7 +43,7 @@ def start(run: Run, state: KeptState | None) -> Started[None]:
 
 
 def start_files(run: Run, state: State | None) -> Started[None]:
-    """Start rows of configuration files: one for each file that is new, has changed, or was deleted."""
+    """Prepare rows of configuration files, one for each new, changed or deleted file."""
     known, files = dict(state[FILES]) if state else {}, tuple(config_files(run.store))
 
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:

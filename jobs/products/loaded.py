@@ -1,4 +1,4 @@
-"""Every product's module, imported: by workers that warm up, and by a driver while its JVM starts."""
+"""Imports every product's module, for workers that warm up, and for a driver while its JVM starts."""
 
 from importlib import import_module
 

@@ -1,8 +1,8 @@
 """
-The bytes of a range that are not messages, so that a log can be restored byte for byte.
+The bytes of a range that are not messages, stored so that a log can be restored byte for byte.
 
-Kept are: how long a file is and where it lies, the end of a full file with what stale bytes follow it, damaged bytes,
-and the numbers of DLedger's entries. Entries follow each other: a run of them is one row. Zeros are not kept.
+Stored are the size and path of each file, the end of a full file with the stale bytes after it, damaged bytes, and the
+numbers of DLedger entries. Consecutive entries are one row. Zeros are not stored.
 """
 
 import os
@@ -53,7 +53,7 @@ WritePiece = Callable[[LogPiece], None]
 
 
 class _Entries(NamedTuple):
-    """Entries of one term, numbered one after the other."""
+    """Consecutive entries of one term."""
 
     first: int  # physical offset of the first header
     end: int
@@ -73,7 +73,7 @@ class PieceCollector:
     def __init__(
         self, range_: Range, from_offset: int, selection: Selection, files: ExitStack, write: WritePiece
     ) -> None:
-        """Write nothing yet; what ends before *from_offset* was kept by an earlier run."""
+        """Start; pieces before *from_offset* were written by an earlier run."""
         self.was_deleted = False  # before all of the wanted bytes were read
         self._range = range_
         self._from_offset = from_offset
@@ -88,7 +88,7 @@ class PieceCollector:
             write(LogPiece(FILE, range_.base_offset, range_.segment_size, None, path=_path_below(range_.location)))
 
     def add(self, item: RawRecords | Piece) -> list[tuple[int, int]]:
-        """Write the bytes of *item* that no message row holds; return the offsets and sizes that cannot be read."""
+        """Write the bytes of *item* that no message row contains; return offsets and sizes of unreadable parts."""
         if isinstance(item, RawRecords):
             if item.positions.size and item.header_size == ENTRY_HEADER_SIZE:
                 self._add_entries(item)
@@ -107,7 +107,7 @@ class PieceCollector:
             self._write(LogPiece(UNKNOWN, offset, len(data), None))
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Return bytes of the segment; None for those that cannot be read."""
+        """Return bytes of the segment; None if they are unreadable."""
         reader = self._opened()
         if reader is None:
             return None
@@ -127,7 +127,7 @@ class PieceCollector:
             self._write(LogPiece(ENTRIES, run.first, length, None, entry_index=run.number, entry_term=run.term))
 
     def _opened(self) -> Reader | None:
-        """Open the segment once for the range; None if the broker's retention has deleted it since it was listed."""
+        """Open the segment once per range; None if retention has deleted it since it was listed."""
         if self._reader is None and not self.was_deleted:
             try:
                 self._reader = self._files.enter_context(self._range.open())
@@ -136,7 +136,7 @@ class PieceCollector:
         return None if self.was_deleted else self._reader
 
     def _copy(self, kind: str, offset: int, size: int) -> list[tuple[int, int]]:
-        """Write what a piece of the log consists of, zeros left out; return the parts that cannot be read."""
+        """Write the bytes of a piece, without zeros; return the unreadable parts."""
         known, unread = offset, []
         for start, end, can_be_read in self._unknown_parts(kind, offset, size):
             self._write_place(kind, known, start)
@@ -148,7 +148,7 @@ class PieceCollector:
         return unread
 
     def _unknown_parts(self, kind: str, offset: int, size: int) -> Iterator[tuple[int, int, bool]]:
-        """Write the bytes of a piece that are kept; yield the parts that are not, and whether they can be read."""
+        """Write the stored bytes of a piece; yield the other parts, and whether they are readable."""
         start = end = offset  # of the part that cannot be read, if any
         for position, length, data in self._blocks(offset, size):
             if data is None:
@@ -169,7 +169,7 @@ class PieceCollector:
             yield start, end, False
 
     def _blocks(self, offset: int, size: int) -> Iterator[tuple[int, int, bytes | None]]:
-        """Yield the offset, length and bytes of the parts that may hold more than zeros; None if unreadable."""
+        """Yield offset, length and bytes of the parts that may contain non-zero bytes; bytes are None if unreadable."""
         base, end = self._range.base_offset, offset + size
         careful_until = offset  # up to here one block is read after the other
         while offset < end:
@@ -220,7 +220,7 @@ class PieceCollector:
             )
 
     def _append(self, run: _Entries) -> None:
-        """Add entries, to the run before where they continue it."""
+        """Add entries; extend the previous run if they continue it."""
         last = self._entries[-1] if self._entries else None
         if last and (last.end, last.term, last.number + last.entries) == (run.first, run.term, run.number):
             self._entries[-1] = last._replace(end=run.end, entries=last.entries + run.entries)
@@ -229,7 +229,7 @@ class PieceCollector:
 
 
 def _usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integers | int) -> NDArray[np.void]:
-    """Return the headers, at these *offsets*, of entries that hold records of these *sizes*, as DLedger writes them."""
+    """Return the headers that DLedger writes for entries at these *offsets* with records of these *sizes*."""
     headers = np.zeros(offsets.size, _FIELDS)  # nothing of the rest is set: no channel, no CRC
     headers["magic"] = DLEDGER_MAGIC
     headers["size"] = sizes + ENTRY_HEADER_SIZE
@@ -241,12 +241,12 @@ def _usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integ
 
 
 def entry_headers(offsets: Integers, sizes: Sizes, index: int, term: int) -> bytes:
-    """Return the headers of entries that follow each other from *index* on; records have these offsets and sizes."""
+    """Return the headers of consecutive entries from *index* on, whose records have these offsets and sizes."""
     return _usual_headers(offsets - ENTRY_HEADER_SIZE, sizes, index + np.arange(offsets.size), term).tobytes()
 
 
 def _path_below(location: str) -> str:
-    """Return the last folders of a segment's path: `commitlog/…`, `dledger-n0/data/…`."""
+    """Return the last components of a segment's path: `commitlog/…`, `dledger-n0/data/…`."""
     parts = location.split("/")
     is_data = len(parts) > 2 and parts[-2] == "data"  # noqa: PLR2004 - a folder, `data`, a file
     return os.path.join(*parts[-3:] if is_data else parts[-2:])  # noqa: PTH118 - no path of this machine

@@ -1,12 +1,12 @@
 """
-Messages: one row for each record of the log, and in `traces` one for each line of those that report on others.
+Message rows: one in `messages` for each record of the log, and one in `traces` for each line of a trace message.
 
-Bytes that are not a record are listed in `quarantine`, and kept in `log_pieces` so that the log can be restored.
+Bytes that are not a record are listed in `quarantine`, and stored in `log_pieces` so that the log can be restored.
 
-Messages of excluded topics are left out wherever the broker has put them. A delayed, transactional, timed, retried or
-dead message lies under a topic of the broker's own. A property names the topic that it was sent to. A message of the
-trace topic reports on others, with their keys and tags. Where such a message does not say which topic it comes from, it
-is left out.
+Messages of excluded topics are left out regardless of where the broker has stored them. A delayed, transactional,
+timed, retried or dead-letter message is in a system topic; a property names the topic to which it was sent. A message
+of the trace topic contains keys and tags of other messages. If such a message does not name its original topic, it is
+left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ _FIRST_POP_TIME = "1ST_POP_TIME"  # of a message that was popped: its retry topi
 
 
 class Damage(NamedTuple):
-    """Bytes that are not a message, with a sample where they can be read and may be kept."""
+    """Bytes that are not a message, with a sample if they are readable and may be stored."""
 
     physical_offset: int
     length: int
@@ -61,7 +61,7 @@ class Damage(NamedTuple):
 
     @classmethod
     def of_body(cls, group: RawRecords, offset: int, size: int) -> Self:
-        """Return a record whose body was changed after it was written."""
+        """Return the damage of a record whose body was changed after it was written."""
         at = offset - group.base_offset
         return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes())
 
@@ -72,7 +72,7 @@ _RangeRead = tuple[bool, frozenset[str]]
 
 
 def start(run: Run, state: State | None) -> Started[_RangeRead]:
-    """Begin where the log's new part begins."""
+    """Prepare the collector of messages, from the start of the log's new part."""
     del state
     shared = run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_topics
     return Started(run.from_offset, partial(_collector, shared), partial(_finish, run))
@@ -90,9 +90,9 @@ def _collector(shared: _Shared, range_: Range, files: ExitStack) -> Collector[_R
 
 def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) -> FinishedProduct:
     """
-    Accept that files were deleted after their records had been read, if it was retention that did it.
+    Accept missing files if retention deleted them after their records had been read.
 
-    `TopicsError` if a pattern of topics matches nothing.
+    Raises `TopicsError` if a pattern of topics matches nothing.
     """
     matched = frozenset[str]().union(*(outcome.payload[1] for outcome in outcomes))
     unmatched = [pattern for pattern in run.unmatched_topics if pattern not in matched]
@@ -108,7 +108,7 @@ def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) 
 
 
 class _HeldRows:
-    """Rows that are written some at a time, so that very many of them take no memory."""
+    """Rows that are written in batches, so that a large number of them takes no memory."""
 
     def __init__(self, file: TableFile) -> None:
         self._file = file
@@ -132,7 +132,7 @@ class _HeldRows:
 
 class _RangeMessages:
     def __init__(self, shared: _Shared, range_: Range, files: ExitStack) -> None:
-        """Create nothing yet: a file is created by its first row."""
+        """Start without files: a file is created by its first row."""
         output, self._rules, self._selection, self._from_offset, self._unmatched = shared
         self._matched = set[str]()
         self._chooses = None if self._selection.takes_or_all is None else self._takes
@@ -146,7 +146,7 @@ class _RangeMessages:
         self._pieces = PieceCollector(range_, self._from_offset, self._selection, files, self._piece_rows.add)
 
     def _takes(self, topic: str) -> bool:
-        """Return whether a topic is wanted, and note the patterns that it matches."""
+        """Return whether a topic is wanted, and record the patterns that match it."""
         self._matched.update(pattern for pattern in self._unmatched if fnmatchcase(topic, pattern))
         return self._selection.takes(topic)
 
@@ -190,7 +190,7 @@ class _RangeMessages:
 
 
 def with_record_crc(batch: pa.RecordBatch, group: RawRecords, *, wanted: bool) -> pa.RecordBatch:
-    """Append the CRC of each row's record: who makes the record again can check it by that."""
+    """Append the CRC of each row's record, with which a record that is rebuilt from the row can be checked."""
     crcs = pa.nulls(batch.num_rows, pa.int64())
     if wanted:
         positions = batch.column("physical_offset").to_numpy() - group.base_offset
@@ -204,7 +204,7 @@ def _since(group: RawRecords, offset: int) -> RawRecords:
 
 
 def parts_by_release(group: RawRecords, rules: Rules) -> Iterator[tuple[RawRecords, PropertyParser]]:
-    """Cut a group where another release wrote on, or where rows become many; yield each part with its parser."""
+    """Split a group where another release continued the log, or if it has many rows; yield parts with their parsers."""
     if not group.positions.size:
         return
     switches = [rule.since - group.base_offset for rule in rules[1:]]
@@ -216,7 +216,7 @@ def parts_by_release(group: RawRecords, rules: Rules) -> Iterator[tuple[RawRecor
 
 
 def trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `traces` that a batch of messages has; a body that cannot be decompressed has none."""
+    """Yield the rows of `traces` for a batch of messages; none for a body that cannot be decompressed."""
     topics = messages.column("topic")
     wanted = [topic for topic in topics.dictionary.to_pylist() if is_trace_topic(topic)]
     if not wanted:
@@ -234,7 +234,7 @@ def trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def without_excluded(records: RawRecords, parser: PropertyParser, selection: Selection) -> RawRecords:
-    """Return the records without those that carry a message of an excluded topic; all of them if none is excluded."""
+    """Return the records without those that contain a message of an excluded topic."""
     if not selection.exclude_topics or not records.positions.size:
         return records
     # Columns are made only then: Arrow's dictionaries of a filtered batch would still hold the excluded values.
@@ -245,7 +245,7 @@ def without_excluded(records: RawRecords, parser: PropertyParser, selection: Sel
 
 
 def excluded(messages: pa.RecordBatch, selection: Selection) -> NDArray[np.bool_]:
-    """Return which of some messages carry one of an excluded topic, or may do so."""
+    """Return which messages contain, or may contain, one of an excluded topic."""
     topics = messages.column("topic").cast(pa.string()).to_pylist()
     is_excluded, has_origin = _by_origin(messages, selection)
     bodies, flags = messages.column("body"), messages.column("sys_flag")
@@ -260,7 +260,7 @@ def excluded(messages: pa.RecordBatch, selection: Selection) -> NDArray[np.bool_
 
 
 def _by_origin(messages: pa.RecordBatch, selection: Selection) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which messages name an excluded topic as their origin, and which name the topic they were sent to."""
+    """Return which messages name an excluded topic as their origin, and which name any origin."""
     properties = messages.column("properties")
     counts = np.diff(properties.offsets.to_numpy())
     of_origin = np.asarray(pc.is_in(properties.keys.cast(pa.string()), value_set=_ORIGINS))
@@ -274,13 +274,13 @@ def _by_origin(messages: pa.RecordBatch, selection: Selection) -> tuple[NDArray[
 
 
 def _names_excluded_topic(topic: str, selection: Selection) -> bool:
-    """Return whether a retry topic of popped messages, `%RETRY%GROUP_TOPIC` or `…+TOPIC`, may end with such a topic."""
+    """Return whether a pop retry topic, `%RETRY%GROUP_TOPIC` or `…+TOPIC`, may end with an excluded topic."""
     ends = (topic[at + 1 :] for at, character in enumerate(topic) if character in "_+")
     return any(selection.excludes(end) for end in ends)
 
 
 def _reports_on_others(body: bytes | None, selection: Selection) -> bool:
-    """Return whether each line of a trace names a topic that is not excluded; consumers' lines name none."""
+    """Return whether every line of a trace names a topic that is not excluded; consumers' lines name no topic."""
     if body is None:
         return False
     lines = [decode_line(line) for line in java_text(body).split(LINE_END) if line]

@@ -1,10 +1,10 @@
 """
-The products of a run of `ingest` (messages, queues, index, …), and the protocol that they implement.
+The products of `ingest` (messages, queues, index, …), and the protocol that they implement.
 
     start(run, state) ─► collector(range), in the task of each range ─► finish(outcomes) ─► files, state of the next run
 
-All collectors of a range share one pass over its pieces. A product keeps what its next run must know as JSON in the
-manifest of this one; the files that it writes are not part of any table until the run is committed.
+All collectors of a range share one pass over its pieces. A product stores its state for the next run as JSON in the
+manifest of this run; the files that it writes are not part of any table until the run is committed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,36 +36,36 @@ State = Mapping[str, Any]  # JSON
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The lake that a run writes to, and the store's name there."""
+    """The lake to which a run writes, and the store's name there."""
 
     lake: Lake
     naming: FileNaming
     broker: str
 
     def file(self, table: Table, part: str, **constants: str | int) -> TableFile:
-        """Return a file of this run, not created before it has rows; *constants* are values of columns."""
+        """Return a file of this run, which its first rows create; *constants* are column values."""
         whose: dict[str, str | int] = {"broker": self.broker, "store_id": self.naming.store_id}
         return TableFile(self.lake, table, self.naming.name(part), whose | constants)
 
     @property
     def scratch(self) -> Scratch:
-        """The place of files that tasks hand on; a run that dies leaves them where the next one looks for leftovers."""
+        """The location of scratch files; those of a killed run are found by the next run."""
         return Scratch(self.lake.locate(MESSAGES.name), self.lake.options)
 
     def write_config(self, table: Table, rows: Iterable[Mapping[str, object]], to_offset: int) -> Action | None:
-        """Write a file of rows about the broker's configuration; None when there are none."""
+        """Write a file of rows about the broker's configuration; None if there are no rows."""
         with self.file(table, "config", to_offset=to_offset, run=self.naming.run) as file:
             file.write_rows(rows)
             return file.close()
 
     def write(self, table: Table, part: str, batches: Iterable[pa.RecordBatch]) -> Action | None:
-        """Write a file of these rows; None when there are none."""
+        """Write a file of these rows; None if there are no rows."""
         return self.file(table, part).fill(batches)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The facts that the products of a run are started with."""
+    """The facts with which a run's products are started."""
 
     workers: Workers
     store: Store
@@ -80,7 +80,7 @@ class Run:
 
 
 class Made(NamedTuple, Generic[C_co]):
-    """A collector's result of a range: a value of its own, and files that are not committed yet, by table."""
+    """A collector's result for a range: a value, and uncommitted files by table."""
 
     value: C_co
     files: Mapping[str, Action]
@@ -95,7 +95,7 @@ NewCollector = Callable[[Range, ExitStack], Collector[C]]
 
 
 def nothing_to_collect(_range: Range, _files: ExitStack) -> Collector[None]:
-    """Return the collector of a product that needs nothing of the log."""
+    """Return the collector of a product that does not need the log."""
     return lambda _: None, lambda: Made(None, {})
 
 
@@ -104,7 +104,7 @@ Gap = tuple[int, int, str]  # from and to of offsets that the lake will not have
 
 @dataclass(slots=True)
 class FinishedProduct:
-    """The files and figures that a product adds once the log is read."""
+    """The files and figures of a product after the log was read."""
 
     files: dict[str, list[Action]] = field(default_factory=dict)  # by table, beyond those of the ranges
     state: State | None = None  # what its next run must know
@@ -123,7 +123,7 @@ class FinishedProduct:
 
 @dataclass(frozen=True, slots=True)
 class Started(Generic[C]):
-    """A product in a run: from where it reads the log, and what makes the collector of a range."""
+    """A product in a run: the offset from which it reads the log, and the factory of its collectors."""
 
     from_offset: int
     collector: NewCollector[C]
@@ -132,7 +132,7 @@ class Started(Generic[C]):
     finish: Callable[[Sequence[Outcome[C]], int], FinishedProduct]
 
     def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> FinishedProduct:
-        """Finish with result *number* of each range, which this product's own collector made."""
+        """Finish with result *number* of each range, which this product's collector returned."""
         own = [Outcome(one.range, one.seen, cast("C", one.payload[number].value)) for one in outcomes]
         return self.finish(own, to_offset)
 
@@ -148,7 +148,7 @@ class RangePass:
     collectors: tuple[NewCollector[object], ...]
 
     def __call__(self, range_: Range, pieces: Iterator[RawRecords | Piece]) -> Collected:
-        """Give every piece to every collector; return what each has made of them."""
+        """Pass every piece to every collector; return the results."""
         check_shared(self.output.lake, self.output.naming.store_id)
         with ExitStack() as files:
             collectors = [collector(range_, files) for collector in self.collectors]

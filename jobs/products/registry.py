@@ -1,7 +1,7 @@
 """
-What runs produce: every product, in the order of its step in a run.
+The registry of all products of runs, in the order of their steps.
 
-This module is light, so that options and a look before the run know the products; `start` imports what one needs.
+This module is light, so that options and the check before a run can use it; `start` imports the module of a product.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Something that runs produce."""
+    """One kind of output of runs."""
 
     name: str  # in `--tables`
     module: str
@@ -27,7 +27,7 @@ class Product:
     is_of_last_step: bool = False  # of a run in steps: it describes the store at the end of the log
 
     def start(self, run: "Run", state: "State | None") -> "Started[Any]":
-        """Look at the store before the log is read; *state* is what the last run left."""
+        """Inspect the store before the log is read; *state* is that of the last run."""
         started: Started[Any] = getattr(import_module(self.module), self.starts)(run, state)
         return started
 

@@ -1,6 +1,6 @@
 """
-What mqadmin would have answered, from a store or a lake: no JVM, no broker, no compiled scan unless a log is searched.
+Answers mqadmin's queries from a store or a lake, without a JVM or a broker; scans are compiled only to search a log.
 
-`source` is what a query asks, of a store (`store_source`) or a lake (`lake_source`); `lookups` holds the queries;
-`reasons` says why an answer is empty; `output` and `json_text` print; `mqadmin` answers mqadmin's own lines.
+`source` is the interface of a store (`store_source`) or a lake (`lake_source`); `lookups` has the queries; `reasons`
+explains empty answers; `output` and `json_text` print; `mqadmin` runs mqadmin's own command lines.
 """

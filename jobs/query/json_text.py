@@ -1,8 +1,8 @@
 """
-Answers as JSON, one object a line. `docs/internals/queries.md` explains each name; `VERSION` grows with changes.
+Answers as JSON, one object per line. `docs/internals/queries.md` describes the fields; changes increase `VERSION`.
 
-Integers are numbers, times are ISO 8601 in UTC. A client may give any 64-bit number as a timestamp: a reader that keeps
-only 53 bits of a number rounds such a one; offsets are far smaller.
+Integers are numbers, times are ISO 8601 in UTC. A client may set any 64-bit number as a timestamp, which a reader with
+only 53 bits rounds; offsets are far smaller.
 """
 
 import json
@@ -23,14 +23,14 @@ INTEGERS = (
 
 
 def iso_time(milliseconds: int) -> str:
-    """Return a time as ISO 8601 in UTC, for any number."""
+    """Format any number of milliseconds as ISO 8601 in UTC."""
     return f"{time_text(milliseconds, UTC).replace(' ', 'T').replace(',', '.')}Z"
 
 
 def message_object(
     message: Message, offsets: OffsetRange | None = None, *, with_body: bool = False
 ) -> dict[str, object]:
-    """Return every field of a message, and the values derived from them."""
+    """Return every field of a message, and the derived values."""
     record = message.record
     fields = record._asdict()
     shown: dict[str, object] = {
@@ -62,7 +62,7 @@ def message_object(
 
 
 def utf8_text(body: bytes) -> str | None:
-    """Return a body as text; None where it is no UTF-8."""
+    """Return a body as text; None if it is not UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -75,7 +75,7 @@ def line(kind: str, value: Mapping[str, object]) -> str:
 
 
 def pieces(kind: str, value: Mapping[str, object]) -> Iterator[str]:
-    """Yield one line of the output field by field: a large body is in memory once, not as often as it is wrapped."""
+    """Yield one line of output field by field, so that a large body is in memory only once."""
     yield "{"
     for number, (name, field) in enumerate({"version": VERSION, "type": kind, **value}.items()):
         yield f"{', ' if number else ''}{json.dumps(name)}: "

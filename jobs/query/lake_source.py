@@ -1,7 +1,7 @@
 """
-One store of a lake: the same questions as of its files, also weeks after the broker has deleted them.
+A lake's store as a source of queries: the same queries as on its files, even after the broker has deleted them.
 
-Offsets and queue offsets mean something in one log only: every statement names the store.
+Offsets and queue offsets are only meaningful within one log: every statement names the store.
 """
 
 import json
@@ -81,9 +81,9 @@ class LakeSource(Source):
         self, tables: LakeTables, store: LakeStore, release: Release | None = None, *, through_log: bool = False
     ) -> None:
         """
-        Answer from *tables*; the release is detected where it is not given.
+        Answer from *tables*; the release is detected unless it is given.
 
-        *through_log*: look at the messages themselves, as if there were no index entries.
+        *through_log*: search the messages themselves, as if there were no index entries.
         """
         super().__init__()
         self.tables = tables
@@ -95,7 +95,7 @@ class LakeSource(Source):
 
     @cached_property
     def possible_releases(self) -> tuple[Release, ...]:  # type: ignore[override]  # found when they are first needed
-        """The release that is given or that the newest run recorded, else those that the newest messages allow."""
+        """The given release, or the one that the newest run recorded, or those that the newest messages allow."""
         noted = [json.loads(row["detail"] or "{}").get(RELEASE) for row in self._runs]
         recorded = next((Release.of(name) for name in reversed(noted) if name), None)
         known = self._given_release or recorded
@@ -111,11 +111,11 @@ class LakeSource(Source):
     # statements
 
     def condition(self, *conditions: str) -> str:
-        """Return *conditions* as SQL, and that of the store."""
+        """Return *conditions* as SQL, combined with the condition on the store."""
         return " AND ".join((f"store_id = {text(self.store.store_id)}", *conditions))
 
     def select(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
-        """Return rows of a table, of this store; the caller has quoted every text."""
+        """Return rows of a table for this store; the caller has quoted every text."""
         return self.tables.rows(f"SELECT {columns} FROM {table} WHERE {self.condition(*conditions)} {rest}")  # noqa: S608
 
     def _newest_first(self, table: str, *conditions: str) -> Iterator[Message]:
@@ -125,10 +125,10 @@ class LakeSource(Source):
         self, table: str, *conditions: str, before: int = MAX_TIME, together: int = _TOGETHER
     ) -> Iterator[int]:
         """
-        Yield the offsets of rows, descending, each once.
+        Yield the distinct offsets of rows, descending.
 
-        They are read in parts, each with a limit that reaches the storage: a caller that needs few reads few, and
-        memory does not grow with the number of rows.
+        They are read in parts with limits that storage applies: a caller that needs few reads few, and memory does not
+        grow with the number of rows.
         """
         count = together
         while True:
@@ -144,8 +144,8 @@ class LakeSource(Source):
         """
         Yield the messages at offsets, in their order.
 
-        The statement names the offsets, by which files and row groups are left out; a join with the table that they
-        come from would read the bodies of all of them.
+        The statement lists the offsets, so that files and row groups can be skipped; a join with the table of offsets
+        would read all bodies.
         """
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
@@ -164,7 +164,7 @@ class LakeSource(Source):
         return self._message(rows[0]) if rows else None
 
     def superseded(self, condition: str) -> Iterator[Message]:
-        """Yield the messages that their broker took back, of those that a condition holds for."""
+        """Yield the matching messages that the broker has truncated."""
         if self.tables.has(SUPERSEDED):
             yield from map(self._message, self.select("*", SUPERSEDED, condition, OURS))
 
@@ -183,11 +183,11 @@ class LakeSource(Source):
 
     @cached_property
     def _chosen(self) -> TopicChoices | str | None:
-        """The topics that runs took, or why they are not known; the newest run has those of all before it."""
+        """The topics that runs selected, or why they are unknown; the newest run has those of all earlier ones."""
         return next((self.tables.chosen(row["detail"], row["manifest"]) for row in self._runs[-1:]), None)
 
     def _lack_left_out(self, *topics: str) -> None:
-        """Note that an answer lacks the messages that runs left out, of *topics*, or of any."""
+        """Note that an answer lacks messages of *topics* (or of any topic) that runs left out."""
         reason = self._left_out(*topics)
         if reason:
             self.lack(reason)
@@ -202,12 +202,12 @@ class LakeSource(Source):
 
     @property
     def lacks(self) -> str | None:  # type: ignore[override]
-        """Say that runs found damage, whose messages are in the table `quarantine` and no rows of `messages`."""
+        """Say that runs found damage, whose messages are only in the table `quarantine`."""
         count = self.select("count(*) AS places", QUARANTINE)[0]["places"] if self.tables.has(QUARANTINE) else 0
         return f"the lake's table quarantine has {_places(count)}, whose messages are not answered" if count else None
 
     def damage(self, low: int = 0, high: int = MAX_TIME) -> list[LostPart]:
-        """Return what runs found damaged, or did not find, between two offsets: its messages are in no row."""
+        """Return the damage and gaps that runs found between two offsets; their messages have no rows."""
         found: list[LostPart] = []
         if self.tables.has(QUARANTINE):
             inside = (f"physical_offset < {high}", f"physical_offset + length > {low}")
@@ -267,7 +267,7 @@ class LakeSource(Source):
             yield from [message] * entries_under(message, key_hash)
 
     def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
-        """Yield the messages of a queue by their numbers; of several with one number, the one that was stored first."""
+        """Yield a queue's messages by queue offset; if several have the same one, the one stored first."""
         for start in range(begin, end, _TOGETHER):
             stop = min(start + _TOGETHER, end)
             numbers = (f"queue_offset >= {start}", f"queue_offset < {stop}")
@@ -276,15 +276,15 @@ class LakeSource(Source):
             yield from (by_number.get(number) for number in range(start, stop))
 
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
-        """Return a queue's message by its number; of several, the one that was stored first."""
+        """Return a queue's message by queue offset; if several have it, the one stored first."""
         return self._first(*_in_queue(topic, queue_id), f"queue_offset = {queue_offset}")
 
     def by_time(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """
-        Yield messages that are stored before an offset of the log, the newest first.
+        Yield messages stored before an offset of the log, newest first.
 
-        A large table is read in parts of the log that grow, as the statistics of its files cut them: a first page
-        reads the newest files alone.
+        A large table is read in parts of the log of increasing size, based on file statistics, so a first page reads
+        only the newest files.
         """
         if wanted.topic is None and not wanted.is_search:
             self._say_left_out()
@@ -305,7 +305,7 @@ class LakeSource(Source):
             before = low
 
     def _offsets_under(self, wanted: Wanted, key: str, before: int) -> Iterator[int]:
-        """Return the offsets of messages with a key, by the index, or with it as their producer's id, descending."""
+        """Return the offsets of messages with a key, from the index, or with this unique key; descending."""
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
         window = _window(wanted)
         of_topic = [f"topic = {text(wanted.topic)}"] if wanted.topic is not None else []
@@ -335,7 +335,7 @@ class LakeSource(Source):
             yield f"({' OR '.join(found)} OR ({packed}))"
 
     def _lower_bounds(self, high: int) -> Iterator[int]:
-        """Yield offsets, descending, to which the messages before *high* are read part by part, each part larger."""
+        """Yield descending offsets that divide the messages before *high* into parts of increasing size."""
         files = [file for file in self.tables.files(MESSAGES, "physical_offset") if file.low is None or file.low < high]
         wanted, rows = _FIRST_ROWS, 0
         for file, following in pairwise(files):
@@ -356,7 +356,7 @@ class LakeSource(Source):
         return None if row["first"] is None else OffsetRange(row["first"], row["last"] + 1)
 
     def fill_or_note_queue_gaps(self, topic: str) -> None:
-        """Note why the queues of a topic may lack messages: a lake has no other source than its rows."""
+        """Note why the queues of a topic may lack messages: a lake has no source other than its rows."""
         del topic
         self.lack_damage()
 
@@ -450,7 +450,7 @@ class LakeSource(Source):
         return Origin(table, version=self.tables.version(table))
 
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
-        """Yield the messages under a unique key, of every topic, and those that were taken back."""
+        """Yield the messages with a unique key in every topic, including truncated ones."""
         del topics
         self._lack_left_out()
         has_key = f"uniq_key = {text(unique_key)}"
@@ -467,7 +467,7 @@ class LakeSource(Source):
         return self._origin(MESSAGES if message.superseded_by_run is None else SUPERSEDED)
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
-        """Return the rows of consume_queue that lead to a message, also one with another tags code than expected."""
+        """Return the rows of consume_queue that point to a message, including those with an unexpected tags code."""
         if not self.tables.has(_QUEUES):
             return []
         record = message.record
@@ -515,7 +515,7 @@ class LakeSource(Source):
                 yield Progress(ReaderKind(kind), group, topic, queue_id, next_offset, _PROGRESS), origin
 
     def removal_of(self, message: Message) -> Sentence | None:
-        """Say that a record was taken back by its broker, where a later run found other bytes in its place."""
+        """Say that the broker has truncated a record, if a later run found other bytes at its offset."""
         run = message.superseded_by_run
         template = "run {run} found that the broker had taken this record back"
         return None if run is None else Sentence(template, run=run)
@@ -530,9 +530,9 @@ def open_lake_stores(
     lake: str, broker: str | None = None, release: Release | None = None, *, through_log: bool = False
 ) -> list[LakeSource]:
     """
-    Open each store of a lake, or those that *broker* names, a label or an id; an empty lake is one empty store.
+    Open each store of a lake, or those with the label or id *broker*; an empty lake is one empty store.
 
-    `OtherBrokerError` where the lake has other stores only.
+    Raises `OtherBrokerError` if the lake only has other stores.
     """
     tables = LakeTables(lake, file_system_options())
     named = [store for store in tables.stores if broker is None or broker in store]
@@ -559,7 +559,7 @@ def _places(count: int) -> str:
 
 
 def _record(row: Mapping[str, Any]) -> MessageRecord:
-    """Return the record of a row; an empty body where the lake has no bodies."""
+    """Return the record of a row; the body is empty if the lake has no bodies."""
     try:
         return record_of_row({**row, "body": row["body"] or b""})
     except KeyError as error:

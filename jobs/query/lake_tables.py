@@ -1,8 +1,8 @@
 """
 SQL on a lake's tables without a JVM.
 
-`deltalake` brings the engine: it leaves out files by the Delta log's statistics, row groups by Parquet's, and by bloom
-filters what remains.
+The SQL engine is part of `deltalake`: it skips files by the statistics in Delta's log, row groups by those of Parquet,
+and then uses bloom filters.
 """
 
 import json
@@ -45,7 +45,7 @@ _ALWAYS = 1 << 63  # a file without statistics may hold messages of any time
 
 
 class LakeStore(NamedTuple):
-    """A store whose messages a lake has: offsets and queue offsets mean something in one store only."""
+    """A store in a lake; offsets and queue offsets are only meaningful within one store."""
 
     broker: str  # the label that runs were given
     store_id: str
@@ -55,7 +55,7 @@ class LakeStore(NamedTuple):
 
 
 class TableFile(NamedTuple):
-    """One file of a table: the limits of a column of whole numbers and its rows, where they are known."""
+    """A file of a table, with the limits of an integer column and its number of rows, if known."""
 
     low: int | None
     high: int | None
@@ -66,7 +66,7 @@ class LakeTables:
     """The tables of one lake that queries read."""
 
     def __init__(self, lake: str, options: Mapping[str, str]) -> None:
-        """Open the lake at *lake*; `NotAStore` when it has no table of messages."""
+        """Open the lake at *lake*; raise `NotAStore` if it has no table of messages."""
         self._lake = normalise(lake)
         self._options = options
         self._builder = QueryBuilder(_SETTINGS)
@@ -77,7 +77,7 @@ class LakeTables:
             raise NotAStore(f"not a lake: it has no table {MESSAGES}", None, self._lake)
 
     def _table(self, name: str, path: str = "") -> DeltaTable | None:
-        """Make a table known to SQL; `OSError` where another engine has given it features that are not read here."""
+        """Register a table with SQL; raise `OSError` if another engine has enabled unsupported features."""
         if name in self._opened:
             return self._opened[name]
         location = join(self._lake, *(path or name).split("/"))
@@ -127,7 +127,7 @@ class LakeTables:
         return sorted(by_id.values())
 
     def files(self, name: str, column: str) -> Sequence[TableFile]:
-        """Return the files of a table by the Delta log, those with the highest values of *column* first."""
+        """Return the files of a table from Delta's log, highest values of *column* first."""
         known = self._files.get((name, column))
         if known is None:
             known = []
@@ -140,7 +140,7 @@ class LakeTables:
         return known
 
     def has(self, name: str) -> bool:
-        """Return whether the lake has a table, which SQL then knows."""
+        """Return whether the lake has a table, which is then registered."""
         return self._table(name) is not None
 
     @cached_property
@@ -168,12 +168,12 @@ class LakeTables:
         return found
 
     def version(self, name: str) -> int | None:
-        """Return the version of a table that answers are of; None where the lake lacks it."""
+        """Return the version of a table that answers use; None if the lake lacks it."""
         table = self._table(name)
         return None if table is None else int(table.version())
 
     def chosen(self, detail: str, manifest: str) -> TopicChoices | str:
-        """Return the topics that runs up to this one took, or why they are not known; once only manifests had them."""
+        """Return the topics that runs selected, or why they are unknown; early runs stored them only in manifests."""
         try:
             known = json.loads(detail)
             if CHOSEN in known:
@@ -184,11 +184,11 @@ class LakeTables:
             return f"runs may have left out topics: {manifest} cannot be read ({type(error).__name__})"
 
     def kinds(self, sql: str) -> dict[str, str]:
-        """Return the columns of a query, and Arrow's name of each one's type."""
+        """Return the columns of a query, with their Arrow type names."""
         return {field.name: str(field.type) for field in pa.schema(self._builder.execute(f"{sql} LIMIT 0").schema)}
 
     def values(self, column: str, condition: str) -> Sequence[Any]:
-        """Return the values of a column of messages, each once; the column is read once."""
+        """Return the distinct values of a column of messages; the column is read once."""
         sql = f"SELECT DISTINCT {column} FROM {MESSAGES} WHERE {condition}"  # noqa: S608 - quoted
         if sql not in self._values:
             self._values[sql] = [row[column] for row in self.rows(sql)]
@@ -199,12 +199,12 @@ class LakeTables:
         return self._builder.execute(sql)
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        """Run a query and return its rows; `OSError` where a file that Delta's log names is missing or damaged."""
+        """Run a query and return its rows; raise `OSError` if a file in Delta's log is missing or damaged."""
         # The engine's own reader would hold Python's lock until it is done, and with it every other thread.
         return self._read(sql, plain_rows)
 
     def numbers(self, sql: str) -> list[int]:
-        """Run a query of one column of whole numbers and return its values."""
+        """Run a query with one integer column and return its values."""
         return self._read(sql, lambda found: pa.RecordBatchReader.from_stream(found).read_all()[0].to_pylist())
 
     def _read(self, sql: str, take: Callable[[RecordBatchReader], list[_Value]]) -> list[_Value]:
@@ -227,7 +227,7 @@ def is_lake(location: str, options: Mapping[str, str]) -> bool:
 
 
 def text(value: str) -> str:
-    """Return a text as SQL writes it."""
+    """Quote a text for SQL."""
     return "'" + value.replace("'", "''") + "'"
 
 

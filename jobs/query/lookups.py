@@ -1,9 +1,9 @@
 """
 mqadmin's queries, and pages of messages, on any source.
 
-A broker answers with the newest hits up to a limit, sorted by their place in the log; the client then drops what was
-only a collision of hashes. Here the real keys are compared first, so that collisions do not count to the limit. The
-answer of a client where hashes collide is that of `by_key_as_client`.
+A broker returns the newest hits up to a limit, in log order; the client then drops those that only have the same hash.
+Here the real keys are compared first, so that collisions do not count towards the limit. `by_key_as_client` returns the
+client's answer in case of collisions.
 """
 
 import math
@@ -25,7 +25,7 @@ UNIQUE_KEY_LIMIT = 32  # defaultQueryMaxNum
 
 
 class TimeWindow(NamedTuple):
-    """Store times (ms) that a query asks for, both included."""
+    """Inclusive bounds of the store time (ms) of a query."""
 
     begin: int = MIN_TIME
     end: int = MAX_TIME
@@ -43,7 +43,7 @@ def by_key(  # noqa: PLR0913 - the options of the query
     window: TimeWindow = ALL_TIMES,
     limit: int | None = KEY_LIMIT,
 ) -> Answer:
-    """Find the messages of *topic* under *key*, the newest *limit*, or all for None, in the order of the log."""
+    """Find the newest *limit* messages (None: all) of *topic* with *key*, in log order."""
     _refuse_none(limit)
     wanted = KeyWanted(KeyKind(kind), topic, key, *window)
     found = source.by_key(wanted)
@@ -63,10 +63,10 @@ def _refuse_none(limit: int | None) -> None:
 
 def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, limit: int) -> Answer:
     """
-    Find what mqadmin of the release prints of *topic* under *key*, collisions of hashes included.
+    Find what this release's mqadmin prints for *key* and *topic*, including hash collisions.
 
-    The broker gives the newest *limit* entries under the hash, a message as often as several of its keys have this
-    hash; of these the client keeps those that have the key, and up to 4.9.2 it does not look at their topic.
+    The broker returns the newest *limit* entries with the hash, with a message once for each of its keys that has this
+    hash; the client keeps those with the key, and up to 4.9.2 it ignores their topic.
     """
     wanted = KeyWanted(KeyKind.KEY, topic, key, *window)
     newest = list(islice(source.by_entry(wanted), limit))
@@ -98,7 +98,7 @@ def by_unique_key(
     show_all: bool = False,
     limit: int | None = UNIQUE_KEY_LIMIT,
 ) -> Answer:
-    """Find the message of *topic* with a producer's id: the one stored first, or all by their store times."""
+    """Find the message of *topic* with a producer's id: the one stored first, or all, by store time."""
     _refuse_none(limit)
     wanted = KeyWanted(KeyKind.UNIQUE, topic, unique_key)
     found = _in_log_order(islice(source.by_key(wanted), limit))
@@ -114,7 +114,7 @@ def by_unique_key(
 
 
 def by_offset_id(source: Source, text: str, *, any_host: bool = False) -> Answer:
-    """Find the message that an offset id names; another broker's id is never answered unless *any_host*."""
+    """Find the message with an offset id; another broker's id is only used with *any_host*."""
     found = _at_offset_id(source, text, any_host=any_host)
     return Answer(reason=_no_offset_id(source, text, any_host=any_host)) if found is None else Answer([found])
 
@@ -141,7 +141,7 @@ def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
 
 
 def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
-    """Find the message that an id names, read as an offset id, and where this leads nowhere, as a producer's id."""
+    """Find the message with an id, read as an offset id first, then as a producer's id."""
     at_offset = _at_offset_id(source, text, any_host=any_host)
     if at_offset is not None:
         return Answer([at_offset])
@@ -159,7 +159,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
 
 
 def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None) -> Answer:
-    """Find the message that is number *queue_offset* of its queue; *broker* must be the source's, if that is known."""
+    """Find the message with *queue_offset* in its queue; *broker* must be the source's, if that is known."""
     if broker is not None and source.broker not in {None, broker}:
         return Answer(reason=reasons.other_name(str(source.broker), broker))
     offsets = source.queue_offsets(topic, queue_id)
@@ -175,20 +175,20 @@ def _in_log_order(messages: "islice[Message] | list[Message]") -> list[Message]:
 
 
 class Page(NamedTuple):
-    """Messages, newest first."""
+    """A page of messages, newest first."""
 
     messages: Sequence[Message]
     next: int | None  # the offset before which the next page begins; None after the last one
     was_cut_short: bool = False  # the time was over before the page was full
 
 
-def read_page(  # noqa: PLR0913, PLR0917 - what is read, and three limits
+def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
     source: Source, wanted: Wanted, before: int | None, limit: int, seconds: float, room: float = math.inf
 ) -> Page:
     """
-    Return at most *limit* messages that are stored before an offset of the log, the newest first.
+    Return at most *limit* messages stored before an offset of the log, newest first.
 
-    The search stops after so many *seconds*. The last message begins within the first *room* bytes of their records.
+    The search stops after so many *seconds*. The last message begins within the first *room* bytes of the records.
     """
     end = MAX_TIME if before is None else before
     last_moment = time.monotonic() + seconds
@@ -209,7 +209,7 @@ def read_page(  # noqa: PLR0913, PLR0917 - what is read, and three limits
 
 
 def position_of(text: str) -> int:
-    """Return the offset of the log that a page names as its end; `UnsupportedFormat` where a text is not a position."""
+    """Return the log offset of a page's position; raise `UnsupportedFormat` if the text is not a position."""
     number = whole_number(text)
     if number is None:
         raise UnsupportedFormat(f"{text[:40]!r} is not a position of a message")

@@ -1,4 +1,4 @@
-"""One message as a query shows it: a record of the log, read as the client of its release reads it."""
+"""A message as shown by queries: a log record, interpreted as the client of its release does."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -17,7 +17,7 @@ LARGEST_BODY = 4 << 20  # bytes of a body when inflated: what a broker takes by 
 
 
 class Message:
-    """A record and what a client makes of it."""
+    """A record and its interpretation by a client."""
 
     def __init__(
         self,
@@ -27,10 +27,10 @@ class Message:
         shown: Callable[[str], str] = str,
     ) -> None:
         """
-        Keep *record*; properties are parsed when they are first needed, by the rule of *release*.
+        Keep *record*; properties are parsed lazily, by the rule of *release*.
 
-        *superseded_by_run*: the run of a lake that found other bytes in its place, as its broker took it back.
-        *shown* returns a text of the message as it may be printed.
+        *superseded_by_run*: the run of a lake that found other bytes at its offset, because the broker had truncated
+        it. *shown* returns a text of the message in printable form.
         """
         self.record = record
         self.release = release
@@ -38,13 +38,13 @@ class Message:
         self.shown = shown
 
     def __repr__(self) -> str:
-        """Name its topic and its places, as an interactive session shows it."""
+        """Return its topic and positions, for interactive sessions."""
         one = self.record
         return f"<Message of {self.topic}, queue {one.queue_id} offset {one.queue_offset}, at {one.physical_offset}>"
 
     @cached_property
     def topic(self) -> str:
-        """The stored topic: a delayed or half message waits under a system topic."""
+        """The stored topic: a system topic for a delayed or half message."""
         return self.shown(self.record.topic)
 
     @cached_property
@@ -55,7 +55,7 @@ class Message:
 
     @property
     def unique_key(self) -> str | None:
-        """The id that the producer gave the message."""
+        """The id assigned by the producer."""
         return self.properties.get(UNIQ_KEY)
 
     @property
@@ -65,7 +65,7 @@ class Message:
 
     @property
     def tags(self) -> str | None:
-        """The whole TAGS text."""
+        """The complete TAGS text."""
         return self.properties.get(TAGS)
 
     @cached_property
@@ -75,7 +75,7 @@ class Message:
 
     @property
     def message_id(self) -> str:
-        """The message's id as mqadmin has it: the producer's, else the one made of the offset."""
+        """The message's id in mqadmin: the producer's, or else the offset id."""
         return self.unique_key or self.offset_id
 
     @property
@@ -90,11 +90,11 @@ class Message:
 
     @cached_property
     def body(self) -> bytes | None:
-        """The body as the producer sent it; None when it cannot be decompressed."""
+        """The body as the producer sent it; None if it cannot be decompressed."""
         return self.body_within(MAX_BODY_SIZE)
 
     def body_within(self, limit: int = LARGEST_BODY) -> bytes | None:
-        """Return the body as it was sent; None where it cannot be decompressed, or is larger than *limit*."""
+        """Return the body as it was sent; None if it cannot be decompressed, or is larger than *limit*."""
         try:
             return decode_body(self.record.body, self.record.sys_flag, limit)
         except FormatError:
@@ -102,12 +102,12 @@ class Message:
 
     @property
     def has_right_body(self) -> bool:
-        """Whether the CRC of the stored body is the one that the record states."""
+        """Whether the stored body matches its CRC in the record."""
         return has_right_body_crc(self.record)
 
     @property
     def printed_sys_flag(self) -> int:
-        """The flag as the release's mqadmin prints it: newer clients clear the bit when they decompress."""
+        """The flag as printed by the release's mqadmin: newer clients clear the bit when they decompress."""
         sys_flag = self.record.sys_flag
         return sys_flag if self.release.prints_compressed_flag else sys_flag & ~COMPRESSED
 
@@ -117,7 +117,7 @@ MAX_TIME = MAX_LONG
 
 
 class Wanted(NamedTuple):
-    """The messages that a list shows; None: any."""
+    """The filter of a list of messages; None: any."""
 
     topic: str | None = None
     key: str | None = None
@@ -129,11 +129,11 @@ class Wanted(NamedTuple):
 
     @property
     def is_search(self) -> bool:
-        """Whether a condition other than topic and time limits the list."""
+        """Whether the filter has conditions other than topic and time."""
         return (self.key, self.tag, self.words) != (None, None, None)
 
     def takes(self, message: Message) -> bool:
-        """Return whether a message is wanted, whichever topic it has."""
+        """Return whether a message matches, regardless of its topic."""
         if not self.begin <= message.record.store_timestamp <= self.end:
             return False
         if self.queue_id not in {None, message.record.queue_id}:
@@ -146,7 +146,7 @@ class Wanted(NamedTuple):
 
 
 class KeyWanted(NamedTuple):
-    """The messages that are asked for by a key."""
+    """The messages requested by a key."""
 
     kind: KeyKind
     topic: str
@@ -156,37 +156,37 @@ class KeyWanted(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text that index entries have the hash of."""
+        """The text whose hash index entries have."""
         of_kind = tag_text if self.kind is KeyKind.TAG else key_text
         return of_kind(self.topic, self.key)
 
     def has_key(self, message: Message) -> bool:
         """
-        Return whether a client keeps a message of the broker's answer, whenever it was stored: entries have own times.
+        Return whether a client keeps a message of the broker's answer, regardless of time.
 
-        No broker indexes a rollback.
+        Brokers do not index rollbacks.
         """
         is_indexed = message.transaction is not TransactionType.ROLLBACK
         return is_indexed and message.topic == self.topic and says(message, self.kind, self.key)
 
     def takes(self, message: Message) -> bool:
-        """Return whether a message of the log is asked for."""
+        """Return whether a message of the log matches."""
         return self.begin <= message.record.store_timestamp <= self.end and self.has_key(message)
 
     def times_indexed(self, message: Message) -> int:
-        """Return the number of entries for a message in a broker's index; 1 for a tag where none is indexed."""
+        """Return the number of entries of a message in a broker's index; 1 for a tag if tags are not indexed."""
         if self.kind is KeyKind.TAG and not message.release.indexes_tags:
             return 1
         return index_keys(message.record, message.release).count(self.text)
 
 
 def says(message: Message, kind: KeyKind, key: str) -> bool:
-    """Return whether a message has *key* as a key of that kind."""
+    """Return whether a message has *key* as a key of this kind."""
     if kind is KeyKind.UNIQUE:
         return message.unique_key == key
     return message.tags == key if kind is KeyKind.TAG else key in message.keys
 
 
 def entries_under(message: Message, key_hash: int) -> int:
-    """Return the number of entries for a message under a hash in a broker's index, whichever keys they are of."""
+    """Return the number of a message's entries with a hash in a broker's index, for all of its keys."""
     return sum(index_key_hash(key) == key_hash for key in index_keys(message.record, message.release))

@@ -1,4 +1,4 @@
-"""The output of answers: messages to standard output as text or JSON, everything else to standard error."""
+"""Prints answers: messages to standard output as text or JSON, everything else to standard error."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ _TRACKS = "consumer-group status is omitted (needs a running broker)"
 
 @dataclass(slots=True)
 class Printer:
-    """How one command prints."""
+    """The output settings of a command."""
 
     zone: tzinfo | None = None
     form: Form = Form.TEXT
@@ -44,11 +44,11 @@ class Printer:
 
     @property
     def as_json(self) -> bool:
-        """Whether rows are printed, not mqadmin's layout."""
+        """Whether rows are printed instead of mqadmin's layout."""
         return self.form is not Form.TEXT
 
     def close(self) -> None:
-        """Print the end of a form that has one, such as an array of JSON."""
+        """Print the end of the format, if it has one, such as that of a JSON array."""
         if self._rows is not None:
             self._rows.close()
         elif self.form is Form.JSON:
@@ -65,7 +65,7 @@ class Printer:
         click.echo(shown.encode("utf-8", "replace") if takes_bytes else shown, nl=False)
 
     def shown(self, message: Message) -> Message:
-        """Return *message* as it is to be printed; report a damaged body, which changes the exit code."""
+        """Return *message* in printable form; report a damaged body, which changes the exit code."""
         if not message.has_right_body:
             self.has_damage = True
             record = message.record
@@ -78,7 +78,7 @@ class Printer:
         return message if is_shown_raw else Message(message.record, message.release, shown=printable)
 
     def note(self, sentence: str) -> None:
-        """Print a remark on the answer, once."""
+        """Print a note on the answer, once."""
         if not self.quiet:
             self._say_once(sentence)
 
@@ -88,7 +88,7 @@ class Printer:
             say(f"rmq-lake: {sentence}")
 
     def finish(self, answer: Answer, source: "Source | None") -> ExitCode:
-        """Print the notes of an answer that was printed, and return the exit code."""
+        """Print the notes on a printed answer, and return the exit code."""
         notes, lacking = (source.notes, source.lacking) if source else ([], [])
         for sentence in (*notes, *answer.notes):
             if sentence not in lacking:
@@ -107,14 +107,14 @@ class Printer:
         return ExitCode.NOT_FOUND
 
     def row(self, kind: str, value: Mapping[str, object], shown: str) -> None:
-        """Print one row: as *shown* in mqadmin's layout, else its values."""
+        """Print one row: *shown* in mqadmin's layout, or else its values."""
         if self.as_json:
             self.object(kind, value)
         else:
             self.out(shown)
 
     def layout(self, shown: str) -> None:
-        """Print a line that only mqadmin's layout has."""
+        """Print a line that exists only in mqadmin's layout."""
         if not self.as_json:
             self.out(shown)
 
@@ -126,7 +126,7 @@ class Printer:
         self._rows.add(value if is_for_people else row)
 
     def plain_rows(self, form: Form) -> Rows:
-        """Return the printer of rows other than messages, in a form; it must be closed."""
+        """Return a printer for rows other than messages; it must be closed."""
         return Rows(form, self.out, ascii_only=sys.stdout.isatty())
 
     def details(self, answer: Answer, *, has_offset_id: bool = True) -> None:
@@ -151,7 +151,7 @@ class Printer:
             self.note(_TRACKS)
 
     def rows(self, answer: Answer, topic: str, key_type: str, key: str, *, has_index_key: bool) -> None:
-        """Print messages as queryMsgByKey does: one line each."""
+        """Print messages like queryMsgByKey: one line each."""
         if self.as_json:
             for message in map(self.shown, answer.messages):
                 self.object("message", json_text.message_object(message, with_body=self.charset is not None))

@@ -1,4 +1,4 @@
-"""The store or lake that a question is asked of, and how it is opened: its release and its broker's name are found."""
+"""The store or lake to query, and how it is opened; detects its release and its broker's name."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store or a lake, one of them, and facts from the user that its files do not show."""
+    """A store or a lake, and facts given by the user that its files do not show."""
 
     store: str | None = None
     lake: str | None = None
@@ -46,11 +46,11 @@ class Place:
 
     @property
     def program(self) -> str:
-        """The words that start this tool."""
+        """The words that start this tool for the user."""
         return program()
 
     def command(self, *words: str) -> str:
-        """Return a command line about this place, to paste; a word `{}` is the place itself."""
+        """Return a command line about this place, ready to paste; the word `{}` is replaced by the place."""
         given = [
             *(("--commitlog", ",".join(self.commitlog)) if self.commitlog else ()),
             *(("--broker-conf", str(self.broker_conf)) if self.broker_conf else ()),
@@ -59,7 +59,7 @@ class Place:
         return " ".join([program(), *map(quote, (*named, *given))])
 
     def query(self, *words: str) -> str:
-        """Return a line of `query` that asks this place."""
+        """Return a `query` command line for this place."""
         given = [
             *(("--broker", self.broker) if self.broker else ()),
             *(("--release", str(self.release)) if self.release else ()),
@@ -69,14 +69,14 @@ class Place:
 
 @contextmanager
 def open_place(place: Place) -> Iterator[Source]:
-    """Open a store, or the only store of a lake that can be meant; `SeveralStoresError` where there are more."""
+    """Open a store, or the only matching store of a lake; raise `SeveralStoresError` if there are several."""
     with open_stores(place) as sources:
         yield only_one(sources)
 
 
 @contextmanager
 def open_stores(place: Place, progress: Progress = silent) -> Iterator[Sequence[Source]]:
-    """Open a store, or each store of a lake that the place does not exclude; there is at least one."""
+    """Open a store, or each matching store of a lake; there is at least one."""
     if place.lake is not None:
         from jobs.query.lake_source import open_lake_stores  # with SQL's engine
 
@@ -104,14 +104,14 @@ def open_stores(place: Place, progress: Progress = silent) -> Iterator[Sequence[
 
 
 def seeming_writers(reader: "StoreReader") -> "Known[Writers]":
-    """Return the releases that seem to have written a store, by a few reads."""
+    """Return the releases that probably wrote a store, with few reads."""
     from jobs.store.release import QUICK, known_writers
 
     return known_writers(reader.store, None, MATTER, QUICK, reader.index_readers())
 
 
 def _own_name(topics: Mapping[str, Mapping[str, object]]) -> str | None:
-    """Return the broker's name by its own topics: each broker makes one of its name, with one queue."""
+    """Return the broker's name, derived from its own topic: each broker creates one with its name and one queue."""
     own = [topic.removeprefix(_SYNC_MEMBER) for topic in topics if topic.startswith(_SYNC_MEMBER)][:1]
     own = own or [
         topic

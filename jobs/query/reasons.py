@@ -1,8 +1,8 @@
 """
-Why an answer is empty; and how half messages ended, which explains some of it.
+Explains empty answers, and finds the ends of half messages, which explain some of them.
 
-"No message" is where mqadmin stops. Here the question is turned around: is the text a key of any message at all, under
-which topic, of which kind, when, and would the broker's own index have found it?
+mqadmin only prints that there is no message. These functions check whether the text is a key of any message, in which
+topic, of which kind, and when, and whether the broker's own index would have found it.
 """
 
 from collections.abc import Iterable
@@ -100,10 +100,10 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
 
 
 def nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
-    """Explain that no message of any topic has *key*."""
+    """Explain that no message in any topic has *key*."""
     named = offset_id(key) if kind is KeyKind.UNIQUE else None
     if named is not None and named.host in source.hosts() and source.by_offset(named.physical_offset):
-        text = f"{key} is an offset id of this broker, no producer's id: by-id finds it"
+        text = f"{key} is an offset id of this broker, not a producer's id: by-id finds it"
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     lacks = f"; {source.lacks}" if source.lacks else ""
     hint = other_case(source, key)
@@ -113,14 +113,14 @@ def nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
 
 
 def other_case(source: Source, key: str) -> str:
-    """Return a hint where the key is there in capital or in small letters."""
+    """Return a hint if the key exists in upper or lower case."""
     others = sorted({key.upper(), key.lower()} - {key})
     found = next((other for other in others if next(iter(source.occurrences(other)), None)), None)
     return f", but {found!r} is there: did you mean that? Case matters" if found else ""
 
 
 def offset_id(text: str) -> OffsetId | None:
-    """Return the host and the offset that an offset id names; None of any other text."""
+    """Return the host and the offset in an offset id; None for any other text."""
     try:
         return decode_offset_id(text)
     except FormatError:
@@ -128,7 +128,7 @@ def offset_id(text: str) -> OffsetId | None:
 
 
 def coverage_text(coverage: Coverage) -> str:
-    """Name the part of the history that is there."""
+    """Describe the available part of the history."""
     if coverage.first_time is None or coverage.last_time is None:
         return "it holds no message"
     return (
@@ -138,7 +138,7 @@ def coverage_text(coverage: Coverage) -> str:
 
 
 def unknown_topic(source: Source, topic: str) -> Reason:
-    """Explain that a topic was deleted, or never seen, and which names are like it."""
+    """Explain that a topic was deleted, or never existed, and suggest similar names."""
     from difflib import get_close_matches
 
     stored = source.stored_of(topic)
@@ -159,7 +159,7 @@ def unknown_topic(source: Source, topic: str) -> Reason:
 
 
 def explain_wrong_id_kind(text: str, reason: Reason) -> Reason:
-    """Explain that a text is not an id, where *reason* could only say that no message has it."""
+    """Explain that a text is not an id, if *reason* would only say that no message has it."""
     if reason.kind is not ReasonKind.NOT_ON_DISK or offset_id(text) is not None:
         return reason
     return Reason(ReasonKind.WRONG_KIND_OF_ID, f"{text!r} is neither an offset id nor a producer's id; {reason.text}")
@@ -174,7 +174,7 @@ def not_an_offset_id(text: str) -> Reason:
 
 
 def other_broker(source: Source, text: str, named: OffsetId, known: Iterable[Host]) -> Reason:
-    """Explain that an offset id is of a broker elsewhere, or no offset id at all."""
+    """Explain that an offset id belongs to another broker, or is not an offset id at all."""
     if not 0 < named.host.port <= _HIGHEST_PORT:
         hint = other_case(source, text)
         if hint:
@@ -193,13 +193,13 @@ def other_broker(source: Source, text: str, named: OffsetId, known: Iterable[Hos
 
 
 def is_offset_reading(reason: Reason | None) -> bool:
-    """Return whether an id was certainly an offset id of this broker."""
+    """Return whether an id is certainly an offset id of this broker."""
     others = (ReasonKind.OTHER_BROKER, ReasonKind.WRONG_KIND_OF_ID)
     return reason is not None and reason.kind not in others
 
 
 def no_offset(source: Source, topic: str, queue_id: int, queue_offset: int, offsets: OffsetRange | None) -> Reason:
-    """Explain why a queue has no message of that number."""
+    """Explain why a queue has no message with this queue offset."""
     if not source.has_topic(topic):
         return unknown_topic(source, topic)
     if offsets is None:
@@ -227,7 +227,7 @@ def _time(milliseconds: int) -> str:
 
 
 def _places(seen: list[Occurrence], *, is_part: bool) -> str:
-    """Name the number of messages, each counted once, and the oldest; of a part, one of them."""
+    """Describe the number of distinct messages, and the oldest one; for a part of them, any one."""
     count = len({(one.message.record.physical_offset) for one in seen})
     number, which = (f"at least {min(count, EXPLAINED_BY)}", "one of them") if is_part else (f"{count}", "the first")
     return f"{number} seen, {which}: {_place(seen[0].message)}"
@@ -238,16 +238,16 @@ def _place(message: Message) -> str:
 
 
 def other_name(broker: str, named: str) -> Reason:
-    """Explain that a question is about another broker."""
+    """Explain that a query is about another broker."""
     return Reason(ReasonKind.OTHER_BROKER, f"this is the broker {broker}, not {named}")
 
 
 def why_empty(source: Source, wanted: Wanted, following: int | None, before: int | None, seconds: float) -> Reason:
-    """Explain why a page, of the messages *before* a position, has none of those that are *wanted*."""
+    """Explain why a page of the messages *before* a position has no *wanted* ones."""
     if wanted.topic is not None and not source.has_topic(wanted.topic):
         return unknown_topic(source, wanted.topic)
     if following is not None:
-        text = f"nothing was found in {seconds:g} s, and not all was looked at"
+        text = f"nothing was found in {seconds:g} s, and the search was not complete"
         return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; the next page: the same command with --before {following}")
     if before is not None:
         return Reason(ReasonKind.NO_MATCH, f"no message comes before {before}{_of(wanted)}{_with(wanted)}")
@@ -300,9 +300,9 @@ def _with(wanted: Wanted) -> str:
 
 def open_halves(source: Source, limit: int) -> tuple[list[Message], bool]:
     """
-    Find among the newest *limit* half messages of each queue those that are neither committed nor rolled back.
+    Find the open half messages among the newest *limit* of each queue: neither committed nor rolled back.
 
-    They come newest first, with whether older ones were left unread.
+    They are sorted newest first, with a flag if older ones were not read.
     """
     found: dict[str, Message] = {}
     was_cut_short = False
@@ -334,9 +334,9 @@ def open_halves(source: Source, limit: int) -> tuple[list[Message], bool]:
 
 def half_end(source: Source, half: Message) -> tuple[Message | None, bool]:
     """
-    Find the op message that ends a half message: a commit and a rollback both write one.
+    Find the op message that ends a half message: commits and rollbacks both write one.
 
-    It comes with whether older op messages were left unread.
+    It is returned with a flag if older op messages were not read.
     """
     is_in_rocksdb = half.topic == rocksdb_rows.HALF_TOPIC
     topic, queue_id = (rocksdb_rows.OP_TOPIC, 0) if is_in_rocksdb else (OP_TOPIC, half.record.queue_id)
@@ -359,12 +359,12 @@ def _newest(source: Source, topic: str, queue_id: int, limit: int) -> tuple[Offs
 
 
 def _number(half: Message) -> str:
-    """Return the number by which op messages name a half message: in files by its queue, in RocksDB by the log."""
+    """Return the number with which op messages refer to a half message: its queue offset, in RocksDB its log offset."""
     record = half.record
     return str(record.physical_offset if half.topic == rocksdb_rows.HALF_TOPIC else record.queue_offset)
 
 
 def _ended_numbers(op: Message) -> list[str]:
-    """Return the numbers of the half messages that an op message ends: from 5.1.0 on it may end several."""
+    """Return the numbers of the half messages that an op message ends: from 5.1.0 on there may be several."""
     named = op.properties.get(rocksdb_rows.TRANS_OFFSET) or (op.body or b"").decode("ascii", "replace")
     return named.split(",")

@@ -1,4 +1,4 @@
-"""The source of a query, a store or one store of a lake; the parts of an answer, and the facts about a message."""
+"""The interface of query sources (a store, or one store of a lake); the parts of answers, and facts about messages."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ MATTER = (
 
 @unique
 class ReasonKind(StrEnum):
-    """Why an answer is empty. The values are part of the JSON that users script against."""
+    """Why an answer is empty. The values are part of the JSON format."""
 
     TOPIC_UNKNOWN = "topic_unknown"
     GROUP_UNKNOWN = "group_unknown"
@@ -58,7 +58,7 @@ class ReasonKind(StrEnum):
     WRONG_KIND_OF_ID = "wrong_kind_of_id"
     SEGMENT_DELETED = "segment_deleted"
     INSIDE_RECORD = "inside_record"
-    BEHIND_LOG = "behind_log"
+    BEHIND_LOG = "past_log_end"
     NO_RECORD = "no_record"
     QUEUE_UNKNOWN = "queue_unknown"
     OFFSET_BELOW_MIN = "offset_below_min"
@@ -70,11 +70,11 @@ class ReasonKind(StrEnum):
 
 
 class OtherBrokerError(FormatError):
-    """The lake has no store of the broker that is asked for."""
+    """The lake has no store of the requested broker."""
 
 
 class SeveralStoresError(UnsupportedFormat, RequestError):
-    """Several stores of a lake can answer, and none was chosen: an answer belongs to one store."""
+    """Several stores of a lake can answer, and none was selected."""
 
 
 class Reason(NamedTuple):
@@ -88,7 +88,7 @@ _NOTHING_THERE = frozenset({ReasonKind.TOPIC_UNKNOWN, ReasonKind.QUEUE_UNKNOWN, 
 
 
 class Coverage(NamedTuple):
-    """The part of the broker's history that is there; None where it holds no message at all."""
+    """The available part of the broker's history; None if it has no messages."""
 
     first_offset: int
     end_offset: int
@@ -97,7 +97,7 @@ class Coverage(NamedTuple):
 
 
 class Occurrence(NamedTuple):
-    """A message that has the text in question as a key of some kind."""
+    """A message that has the text as a key of some kind."""
 
     message: Message
     kind: KeyKind
@@ -117,9 +117,9 @@ class Answer:
 
 class Sentence(str):
     """
-    A sentence for people that keeps its template and its values.
+    A sentence for people with its template and values, for translation.
 
-    The English template is the key of its translations, which have the same values. A value may be a sentence itself.
+    The English template is the key of its translations, which have the same values. A value may itself be a sentence.
     """
 
     __slots__ = ("template", "values")
@@ -148,7 +148,7 @@ class Origin(NamedTuple):
 
 @unique
 class Check(StrEnum):
-    """Whether a queue or the index leads to a copy."""
+    """Whether a queue or the index points to a copy."""
 
     LEADS_THERE = "leads there"
     ELSEWHERE = "leads elsewhere"
@@ -157,7 +157,7 @@ class Check(StrEnum):
 
 
 class QueueFact(NamedTuple):
-    """The unit of one queue at the number of a copy."""
+    """The unit of one queue at the queue offset of a copy."""
 
     topic: str
     queue_id: int
@@ -168,7 +168,7 @@ class QueueFact(NamedTuple):
 
 
 class KeyFact(NamedTuple):
-    """Whether the index leads from a key to a copy."""
+    """Whether the index points from a key to a copy."""
 
     kind: str
     key: str
@@ -178,9 +178,10 @@ class KeyFact(NamedTuple):
 
 class Source(Protocol):
     """
-    One store that answers questions: the files of a broker, or the rows that a lake has of one.
+    A store that can be queried: the files of a broker, or its rows in a lake.
 
-    Iterators are lazy: they read as far as their caller takes messages. `lacking` then says what an answer may lack.
+    Iterators are lazy: they read only as far as the caller takes messages. Afterwards `lacking` says what the answer
+    may lack.
     """
 
     name: str  # by which a user chooses the store
@@ -199,16 +200,16 @@ class Source(Protocol):
 
     @property
     def release(self) -> Release:
-        """The release to answer as."""
+        """The release whose behaviour answers follow."""
         return self.possible_releases[-1]
 
     def say(self, note: str) -> None:
-        """Note something, once."""
+        """Note a text, once."""
         if note not in self.notes:
             self.notes.append(note)
 
     def say_if_assumed(self, writers: Known[Writers]) -> None:
-        """Note that nothing shows which of several releases wrote the store."""
+        """Note that the release is assumed, because several may have written the store."""
         if writers.origin == ASSUMED:
             newest = writers.value.newest
             self.say(
@@ -217,7 +218,7 @@ class Source(Protocol):
             )
 
     def lack(self, reason: str) -> None:
-        """Note why an answer may not be complete, once."""
+        """Note why an answer may be incomplete, once."""
         if reason not in self._reasons:
             self._reasons.append(reason)
 
@@ -227,7 +228,7 @@ class Source(Protocol):
         return self._reasons
 
     def lack_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
-        """Note the damage between two offsets that is known without reading the log: a store notes it as it reads."""
+        """Note known damage between two offsets; a store notes damage while it reads."""
         del low, high
 
     # messages
@@ -236,42 +237,42 @@ class Source(Protocol):
         """Return the message that begins at an offset."""
 
     def by_key(self, wanted: KeyWanted) -> Iterator[Message]:
-        """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
+        """Yield the messages with a key, newest first, once for each time that the broker indexed them."""
 
     def by_entry(self, wanted: KeyWanted) -> Iterator[Message]:
-        """Yield the message of every index entry under a key's hash, in the broker's order, also of other keys."""
+        """Yield the message of every index entry with a key's hash, in the broker's order, including other keys."""
 
     def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
-        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
+        """Yield the messages of a queue with queue offsets from *begin* to before *end*; None for a lost one."""
         return (self.in_queue(topic, queue_id, number) for number in range(begin, end))
 
     def by_time(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """
-        Yield messages that are stored before an offset of the log, the newest first; the caller checks each.
+        Yield messages stored before an offset of the log, newest first; the caller filters them.
 
-        Each comes with the offset down to which the log has been searched, which also comes alone. As many messages as
-        *limit* are read together.
+        Each comes with the offset down to which the log has been searched, which is also yielded alone. *limit*
+        messages are read together.
         """
 
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
-        """Return a queue's message by its number."""
+        """Return a queue's message by queue offset."""
 
     # queues and topics
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
-        """Return which offsets a queue holds; None when the queue does not exist."""
+        """Return the offsets of a queue; None if it does not exist."""
 
     def fill_or_note_queue_gaps(self, topic: str) -> None:
-        """Have every message of a topic's queues found, or note why it is not."""
+        """Complete a topic's queues from the log, or note why they may be incomplete."""
 
     def next_number(self, topic: str, queue_id: int, number: int) -> int:
-        """Return the next number of a queue that may have a message, this one or a later one; this one without any."""
+        """Return the next queue offset that may have a message; the given one if there is none."""
 
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return the unit that a queue has for a message."""
 
     def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Return the queue offset that one pull does not go beyond."""
+        """Return the queue offset at which a pull ends."""
         del topic, queue_id, queue_offset
         return MAX_TIME
 
@@ -290,77 +291,77 @@ class Source(Protocol):
         """Name every topic."""
 
     def topics_of(self, unique_key: str) -> frozenset[str]:
-        """Name the topics that may have a message with a producer's id."""
+        """Return the topics that may have a message with a producer's id."""
         del unique_key
         return self.topics()
 
     def stored_of(self, topic: str) -> tuple[Message, Message] | None:
-        """Return the first and the last message of a topic, where that takes no long search."""
+        """Return the first and last message of a topic, if that needs no long search."""
 
     def config_file(self, name: str) -> Mapping[str, object]:
-        """Return a table of the broker's configuration; an empty one where it is not there."""
+        """Return a table of the broker's configuration; an empty one if it does not exist."""
         del name
         return {}
 
     # to explain an empty answer
 
     def occurrences(self, text: str, /) -> Iterator[Occurrence]:
-        """Yield messages that have a text as a key of any kind, under any topic; to explain an empty answer."""
+        """Yield messages that have a text as a key of any kind, in any topic; to explain an empty answer."""
 
     def taken_back(self, text: str, /) -> Iterator[Message]:
-        """Yield the messages that their broker took back, with a text as an id or as a key."""
+        """Yield truncated messages with a text as an id or a key."""
         del text
         return iter(())
 
     def place(self, physical_offset: int) -> Reason:
-        """Return the reason why no message begins at an offset."""
+        """Return why no message begins at an offset."""
 
     def count(self, wanted: Wanted) -> int | None:
-        """Return the number of messages of a topic, or of all, in the wanted times; None: not known."""
+        """Return the number of messages of a topic, or of all, in a time window; None if unknown."""
 
     def hosts(self) -> list[Host]:
         """Return the store hosts of messages."""
 
     def coverage(self) -> Coverage:
-        """Return the part of the history that is there."""
+        """Return the available part of the history."""
 
     # evidence
 
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
-        """Yield the messages under a unique key."""
+        """Yield the messages with a unique key."""
 
     def origin_of(self, message: Message) -> Origin:
-        """Return the file or the table that has a message."""
+        """Return the file or table that contains a message."""
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
         """Return the units of queues for a message."""
 
     def key_facts(self, message: Message) -> list[KeyFact]:
-        """Return for each key whether the index leads to a message."""
+        """Return, for each key, whether the index points to a message."""
 
     def check_of_key(self, kind: KeyKind, *, is_found: bool) -> Check:
-        """Return the verdict on a key: only some of the releases that may have written the index have tags in it."""
+        """Return the check of a key: only some of the possible releases index tags."""
         if is_found:
             return Check.LEADS_THERE
         is_open = kind is KeyKind.TAG and not all(release.indexes_tags for release in self.possible_releases)
         return Check.NOT_KNOWN if is_open else Check.MISSING
 
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
-        """Yield the position of each reader of *topics*."""
+        """Yield the positions of each reader of *topics*."""
 
     def removal_of(self, message: Message) -> Sentence | None:
         """Say when or why a message leaves the log."""
 
     def unknown_facts(self) -> list[Sentence]:
-        """Return what cannot be known from here."""
+        """Return the facts that this source cannot provide."""
 
 
 def silent(*_: object) -> None:
-    """Show no progress, and note nothing."""
+    """Show no progress and no notes."""
 
 
 def only_one(sources: Sequence[Source]) -> Source:
-    """Return the one source of several candidates; `SeveralStoresError` where there are more."""
+    """Return the only source of several candidates; raise `SeveralStoresError` if there are more."""
     if len(sources) > 1:
         raise SeveralStoresError(
             f"several stores of this lake can answer: {', '.join(source.name for source in sources)}; "
@@ -371,9 +372,9 @@ def only_one(sources: Sequence[Source]) -> Source:
 
 def ask_each(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tuple[Source, Answer]:
     """
-    Return the answer of the only source that has one, and this source.
+    Return the answer of the only source that has one, with the source.
 
-    `SeveralStoresError` where more than one has an answer. Where none has, the reasons of all are given.
+    Raises `SeveralStoresError` if more than one has an answer. If none has, the reasons of all are returned.
     """
     if len(sources) == 1:
         return sources[0], ask(sources[0])
@@ -396,5 +397,5 @@ def ask_each(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tupl
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that ASCII digits are, if it surely has no more than 64 bits; None of any other text."""
+    """Parse ASCII digits that surely fit into 64 bits; None for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < len(str(MAX_TIME)) else None

@@ -1,7 +1,7 @@
 """
-SQL on all tables and views of a lake, by DataFusion, which `deltalake` brings: no Java, no other engine.
+SQL on all tables and views of a lake, with the DataFusion engine of `deltalake`.
 
-A statement only reads. Its rows come batch by batch, so that memory does not grow with the number of rows.
+Statements only read. Rows are returned in batches, so that memory does not grow with their number.
 """
 
 import re
@@ -38,7 +38,7 @@ def listing(tables: LakeTables) -> Generator[dict[str, object]]:
 
 
 class Batches:
-    """The rows of a statement, as they come; `TimeoutError` when its time is over."""
+    """The rows of a statement in batches; raises `TimeoutError` when its time is over."""
 
     def __init__(self, tables: LakeTables, sql: str, seconds: float | None) -> None:
         """Run a statement on all tables and views; `UnsupportedFormat` where it is not valid, or more than reads."""
@@ -61,7 +61,7 @@ class Batches:
         return asked.result(None if self._end is None else max(self._end - monotonic(), 0))
 
     def close(self) -> None:
-        """Stop the engine after the batch that it is at."""
+        """Stop the engine after the current batch."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -72,7 +72,7 @@ class Batches:
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def rows(self) -> Generator[dict[str, object]]:
-        """Yield rows: times as ISO 8601 in UTC, bytes as hexadecimal digits, maps as objects."""
+        """Yield rows, with times as ISO 8601 in UTC, bytes as hexadecimal digits, and maps as objects."""
         try:
             for batch in self:
                 columns: list[list[object]] = [
@@ -105,7 +105,7 @@ def _plain(value: object) -> object:
 
 
 def write_parquet(found: Batches, out: Path, limit: int) -> bool:
-    """Write rows into a new file, whole or not at all; return whether there are more than *limit*, if that is not 0."""
+    """Write rows to a new file atomically; return whether there are more than *limit* (0: no limit)."""
     attempt = out.with_name(f".{out.name}.attempt-{uuid4()}")
     left = limit or MAX_LONG
     try:

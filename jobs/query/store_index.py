@@ -1,12 +1,11 @@
 """
-Searches in a store: for messages by key, through its index files or its index in RocksDB, and in the log itself.
+Searches in a store for messages: by key, through its index files or its index in RocksDB, and in the log itself.
 
-An index file covers the log from its first entry's message to its last one's. What lies between two files was never
-indexed, or the file that indexed it is lost: only the log tells which messages are there.
+An index file covers the log from its first entry's message to its last one's. A part between two files was never
+indexed, or the file that indexed it is lost: only the log shows the messages there.
 
-A search of the log looks at raw bytes first: a record is decoded only when the text in question is in it somewhere.
-Small logs are walked by the scalar layer; the compiled scan, whose import takes longer than most answers, is for large
-ones.
+A search in the log scans raw bytes first: a record is decoded only if it contains the text. Small logs are walked by
+the scalar reader; the compiled scan, whose import takes longer than most queries, is for large ones.
 """
 
 from array import array
@@ -45,7 +44,7 @@ _FEW = 64  # records that are followed one by one before a search is worth its s
 
 
 class Span(NamedTuple):
-    """Offsets of the log, from a record's beginning to another's."""
+    """A range of the log between two record boundaries."""
 
     start: int
     end: int
@@ -64,7 +63,7 @@ class RecordBlock(NamedTuple):
 
 
 def _holding(block: RecordBlock, text: str) -> Iterator[int]:
-    """Yield which records of a block *text* is in, ascending."""
+    """Yield the records of a block that contain *text*, ascending."""
     needle = text.encode("utf-8", "replace")
     if not needle or "\N{REPLACEMENT CHARACTER}" in text:  # malformed bytes, as stored, cannot be looked for
         yield from range(len(block.positions))
@@ -81,7 +80,7 @@ def _holding(block: RecordBlock, text: str) -> Iterator[int]:
 def search(
     store: StoreReader, text: str, progress: Progress, span: Span = ALL, lose: Lose = silent
 ) -> Iterator[MessageRecord]:
-    """Yield the records of *span* that *text* is in, in the order of the log; call *lose* for unreadable parts."""
+    """Yield the records of *span* that contain *text*, in log order; call *lose* for unreadable parts."""
     for before, start, end in holes(store.store.segments):
         if start < span.end and end > span.start:
             lose(start, end, f"no file holds it; {before.location} ends before it")
@@ -140,7 +139,7 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock | 
 
 
 class LogQueue:
-    """One queue by the log: the numbers that its messages have, ascending, and where their records are."""
+    """One queue derived from the log: its ascending queue offsets, and the positions of their records."""
 
     def __init__(self) -> None:
         self.firsts = array("q")
@@ -168,10 +167,10 @@ class LogQueue:
 
 class _Part(NamedTuple):
     """
-    Offsets of the log, and the index file that covers them.
+    A part of the log, and the index file that covers it.
 
-    The span of a file ends with the beginning of the last entry's message, of which the next file may also have
-    entries. What lies between two files is covered by none.
+    The span of a file ends at the beginning of the last entry's message, of which the next file may also have entries.
+    The part between two files is covered by none.
     """
 
     span: Span
@@ -179,15 +178,15 @@ class _Part(NamedTuple):
 
 
 class StoreIndex:
-    """The index of a store; the log itself has what no index file covers."""
+    """The index of a store; messages in no index file are searched in the log."""
 
     def __init__(self, store: "StoreSource") -> None:
-        """Answer for *store*, which reads messages and keeps notes."""
+        """Use *store* to read messages and to keep notes."""
         self._store = store
         self._reader = store.reader
 
     def why_not(self, kind: KeyKind) -> str | None:
-        """Say why the index cannot be asked; None when it can, nothing when the user does not want it."""
+        """Return why the index cannot be used; None if it can, empty if the user does not want it."""
         if self._store.through_log:
             return ""
         if kind is KeyKind.TAG and not self._store.release.indexes_tags:
@@ -207,11 +206,11 @@ class StoreIndex:
 
     @property
     def database(self) -> Database | None:
-        """The index in RocksDB, where it is the one to ask and can be read."""
+        """The index in RocksDB, if it is the one to use and can be read."""
         return None if isinstance(self._rocksdb, str) else self._rocksdb
 
     def find(self, wanted: KeyWanted) -> Iterator[Message]:
-        """Yield the index's messages, and those of parts of the log that no index file covers, newest first."""
+        """Yield the messages from the index, and those from uncovered parts of the log, newest first."""
         if self.database is not None:
             offsets = sorted(set(self._rows(self.database, wanted)), reverse=True)
             found = (self._store.pointed_at(offset, _ROW) for offset in offsets)
@@ -238,7 +237,7 @@ class StoreIndex:
                 return
 
     def entries(self, wanted: KeyWanted) -> Iterator[Message]:
-        """Yield the message of every entry under a key's hash, in the broker's order, also of other keys."""
+        """Yield the message of every entry with a key's hash, in the broker's order, including other keys."""
         if self.database is not None:
             yield from filter(None, (self._store.pointed_at(at, _ROW) for at in self._rows(self.database, wanted)))
             return
@@ -261,7 +260,7 @@ class StoreIndex:
                 return
 
     def find_without_log(self, wanted: KeyWanted) -> Iterator[Message]:
-        """Yield the index's messages alone: a search of the log for each topic and kind would take too long."""
+        """Yield only the index's messages: searching the log for each topic and kind would take too long."""
         if self.database is not None:
             yield from self.find(wanted)
         elif self._reader.index_readers():
@@ -274,13 +273,13 @@ class StoreIndex:
         return any(other.record.physical_offset == message.record.physical_offset for other in found)
 
     def fact(self, message: Message, key: IndexKey) -> KeyFact:
-        """Return whether the index leads to a message; the log, which is searched without one, proves nothing."""
+        """Return whether the index points to a message; None if the store has no index."""
         offset, store = message.record.physical_offset, self._reader.store
         if store.index_files and self._reader.index_geometry is not None:
             found = nearest = None
             for file in self._reader.index_readers_around(offset):
                 nearest = nearest or file
-                with suppress(FormatError):  # a damaged file leads nowhere; what is wrong with it, verify says
+                with suppress(FormatError):  # a damaged file has no hits; verify reports the damage
                     if any(hop.entry.physical_offset == offset for hop in file.hits(key.text, MIN_TIME, MAX_TIME)):
                         found = nearest = file
                         break
@@ -326,7 +325,7 @@ class StoreIndex:
         return parts
 
     def _hits(self, file: IndexReader, wanted: KeyWanted) -> list[int] | None:
-        """Return the offsets that an index file has under a hash, newest first; None where it is damaged."""
+        """Return the offsets with a hash in an index file, newest first; None if the file is damaged."""
         window = wanted.begin, wanted.end
         header = file.header
         if not header.matches_time(*window):
@@ -356,13 +355,13 @@ class StoreIndex:
                     yield from [message] * times
 
     def _entries_later(self, wanted: KeyWanted, span: Span, offset: int) -> int:
-        """Return how many entries of the message where *span* begins are in the files before it: they follow later."""
+        """Return how many entries of the first message of *span* are in the previous file, which follow later."""
         sharing = [part for part in self._parts if part.file and part.span.start <= offset == part.span.end]
         files = [part.file for part in sharing if part.file and offset == span.start]
         return sum((self._hits(file, wanted) or []).count(offset) for file in files)
 
     def _rows(self, database: Database, wanted: KeyWanted) -> Iterator[int]:
-        """Yield the offsets of the messages of rows in RocksDB, in the order of the rows: the oldest hour first."""
+        """Yield the message offsets of RocksDB rows, in row order: the oldest hour first."""
         try:
             for row in rows_under(database, wanted.topic, wanted.kind, wanted.key):
                 if wanted.begin <= row.store_timestamp <= wanted.end:
@@ -373,9 +372,9 @@ class StoreIndex:
 
 def _stands_for(text: str, message: Message, number: int) -> bool:
     """
-    Return whether a message's entry of this *number* is that of *text* itself.
+    Return whether a message's entry with this *number* is that of *text* itself.
 
-    Two keys of one message may also collide; and a broker that starts after a crash may index a message again.
+    Two keys of one message may have the same hash; and a broker that starts after a crash may index a message again.
     """
     # Entries do not show which of the colliding keys each is of, and all lead to the same message: of each round of
     # them as many count for *text* as the message has this key.
@@ -384,7 +383,7 @@ def _stands_for(text: str, message: Message, number: int) -> bool:
 
 
 def _covered(file: IndexReader) -> Span | None:
-    """Return the offsets of a file, None of one without entries; `CorruptData` where header and entries disagree."""
+    """Return a file's range of offsets, None without entries; raise `CorruptData` if header and entries disagree."""
     header = file.header
     if not header.entry_count:
         return None
@@ -399,7 +398,7 @@ def _covered(file: IndexReader) -> Span | None:
 
 
 def few_records(store: StoreReader, span: Span) -> Sequence[MessageRecord] | None:
-    """Return the records of a short span; None of one that is long, or whose records do not lead to its end."""
+    """Return the records of a short span; None if it is long, or if its records do not lead to its end."""
     records: list[MessageRecord] = []
     offset = span.start
     while offset < span.end and len(records) < _FEW:

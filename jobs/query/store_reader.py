@@ -1,7 +1,7 @@
 """
-Single reads in a store: the record at an offset, the unit of a queue, the index files from new to old.
+Single reads in a store: a record by offset, a unit of a queue, the index files from new to old.
 
-Nothing is read that is not needed for the answer: a record costs two reads, an index lookup some dozens of 20 bytes.
+Only what the answer needs is read: a record takes two reads, an index lookup some dozens of reads of 20 bytes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,10 +35,10 @@ _SMALL_READ = 4096  # most records are read with one call
 
 
 class StoreReader:
-    """A store's files, opened when they are first read; a context manager that closes them."""
+    """A store's files, opened lazily; a context manager that closes them."""
 
     def __init__(self, store: Store, geometry: Geometry | None = None) -> None:
-        """Read *store*'s files; *geometry* is that of its index files where they do not show it."""
+        """Read *store*'s files; *geometry* is used if its index files do not show theirs."""
         self.store = store
         self._geometry = geometry
         self._stack = ExitStack()
@@ -66,14 +66,14 @@ class StoreReader:
         return self._open[location]
 
     def framing(self, segment: Segment) -> Framing:
-        """Return the framing of a segment: nothing before each record, or an entry header."""
+        """Return the framing of a segment: whether DLedger entry headers precede the records."""
         if segment.location not in self._framings:
             file = self.file(segment.location)
             self._framings[segment.location] = framing_of(file.read, segment.readable, segment.base_offset)
         return self._framings[segment.location]
 
     def read_record(self, physical_offset: int) -> MessageRecord | None:
-        """Return the record that begins at *physical_offset*, if one does."""
+        """Return the record at *physical_offset*, if one begins there."""
         segment = self.store.segment_at(physical_offset)
         if segment is None or self.leftovers.has(segment, physical_offset):
             return None
@@ -94,16 +94,16 @@ class StoreReader:
             return None
 
     def first_record(self, segment: Segment) -> MessageRecord | None:
-        """Return the record that a segment begins with."""
+        """Return the first record of a segment."""
         return self.read_record(segment.base_offset + self.framing(segment).header_size)
 
     @cached_property
     def segment_times(self) -> Mapping[int, tuple[int | None, int | None]]:
         """
-        The store times between which the records of each segment probably are, by the segment's first offset.
+        The probable bounds of the store times in each segment, by its first offset.
 
-        Its first record, that of the segment before it and that of the one after it limit them; None: no limit is
-        known. A broker's clock that was set by more than the slack within a segment leaves records outside of them.
+        They are derived from the first records of this, the previous and the next segment; None: no bound is known. If
+        the broker's clock was changed by more than the slack within a segment, records may be outside of them.
         """
         segments = self.store.segments
         firsts = [self.first_record(segment) for segment in segments]
@@ -117,7 +117,7 @@ class StoreReader:
         return found
 
     def record_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
-        """Return begin and end of the record around *physical_offset*; after the last record, that one's."""
+        """Return the bounds of the record around *physical_offset*; of the last record if the offset is after it."""
         begin = end = segment.base_offset
         for begin, end in record_places(self._bytes(segment)):  # noqa: B007 - the last place remains
             if end > physical_offset:
@@ -126,7 +126,7 @@ class StoreReader:
 
     @property
     def log_end(self) -> int:
-        """The offset after the last record; where no zeros follow it, the end of its file."""
+        """The offset after the last record; the end of its file if no zeros follow it."""
         newest = newest_segment(self.store)
         if newest is None:
             return self.store.end_offset
@@ -137,7 +137,7 @@ class StoreReader:
         return file_end if any(self.file(segment.location).read(end - segment.base_offset, left)) else end
 
     def record_starts(self, segment: Segment, distance: int) -> Iterator[int]:
-        """Yield positions at which pieces begin, each the first that is *distance* after the one before."""
+        """Yield positions of pieces that are at least *distance* apart."""
         header = self.framing(segment).header_size
         wanted = distance
         for begin, _ in record_places(self._bytes(segment)):
@@ -152,7 +152,7 @@ class StoreReader:
 
     @cached_property
     def leftovers(self) -> Leftovers:
-        """The leftovers of masters that other replicas have replaced."""
+        """The leftovers of replaced masters."""
         return Leftovers(self.epochs, self._bytes)
 
     @cached_property
@@ -162,17 +162,17 @@ class StoreReader:
 
     @property
     def takeover_text(self) -> str:
-        """The newest change of the master, in words."""
+        """A description of the newest change of the master."""
         return f"epoch {self.epochs[-1].number} begins at offset {self.epochs[-1].start_offset}"
 
     def is_left_over(self, physical_offset: int) -> bool:
-        """Return whether what begins at *physical_offset* is left over from a master that was replaced."""
+        """Return whether the bytes at *physical_offset* are left over from a replaced master."""
         segment = self.store.segment_at(physical_offset)
         return segment is not None and self.leftovers.has(segment, physical_offset)
 
     @cached_property
     def index_geometry(self) -> Geometry | None:
-        """The geometry of the index files: as given, as their sizes say, or None where neither is known."""
+        """The geometry of the index files: given, or derived from their sizes; None if unknown."""
         files = self.store.index_files
         if self._geometry or not files:
             return self._geometry
@@ -181,7 +181,7 @@ class StoreReader:
 
     @cached_property
     def index_database(self) -> Database | None:
-        """The index in RocksDB, where the broker writes no index files; `FormatError` where it cannot be read."""
+        """The index in RocksDB, if the broker writes no index files; raise `FormatError` if it cannot be read."""
         folder = features_of(self.store).other_database
         if folder is None or self.store.index_files:
             return None
@@ -189,7 +189,7 @@ class StoreReader:
         return database if has_rows(database) else None
 
     def index_readers(self) -> list[IndexReader]:
-        """Return the index files, newest first; none where their geometry is unknown."""
+        """Return the index files, newest first; none if their geometry is unknown."""
         geometry = self.index_geometry
         if geometry is None:
             return []
@@ -197,7 +197,7 @@ class StoreReader:
         return [IndexReader(reading(self.file, file.location), geometry, file.location) for file in files]
 
     def index_readers_around(self, physical_offset: int) -> Iterator[IndexReader]:
-        """Yield the index files whose part of the log an offset is in, newest first."""
+        """Yield the index files that cover an offset, newest first."""
         for file in self.index_readers():
             header = file.header
             if header.begin_physical_offset <= physical_offset <= header.end_physical_offset:
@@ -209,7 +209,7 @@ class StoreReader:
 
     @cached_property
     def queues(self) -> Mapping[tuple[str, int], StoredQueue]:
-        """Every queue that has files, by topic and queue id; a BatchConsumeQueue where there are both kinds."""
+        """Every queue that has files, by topic and queue id; the BatchConsumeQueue if there are both kinds."""
         plain_first = sorted(self._stored_queues[0], key=lambda queue: queue.is_batch)
         return {(queue.name.topic, queue.name.queue_id): queue for queue in plain_first}
 
@@ -219,7 +219,7 @@ class StoreReader:
         return queue.first_from(self.store.start_offset, end), end
 
     def _end_in_log(self, queue: StoredQueue, end: int) -> int:
-        """Return the first unit at a queue's end that points at a leftover from another master's time."""
+        """Return the first unit at a queue's end that points to a leftover of a replaced master."""
         unit = queue.unit(end - 1) if end else None
         while unit is not None and self.is_left_over(unit.physical_offset):
             end -= 1
@@ -238,7 +238,7 @@ class StoreReader:
 
     @property
     def why_not_in_rocksdb(self) -> str | None:
-        """Why queues that the broker keeps in RocksDB are not known; None where they are, or there are none."""
+        """Why queues in RocksDB are unknown; None if they are known, or if there are none."""
         return self._stored_queues[1]
 
     @cached_property
@@ -249,7 +249,7 @@ class StoreReader:
 
     @cached_property
     def topic_config(self) -> Mapping[str, Mapping[str, object]]:
-        """Each topic's settings in `config/topics.json` or RocksDB; empty where neither can be read."""
+        """Each topic's settings from `config/topics.json` or RocksDB; empty if neither can be read."""
         table = (read_config(self.store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
         known = table if isinstance(table, Mapping) else {}
         return {name: about for name, about in known.items() if isinstance(about, Mapping)}

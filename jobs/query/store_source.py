@@ -1,9 +1,9 @@
 """
-A store, as queries ask it: through its queue and index files, or the log where these are not there.
+A store as a source of queries: through its queue and index files, or through the log if they are missing.
 
 The log can only be walked forwards. A list of the newest messages reads it in spans, the last one first; a span begins
-at a record that a queue names, or where a segment begins. A topic of a log that is too long for that is listed through
-its queues.
+at a record to which a queue points, or at the start of a segment. If the log is too long, a topic is listed through its
+queues.
 """
 
 from bisect import bisect_left, bisect_right
@@ -77,7 +77,7 @@ class StoreSource(Source):
         broker: str | None = None,
     ) -> None:
         """
-        Answer from *reader*'s files as the last one of the *releases* that may have written them.
+        Answer from *reader*'s files, as the newest of the possible *releases* would.
 
         *through_log*: as if index and queue files were lost.
         """
@@ -99,7 +99,7 @@ class StoreSource(Source):
 
     @cached_property
     def rules(self) -> QueueRules:
-        """The rules by which units follow from records."""
+        """The rules by which units are derived from records."""
         attributes = ((name, about.get("attributes")) for name, about in self.reader.topic_config.items())
         batch_topics = frozenset(
             name for name, about in attributes if isinstance(about, dict) and about.get("queue.type") == "BatchCQ"
@@ -117,7 +117,7 @@ class StoreSource(Source):
         return Message(record, self.release) if record else None
 
     def pointed_at(self, physical_offset: int, pointer: str) -> Message | None:
-        """Return the message that *pointer* of an index or a queue names; where it is lost, the answer lacks it."""
+        """Return the message to which *pointer* of an index or queue points; note if it is lost."""
         message = self.by_offset(physical_offset)
         if message is not None:
             return message
@@ -138,12 +138,12 @@ class StoreSource(Source):
 
     @property
     def lacking(self) -> list[str]:
-        """Why messages may be missing in the answers; many reasons of one kind are counted, and the first is given."""
+        """Why messages may be missing from answers; similar reasons are counted, and the first is given."""
         pointed_at = [(why, sorted(set(offsets))) for why, offsets in self._lost.items()]
         return [*self._reasons, *(f"{why} ({len(found)} offsets, the first {found[0]})" for why, found in pointed_at)]
 
     def search(self, text: str, span: Span = ALL) -> Iterator[Message]:
-        """Yield the messages of the log itself that *text* is in, in its order; note the parts that are lost."""
+        """Yield the messages of the log that contain *text*, in log order; note lost parts."""
         for record in search(self.reader, text, self._progress, span, self._lose):
             yield Message(record, self.release)
 
@@ -173,9 +173,9 @@ class StoreSource(Source):
 
     def occurrences(self, text: str, searched: int = LOG_SEARCHED_UNASKED) -> Iterator[Occurrence]:
         """
-        Yield messages that have *text* as a key of any kind, under any topic; to explain an empty answer.
+        Yield messages that have *text* as a key of any kind, in any topic; to explain an empty answer.
 
-        A log of more than *searched* bytes is not searched for those that no index file leads to.
+        If the log has more than *searched* bytes, it is not searched for messages that are in no index file.
         """
         given: set[tuple[int, KeyKind, bool]] = set()
         wanted = (KeyWanted(kind, topic, text) for topic, kind in product(sorted(self.topics()), KeyKind))
@@ -204,7 +204,7 @@ class StoreSource(Source):
                 yield Occurrence(message, KeyKind.UNIQUE, is_indexed=False, is_shadowed=True)
 
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
-        """Yield the messages under a unique key, topic by topic; of a small log also those that no index has."""
+        """Yield the messages with a unique key, topic by topic; for a small log, also those in no index."""
         for topic in topics:
             yield from self.by_key(KeyWanted(KeyKind.UNIQUE, topic, unique_key))
         # The index has every copy but a rollback of these releases: a search would only find copies that it lost.
@@ -241,7 +241,7 @@ class StoreSource(Source):
         return None if place is None else self.by_offset(place)
 
     def fill_or_note_queue_gaps(self, topic: str) -> None:
-        """Have the log complete the queues of a topic, whose files may be lost; note where the log is too long."""
+        """Complete a topic's queues, whose files may be lost, from the log; note it if the log is too long."""
         if topic in self._completed:
             return
         self._completed.add(topic)
@@ -286,10 +286,10 @@ class StoreSource(Source):
 
     def _may_lack_files(self, queue: StoredQueue, offsets: OffsetRange) -> bool:
         """
-        Return whether the queue's first or last files may be lost, by signs that a queue without loss rarely shows.
+        Return whether a queue's first or last files may be lost, by signs that are rare in complete queues.
 
-        Retention deletes a file once its last unit points before the log; so the first file that stays begins there,
-        about. And a queue whose last file is lost ends where a file ends.
+        Retention deletes a file once its last unit points before the log, so the first remaining file begins about
+        there. And if a queue's last file is lost, the queue ends at a file boundary.
         """
         if queue.is_batch or queue.in_rocksdb or not queue.files:
             return False
@@ -299,7 +299,7 @@ class StoreSource(Source):
         return lacks_start or offsets.maximum == queue.capacity
 
     def _with_log(self, name: QueueName, offsets: OffsetRange) -> OffsetRange:
-        """Return which offsets a queue holds by its files and by the log, which is searched unless it is too long."""
+        """Return a queue's offsets from its files and from the log, which is searched unless it is too long."""
         queue = f"the queue files of {name.topic}/{name.queue_id}"
         if not self.searches_all:
             self.say(f"{queue} may not be complete at an end; --through-log answers from the log itself")
@@ -322,7 +322,7 @@ class StoreSource(Source):
         return self._is_completed(topic) or self._is_lost(topic)
 
     def _is_lost(self, topic: str) -> bool:
-        """Return whether the log must be asked: no file of any of the topic's queues is there."""
+        """Return whether the log must be searched, because no file of the topic's queues exists."""
         reader = self.reader
         if self.through_log:
             return True
@@ -384,7 +384,7 @@ class StoreSource(Source):
         return logged.firsts[at] if logged is not None and at < len(logged.firsts) else number
 
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
-        """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue, and where the file is lost."""
+        """Return a queue's ConsumeQueue unit; None for a BatchConsumeQueue, and if the file is lost."""
         queue = self._queue(topic, queue_id)
         unit = queue.unit(queue_offset) if queue is not None and queue_offset >= 0 else None
         is_in_log = self._is_lost(topic) if queue is None else not queue.is_batch and self.searches_all
@@ -395,7 +395,7 @@ class StoreSource(Source):
         return unit if isinstance(unit, Unit) else None
 
     def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Return the queue offset that one pull from *queue_offset* does not go beyond: a pull reads one file."""
+        """Return the queue offset at which a pull from *queue_offset* ends: a pull reads one file."""
         queue = self._queue(topic, queue_id)
         ends = () if queue is None or queue.is_batch else (file.end // queue.unit_size for file in queue.files)
         return next((end for end in ends if end > queue_offset), MAX_TIME)
@@ -404,7 +404,8 @@ class StoreSource(Source):
         """
         Return the part of a queue that brokers up to 5.1.0 search for a store time.
 
-        MappedFileQueue#getMappedFileByTime takes the first file that was modified then or later, else the last one.
+        MappedFileQueue#getMappedFileByTime selects the first file that was modified at or after the time, or else the
+        last one.
         """
         queue = self._queue(topic, queue_id)
         if queue is None or queue.is_batch:
@@ -419,7 +420,7 @@ class StoreSource(Source):
         return part
 
     def _modified(self, queue: StoredQueue, file: QueueFile, following: QueueFile) -> int:
-        """Return when the broker last wrote to a file; a copy's own time says nothing, its last unit's does."""
+        """Return when the broker last wrote to a file, by its last unit: a copy has another modification time."""
         boundary = following.base_offset // queue.unit_size
         newest, next_one = (self.stored_at(queue, number) for number in (boundary - 1, boundary))
         listed = self.reader.store.queue_files
@@ -428,7 +429,7 @@ class StoreSource(Source):
         return modified if newest is None or is_original else newest
 
     def stored_at(self, queue: StoredQueue, number: int) -> int | None:
-        """Return when the message of a unit was stored (ms); None where unit or message are lost."""
+        """Return the store time (ms) of a unit's message; None if unit or message are lost."""
         unit = queue.unit(number) if number >= 0 else None
         message = self.by_offset(unit.physical_offset) if unit else None
         return message.record.store_timestamp if message else None
@@ -482,7 +483,7 @@ class StoreSource(Source):
 
     @cached_property
     def lost_ends(self) -> list[LostPart]:
-        """The parts that the log has lost before its first segment and after its last record."""
+        """The lost parts of the log before its first segment and after its last record."""
         return list(lost_ends(self.reader.store))
 
     def place(self, physical_offset: int) -> Reason:
@@ -526,7 +527,7 @@ class StoreSource(Source):
                     yield record
 
     def coverage(self) -> Coverage:
-        """Return the part of the history that is there; the newest time is that of checkpoint or index files."""
+        """Return the available part of the history; the newest time is from the checkpoint or index files."""
         store = self.reader.store
         times = [record.store_timestamp for record in self._samples()]
         newest = [*times, *(file.header.end_timestamp for file in self.reader.index_readers()[:1])]
@@ -541,9 +542,9 @@ class StoreSource(Source):
 
     def by_time(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """
-        Yield messages that are stored before an offset of the log, the newest first.
+        Yield messages stored before an offset of the log, newest first.
 
-        The log itself is read where it is short enough: it has what lost queue files and index files lead to.
+        The log itself is read if it is short enough: it includes messages of lost queue and index files.
         """
         before = min(before, self.reader.store.end_offset)
         if wanted.key is not None and (wanted.topic is not None or not self.searches_all):
@@ -584,7 +585,7 @@ class StoreSource(Source):
                 yield unit.physical_offset
 
     def _parts(self, wanted: Wanted, before: int) -> list[Span]:
-        """Return the parts of the log before an offset that may have messages of the times, the newest first."""
+        """Return the parts of the log before an offset that may have messages in a time window, newest first."""
         times = self.reader.segment_times
         parts: list[Span] = []
         is_adjacent = False
@@ -637,7 +638,7 @@ class StoreSource(Source):
         return wanted.takes(message) and not is_left_over
 
     def _boundary_before(self, offset: int) -> int:
-        """Return the last record at *offset* or before it that a queue names, else where the segment begins."""
+        """Return the last record at or before *offset* to which a queue points, else the segment's start."""
         segment = self.reader.store.segment_at(offset)
         if segment is None:
             ends = [one.base_offset for one in self.reader.store.segments if one.base_offset <= offset]
@@ -704,7 +705,7 @@ class StoreSource(Source):
                 yield reader, Origin(reader.place)
 
     def removal_of(self, message: Message) -> Sentence | None:
-        """Say when retention may delete the segment of a copy: its last change and the hours that files are kept."""
+        """Say when retention may delete the segment of a copy: its last change plus the retention time."""
         offset = message.record.physical_offset
         following = next((one for one in self.reader.store.segments if one.base_offset > offset), None)
         first = self.reader.first_record(following) if following is not None else None
@@ -721,7 +722,7 @@ class StoreSource(Source):
 
 
 def _batch_position(queue: StoredQueue, queue_offset: int, end: int) -> int:
-    """Return the position of a batch queue's last unit that begins no later than a number; without one, start - 1."""
+    """Return the position of a batch queue's last unit that begins at or before a queue offset; else start - 1."""
 
     def base(position: int) -> int:
         unit = queue.unit(position)
@@ -731,7 +732,7 @@ def _batch_position(queue: StoredQueue, queue_offset: int, end: int) -> int:
 
 
 def _named_offset(queue: StoredQueue, number: int) -> int:
-    """Return the offset that a unit names; of one that is lost, that of the unit before it."""
+    """Return the offset to which a unit points; for a lost unit, that of the one before it."""
     unit = queue.unit(number)
     while unit is None and number > queue.start:
         number -= 1

@@ -1,9 +1,9 @@
 """
-One message from half to consumed: its copies in the order of the log, its traces, and its state now.
+The history of a message, from half message to consumption: its copies in log order, its traces, and its state.
 
-Copies of a message share its unique key. A broker moves a message by writing it again: a half message becomes the
-committed one, a delayed one is delivered, a failed one waits for its next try and is delivered to the group's own
-topic, and after the last try it is a dead letter. So a story is the list of these records, each named by its topic.
+Copies of a message share its unique key. A broker moves a message by writing a new record: a half message is committed,
+a delayed one is delivered, a failed one waits for its retry, is delivered to the group's retry topic, and after the
+last retry becomes a dead letter. So a history is the list of these records, classified by their topics.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ _MOST_COPIES = 1024  # a producer that gives every message the same id must not 
 
 @unique
 class Role(StrEnum):
-    """The role of a copy in the life of its message. The values are part of the JSON that users script against."""
+    """The role of a copy in the history of its message. The values are part of the JSON format."""
 
     SENT = "sent"
     SENT_AGAIN = "sent_again"
@@ -90,7 +90,7 @@ _TRACES = {
 
 @unique
 class Consumed(StrEnum):
-    """How far a group is at a copy, as of the snapshot."""
+    """Whether a group has consumed a copy, at the time of the snapshot."""
 
     CONSUMED = "consumed"
     FAILED = "failed"  # the group took the copy and sent it back: a later copy is its retry
@@ -117,7 +117,7 @@ class GroupFact(NamedTuple):
 
 @dataclass(slots=True)
 class Copy:
-    """One record of the message, and the facts about it."""
+    """One record of the message, with facts about it."""
 
     message: Message
     role: Role
@@ -132,7 +132,7 @@ class Copy:
 
     @property
     def is_taken_back(self) -> bool:
-        """Whether a later run of a lake found other bytes in its place."""
+        """Whether a later run of a lake found other bytes at its offset."""
         return self.message.superseded_by_run is not None
 
     @property
@@ -157,12 +157,12 @@ class Story:
 
 
 def by_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
-    """Find the message that an id names, also while it waits under a system topic, or after it was taken back."""
+    """Find the message with an id, even if it is still in a system topic, or was truncated."""
     return _or_elsewhere(source, lookups.by_any_id(source, text, topic, any_host=any_host), topic, text)
 
 
 def by_key(source: Source, topic: str, key: str) -> Answer:
-    """Find the messages of *topic* under a key, those that wait to be moved there, or those that were taken back."""
+    """Find the messages of *topic* with a key, including waiting and truncated ones."""
     return _or_elsewhere(source, lookups.by_key(source, topic, key), topic, key)
 
 
@@ -177,7 +177,7 @@ def _or_elsewhere(source: Source, answer: Answer, topic: str | None, text: str) 
 
 
 def stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
-    """Yield the story of each message that *seeds* are copies of, once."""
+    """Yield the history of each message of which *seeds* are copies, once."""
     seen: set[int] = set()
     for seed in seeds:
         if seed.record.physical_offset not in seen:
@@ -205,7 +205,7 @@ def _story(source: Source, seed: Message) -> Story:
 
 
 def _copies(source: Source, seed: Message, unknown: list[Sentence]) -> dict[int, Message]:
-    """Return the copies of a message by their offsets; add to *unknown* the facts that are not known of them."""
+    """Return the copies of a message by offset; add missing facts to *unknown*."""
     found = {seed.record.physical_offset: seed}
     if seed.unique_key:
         # Under its own topics, those that messages wait in, and those that failed ones are moved to.
@@ -229,13 +229,13 @@ def _copies(source: Source, seed: Message, unknown: list[Sentence]) -> dict[int,
 
 
 def _own_key(message: Message) -> bytes | None:
-    """Return the id that a producer gave a message of a batch, where the broker added the batch's, which all share."""
+    """Return the producer's id of a message in a batch, if the broker added the batch's id, which all share."""
     named = [part for part in message.record.properties_raw.split(b"\2") if part.startswith(_UNIQUE_KEY_IS)]
     return named[0] if len(named) > 1 else None
 
 
 def _is_copy(seed: Message, other: Message) -> bool:
-    """Return whether one message of a batch is a copy of the other: a retry has the batch's id alone."""
+    """Return whether one message of a batch is a copy of the other: a retry only has the batch's id."""
     if _own_key(seed) and _own_key(other):
         return _own_key(seed) == _own_key(other)
     return (seed.record.body, seed.keys, seed.tags) == (other.record.body, other.keys, other.tags)
@@ -412,7 +412,7 @@ def _state(copies: Sequence[Copy]) -> Sentence:
 
 
 class TimelineLine(NamedTuple):
-    """A line of the timeline, and the lines below it."""
+    """A line of the timeline, and its sub-lines."""
 
     time: int | None
     text: Sentence
@@ -422,7 +422,7 @@ class TimelineLine(NamedTuple):
 
 
 def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
-    """Yield a story line by line: its state first, then what happened, in the order of the log and of time."""
+    """Yield the lines of a history: the state first, then the events in log and time order."""
     message = story.copies[0].message
     keys = f", keys {' '.join(message.keys)}" if message.keys else ""
     tags = f", tag {message.tags}" if message.tags else ""
@@ -436,7 +436,7 @@ def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
 
 
 def timeline_lines(story: Story, zone: tzinfo | None) -> list[TimelineLine]:
-    """Return the events of a story, in the order of the log and of time."""
+    """Return the events of a history in log and time order."""
     # Copies keep the order of the log even where the clock was reset; reports of clients go where their time puts them.
     timed: list[tuple[int, TimelineLine]] = []
     newest = 0
@@ -491,7 +491,7 @@ _QUEUES = {
 
 
 def story_object(story: Story) -> dict[str, object]:
-    """Return a story with the names that scripts read."""
+    """Return a history in its JSON form."""
     return {
         "unique_key": story.unique_key,
         "state": story.state,

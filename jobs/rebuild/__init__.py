@@ -1,1 +1,1 @@
-"""Queue files and index files rebuilt from the log, and put in place."""
+"""Rebuilds queue files and index files from the log, and installs them."""

@@ -1,7 +1,7 @@
 """
-The dry run of a rebuild, by names, sizes and headers: settings, bytes to read, files kept and refused.
+The dry run of a rebuild from names, sizes and headers: settings, bytes to read, and files kept and refused.
 
-How many files come of the log only reading it tells; nothing is estimated.
+The number of files to write is only known after reading the log, so it is not estimated.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,12 +37,12 @@ class DryRun(Judged):
 
     @property
     def contradictions(self) -> list[ExplainedFile]:
-        """The files that stop everything."""
+        """The files that prevent the rebuild."""
         return [explained for explained in self.refused if not explained.verdict.is_damage]
 
     @property
     def severity(self) -> Severity:
-        """The worst severity known without reading the log; the rebuild may find more."""
+        """The worst severity that is known without reading the log; the rebuild may find a worse one."""
         return worst_met(gap=self.gaps, damage=self.refused, contradiction=self.contradictions)
 
     def result(self, seconds: float) -> Result:
@@ -51,7 +51,7 @@ class DryRun(Judged):
         return Result(self.severity, what, seconds, verdict="dry run")
 
     def describe(self) -> dict[str, object]:
-        """Return the form that scripts read."""
+        """Return the JSON form."""
         return {
             "store": self.store,
             "severity": self.severity.value,
@@ -65,7 +65,7 @@ class DryRun(Judged):
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines for people."""
+        """Yield the lines of text."""
         log = self.log
         yield f"{self.store} → {self.out}: dry run, nothing is written"
         yield (

@@ -1,8 +1,9 @@
 """
-Write a store's index files again: all of them, or those that are lost among others.
+Rebuilds a store's index files: all of them, or only the lost ones.
 
-The story: learn the geometry and the rules, bring the keys into one row, recompute the survivors if any are to be kept,
-plan the missing files, let one task build each file, see every file from here, and write the manifest last.
+The steps: determine geometry and rules, collect the keys in one sequence, recompute existing files if some are to be
+kept, plan the missing files, build each file in a task, check every file from this process, and write the manifest
+last.
 """
 
 import json
@@ -58,7 +59,7 @@ _Proof = tuple[Collection[str], Sequence[int]]  # files, and keys of changed rec
 
 @dataclass(frozen=True, slots=True)
 class RebuildIndexRequest(StoreRequest):
-    """The request of a user."""
+    """The parameters of a rebuild."""
 
     out: str
     wanted: Wanted = NOTHING_WANTED
@@ -71,7 +72,7 @@ class RebuildIndexRequest(StoreRequest):
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """An index file that was written, as the manifest has it."""
+    """A written index file, as listed in the manifest."""
 
     name: str
     kind: Kind
@@ -87,7 +88,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class ComparedSurvivor:
-    """A file of the store after its comparison with the log, as the manifest has it."""
+    """An existing file of the store after its comparison with the log, as listed in the manifest."""
 
     name: str
     verdict: Verdict
@@ -98,7 +99,7 @@ class ComparedSurvivor:
 
 @dataclass(slots=True)
 class Result(Judged):
-    """The outcome of a rebuild."""
+    """The result of a rebuild."""
 
     store: str
     out: str
@@ -120,12 +121,12 @@ class Result(Judged):
 
     @property
     def contradictions(self) -> list[ComparedSurvivor]:
-        """The survivors that no rule explains."""
+        """The existing files that no rule explains."""
         return [survivor for survivor in self.survivors if survivor.role == _CONTRADICTS]
 
     @property
     def severity(self) -> Severity:
-        """The worst severity that is left; healthy if every written file is proven."""
+        """The worst remaining severity; healthy if every written file is proven."""
         least = Severity.NOT_VERIFIED if not all(file.proven for file in self.files) else Severity.HEALTHY
         return worst_met(
             least,
@@ -215,7 +216,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
 def look(
     request: RebuildIndexRequest, options: Mapping[str, str], readers: int = 1
 ) -> tuple[Store, list[RealFile], Settings]:
-    """List the store and its index files, and settle the settings; `UndecidedError` for one that has to be given."""
+    """List the store and its index files, and determine the settings; raise `UndecidedError` if one must be given."""
     store = request.listed(options, readers)
     store.require_log()
     check_room(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
@@ -231,7 +232,7 @@ def look(
 
 
 def _time_of(start: int, row: KeyRow) -> int:
-    """Return the store time of the message that made a file."""
+    """Return the store time of the message that created a file."""
     keys = row.keys(start, start + 1) or row.keys(start - 1, start)
     return keys[0].store_timestamp if keys else 0
 
@@ -249,7 +250,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
     settings: Settings,
     scratch: Scratch,
 ) -> tuple[KeyRow, list[ToBuild], Sequence[ExplainedFile]]:
-    """Return the keys of the log, the files to build in place of lost ones, and what is known of each file."""
+    """Return the keys of the log, the files to build in place of lost ones, and the explanation of each file."""
     store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
     check = LogCheck()
     explanation = explain(workers, log, files, geometry, rules, scratch, check)
@@ -271,7 +272,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
 
 
 def _is_lost(explained: ExplainedFile, held: Collection[str], accepted: Collection[str]) -> bool:
-    """Return whether a file that the log contradicts is proven wrong, or decided to be."""
+    """Return whether a file that contradicts the log is proven wrong, or was decided to be."""
     name, verdict = explained.real.name, explained.verdict
     is_proven = verdict is Verdict.FOREIGN and name not in held
     is_proven |= verdict is Verdict.WRONG_GEOMETRY and explained.survivor is None
@@ -279,7 +280,7 @@ def _is_lost(explained: ExplainedFile, held: Collection[str], accepted: Collecti
 
 
 def _fits_between(explained: ExplainedFile, files: Sequence[ExplainedFile]) -> bool:
-    """Return whether a file continues its neighbours' store times: then the log may be foreign, and not the file."""
+    """Return whether a file continues its neighbours' store times: then the log may be foreign, not the file."""
     number = files.index(explained)
     sound = [(at, one.real.header) for at, one in enumerate(files) if one.verdict.is_explained]
     before = max((header.end_timestamp for at, header in sound if at < number), default=None)
@@ -294,7 +295,7 @@ def _fits_between(explained: ExplainedFile, files: Sequence[ExplainedFile]) -> b
 def _may_be_right(
     explained: ExplainedFile, files: Sequence[ExplainedFile], row: KeyRow, store: Store, geometry: Geometry
 ) -> bool:
-    """Return whether a file that contradicts the log may be right: entries are keys of the log, or it is in place."""
+    """Return whether a file that contradicts the log may be right: it has keys of the log, or fits in its place."""
     if explained.survivor is None or _role(explained.verdict) != _CONTRADICTS:
         return False
     is_foreign = explained.verdict is Verdict.FOREIGN
@@ -309,7 +310,7 @@ def _proven(  # noqa: PLR0913, PLR0917 - what there is
     store: Store,
     accepted: Collection[str],
 ) -> tuple[list[ToBuild], list[BuiltFile]]:
-    """Return the new files that are proven or *accepted*, and delete the others: one fault explains a wrong file."""
+    """Return the new files that are proven or *accepted*, deleting others; one fault must explain a wrong file."""
     wrong = {one.real.name: one for one in explained}
     moved = set()
     for one in explained:
@@ -347,9 +348,10 @@ def lost_files(  # noqa: PLR0913 - what there is
     proof: _Proof | None = None,
 ) -> list[ToBuild]:
     """
-    Return the files to be built so that, with those *kept*, nothing is missing; *damaged* ones are replaced.
+    Return the files to build so that none is missing next to those *kept*; *damaged* ones are replaced.
 
-    With *proof*, none that a restart may have cut elsewhere, or that a broker makes again at its next start.
+    With *proof*, files are left out if a restart may have split them differently, or if a broker recreates them at its
+    next start.
     """
     rules = settings.rules.value.rules
     plan = IndexPlan(store.storage, row, settings.geometry.value, rules, settings.empty_index_count)
@@ -379,7 +381,7 @@ def lost_files(  # noqa: PLR0913 - what there is
 
 
 def _has_sure_place(plan: Planned, kept: Sequence[Survivor], damaged: Sequence[str], held: Collection[str]) -> bool:
-    """Return whether the files next to a gap are right, or a wrong one is in it, with which the new one is compared."""
+    """Return whether the files next to a gap are right, or the gap has a wrong file for comparison with the new one."""
     before, following = kept[max(plan.after, 0) : plan.after + 1], kept[plan.after + 1 : plan.after + 2]
     names = [one.real.name for one in (*before, *following)]
     low, high = before[0].real.name if before else "", following[0].real.name if following else "~"
@@ -395,7 +397,7 @@ def _named(  # noqa: PLR0913 - what names depend on
     *,
     names_all: bool = True,
 ) -> Iterator[ToBuild]:
-    """Name the files of each gap so that they sort into it; damaged files there are replaced, one by one or all."""
+    """Name the files of each gap so that they sort into it; they replace damaged files there, one by one or all."""
     for after, group in groupby(planned, key=lambda one: one.after):
         gap = list(group)
         before = names[after] if after >= 0 else ""
@@ -414,7 +416,7 @@ def _named(  # noqa: PLR0913 - what names depend on
 
 
 def _left_out(row: KeyRow, files: Sequence[ExplainedFile], store: Store) -> Iterator[str]:
-    """Yield keys that no file gets back, in words."""
+    """Describe the keys that remain in no file."""
     for explained in files:
         survivor = explained.survivor
         if explained.verdict is Verdict.SKIPPED and survivor is not None:
@@ -429,7 +431,7 @@ def _left_out(row: KeyRow, files: Sequence[ExplainedFile], store: Store) -> Iter
 
 def _same_in_store(built: BuiltFile, files: Sequence[RealFile], store: Store) -> RealFile | bool:
     """
-    Return the store's own file with the same bytes; else whether it has one that begins with the same message.
+    Return the store's file with the same bytes, or whether it has one that begins with the same message.
 
     A broker names a file by its clock, so names may differ by milliseconds.
     """

@@ -1,12 +1,13 @@
 """
-Put files into a stopped broker's store: index files, queues, segments, a checkpoint.
+Installs files in the store of a stopped broker: index files, queues, segments, a checkpoint.
 
-A set of files is made next to its folder, files that stay are linked into it, and the two folders change places in one
-step; a single file takes its name in one step. A process that is killed leaves the old set or the new one, complete.
-The broker's own lock is held meanwhile: it cannot start. Replaced files stay next to the store under their own name.
+A new set of files is built next to its folder, unchanged files are linked into it, and then both folders are exchanged
+in one step; a single file is renamed in one step. After a kill, the store has either the complete old set or the
+complete new one. The broker's own lock is held during the installation, so it cannot start. Replaced files stay next to
+the store, under their own names.
 
-A store belongs to its broker's user, who may change anything in it at any moment: a link may be there by then that was
-not there before. So root acts as that user wherever it touches the store, and can do no more in it than that user.
+A store belongs to its broker's user, who may change anything in it at any moment, for example insert a link. So root
+acts as that user whenever it accesses the store, and has no more permissions in it than that user.
 """
 
 import ctypes
@@ -52,7 +53,7 @@ Step = Callable[[str], object]  # is told of each step before it
 
 
 class NewFile(NamedTuple):
-    """A file that goes into the store."""
+    """A file to be installed."""
 
     source: Path
     size: int
@@ -62,7 +63,7 @@ class NewFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The files to be put into one folder, known in full before the first step."""
+    """The files to install in one folder, completely known before the first step."""
 
     folder: Path  # the real one, where the store's is a link
     new: Mapping[str, NewFile]  # by path below the folder
@@ -77,12 +78,12 @@ class Installation:
 
     @property
     def base_path(self) -> Path:
-        """The path that names of attempts and of the folder aside begin with: the folder, or a file in it."""
+        """The prefix of the names of staging folders and replaced files: the folder, or a file in it."""
         return self.aside.with_name(self.aside.name.partition(REPLACED)[0])
 
     @property
     def changed(self) -> set[str]:
-        """The paths of the files of the store that are new, replaced or set aside."""
+        """Paths of the store's files that are new, replaced or set aside."""
         folder = self.folder.resolve()
         return {str(folder / name) for name in (*self.new, *self.set_aside)}
 
@@ -105,11 +106,11 @@ def plan_index(
     store: str, out: str, *, advance_checkpoint: bool = False, refuses_deletion: bool = True
 ) -> list[Installation]:
     """
-    Check everything and return the installation of index files; `RefusedError` when it must not be done.
+    Check all conditions and plan the installation of index files; raise `RefusedError` if it must not be done.
 
     A broker that starts after a crash deletes files that end after the checkpoint's index time: such files are refused
-    unless the checkpoint is advanced after them, or unless they may be deleted, as the broker would have done. A store
-    that was closed may crash later: there the newest full file is the last one that the checkpoint has to cover.
+    unless the checkpoint is advanced, or unless they may be deleted, as the broker would have done. A store that was
+    closed may crash later: then the checkpoint has to cover the newest full file.
     """
     if not is_local(out):
         raise RefusedError("files are installed from a directory on this machine")
@@ -162,9 +163,9 @@ def _new_file(path: Path, sha256: str | None = None) -> NewFile:
 
 def plan_queues(store: str, out: Path | None, changed: Mapping[str, Path] | None = None) -> list[Installation]:
     """
-    Check everything and return the installations, one for each folder; `RefusedError` when it must not be done.
+    Check all conditions and plan the installations, one per folder; raise `RefusedError` if they must not be done.
 
-    *out* has the queues of a rebuild, if there was one, *changed* single queue files by their path below the store.
+    *out* has the queues of a rebuild, if there was one; *changed* are single queue files by their path below the store.
     """
     root = Path(local_path(store))
     manifest: dict[str, Any] = {"queues": [], "lost_only": True} if out is None else _read_manifest(out)
@@ -203,8 +204,8 @@ def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], k
     )
 
 
-def plan_files(folder: Path, files: Mapping[str, Path], beside: Path) -> Installation:
-    """Return the installation of single files, whose attempts and replaced files are named after *beside*."""
+def plan_files(folder: Path, files: Mapping[str, Path], base_path: Path) -> Installation:
+    """Return the installation of single files; staging and replaced files are named after *base_path*."""
     there = [folder / name for name in files if (folder / name).is_file()]
     new, status = {name: _new_file(path) for name, path in files.items()}, folder.stat()
     return Installation(
@@ -213,7 +214,7 @@ def plan_files(folder: Path, files: Mapping[str, Path], beside: Path) -> Install
         tuple(path.name for path in there),
         status,
         _mode_of(status, there or sorted(path for path in folder.iterdir() if path.is_file())),
-        _aside_of(beside),
+        _aside_of(base_path),
         is_exchange=False,
         states={path.name: state for path in there if (state := FileState.of(path)) is not None},
         obstacles=tuple(_obstacles(folder, status.st_uid, new)),
@@ -221,7 +222,7 @@ def plan_files(folder: Path, files: Mapping[str, Path], beside: Path) -> Install
 
 
 def _mode_of(directory: os.stat_result, files: Sequence[Path]) -> int:
-    """Return the mode of new files: that of files which are there, or what the directory's allows."""
+    """Return the mode of new files: that of an existing file, else the mode that the directory allows."""
     return files[-1].stat().st_mode & 0o777 if files else directory.st_mode & 0o666
 
 
@@ -237,7 +238,7 @@ def _obstacles(directory: Path, user: int, new: Mapping[str, NewFile]) -> Iterat
 
 
 def _aside_of(directory: Path) -> Path:
-    """Return a new name next to a directory, for its replaced files."""
+    """Return a new name next to a directory for its replaced files."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return directory.with_name(f"{directory.name}{REPLACED}{stamp}-{uuid4().hex[:8]}")
 
@@ -246,12 +247,12 @@ def _read_manifest(source: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(read_file(source / MANIFEST))
     except (OSError, ValueError) as error:
-        raise RefusedError(f"{source}: no complete rebuild is there: {MANIFEST}: {error}") from error
+        raise RefusedError(f"{source}: does not contain a complete rebuild: {MANIFEST}: {error}") from error
     return manifest
 
 
 def index_header(path: Path) -> IndexHeader:
-    """Return the header of the index file at *path*, as a broker takes it."""
+    """Return the header of the index file at *path*, interpreted as a broker does."""
     # A broker gives a short file its length, with zeros, and takes its bytes for the header.
     return decode_header(_head(path, HEADER.size).ljust(HEADER.size, b"\0"))
 
@@ -275,15 +276,15 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
     """
     Install the planned files; *step* is called before each step, and each leaves a complete set of files.
 
-    `RefusedError` where it cannot be done, or where a file that was to be replaced or kept is no longer the one that
-    was planned: then everything is as it was found.
+    Raises `RefusedError`, and leaves all files unchanged, if the plan cannot be carried out, or if a file that it
+    replaces or keeps has changed since.
     """
     if plan.obstacles:
         raise RefusedError("; ".join(plan.obstacles))
-    beside = plan.base_path
+    base_path = plan.base_path
     with acting_as(plan.status.st_uid, plan.status.st_gid):
-        sweep(beside)
-        staging = beside.with_name(f"{beside.name}{ATTEMPT}{uuid4()}")
+        sweep(base_path)
+        staging = base_path.with_name(f"{base_path.name}{ATTEMPT}{uuid4()}")
         step("make the directory")
         staging.mkdir(mode=0o700)
         made = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -297,12 +298,12 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
                 _put_each(plan, staging, step)
         finally:
             os.close(made)
-        flush_directory(beside.parent)
+        flush_directory(base_path.parent)
 
 
-def sweep(beside: Path) -> None:
-    """Delete the attempts of installations that were killed."""
-    for leftover in beside.parent.glob(f"{beside.name}{ATTEMPT}*"):
+def sweep(base_path: Path) -> None:
+    """Delete the staging directories of installations that were killed."""
+    for leftover in base_path.parent.glob(f"{base_path.name}{ATTEMPT}*"):
         shutil.rmtree(leftover)
 
 
@@ -318,9 +319,9 @@ def _put_each(plan: Installation, staging: Path, step: Step) -> None:
 
 def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) -> None:
     """
-    Give a file its name, and keep what had the name under *aside*; `RefusedError` where that is not the *expected* one.
+    Rename a file into place, and keep the replaced file under *aside*; `RefusedError` if that is not as *expected*.
 
-    Until the two files have changed places, *aside* is the new one.
+    Until both files are exchanged, *aside* is the new one.
     """
     if expected is None:
         try:
@@ -350,7 +351,7 @@ def _changed(place: Path) -> RefusedError:
 
 
 def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> None:
-    """Complete the new set, an open directory, and let it and the folder change places."""
+    """Complete the new set in an open directory, and exchange it with the folder."""
     for name in plan.kept:
         step(f"keep {name}")
         try:
@@ -386,14 +387,14 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> N
 
 
 def _check_is(made: int, place: Path) -> None:
-    """Raise where another directory is at *place* than the one that was made."""
+    """Raise an error if *place* is not the directory that was created."""
     found, expected = place.lstat(), os.fstat(made)
     if (found.st_dev, found.st_ino) != (expected.st_dev, expected.st_ino):
         raise OSError(f"{place}: not the directory that was made: another process changes the store meanwhile")
 
 
 def remove_empty(folder: Path) -> None:
-    """Delete *folder* and the folders in it, as far as they are empty."""
+    """Delete *folder* and its subfolders if they are empty."""
     if not folder.is_dir():
         return
     inner = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
@@ -404,7 +405,7 @@ def remove_empty(folder: Path) -> None:
 
 @contextmanager
 def suppress_not_empty() -> Iterator[None]:
-    """Leave a folder that has files, also one that has got them this very moment."""
+    """Ignore the error that a folder is not empty, even if it only just got a file."""
     try:
         yield
     except OSError as error:
@@ -439,14 +440,14 @@ def _copy(file: NewFile, target: Path, plan: Installation) -> None:
 
 
 def _give(descriptor: int, plan: Installation, mode: int) -> None:
-    """Give an open file its group and mode; its user is whom this process acts as."""
+    """Set the group and mode of an open file; its user is the user as whom this process acts."""
     if os.fstat(descriptor).st_gid != plan.status.st_gid:
         os.fchown(descriptor, -1, plan.status.st_gid)
     os.fchmod(descriptor, mode)
 
 
 def exchange(new: Path, old: Path) -> None:
-    """Let two files or directories change places: in one step where the system can, else one after the other."""
+    """Exchange two files or directories: atomically if the system supports it, otherwise one after the other."""
     # Without the system call a kill between two renames leaves nothing at *old*, and a broker would make a new one.
     # Nothing is lost: the old one is at *new*, and the new one next to it, under the name that ends in `-new`.
     if not os.path.lexists(old):

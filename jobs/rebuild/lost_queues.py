@@ -1,9 +1,10 @@
 """
-Which of a store's queue files are right, and which are lost: `rebuild-consumequeue --lost-only`, and `repair`.
+Decides which queue files of a store are right and which are lost, for `--lost-only` and `repair`.
 
 All queues are rebuilt, and each file is compared with the store's own. A file is replaced only if it is proven wrong
-and its replacement proven right: one fault explains all that differs, or nothing in it is of its queue. What differs
-otherwise stays and is named: a record of the log may have changed that no checksum covers.
+and its replacement is proven right: one fault explains all differences, or none of its content belongs to its queue.
+All other files with differences stay and are reported: a record of the log may have changed in a field without a
+checksum.
 """
 
 from collections import defaultdict
@@ -58,9 +59,9 @@ def select_lost(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files, and t
     summary: "Summary",
 ) -> list[BuiltQueue]:
     """
-    Return which of the *built* files the store needs, and those that were accepted; delete the others.
+    Return which of the *built* files the store needs or the user accepted; delete the others.
 
-    The *summary* gets the paths of files that stay or are replaced, as they are in the output.
+    The *summary* gets the paths, relative to the output, of files that stay or are replaced.
     """
     out = request.out
     topics = joined.topics
@@ -152,7 +153,7 @@ class _Judge:
                 self._wrong[path].append(range(one.position, one.position + one.times))
 
     def _files_of(self, difference: Difference) -> Iterator[str]:
-        """Yield the files, by their paths in the output, that a difference is in."""
+        """Yield the files with a difference, by their paths in the output."""
         name = difference.queue
         size, unit = self._settings.file_sizes[name.kind].value, name.kind.layout.size
         first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
@@ -160,11 +161,11 @@ class _Judge:
 
     def judge_all(self, real: Mapping[str, StoredFile], doubtful: set[int]) -> None:
         """
-        Compare each file of the store with the one that was made, and note what units contradict in the log.
+        Compare each file of the store with the rebuilt one, and note the log's units that are contradicted.
 
-        A file that is foreign to the log is judged last, by all others: where units of theirs, in their places, lead to
-        the segments that it should lead to, the file is foreign, and not the segments. *doubtful* records are not what
-        a broker wrote.
+        Files that are foreign to the log are judged last, by all others: if units of other files point to the segments
+        to which this file should point, the file is foreign, not the segments. *doubtful* records differ from what a
+        broker wrote.
         """
         for queue in self._built:
             self.verdicts |= {file.path: self._verdict(file, queue, real.get(file.path)) for file in queue.files}
@@ -188,7 +189,7 @@ class _Judge:
         return _units(read_file(self._out / file.path), queue.name)
 
     def _verdict(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
-        """Classify the store's own file by comparing it with the file that the log gives."""
+        """Classify the store's file by comparing it with the file built from the log."""
         # From certain to doubtful: equal files; one flipped bit, which a record's tags may explain as well; what the
         # log objects to nowhere, which may be right; one fault of the file; blanks of records that are back. All that
         # is left differs as a whole: the file may be another queue's, or records of the log may have changed.
@@ -225,7 +226,7 @@ class _Judge:
         return _FOREIGN if is_foreign else _UNDECIDED
 
     def _with_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, stored: Units) -> bytes:
-        """Give a made file the units of the store's own that lead into lost bytes of the log: these cannot be made."""
+        """Copy the store's units of lost records, which cannot be rebuilt, into a rebuilt file."""
         made = _units(content, queue.name).copy()
         size = min(made.size, stored.size)
         is_lost = self._are_lost(stored["physical_offset"][:size])
@@ -247,12 +248,12 @@ class _Judge:
         return is_lost
 
     def _segments_of(self, units: Units) -> set[int]:
-        """Return the numbers of the segments that units lead to, from 1 on."""
+        """Return the numbers of the segments to which units point, from 1 on."""
         written = units[(units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE)]
         return set(np.unique(np.searchsorted(self._bases, written["physical_offset"], "right")).tolist())
 
     def _of_other_tags(self) -> set[int]:
-        """Return the records whose tags may have changed, as a unit in a file of another queue tells."""
+        """Return the records whose tags may have changed, according to a unit in a file of another queue."""
         known = {tuple(unit[:2]): unit[2] for units in self._strange for unit in units.tolist()}
         plain = [queue for queue in self._built if known and queue.name.kind is QueueKind.PLAIN]
         found = set()
@@ -265,17 +266,17 @@ class _Judge:
         return found
 
     def _lacks_records(self, queue: BuiltQueue) -> bool:
-        """Return whether the log gives units a place that neither their queue offsets nor the store's own file does."""
+        """Return whether the log places units where neither their queue offsets nor the store's file place them."""
         own = (one for one in self._joined.differences if one.queue == queue.name)
         misplaced = sum(one.times for one in own if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED})
         return queue.misplaced > misplaced
 
     def is_trusted(self, queue: BuiltQueue) -> bool:
         """
-        Return whether the queue that the log gives is the one that the broker had.
+        Return whether the queue that follows from the log is the one that the broker had.
 
-        A record whose queue offset has changed displaces all units after it; one that another queue's unit leads to, in
-        its place there, may have changed its topic or its queue.
+        A record with a changed queue offset displaces all later units. A record to which a unit of another queue points
+        may have a changed topic or queue id.
         """
         verdicts = self.verdicts
         survives = any(verdicts[file.path] in {_EQUAL, _KEPT} for file in queue.files)
@@ -297,7 +298,7 @@ class _Judge:
     def recorded_files(
         self, queue: BuiltQueue, real: Mapping[str, StoredFile], recorded: RecordedUnits | None
     ) -> Iterator[str]:
-        """Yield the undecided files of a queue of which all that differs has been as the log gives it now."""
+        """Yield undecided files whose differing parts a run has seen as the log now gives them."""
         for file in (one for one in _unit_files(queue) if self.verdicts[one.path] == _UNDECIDED):
             made, own = self._units(file, queue), real.get(file.path)
             size = made.size * made.itemsize
@@ -310,7 +311,7 @@ class _Judge:
                 yield file.path
 
     def _is_of_a_record(self, file: BuiltFile, queue: BuiltQueue, made: Units, stored: Units) -> bool:
-        """Return whether the one bit that differs is in a tags code, and a bit of the record's tags explains it."""
+        """Return whether the only different bit is in a tags code, and explained by one bit of the record's tags."""
         (place,) = np.flatnonzero(made != stored)[:1].tolist() or (None,)
         if place is None or made["tags_code"][place] == stored["tags_code"][place]:
             return False
@@ -323,7 +324,7 @@ class _Judge:
         return may_be_other_tags(self._store, int(made["physical_offset"][place]), int(stored["tags_code"][place]))
 
     def _is_foreign(self, made: Units, stored: Units) -> bool:
-        """Return whether nothing in the store's own file is of its queue, while the log has units for the place."""
+        """Return whether nothing in the store's file belongs to its queue, while the log has units for this part."""
         offsets = made["physical_offset"]
         written = stored[stored["physical_offset"] > 0]["physical_offset"]
         is_other = bool(written.size) and not np.isin(written, offsets[offsets > 0]).any()
@@ -334,7 +335,7 @@ class _Judge:
         return is_other and is_proven and bool((offsets > 0).any())
 
     def has_own_units(self, queue: BuiltQueue) -> bool:
-        """Return whether each unit is as the broker wrote it: then the extension that was made is at its addresses."""
+        """Return whether all units are as the broker wrote them, so a rebuilt extension has the right addresses."""
         return all(self.verdicts[file.path] == _EQUAL for file in _unit_files(queue))
 
     def lacks_extension(self, queue: BuiltQueue) -> bool:
@@ -343,11 +344,11 @@ class _Judge:
 
 def _lacks_records_that_are_back(queue: BuiltQueue, made: Units, stored: Units) -> bool:
     """
-    Return whether nothing differs but blanks after other units: the log had lost their records, and has them again.
+    Return whether the only differences are blanks, after other units, whose records the log has regained.
 
-    Repairs and rebuilds write such blanks. A broker writes some from the beginning of a file to the first message of a
-    queue that it starts again, in front of messages that may still be in the log: those stay. A queue of which the log
-    gives any unit another place than its queue offset proves no blank wrong.
+    Repairs and rebuilds write such blanks. A broker writes blanks from the beginning of a file to the first message of
+    a queue that it restarts, in front of messages that may still be in the log: those stay. If the log places any unit
+    of a queue at a position other than its queue offset, no blank is proven wrong.
     """
     if queue.name.kind is not QueueKind.PLAIN or queue.misplaced or queue.skipped or made.size != stored.size:
         return False
@@ -358,13 +359,13 @@ def _lacks_records_that_are_back(queue: BuiltQueue, made: Units, stored: Units) 
 
 
 def path_in_store(path: str) -> str:
-    """Return the path below the store's root of a file in the output."""
+    """Return the path, below the store's root, of a file in the output."""
     kinds = {EXTENSION, *map(str, QueueKind)}
     return path if path.partition("/")[0] in kinds else f"{QueueKind.PLAIN}/{path}"
 
 
 def path_in_output(path: str) -> str:
-    """Return the path of a store's queue file in the output: plain queues lie there without their folder."""
+    """Return the path of a store's queue file in the output, where plain queues are not in a subfolder."""
     return path.removeprefix(f"{QueueKind.PLAIN}/")
 
 

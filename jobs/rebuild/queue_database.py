@@ -1,20 +1,20 @@
 """
-A store's queues as a database of RocksDB, which a broker opens with `storeType=defaultRocksDB`.
+A store's queues as a RocksDB database that a broker opens with `storeType=defaultRocksDB`.
 
-Column family `default` holds a row for each unit, `offset` the first and the last unit of each queue and where the last
-dispatched record ends: from there on a broker dispatches again. The database takes the tables of all groups as they
-are, in the order of the log, and is compacted: the result is one run of rows, each key once.
+The column family `default` has a row for each unit. `offset` has the first and last unit of each queue, and the end of
+the last dispatched record, from which a broker continues dispatching. The tables of all groups are added to the
+database in log order, and it is compacted: the result is one sorted run with unique keys.
 
-A task writes the tables of a group of queues. Units are collected up to a number of them, sorted by key and written as
-one table, so memory grows neither with a queue nor with how many there are. Of two rows with one key, that in the later
-table of a group counts.
+A task writes the tables of a group of queues. Units are collected up to a limit, sorted by key and written as one
+table, so memory does not depend on the size or number of queues. If two rows have the same key, the one in the group's
+later table wins.
 
-Rows are given to rocksdict one by one, but not by Python code: `map` over two lists of bytes. On one core that puts 1.7
-million rows a second into a finished table, a loop 1.4 million. A batch takes 3.7 million, and the database then 2.7
-million of these, which are neither flushed nor in one order yet.
+Rows are passed to rocksdict one by one, but not by Python code: by `map` over two lists of bytes. On one core this
+writes 1.7 million rows per second into a finished table; a loop writes 1.4 million. A batch accepts 3.7 million, and
+the database then 2.7 million of these, which are neither flushed nor sorted yet.
 
-A broker reads a table by what the table says of itself. So block size, filter and compression are a broker's own, and
-the format has version 5, the newest that the RocksDB of brokers up to 5.5.1 (8.4) knows; rocksdict's own choice is 6.
+A broker reads a table with the settings stored in it. So block size, filter and compression are a broker's own, and the
+format version is 5, the newest that the RocksDB of brokers up to 5.5.1 (8.4) supports; the default of rocksdict is 6.
 """
 
 import os
@@ -81,17 +81,17 @@ class QueueOfRows(NamedTuple):
 
     @property
     def last_physical_offset(self) -> int:
-        """The offset of its newest record."""
+        """The physical offset of its newest record."""
         return self.last.physical_offset
 
     @property
     def prefix(self) -> QueuePrefix:
-        """The common beginning of its rows' keys."""
+        """The common prefix of its rows' keys."""
         return QueuePrefix(self.name.topic, self.name.queue_id)
 
 
 def table_options(*, with_filter: bool = True) -> "Options":
-    """Return the options that tables are written with; a reader of whole tables needs no filter."""
+    """Return the options for writing tables; a reader of complete tables needs no filter."""
     from rocksdict import BlockBasedOptions, DataBlockIndexType, DBCompressionType, Options
 
     blocks = BlockBasedOptions()
@@ -111,9 +111,9 @@ def _build_tables(
     group: int, *, recipe: QueueRecipe, ranges: Sequence[RangeUnits]
 ) -> tuple[list[str], list[QueueOfRows], int]:
     """
-    Write the tables of a group into the scratch directory; those of a failed attempt stay there, unused.
+    Write the tables of a group to the scratch directory; those of a failed attempt stay there, unused.
 
-    Return their paths, the queues, and where the last record ends that has a unit.
+    Return their paths, the queues, and the end of the last record that has a unit.
     """
     folder = Path(local_path(recipe.scratch.location))
     queues: dict[QueueName, _Queue] = {}
@@ -142,7 +142,7 @@ class _Queue:
         self._newest_ms = 0
 
     def append(self, units: Units) -> int:
-        """Add *units*; return how many rows now wait for a table."""
+        """Add *units*; return the number of rows that wait for a table."""
         parts = list(self._builder.append(units))
         self._units += units.size
         self._newest_ms = max(self._newest_ms, int(units["store_timestamp"].max()))
@@ -165,7 +165,7 @@ def _write_waiting(folder: Path, queues: dict[QueueName, _Queue]) -> str:
 
 
 def _rows(queues: dict[QueuePrefix, _Queue]) -> Iterator[_Rows]:
-    """Yield the rows that wait in the order of their keys, some at a time."""
+    """Yield the waiting rows in key order, in portions."""
     for prefix in sorted(queues, key=lambda prefix: prefix.encoded):
         units = newest_of_each(np.concatenate(queues[prefix].waiting))
         queues[prefix].waiting.clear()
@@ -175,7 +175,7 @@ def _rows(queues: dict[QueuePrefix, _Queue]) -> Iterator[_Rows]:
 
 
 def write_table(path: str, rows: Iterable[_Rows]) -> None:
-    """Write keys and values, which come in the order of the keys, as one table; a compaction makes it a broker's."""
+    """Write sorted keys and values as one table; compaction turns it into a table like a broker's."""
     from rocksdict import SstFileWriter
 
     with room_for(path), said_as_errors_of_files(path):
@@ -222,7 +222,7 @@ class BuiltDatabase(NamedTuple):
             (
                 "queues that begin after queue offset 0",
                 {queue.name: int(queue.first.queue_offset > 0) for queue in self.queues},
-                "of deleted messages there are no rows",
+                "deleted messages have no rows",
             ),
             (
                 "records that state a queue offset that their queue had reached before",
@@ -251,7 +251,7 @@ class BuiltDatabase(NamedTuple):
 def build_database(
     workers: Workers, recipe: QueueRecipe, ranges: Sequence[RangeUnits], store: Store, place: Path
 ) -> BuiltDatabase:
-    """Write the database of a log's *ranges* to *place*, complete or not at all."""
+    """Write the database of a log's *ranges* to *place* atomically."""
     task = partial(_build_tables, recipe=recipe, ranges=ranges)
     groups = [group for group in range(recipe.groups) if has_units(ranges, group)]
     built = workers.map(groups, task, "writing tables")
@@ -314,7 +314,7 @@ def _options() -> "Options":
 def _bounds(
     queues: Sequence[QueueOfRows], carried: Mapping[QueueName, Place], dispatched_end: int
 ) -> dict[bytes, bytes]:
-    """Return the rows of the first and last units in the order of their keys, with that of the log's end."""
+    """Return the rows of the first and last units in key order, with that of the log's end."""
     rows = {}
     for queue in queues:
         rows[encode_bound_key(queue.prefix, is_max=False)] = queue.first
@@ -329,10 +329,10 @@ def _bounds(
 
 def stored_ends(store: Store, but: Container[QueueName]) -> dict[QueueName, Place]:
     """
-    Return the last unit of each plain queue of a store that is not in *but*; a database that cannot be read has none.
+    Return the last unit of each plain queue that is not in *but*; none for an unreadable database.
 
-    A broker gives the next message of such a queue the number after its last unit. Consumers are there already: from 0
-    on again, they would pass over what comes.
+    A broker numbers the next message of such a queue after its last unit, up to which consumers have read: if the queue
+    restarted at 0, they would skip new messages.
     """
     ends = {}
     for queue in queues_of_files(store.queue_files, store.storage):

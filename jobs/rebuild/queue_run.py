@@ -1,9 +1,9 @@
 """
-A store's queues, rebuilt from its log: all of them, or the lost ones.
+Rebuilds a store's queues from its log: all of them, or the lost ones.
 
-The steps: list the store, learn its geometry and rules, collect the units of every range, let one task write each group
-of queues, check every file from this side, keep the store's own files where they are right, and say in MANIFEST.json
-the rebuilt files, the rules, the proofs, and the facts that the log could not tell.
+The steps: list the store, determine geometry and rules, collect the units of every range, write each group of queues in
+a task, check every file from this process, keep the store's files that are right, and record in MANIFEST.json the
+rebuilt files, the rules, the proofs, and the facts that the log does not contain.
 """
 
 import json
@@ -43,7 +43,7 @@ _SHARES_OF_LOG = {FILES: 0.7, ROCKSDB: 1.4}
 
 @dataclass(frozen=True, slots=True)
 class RebuildQueuesRequest(StoreRequest):
-    """The request of a user."""
+    """The parameters of a rebuild."""
 
     out: Path
     conf: BrokerConf = field(default_factory=BrokerConf)
@@ -92,7 +92,7 @@ class Summary(Judged):
 
     @property
     def severity(self) -> Severity:
-        """The worst severity that is left; only `verify` can say that a store is healthy."""
+        """The worst remaining severity; only `verify` can report a store as healthy."""
         return worst_met(
             gap=self.gaps or self.has_lost_end or self.of_unknown_topics,
             damage=self.damaged_bytes or (self.replaced and not self.installed),
@@ -110,7 +110,7 @@ class Summary(Judged):
 
 
 def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
-    """Write the queues and the manifest into the output directory."""
+    """Write the queues and the manifest to the output directory."""
     store, settings = load_settings(request, workers.options, workers.width)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
 
 
 def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:
-    """Yield the queues whose topics were deleted, or may have been."""
+    """Yield the queues whose topics were deleted, or may have been deleted."""
     topics = topic_evidence(store)
     names: dict[Fate, list[QueueName]] = {fate: [] for fate in Fate}
     newest = newest_times((queue.name.topic, queue.newest_ms) for queue in queues)
@@ -196,7 +196,7 @@ def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueOfRows]) -
 def load_settings(
     request: RebuildQueuesRequest, options: Mapping[str, str], readers: int = 1
 ) -> tuple[Store, QueueSettings]:
-    """List the store and settle its settings; `UndecidedError` for one that has to be given."""
+    """List the store and determine its settings; raise `UndecidedError` if one must be given."""
     store = request.listed(options, readers)
     store.require_log()
     check_room(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
@@ -207,7 +207,7 @@ def load_settings(
 
 
 def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> Iterator[str]:
-    """Yield the facts that the log could not tell, and the differences from a healthy log."""
+    """Yield the facts that the log does not contain, and the differences from a healthy log."""
     plain = [queue for queue in queues if queue.name.kind is QueueKind.PLAIN]
     yield from note_of(
         "queues that begin after queue offset 0",
@@ -245,13 +245,13 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
     yield from note_of(
         "messages that consumers may not receive although the log has them",
         {queue.name: queue.hidden for queue in queues},
-        "a broker that reads a blank goes on after the first file of the log; put the lost bytes back first, from a "
+        "a broker that reads a blank continues after the first file of the log; restore the lost bytes first, from a "
         "lake or a replica, and rebuild again",
     )
 
 
 def _notes_of_log(summary: Summary, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:
-    """Yield the facts that an incomplete log could not tell."""
+    """Yield the facts that an incomplete log does not contain."""
     last = max((end for _, end in summary.gaps), default=0)
     yield from note_of(
         "queues without a message after the last gap",
@@ -263,7 +263,7 @@ def _notes_of_log(summary: Summary, queues: Sequence[BuiltQueue | QueueOfRows]) 
 
 
 def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:
-    """Return the manifest's entries of queues as files."""
+    """Return the manifest's entries of queue files."""
     return {
         "belongs": {
             "*": "consumequeue",

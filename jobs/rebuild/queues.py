@@ -1,8 +1,8 @@
 """
-Rebuild a store's queues: units collected range by range, then each queue appended in the order of the log.
+Builds a store's queue files: units are collected range by range, then each queue is appended in log order.
 
-A group of queues is one task: it reads its run of every range's units in turn and keeps of each queue only where it
-is, so memory does not grow with a queue. What a queue's files hold depends on nothing but the log and the rules.
+Each group of queues is one task. It reads its section of every range's units in turn, and keeps only the current end of
+each queue, so memory does not grow with a queue. The content of a queue's files depends only on the log and the rules.
 """
 
 import os
@@ -38,7 +38,7 @@ _HELD_UNITS = 1 << 20  # some 30 MB
 
 @dataclass(frozen=True, slots=True)
 class QueueRecipe:
-    """The recipe of queues."""
+    """The parameters for building queues."""
 
     rules: QueueRules
     file_sizes: dict[QueueKind, int]
@@ -51,7 +51,7 @@ class QueueRecipe:
 
 
 class BuiltFile(NamedTuple):
-    """One file: all after `written` is zeros."""
+    """A written file: everything after `written` is zeros."""
 
     path: str  # below the output directory
     size: int
@@ -90,7 +90,7 @@ class BuiltQueue:
 
 
 def build_queues(workers: Workers, recipe: QueueRecipe, ranges: Sequence[RangeUnits]) -> list[BuiltQueue]:
-    """Write the queues of all groups, one task a group; return them by name."""
+    """Write the queues of all groups, with one task per group; return them by name."""
     task = partial(build_group, recipe=recipe, ranges=ranges)
     groups = [group for group in range(recipe.groups) if has_units(ranges, group)]
     built = workers.map(groups, task, "writing queues")
@@ -99,9 +99,9 @@ def build_queues(workers: Workers, recipe: QueueRecipe, ranges: Sequence[RangeUn
 
 def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[RangeUnits]) -> list[BuiltQueue]:
     """
-    Write the queues of a group, each whole or not at all; a second attempt gives the same files.
+    Write the queues of a group, each atomically; a second attempt writes the same files.
 
-    What an attempt that dies has begun lies among the scratch files, and goes with them.
+    Incomplete files of a failed attempt are among the scratch files, and are deleted with them.
     """
     attempt = Path(local_path(recipe.scratch.location)) / f"queues-{uuid4()}"
     queues: dict[QueueName, _Queue] = {}
@@ -119,7 +119,7 @@ def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[RangeUnits]
 
 
 def _together(scratch: Scratch, group: int, ranges: Sequence[RangeUnits]) -> Iterator[dict[QueueName, list[Units]]]:
-    """Yield the units of a group's queues, of many ranges together: each yield is one write to each queue."""
+    """Yield the units of a group's queues, of many ranges together, so that each yield is one write per queue."""
     held: dict[QueueName, list[Units]] = {}
     count = 0
     for unit_file in ranges:
@@ -184,13 +184,13 @@ class _Queue:
 
 
 def named(names: Sequence[QueueName]) -> str:
-    """Return some of *names*, enough to find one."""
+    """Return a few of *names* as examples."""
     shown = ", ".join(f"{name.topic!r} {name.queue_id}" for name in names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown}, …"
 
 
 def note_of(fact: str, counts: Mapping[QueueName, int], meaning: str = "") -> Iterator[str]:
-    """Yield a fact about queues with how often it was met, in which of them, and its meaning; nothing if in none."""
+    """Yield a fact about queues with its count, the queues, and its meaning; nothing if the count is 0."""
     names = [name for name, count in counts.items() if count]
     if names:
         yield f"{fact}: {sum(counts.values())} ({named(names)})" + (f"; {meaning}" if meaning else "")
@@ -198,7 +198,7 @@ def note_of(fact: str, counts: Mapping[QueueName, int], meaning: str = "") -> It
 
 @dataclass(slots=True)
 class _Files:
-    """The files of one folder: written front to back, hashed as they are written."""
+    """The files of one folder, written sequentially and hashed at the same time."""
 
     attempt: Path  # where they are until all are whole
     folder: str
@@ -207,7 +207,7 @@ class _Files:
     _hashes: defaultdict[int, Any] = field(default_factory=lambda: defaultdict(sha256))
 
     def write(self, part: QueueBytes) -> None:
-        """Write bytes after those that are there, into as many files as they need."""
+        """Append bytes, starting new files as needed."""
         offset, data = part.offset, part.data.data
         while data:
             base = offset // self.size * self.size
@@ -230,7 +230,7 @@ class _Files:
             os.close(descriptor)
 
     def finish(self, directory: Path, bases: Sequence[int] = ()) -> list[BuiltFile]:
-        """Give every file its size, flush it, and move the folder to its place."""
+        """Extend every file to its size, flush it, and move the folder into place."""
         built = []
         for base in sorted({*bases, *self._written}):
             with self._opened(base) as descriptor:

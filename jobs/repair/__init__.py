@@ -1,1 +1,1 @@
-"""A damaged store repaired: a plan from the findings, new files outside the store, installation, and undo."""
+"""Repairs a damaged store: a plan based on the findings, new files outside the store, installation, and undo."""

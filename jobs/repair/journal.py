@@ -1,8 +1,8 @@
 """
-The journal of a repair: each step is written down before it is carried out, so that a killed repair can be undone.
+The journal of a repair: each step is recorded before it is carried out, so that a killed repair can be undone.
 
-A step exchanges a folder of the store for a new one, or puts files of the log and the checkpoint in place. Replaced
-files stay next to the folder; undo restores them, the newest step first, and can be repeated.
+A step exchanges a folder of the store for a new one, or installs files of the log and the checkpoint. Replaced files
+stay next to the folder; an undo restores them, the newest step first, and can be repeated.
 """
 
 import json
@@ -25,7 +25,7 @@ CHECKPOINT_PART = "checkpoint"
 
 @dataclass(slots=True)
 class Entry:
-    """One step: which files of a folder are new, and which were set aside where."""
+    """One step: the new files of a folder, and where the replaced ones are."""
 
     part: str
     folder: str
@@ -41,7 +41,7 @@ class Entry:
 
 
 class NotRepairableError(RequestError):
-    """The reason why no repair can be started, or none be taken back."""
+    """Raised with the reason why a repair cannot be started, or not be undone."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Journal:
 
     @classmethod
     def read(cls, folder: Path) -> "Journal | None":
-        """Return the journal of an earlier command; None if there is none."""
+        """Return the journal of an earlier command, if there is one."""
         try:
             values = json.loads(read_file(folder / JOURNAL))
             return cls(values["store"], values["folder"], [Entry(**entry) for entry in values["entries"]])
@@ -76,7 +76,7 @@ class Journal:
 
     @contextmanager
     def step(self, plan: Installation) -> Iterator[None]:
-        """Note a step before it is done, and that it is done, where nothing came between."""
+        """Record a step before it is carried out, and again when it is done."""
         entry = _entry_of(plan)
         self.entries.append(entry)
         self.write()
@@ -85,7 +85,7 @@ class Journal:
         self.write()
 
     def settle(self) -> None:
-        """Note of a step that was killed whether its folder was exchanged: only now the folder tells."""
+        """Record whether a killed step had exchanged its folder, which only the folder shows now."""
         for entry in [one for one in self.entries if one.is_exchange and not one.done]:
             entry.done = _was_done(entry)
             if not entry.done:
@@ -122,9 +122,9 @@ def _entry_of(plan: Installation) -> Entry:
 
 def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
     """
-    Refuse to undo a step after which a broker wrote on, or whose replaced files are lost.
+    Refuse to undo a step if a broker has written since, or if its replaced files are missing.
 
-    *undone* says which file each path has once later steps are undone; the files that this step restores are added.
+    *undone* maps each path to its file after later steps are undone; the files that this step restores are added.
     """
     folder, aside = Path(entry.folder), Path(entry.aside)
     if not _was_done(entry):
@@ -142,7 +142,7 @@ def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
             continue
         is_as_installed = sha256_of(now) == digest
         if is_as_installed and is_set_aside and not replaced.exists():
-            raise NotRepairableError(f"{replaced}: the replaced file is no longer there; nothing was undone")
+            raise NotRepairableError(f"{replaced}: the replaced file is missing; nothing was undone")
         # A file with other bytes may be the old one if the step puts single files and was killed before it set this one
         # aside. Else a broker has written to it.
         if not is_as_installed and (entry.done or entry.is_exchange or replaced.exists() or not is_set_aside):
@@ -151,7 +151,7 @@ def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
 
 def _written_to(place: Path, outcome: str) -> NotRepairableError:
     return NotRepairableError(
-        f"{place}: changed after the repair; an undo would lose what was written since. {outcome.capitalize()}"
+        f"{place}: changed after the repair; an undo would lose later writes. {outcome.capitalize()}"
     )
 
 
@@ -180,7 +180,7 @@ def _undo(entry: Entry) -> list[str]:
 
 
 def _restore(entry: Entry, name: str) -> None:
-    """Let a replaced file and the installed one change places, and delete the installed one."""
+    """Exchange a replaced file with the installed one, and delete the installed one."""
     place, aside = Path(entry.folder) / name, Path(entry.aside) / name
     if not aside.exists():
         return
@@ -203,7 +203,7 @@ def _restore(entry: Entry, name: str) -> None:
 
 
 def _remove(entry: Entry, name: str) -> None:
-    """Take an installed file that replaced no other out of the store."""
+    """Remove an installed file that did not replace another one."""
     place, removed = Path(entry.folder) / name, Path(entry.aside) / name
     removed.parent.mkdir(parents=True, exist_ok=True)
     if place.exists():
@@ -216,13 +216,13 @@ def _remove(entry: Entry, name: str) -> None:
 
 
 def _is_installed(entry: Entry, name: str, path: Path) -> bool:
-    """Return whether a file is the one that the step installed; journals of earlier versions do not tell."""
+    """Return whether a file is the one that the step installed; journals of earlier versions do not say."""
     digest = entry.digests.get(name)
     return digest is None or sha256_of(path) == digest
 
 
 def _was_done(entry: Entry) -> bool:
-    """Return whether a step has changed the store; of one that was killed, the folder itself tells."""
+    """Return whether a step has changed the store; for a killed step, the folder shows it."""
     if entry.done or not entry.is_exchange:
         return True
     folder = Path(entry.folder)

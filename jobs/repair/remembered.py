@@ -1,10 +1,10 @@
 """
-The results of reading ranges of the log, for as long as a repair runs.
+Caches the results of reading ranges of the log during a repair.
 
-A repair reads the log to verify it as it is, as it will be and as it is at the end, and to rebuild queue and index
-files. Most segments are the same files each time. So the result of a task for a range is kept, and used again as long
-as the segment is the same file (device, inode, size, time) and the task is the same one, with equal arguments. Unless a
-result follows from the log alone, all other files of the store must be unchanged as well.
+A repair reads the log to verify it before, as planned, and after, and to rebuild queue and index files. Most segments
+are the same files each time. So the result of a task for a range is cached, and reused as long as the segment is the
+same file (device, inode, size, time) and the task is the same, with equal arguments. Unless a result depends only on
+the log, all other files of the store must be unchanged as well.
 """
 
 import pickle
@@ -31,22 +31,22 @@ _OF_LOG_ALONE = frozenset({RangeCheck, check_range, collect_range, collect_units
 
 
 class RememberingWorkers:
-    """Workers that run a task on a range of the log only if its result is not known yet."""
+    """Workers that run a task on a range of the log only if its result is not cached."""
 
     def __init__(self, workers: Workers, root: Path) -> None:
-        """Run tasks by *workers*, on ranges of the log of the store at *root*."""
+        """Run tasks with *workers*, on ranges of the log of the store at *root*."""
         self._workers = workers
         self._root = root
         self._known: dict[bytes, bytes] = {}  # pickled: a caller may change a result
 
     @property
     def options(self) -> Mapping[str, str]:
-        """Settings of the file systems that they read and write."""
+        """File system settings of the workers."""
         return self._workers.options
 
     @property
     def width(self) -> int:
-        """The number of tasks that run side by side."""
+        """The number of tasks that run in parallel."""
         return self._workers.width
 
     @property
@@ -61,7 +61,7 @@ class RememberingWorkers:
         label: str = "working",
         sizes: Sequence[int] = (),
     ) -> list[Result]:
-        """Run *task* on each item; of a range whose result is known, return that."""
+        """Run *task* on each item, or return the cached result of its range."""
         ranges = [item for item in items if isinstance(item, Range)]
         if not ranges or len(ranges) < len(items):
             return self._workers.map(items, task, label, sizes)
@@ -98,7 +98,7 @@ class RememberingWorkers:
     def _keys(
         self, ranges: Sequence[Range], parts: Sequence[object], pickled: Sequence[bytes]
     ) -> list[tuple[bytes, ...]]:
-        """Return for each range and part of the task what the result depends on, hashed."""
+        """Return, for each range and part of the task, a hash of everything on which the result depends."""
         paths = {range_.location: Path(local_path(range_.location)) for range_ in ranges}
         files = {location: FileState.of(path) for location, path in paths.items()}
         logs = {path.resolve().parent for path in paths.values()}
@@ -117,7 +117,7 @@ class RememberingWorkers:
 
 
 def _parts_of(task: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
-    """Return the task of a range, and its collector, if there is one; any other task as it is."""
+    """Return the task of a range, and its collectors, if there are any; any other task unchanged."""
     if not isinstance(task, partial) or task.func is not run_range:
         return (task,)
     inner = task.keywords["task"]

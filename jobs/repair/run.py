@@ -1,10 +1,10 @@
 """
-The story of a repair.
+The steps of a repair.
 
-Verify the store, and compare it with the lake if there is one. Make the right files outside the store: segments
-from the lake, or in their full size, then queues and index files that follow from that log, a checkpoint. Say what
-would be put where. With `--apply`, put it there while the broker cannot start, each step written down before it is
-done, and verify again.
+Verify the store, and compare it with the lake if there is one. Create correct files outside the store: segments from
+the lake, or in their full size, then queues and index files that follow from that log, and a checkpoint. Print the
+plan. With `--apply`, install the files while the broker cannot start, record each step before it is carried out, and
+verify again.
 """
 
 import shutil
@@ -99,7 +99,7 @@ _NONE_PROVEN = (
 
 @dataclass(frozen=True, slots=True)
 class RepairRequest(StoreRequest):
-    """The request of a user."""
+    """The parameters of a repair."""
 
     out: Path  # new files, and the journal
     lake: Lake | None = None
@@ -114,7 +114,7 @@ class RepairRequest(StoreRequest):
 
 @dataclass(slots=True)
 class RepairSummary(Judged):
-    """The findings before a repair, its plan, whether the plan was carried out, and the findings after it."""
+    """The findings before a repair, its plan, whether it was carried out, and the findings after it."""
 
     store: str
     found: Verdict
@@ -134,16 +134,16 @@ class RepairSummary(Judged):
 
     @property
     def severity(self) -> Severity:
-        """The severity of the findings that are left, or, before anything has been done, of all."""
+        """The severity of the remaining findings, or of all findings before anything was done."""
         return (self.left or self.found).severity
 
     @property
     def start(self) -> StartOutcome | None:
-        """The effects of a start of the broker on the store as it is now."""
+        """The effects of starting the broker on the store in its current state."""
         return (self.left or self.found).start
 
     def describe(self) -> dict[str, object]:
-        """Return the form that scripts read."""
+        """Return the JSON form."""
         return {
             "store": self.store,
             "severity": self.severity.value,
@@ -159,7 +159,7 @@ class RepairSummary(Judged):
         }
 
     def result(self, seconds: float) -> Result:
-        """Return the repair's last line: severity, files, and time."""
+        """Return the last line: severity, files and time."""
         done = "installed" if self.left is not None else "to install"
         return Result(self.severity, f"{counted(self.files, 'file')} {done}", seconds)
 
@@ -169,7 +169,7 @@ class RepairSummary(Judged):
         yield from _findings("found", self.found, limit)
         yield from (f"  NOTE {note}" for note in self.notes)
         if self.withheld is not None:
-            yield f"  NOTHING IS PUT IN PLACE: {self.withheld}"
+            yield f"  NOTHING IS INSTALLED: {self.withheld}"
         elif self.plan:
             yield from headed(NOT_DONE if self.left is None else "DONE", self.plan)
         elif self.found.severity.is_alarm:
@@ -194,9 +194,9 @@ def _findings(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
 
 
 def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
-    """Verify the store, make right files, and put them in place if that is asked for."""
+    """Verify the store, create correct files, and install them if requested."""
     if not is_local(request.store):
-        raise NotRepairableError("a store on this machine can be repaired")
+        raise NotRepairableError("not a local store; `repair` works on local stores only")
     work = _claimed(request) / _WORK
     with ExitStack() as stack:
         held = None
@@ -227,7 +227,7 @@ def undo(store: str, out: Path) -> list[str]:
     """Restore the files that repairs with this directory replaced; return a line for each step."""
     journal = Journal.read(out)
     if journal is None or not journal.entries:
-        raise NotRepairableError(f"{out}: no repair from here is in place")
+        raise NotRepairableError(f"{out}: this directory has no installed repair")
     _refuse_other_store(journal, store, out)
     with lock_store(store, out):
         return journal.undo()
@@ -241,7 +241,7 @@ def _refuse_other_store(journal: Journal, store: str, out: Path) -> None:
 
 
 def _claimed(request: RepairRequest) -> Path:
-    """Return the directory to work in: a new one, an empty one, or that of an earlier repair of the same store."""
+    """Return the working directory: new, empty, or that of an earlier repair of the same store."""
     out = request.out
     journal = Journal.read(out)
     if journal is not None and journal.entries:
@@ -257,14 +257,14 @@ def _claimed(request: RepairRequest) -> Path:
 
 
 class _InLake(NamedTuple):
-    """What a lake has of the store."""
+    """The store's data in a lake."""
 
     lake: Lake
     known: KnownStore
     topics: tuple[TopicsAt, ...]
 
     def units(self, name: QueueName, first: int, end: int) -> dict[int, tuple[int, int, int]]:
-        """Return the units of [first, end) that runs have found to be those of their records."""
+        """Return the units in [first, end) that runs have found to match their records."""
         wanted = pc.field("store_id") == self.known.store_id
         wanted &= (pc.field("topic") == name.topic) & (pc.field("queue_id") == name.queue_id)
         wanted &= (pc.field("queue_offset") >= first) & (pc.field("queue_offset") < end)
@@ -275,7 +275,7 @@ class _InLake(NamedTuple):
         return {at: one[1:] for at, (one, *others) in units.items() if one[0] == Status.MATCHED and not others}
 
     def messages_of(self, topics: Collection[str], ranges: Sequence[tuple[int, int]]) -> dict[str, int]:
-        """Return how many messages of some topics are in *ranges*, of those that have any."""
+        """Return the number of messages of some topics in *ranges*, for those that have any."""
         wanted = (pc.field("store_id") == self.known.store_id) & pc.field("topic").isin(sorted(topics))
         columns = ["topic", "physical_offset"]
         found = read_snapshot(self.lake, MESSAGES.name, lambda table: chosen(self.lake, table, columns, wanted))
@@ -313,7 +313,7 @@ class _Repair:
         return self.request.listed(self.workers.options)
 
     def run(self, held: LockedStore | None) -> None:
-        """Plan the repair, and carry the plan out in a store that is *held*."""
+        """Plan the repair, and carry it out if the store is *held*."""
         request, verdict = self.request, self.summary.found
         if self.in_lake is not None:
             self._make_segments(self.in_lake)
@@ -330,7 +330,7 @@ class _Repair:
         self._carry_out([] if self.summary.withheld is not None else plans, verdict, held)
 
     def _carry_out(self, plans: Sequence[Installation], verdict: Verdict, held: LockedStore | None) -> None:
-        """Put the new files into a store that is *held*, and say what is left."""
+        """Install the new files if the store is *held*, and report the remaining problems."""
         request = self.request
         self.summary.plan = [line for plan in plans for line in plan.describe(is_done=held is not None)]
         self.summary.files = sum(len(plan.new) for plan in plans)
@@ -356,13 +356,13 @@ class _Repair:
         self.summary.notes += [" ".join((step.words, *step.commands)) for step in steps_for_rows(findings, store)]
 
     def _relinked(self, name: str) -> Verdict:
-        """Return the verdict on the log as it will be."""
+        """Return the verdict on the planned log."""
         link_log(self.store, self.segments, self.work / name)
         self.log = (str(self.work / name),)
         return verify(replace(self.asked, commitlog=self.log), self.workers)
 
     def _bridge(self, verdict: Verdict) -> Verdict:
-        """Write bridges over what the broker would end its log at, and return the verdict on that log."""
+        """Write bridges over places at which the broker would truncate its log, and return the verdict on that log."""
         notes = self.summary.notes
         log = list_store(self.request.store, commitlog=self.log, options=self.workers.options)
         holes = find_holes(log, self.summary.found, verdict)
@@ -388,7 +388,7 @@ class _Repair:
         return self._relinked("bridged")
 
     def _make_segments(self, in_lake: _InLake) -> None:
-        """Make the segments that the lake has and the store has lost."""
+        """Create the segments that the lake has and the store has lost."""
         request, notes, lake = self.request, self.summary.notes, in_lake.lake
         store = request.listed(self.workers.options)
         findings = list(self.summary.found.findings)
@@ -420,9 +420,9 @@ class _Repair:
             self.segments, changed = mend(store, plan, bases, self.work / "log", self.workers)
             made = {one.base_offset for one in self.segments}
             notes += [
-                f"{one.file} has the records of {one.expected} under a wrong name, and stays beside the one that is "
-                f"made from {lake.location}: move it out of the folder after this plan, or, instead of this plan, give "
-                "it its own name and plan again, which brings back each of its records"
+                f"{one.file} has the records of {one.expected} under a wrong name, and stays next to the one that is "
+                f"restored from {lake.location}: move it out of the folder after this plan. Or, instead, rename it to "
+                "its own name and plan again: all of its records are then kept"
                 for one in known
                 if one.kind == MISNAMED_SEGMENT and one.log_offset in made and int(Path(one.file).name) not in made
             ]
@@ -434,7 +434,7 @@ class _Repair:
                 )
 
     def _count_of_topics(self, in_lake: _InLake, found: DiffSummary) -> None:
-        """Note how many messages the lake alone has of each topic that was deleted, or may have been."""
+        """Note how many messages of each topic that was, or may have been, deleted are only in the lake."""
         queues = self.summary.found.parts[QUEUES]
         said = {DELETED_TOPIC: "which was deleted", UNDECIDED_TOPIC: "which was deleted or lost its queues"}
         every = (one for one in (*queues.findings, *queues.facts) if one.kind in said and "/" in one.file)
@@ -446,7 +446,7 @@ class _Repair:
             self.summary.notes.append(f"of the topic {topic!r}, {what}, {more}")
 
     def _older_segments(self, found: DiffSummary, plan: Plan, start: int) -> Iterator[int]:
-        """Yield the lake's segments before the *start* of the log, if asked for; else note how many there are."""
+        """Yield the lake's segments before the log's *start* if requested; otherwise note their number."""
         older = [one for one in found.differences if one.is_before_log and not one.severity.is_alarm]
         if not older:
             return
@@ -459,11 +459,11 @@ class _Repair:
         messages = counted(sum(one.records for one in older), "message")
         self.summary.notes.append(
             f"the lake has {messages} from before the store's first segment (offsets {first:,} to {last:,}): retention "
-            "has deleted them, as far as the store shows. If they were lost, --older puts their segments back"
+            "has deleted them, as far as the store shows. If they were lost, --older restores their segments"
         )
 
     def _make_rest(self, verdict: Verdict) -> None:
-        """Make queues, index files and checkpoint, where what there is does not follow from the log as it will be."""
+        """Create queues, index files and checkpoint if the existing ones do not follow from the planned log."""
         store = self.store
         if not store.segments and not self.segments:
             return  # nothing follows from a log that is elsewhere
@@ -508,7 +508,7 @@ class _Repair:
             self.queues = out
 
     def _make_index(self, *, is_lost: bool) -> None:
-        """Make the index files that are lost or proven wrong."""
+        """Create the index files that are lost or proven wrong."""
         out, request = self.work / "index", self.request
         out.mkdir()
         asked = index_builder.RebuildIndexRequest(
@@ -542,7 +542,7 @@ class _Repair:
 
     @contextmanager
     def _saying_what_is_unknown(self, what: str) -> Iterator[None]:
-        """Note why no file of a kind is changed; the other kinds do not wait for it."""
+        """Note why no file of a kind is changed, and continue with the other kinds."""
         try:
             yield
         except UndecidedError as error:
@@ -554,7 +554,7 @@ class _Repair:
                 self.summary.asks_for_release = True
 
     def _leave(self, what: str, names: Sequence[str]) -> None:
-        """Note which files stay although the log contradicts them."""
+        """Note the files that stay although the log contradicts them."""
         self.summary.undecided += names
         if names:
             has_lake = self.request.lake is not None
@@ -600,10 +600,11 @@ def _some(names: Sequence[str]) -> str:
 
 def _checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone: bool) -> Checkpoint | None:
     """
-    Return what the checkpoint should say; None where it is right, or where a broker makes one at its next start.
+    Return the correct checkpoint; None if the existing one is right, or if a broker creates it at its next start.
 
-    None that is made names a time after the log's *newest* or its keys'. Times of a store that was killed convict no
-    checkpoint: they may be any. But no time that nothing in the store has stays in one that is made for its length.
+    A new checkpoint has no time after the log's *newest* or its keys'. Times in the checkpoint of a killed broker are
+    never proven wrong: they may have any value. But a checkpoint that is created because of a wrong length keeps no
+    time that does not occur in the store.
     """
     file, stored = checkpoint_file(store), checkpoint_of(store)
     if file is None:
@@ -623,7 +624,7 @@ def _checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone
 
 
 def _apply(request: RepairRequest, plans: Sequence[Installation], held: LockedStore) -> None:
-    """Carry the plans out, each step written down before; `RefusedError` where the store changed since it was held."""
+    """Carry out the plans, recording each step first; `RefusedError` if the store has changed since it was locked."""
     journal = Journal.read(request.out) or Journal("", str(request.out))
     journal.store = str(Path(local_path(request.store)).absolute())
     journal.settle()

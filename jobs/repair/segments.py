@@ -1,8 +1,8 @@
 """
-Segments as they should be: what the lake has of them, and the store's own bytes wherever the lake has none.
+Correct segments, from the lake's rows and, if the lake lacks them, from the store's own bytes.
 
-They are made outside the store. A folder that has them, and links to the store's other segments, is the log as it will
-be: queues and index files are compared with it before anything in the store changes.
+They are created outside the store. A folder that has them, and links to the store's other segments, represents the
+planned log: queues and index files are compared with it before anything in the store changes.
 """
 
 import filecmp
@@ -42,7 +42,7 @@ _OPEN_ENDED = frozenset({LOST_END, WRONG_FILE_SIZE})
 
 
 class MendedSegment(NamedTuple):
-    """A segment that is made."""
+    """A created segment."""
 
     base_offset: int
     path: str
@@ -53,7 +53,7 @@ def doubted_segments(findings: Sequence[Finding], store: Store) -> frozenset[int
     """
     Return the segments with a finding about a record, or about bytes that should be one; None for all segments.
 
-    Rows of a lake would change no other segment.
+    The lake's rows would not change any other segment.
     """
     places: list[Interval] = []
     for one in findings:
@@ -75,8 +75,8 @@ def damaged_bases(summary: DiffSummary, plan: Plan, known: Sequence[Finding]) ->
     """
     Return the segments whose lost bytes the lake has.
 
-    Where the store itself misses nothing that the lake has besides, it is behind the lake or took messages back: of the
-    findings that are *known* of its log one must be there.
+    If the store lacks only what the lake has in addition, it lags behind the lake, or its messages were truncated: so
+    at least one of the *known* findings on its log is required.
     """
     found = set()
     for one in summary.differences:
@@ -92,7 +92,7 @@ def damaged_bases(summary: DiffSummary, plan: Plan, known: Sequence[Finding]) ->
 
 
 def _is_lost_by(difference: Difference, finding: Finding) -> bool:
-    """Return whether records that the lake alone has are where the store's own log is known to have lost some."""
+    """Return whether records that only the lake has are where the store's log is known to have lost some."""
     if finding.log_offset is None:
         return False
     is_open = finding.kind in _OPEN_ENDED
@@ -103,7 +103,7 @@ def _is_lost_by(difference: Difference, finding: Finding) -> bool:
 def mend(
     store: Store, plan: Plan, bases: Container[int], folder: Path, workers: Workers
 ) -> tuple[list[MendedSegment], list[int]]:
-    """Make the segments, one task each; also return the rows that were left out, for the lake contradicts them."""
+    """Create the segments, one task each; also return the rows that were left out because the lake contradicts them."""
     there = {segment.base_offset: segment for segment in store.segments}
     ranges = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
     works = [
@@ -128,7 +128,7 @@ def mend(
 def mend_segment(
     work: SegmentWork, *, segments: Mapping[int, Segment], ranges: Mapping[int, Range], begun_in: Path
 ) -> RestoredSegment:
-    """Write a segment from the lake's rows, and the parts of the store's file that are sound or that the lake lacks."""
+    """Write a segment from the lake's rows, and from the store's bytes that are intact or that the lake lacks."""
     Path(work.path).unlink(missing_ok=True)  # of an earlier attempt of this task that died at its end
     result = restore_segment(work, begun_in)
     segment, range_ = segments.get(work.base_offset), ranges.get(work.base_offset)
@@ -147,7 +147,7 @@ def mend_segment(
 
 
 def _sound(work: SegmentWork, range_: Range, unchecked: Sequence[Interval]) -> Iterator[Interval]:
-    """Yield the parts of the store's segment that no row of the lake proves to have changed: they stay."""
+    """Yield the parts of the store's segment that no row of the lake proves to be changed: they stay."""
     at = sound = range_.start_offset
     with closing(RangeReader(range_).pieces()) as pieces, Path(work.path).open("rb") as made:
         for item in pieces:
@@ -172,7 +172,7 @@ def _sound(work: SegmentWork, range_: Range, unchecked: Sequence[Interval]) -> I
 
 
 def _changed(work: SegmentWork, records: RawRecords, made: BinaryIO, unchecked: Sequence[Interval]) -> Iterator[int]:
-    """Yield the records that differ from those of their rows, which have the CRC of the record that was read."""
+    """Yield the records that differ from rows that have the CRC of the record as it was read."""
     first, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
     found = os.pread(made.fileno(), end - first, records.base_offset + first - work.base_offset)
     other = np.frombuffer(found.ljust(end - first, b"\0"), np.uint8)
@@ -189,7 +189,7 @@ def _changed(work: SegmentWork, records: RawRecords, made: BinaryIO, unchecked: 
 
 
 def complete(store: Store, besides: Container[int], folder: Path) -> list[MendedSegment]:
-    """Make the segments that are cut short, with zeros after their bytes: a broker loads no log with such a file."""
+    """Extend truncated segments with zeros: a broker does not load a log with a segment of another size."""
     made = []
     for segment, size in cut_short(store.segments):
         if segment.base_offset not in besides:
@@ -204,7 +204,7 @@ def complete(store: Store, besides: Container[int], folder: Path) -> list[Mended
 
 
 def _copy(source: Path, target: Path, ranges: list[tuple[int, int]]) -> None:
-    """Copy some ranges of bytes, as far as there are any."""
+    """Copy ranges of bytes, if they exist."""
     with source.open("rb") as stored, target.open("r+b") as made:
         for start, end in ranges:
             position = start
@@ -221,7 +221,7 @@ def _copy(source: Path, target: Path, ranges: list[tuple[int, int]]) -> None:
 
 
 def link_log(store: Store, mended: list[MendedSegment], folder: Path) -> None:
-    """Make a folder that is the log as it will be: links to segments."""
+    """Create a folder with links to segments, which represents the planned log."""
     folder.mkdir(parents=True)
     for base, path in {
         **{segment.base_offset: local_path(segment.location) for segment in store.segments},

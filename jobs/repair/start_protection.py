@@ -1,8 +1,9 @@
 """
-How a repair protects messages that the broker would delete at its next start.
+Protects messages that the broker would delete at its next start after a repair.
 
-A store that its broker refuses loses nothing. Mended in part, it loads, and the start cuts the log at the first bad
-record: such a plan is withheld. Where the lake has not brought the bytes back, bridges can be asked for.
+A store that its broker refuses to load loses nothing. After a partial repair the broker loads it, and truncates the log
+at the first bad record: such a plan is withheld. If the lake did not have the missing bytes, the user can request
+bridges.
 """
 
 import shutil
@@ -29,15 +30,15 @@ from rmq_formats.release import Release
 
 
 def start_after(verdict: Verdict) -> StartOutcome | None:
-    """Return the outcome of a start after the files that the broker refuses are mended."""
+    """Predict a start after the files that the broker refuses are repaired."""
     return None if verdict.start is None else verdict.start.once_mended or verdict.start
 
 
 def withheld(found: Verdict, planned: Verdict) -> str | None:
     """
-    Return why a plan must not be done; None where a start after it deletes no more messages than one now.
+    Return why a plan must not be carried out; None if a start after it deletes no more messages than one now.
 
-    *planned* is the verdict on the store's log as the plan leaves it.
+    *planned* is the verdict on the store's log after the plan.
     """
     after = start_after(planned)
     if after is None:
@@ -56,13 +57,13 @@ def withheld(found: Verdict, planned: Verdict) -> str | None:
 
 
 def _possible_cut(found: Verdict, after: StartOutcome) -> Cut | None:
-    """Return a possible cut of a store that the broker refuses now; None if it deletes no message."""
+    """Return a possible truncation of a store that the broker now refuses; None if it deletes no message."""
     is_refused = found.start is not None and found.start.starts is False
     return after.may_cut if is_refused and after.may_cut is not None and after.may_cut.messages else None
 
 
 class UnitOfLostMessage(NamedTuple):
-    """A unit of a queue that leads to a lost message."""
+    """A queue unit that points to a lost message."""
 
     message: LostMessage
     file: str  # below the store's root
@@ -71,7 +72,7 @@ class UnitOfLostMessage(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """Lost bytes that a start would end the log at, and the units that lead there."""
+    """Lost bytes at which a start would truncate the log, and the units that point to them."""
 
     segment: Segment
     place: BadPlace
@@ -79,7 +80,7 @@ class Hole(NamedTuple):
 
 
 def find_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
-    """Return what a start would stop at; nothing where it deletes no whole message. The log is listed as it will be."""
+    """Return the holes at which a start would truncate the planned log; none if it deletes no complete message."""
     after = start_after(verdict)
     if after is None or verdict.walked is None:
         return []
@@ -107,7 +108,7 @@ def find_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
 def write_bridges(
     store: Store, holes: Sequence[Hole], made: Sequence[MendedSegment], folder: Path
 ) -> list[MendedSegment]:
-    """Write bridges over the holes, and return the segments; what of them is *made* already is changed in place."""
+    """Write bridges over the holes, and return the segments; segments *made* already are changed in place."""
     files = {one.base_offset: one for one in made}
     written = {}
     for hole in holes:
@@ -126,7 +127,7 @@ def write_bridges(
 
 
 def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str, Path]:
-    """Copy each queue file that leads into a hole, with blanks in place of those units; return the copies by path."""
+    """Copy each queue file with units that point into a hole, replacing these by blanks; return the copies by path."""
     copies: dict[str, Path] = {}
     locations = {file.about.path: file.location for file in store.queue_files}
     for unit in [unit for hole in holes for unit in hole.units if unit.is_skipped]:
@@ -142,7 +143,7 @@ def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str,
 
 
 def describe_delivered(store: Store, holes: Sequence[Hole]) -> str:
-    """Return which messages of zeros consumers receive for bridges, and which groups; empty for none."""
+    """Describe the all-zero messages that consumers receive for bridges, and the groups; empty if there are none."""
     if holes and features_of(store).queues is QueueStorage.ROCKSDB:
         return "a message of zeros for each lost one that a queue in RocksDB leads to"
     delivered = [unit.message for hole in holes for unit in hole.units if not unit.is_skipped]
@@ -164,7 +165,7 @@ def describe_delivered(store: Store, holes: Sequence[Hole]) -> str:
 
 
 def _patch(store: Store, hole: Hole) -> bytes:
-    """Return the bytes over one hole."""
+    """Return the bytes of one bridge."""
     segment, place = hole.segment, hole.place
     end = segment.base_offset + segment.size
     if place.end == place.offset:  # an end of file that states a wrong number of bytes
@@ -182,7 +183,7 @@ def _is_in(unit: Unit, place: BadPlace) -> bool:
 
 
 def _lost(queue: StoredQueue, end: int, place: BadPlace, *, is_skipped: bool) -> Iterator[UnitOfLostMessage]:
-    """Yield the units of a queue, which ascend and reach to *end*, that lead into a place."""
+    """Yield a queue's units that point into a hole; they ascend and end at *end*."""
     for position in range(queue.first_from(place.offset, end), end):
         unit = queue.unit(position)
         if not isinstance(unit, Unit) or not _is_in(unit, place):

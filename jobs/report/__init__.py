@@ -1,1 +1,1 @@
-"""A run's report: one document of facts, tables and plots, as JSON for programs and as one HTML page for people."""
+"""The report of a run: facts, tables and plots, as JSON for programs and as an HTML page for people."""

@@ -1,9 +1,9 @@
 """
-A report: its parts, each with its title and its numbers; written as JSON for programs, and as HTML for people.
+A report: parts with titles and figures, written as JSON and as HTML.
 
-`report.json` is this document as it is, under a version of its own. The page needs no network and no script. Everything
-that comes from a store is escaped: a topic may have any name. The templates and the style sheet are shared with
-`browse`.
+`report.json` contains this document, with its own version number. The page needs neither network nor scripts.
+Everything that comes from a store is escaped: a topic may have any name. The templates and the style sheet are shared
+with `browse`.
 """
 
 import json
@@ -101,19 +101,19 @@ class Report:
 
     @classmethod
     def of(cls, verb: str, subject: str, result: Result, parts: Sequence[Part], remedies: Sequence[Remedy]) -> "Report":
-        """Return the report of a run that came to *result*."""
+        """Return the report of a run with this *result*."""
         return cls(verb, subject, result.severity.value, result.word, result.amount, parts, remedies)
 
 
 def write_report(directory: Path, report: Report) -> None:
-    """Write `report.json` and `report.html`, each completely or not at all."""
+    """Write `report.json` and `report.html`, each atomically."""
     directory.mkdir(parents=True, exist_ok=True)
     replace_text(directory / "report.json", json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n")
     replace_text(directory / "report.html", page(report))
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file; a reader sees the old one or the new one."""
+    """Replace a file atomically."""
     attempt = path.with_name(f".{path.name}.attempt")
     attempt.unlink(missing_ok=True)  # left by a process that was killed, or a link that another user has made
     with attempt.open("x", encoding="utf-8", errors="replace") as file:
@@ -122,19 +122,19 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def page(report: Report) -> str:
-    """Return a report as an HTML page."""
+    """Render a report as an HTML page."""
     template = environment().get_template("report.html")
     return template.render(report=report, style=style_sheet(), stacked=_stacked, t=str)
 
 
 def style_sheet() -> str:
-    """Return the style sheet of reports, with which that of `browse` begins."""
+    """Return the style sheet of reports, on which that of `browse` is based."""
     return files(__package__).joinpath("templates", "page.css").read_text(encoding="utf-8")
 
 
 @cache
 def environment(*packages: str) -> "Environment":
-    """Return the templates of reports, and those of other packages."""
+    """Return the template environment for reports, optionally with another package's templates."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     def shown(value: object) -> object:
@@ -156,14 +156,14 @@ def environment(*packages: str) -> "Environment":
 
 
 def number_text(value: float) -> str:
-    """Return a number with thousands separators, and three significant digits of a small fraction."""
+    """Format a number with thousands separators, and a small fraction with three significant digits."""
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:,.3g}" if abs(value) < _WITH_DECIMALS else f"{value:,.0f}"
 
 
 def _stacked(part: Timeline) -> Iterator[tuple[int, int, float, float]]:
-    """Yield the number of the series, the column, and the top and the height in hundredths of the highest column."""
+    """Yield series number, column, top and height, both in hundredths of the highest column."""
     highest = max(map(sum, zip(*part.series.values(), strict=True)), default=0) or 1
     bases = dict.fromkeys(range(max(map(len, part.series.values()), default=0)), 100.0)
     for series, counts in enumerate(part.series.values()):

@@ -1,4 +1,4 @@
-"""Figures of a run as a text file that a Prometheus node exporter collects."""
+"""Metrics of a run in a text file that a Prometheus node exporter collects."""
 
 import fcntl
 import os
@@ -16,9 +16,9 @@ PREFIX = "rmq_lake_ingest"
 
 def write_metrics(path: Path, summary: Summary) -> None:
     """
-    Write the figures of a run, or of all steps since a following run started.
+    Write the metrics of a run, or of all steps since the start of `--follow`.
 
-    A reader sees the old file or the new one. Figures of other stores in the file stay: several brokers may share one.
+    The file is replaced atomically. Metrics of other stores in the file stay: several brokers may share one.
     """
     own = f'store="{_escaped(summary.store)}"'
     labels = f'broker="{_escaped(summary.broker)}",{own}'
@@ -35,7 +35,7 @@ def write_metrics(path: Path, summary: Summary) -> None:
 
 
 def _text(prefix: str, found: Mapping[str, tuple[str, Sequence[tuple[str, float]]]], others: Sequence[str] = ()) -> str:
-    """Return figures by their names: the meaning of each, and its values with their labels."""
+    """Format metrics by name: the meaning of each, and its values with labels."""
     lines: list[str] = []
     for name, (meaning, values) in found.items():
         own = [
@@ -48,7 +48,7 @@ def _text(prefix: str, found: Mapping[str, tuple[str, Sequence[tuple[str, float]
 
 
 def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
-    """Return each figure of a run with its meaning; with `--follow`, a run is all steps since the start."""
+    """Return each metric of a run with its meaning; with `--follow`, a run is all steps since the start."""
     opened = summary.open
     return {
         "end_time_seconds": (round(time(), 3), "When the run ended."),
@@ -85,7 +85,7 @@ def _escaped(label: str) -> str:
 
 
 def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCode) -> None:
-    """Replace *path* by the figures of a typing that has ended."""
+    """Replace *path* by the metrics of a finished run of `type`."""
     named = [(f'topic="{_escaped(one.topic)}"', one) for one in topics]
     reasons = [
         (f'{topic},reason="{_escaped(reason)}"', count) for topic, one in named for reason, count in one.reasons.items()

@@ -1,4 +1,4 @@
-"""The report of one run of `ingest`: the messages read, their distribution, and the time each step took."""
+"""The report of one run of `ingest`: the messages read, their distribution, and the duration of each step."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ _OTHERS = "others"
 
 
 def report_of(summary: Summary, lake: Lake) -> Report:
-    """Return the report of a run that has ended."""
+    """Return the report of a finished run."""
     parts: list[Part] = []
     if summary.run is not None and summary.store_id is not None:
         prefix = FileNaming(summary.store_id, summary.run).prefix
@@ -83,8 +83,8 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
     if summary.gaps:
         rows = [(Severity.GAP.value, gap["from"], gap["to"], gap["why"]) for gap in summary.gaps]
         yield Remedy(
-            "The lake will not have these offsets. Where a slave or a backup has the files, put them back with the "
-            "broker stopped. If retention deleted them before they were read, run ingest more often.",
+            "The lake will not have these offsets. If a slave or a backup has the files, copy them into the store, "
+            "with the broker stopped. If retention deleted them before they were read, run ingest more often.",
             (),
             Grid("Gaps", ("severity", "from", "to", "why"), rows),
         )
@@ -173,7 +173,7 @@ def _index(read: _Read) -> Iterator[Part]:
 
 
 def _chains(read: _Read, header: Mapping[str, Any]) -> Iterator[Part]:
-    """Yield the lengths of the chains of one index file, next to those that an even hash would give."""
+    """Yield the chain lengths of one index file, next to those that a uniform hash would give."""
     slots = np.zeros(header["hash_slots"], np.int32)
     for batch in read(INDEX_ENTRIES, ("index_file", "slot")):
         own = batch.filter(pc.equal(batch["index_file"], header["index_file"]))["slot"].to_numpy()

@@ -1,4 +1,4 @@
-"""The reports of `verify` and `rebuild-index`: verdict, remedies with their findings, what was compared or written."""
+"""The reports of `verify` and `rebuild-index`: verdict, remedies with their findings, and figures."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ _BARS = 40  # files that are drawn
 
 
 def report_of_verify(verdict: Verdict, seconds: float) -> Report:
-    """Return the report of a verification that has ended."""
+    """Return the report of a finished verification."""
     rows = [part_row(name, part) for name, part in verdict.parts.items()]
     parts: list[Part] = [
         Grid("What was compared", HEAD, [(name, severity.value, *texts) for name, severity, *texts in rows])
@@ -61,7 +61,7 @@ def _table(groups: Sequence[Group]) -> Grid:
 
 
 def report_of_rebuild(result: "Result", outcome: Outcome, *, installs: bool = False) -> Report:
-    """Return the report of a run that came to *outcome*; *installs*: the run installs the files itself."""
+    """Return the report of a run with this *outcome*; *installs*: the run installs the files itself."""
     settings = result.settings
     parts: list[Part] = []
     if result.files:
@@ -113,7 +113,7 @@ def _remedies_of_rebuild(result: "Result", *, installs: bool) -> Iterator[Remedy
     if result.gaps:
         gaps = [(Severity.GAP.value, start, end) for start, end in result.gaps]
         yield Remedy(
-            "No file holds this part of the log. Put the segment back from a slave or a backup, and rebuild again.",
+            "No file has this part of the log. Restore the segment from a slave or a backup, and rebuild again.",
             (),
             Grid("Gaps", ("severity", "from", "to"), gaps),
         )

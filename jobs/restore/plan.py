@@ -29,7 +29,7 @@ _NO_OFFSETS = np.empty(0, np.int64)
 DELETED = "rows were deleted from the lake"
 DROPPED = "another engine has dropped it"
 LATER = frozenset({RECORD_CRC, BODY_ERROR, BODY_INFLATED})  # columns that tables of earlier versions lack
-LOST, UNREADABLE = "is missing", "is no Parquet file any more"
+LOST, UNREADABLE = "is missing", "is not a Parquet file any more"
 _OLDEST_TIME, _NEWEST_TIME = 1_300_000_000_000, 4_000_000_000_000  # ms: 2011, before any broker, to 2096
 
 

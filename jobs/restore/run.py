@@ -318,9 +318,9 @@ def _summary(
 
 def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers: Workers) -> None:
     """
-    Make queues and index files from the restored log; each folder gets its name when it is whole.
+    Build queues and index files from the restored log; each folder gets its final name when it is complete.
 
-    Scratch files, which a disk may fail to delete, lie beside it: the store of a broker has none.
+    Scratch files are next to the store, not inside it: a disk may fail to delete them.
     """
     out, unfinished = request.out, request.out / UNFINISHED
     wanted = request.wanted

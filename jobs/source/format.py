@@ -203,7 +203,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the last record boundary within the limit; *start* where nothing is new."""
         place = Place.from_json(start)
-        if place.offset >= self._target and not self._is_checked:  # without news, the log may have been cut back
+        if place.offset >= self._target and not self._is_checked:  # nothing new: was the log truncated?
             self._check(place, self._listed())
         if place.offset < self._target and (self._target < MAX_LONG or self._is_time()):
             began, store = monotonic(), self._listed()

@@ -212,11 +212,11 @@ def way_from(  # noqa: PLR0913 - how far the log is followed
 
 def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> tuple[Way, bool]:
     """
-    Follow the records of one segment; return what is taken of it, and whether the log ends there.
+    Follow the records of one segment; return the part that is taken, and whether the log ends there.
 
-    A place must be a boundary that the log itself proves: the end of a record, of damage or of a file. So the range is
-    cut at *aim* only as far as boundaries allow, and a first piece that is longer than that is taken in full, if it
-    ends before *stop*: a batch that takes nothing would be asked for again for ever.
+    A place must be a boundary that the log itself proves: the end of a record, of damage or of a file. So the range
+    ends at the last boundary up to *aim*. If the first piece is longer than that, it is taken in full, provided that it
+    ends before *stop*: Spark would ask for an empty batch again for ever.
     """
     place = first = Place(range_.start_offset, range_.store_timestamp, before.record)
     cuts, is_last = [place], False

@@ -90,7 +90,7 @@ def _lake(text: str) -> str:
 
 
 def _choice(wrong: str, values: Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return what reads one of some words: reading a typing error as another word would silently leave out rows."""
+    """Return a parser that accepts only the given words: guessing at a misspelled one could silently leave out rows."""
 
     def read(text: str) -> Any:  # noqa: ANN401 - a flag, or the word itself
         if text.lower() not in values:
@@ -124,7 +124,7 @@ def _milliseconds(text: str) -> int:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-# The attribute of `ReadOptions` that each option sets, and its parser; `ValueError` says what is wrong with the text.
+# The attribute of `ReadOptions` that each option sets, and the parser of its text, which raises `ValueError`.
 _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "path": ("path", str),
     "commitlog": ("commitlog", _list),

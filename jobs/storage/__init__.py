@@ -1,7 +1,7 @@
 """
-Files and objects, wherever they lie: list, read ranges, create, delete.
+Access to local files, object stores and HDFS: list, read ranges, create, delete.
 
-The only package that knows file systems and their credentials: local files straight from the operating system, object
+This is the only package that knows file systems and their credentials: local files through the operating system, object
 stores through pyarrow, HDFS over HTTP.
 """
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AnyStorage(Storage):
-    """Every file system that the settings lead to: each call goes to the one that holds the location."""
+    """All configured file systems: each call is passed to the one that has the location."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # Hadoop's names: addresses and credentials
     care: Care | None = None  # how local files are read where a broker may be at work
 
     def list_files(self, location: str) -> list[FileInfo]:
-        """Return every file below *location*, sorted by name; `FileNotFoundError` when the directory does not exist."""
+        """Return every file below *location*, sorted by name; `FileNotFoundError` if the directory does not exist."""
         return storage_of(location, self.options, self.care).list_files(location)
 
     def open(self, location: str) -> AbstractContextManager[Reader]:
@@ -38,20 +38,20 @@ class AnyStorage(Storage):
         return storage_of(location, self.options, self.care).open(location)
 
     def create(self, location: str, data: Buffer) -> None:
-        """Write a new file durably, in full or not at all; `FileExistsError` when there is one already."""
+        """Write a new file durably and atomically; raise `FileExistsError` if it exists."""
         storage_of(location, self.options, self.care).create(location, data)
 
     def delete(self, location: str) -> None:
-        """Delete a file; nothing happens when there is none."""
+        """Delete a file, if it exists."""
         storage_of(location, self.options, self.care).delete(location)
 
 
 def storage_of(location: str, options: Mapping[str, str] | None = None, care: Care | None = None) -> Storage:
     """
-    Return the storage that holds *location*.
+    Return the storage for *location*.
 
-    *options* are the Hadoop settings of the session (`fs.s3a.…`), from which an object store's client takes address and
-    credentials; *care* says how local files are read where a broker may be at work.
+    *options* are the session's Hadoop settings (`fs.s3a.…`), with the address and credentials of an object store;
+    *care* says how to read local files if a broker may be running.
     """
     reason = refusal(location)
     if reason is not None:
@@ -79,12 +79,12 @@ def arrow_file(location: str, options: Mapping[str, str]) -> "NativeFile":
 
 
 def arrow_filesystem(location: str, options: Mapping[str, str]) -> "FileSystem":
-    """Return pyarrow's file system of a location that is not local."""
+    """Return pyarrow's file system for a location that is not local."""
     return _object_store(location, options).filesystem
 
 
 def object_store_error(location: str, options: Mapping[str, str], error: OSError) -> OSError:
-    """Return an error of `deltalake` in the words of the object store that it comes from."""
+    """Return an error of `deltalake` with the message of the object store that caused it."""
     return error if is_local(location) else _object_store(location, options).object_store_error(location, error)
 
 

@@ -1,8 +1,8 @@
 """
-HDFS, read over the HTTP of its name nodes and data nodes (WebHDFS): nothing to install, and no JVM next to a worker.
+A read-only client for HDFS over WebHDFS (HTTP): needs no installation, and no JVM next to a worker.
 
-A name node answers questions on files itself and redirects a reader to a data node for bytes. Of a pair of name nodes
-the one on standby says so, and the other one is asked.
+A name node answers metadata requests itself, and redirects reads to a data node. If a name node is on standby, it says
+so, and the other one of the pair is used.
 """
 
 import errno
@@ -56,7 +56,7 @@ class _Refused(Exception):
 
 
 def name_nodes(location: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the HTTP addresses of those that may know *location*, from the settings that Hadoop's own clients have."""
+    """Return the HTTP addresses of the name nodes for *location*, from the settings of Hadoop's own clients."""
     settings = {name.lower(): value for name, value in options.items()}  # Spark's sources fold names
     authority = urlsplit(location).netloc or urlsplit(settings.get("fs.defaultfs", "")).netloc
     if not authority:
@@ -88,7 +88,7 @@ class _HdfsReader(Reader):
 
 @dataclass(frozen=True, slots=True)
 class HdfsStorage(Storage):
-    """A file system of Hadoop, to be read."""
+    """A Hadoop file system, for reading."""
 
     name_nodes: tuple[str, ...]
 
@@ -139,7 +139,7 @@ def _entries_of(nodes: Sequence[str], location: str) -> list[_Entry]:
     entries = _parsed(answer, location, lambda answer: [*map(_entry, answer["FileStatuses"]["FileStatus"])])
     for entry, _ in entries:
         if entry.name in {"", ".", ".."} or "/" in entry.name:
-            raise OSError(f"{location}: what answers is no name node: it names a file {entry.name[:_SHOWN]!r}")
+            raise OSError(f"{location}: the server is not an HDFS name node: it lists a file {entry.name[:_SHOWN]!r}")
     return entries
 
 
@@ -152,18 +152,18 @@ T = TypeVar("T")
 
 
 def _parsed(data: bytes, location: str, take: Callable[[Any], T]) -> T:
-    """Return the value that *take* finds in an answer, which may not be a name node's at all."""
+    """Return the value that *take* extracts from a response, which may not be from a name node at all."""
     try:
         return take(json.loads(data))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OSError(f"{location}: what answers is no name node: {error!r}") from error
+        raise OSError(f"{location}: the server is not an HDFS name node: {error!r}") from error
 
 
 _active: dict[Sequence[str], str] = {}  # which of a pair has answered last
 
 
 def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **parameters: str | int) -> bytes:
-    """Return a name node's answer of at most *limit* bytes, or that of the data node which it names."""
+    """Return a response of at most *limit* bytes from a name node, or from the data node to which it redirects."""
     asked = {"op": operation, "user.name": _user(), **parameters}
     path = location.split("://", 1)[1].partition("/")[2]  # as it is there: names may hold '?', '#' and '%'
     target = f"{_PREFIX}/{quote(path)}?{urlencode(asked)}"
@@ -190,7 +190,7 @@ def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **para
 
 
 def _get(node: str, target: str, limit: int) -> bytes:
-    """Return an answer of at most *limit* bytes, within one deadline: a timeout begins again with every byte."""
+    """Return a response of at most *limit* bytes, within one deadline: a socket timeout restarts with every byte."""
     deadline = monotonic() + _SECONDS
     try:
         with _OPENER.open(f"http://{node}{target}", timeout=_SECONDS) as response:
@@ -224,5 +224,5 @@ def _refused(error: HTTPError, data: bytes) -> _Refused:
 
 
 def _user() -> str:
-    """Return the user's name, as Hadoop's clients send it without Kerberos; on a worker, the application's."""
+    """Return the user name that Hadoop clients send without Kerberos; on a worker, the application's."""
     return os.environ.get("HADOOP_USER_NAME") or os.environ.get("SPARK_USER") or getuser()

@@ -1,9 +1,9 @@
 """
-The file system of this machine, straight from the operating system.
+The local file system, through system calls.
 
-`pread` gives an error with an offset where a mapping would kill the process. Beside a broker, reading leaves the page
-cache as it was, and keeps to a rate. Linux does the former itself since 6.14; before, pages are checked, and
-those that were not cached are dropped.
+`pread` returns an error with an offset where a memory mapping would kill the process. If a broker is running, reads do
+not change the page cache, and are limited to a rate. Since 6.14, Linux can read without caching; on older kernels,
+pages that were not cached before are dropped.
 """
 
 import errno
@@ -37,18 +37,18 @@ _NICENESS = 10
 
 
 class Care(NamedTuple):
-    """How to read next to a broker: pages that were not cached before are dropped, and the speed is limited."""
+    """How to read while a broker is running: do not fill the page cache, and limit the rate."""
 
     max_rate: int | None = None  # bytes a second
 
     def shared_by(self, processes: int) -> Self:
-        """Return the share of each of so many concurrent processes."""
+        """Return the settings for each of so many concurrent processes."""
         return self._replace(max_rate=max(self.max_rate // processes, 1)) if self.max_rate else self
 
 
 @lru_cache(maxsize=8)
 class _Pace:
-    """Keeps this process below a number of bytes a second, however long it computes between two reads."""
+    """Limits the bytes per second that this process reads; computing time between reads counts."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
@@ -56,7 +56,7 @@ class _Pace:
         self._changing = Lock()  # threads read side by side
 
     def wait(self, size: int) -> None:
-        """Wait until *size* bytes more are not too many."""
+        """Wait until *size* more bytes are within the rate."""
         with self._changing:
             now = time.monotonic()
             self._free_at = free_at = max(self._free_at, now - _BURST_SECONDS) + size / self._rate
@@ -65,7 +65,7 @@ class _Pace:
 
 @cache
 def step_back() -> None:
-    """Lower this process's claims on processor and disk, and of those that it starts from now on; once is enough."""
+    """Lower the CPU and I/O priority of this process and its future children; may be called repeatedly."""
     import ctypes
     import platform
 
@@ -77,7 +77,7 @@ def step_back() -> None:
 
 
 class LocalReader(Reader):
-    """A descriptor, read by position; with care, pages that were not cached before are dropped."""
+    """Reads a descriptor by position; with care, pages that were not cached before are dropped."""
 
     def __init__(self, descriptor: int, path: str, care: Care | None = None) -> None:
         self._descriptor = descriptor
@@ -87,13 +87,13 @@ class LocalReader(Reader):
         self.size = os.fstat(descriptor).st_size
 
     def read(self, position: int, length: int) -> bytes:
-        """Return the bytes at *position*; short only at the file's end."""
+        """Return the bytes at *position*; fewer only at the end of the file."""
         buffer = bytearray(max(min(length, self.size - position), 0))
         filled = self.read_into(position, memoryview(buffer))
         return bytes(buffer if filled == len(buffer) else buffer[:filled])
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill *buffer* from *position* and return how many bytes there were."""
+        """Fill *buffer* from *position* and return the number of bytes."""
         if self._care is None:
             return self._fill(position, buffer)
         filled = 0
@@ -105,7 +105,7 @@ class LocalReader(Reader):
         return filled
 
     def _fill_carefully(self, position: int, buffer: memoryview) -> int:
-        """Fill *buffer*; what had to come from the disk leaves the page cache again, and the rate is kept."""
+        """Fill *buffer*; drop pages that were read from disk, and respect the rate."""
         if self._care is not None and self._care.max_rate:
             _Pace(self._care.max_rate).wait(buffer.nbytes)
         if self._kernel_drops:
@@ -125,7 +125,7 @@ class LocalReader(Reader):
         return filled
 
     def next_written(self, position: int) -> int:
-        """Return the next position that was ever written; a file system stores nothing for the others."""
+        """Return the next position that is not in a hole of the file."""
         try:
             return os.lseek(self._descriptor, position, os.SEEK_DATA)
         except OSError as error:  # ENXIO: only a hole follows; EINVAL and others: this file system knows no holes
@@ -152,16 +152,16 @@ class LocalReader(Reader):
 
 @dataclass(frozen=True, slots=True)
 class LocalStorage(Storage):
-    """The file system of this machine."""
+    """The local file system."""
 
     care: Care | None = None
 
     def list_files(self, location: str) -> list[FileInfo]:
         """
-        Return every regular file below *location*, sorted by name; no directory twice.
+        Return every regular file below *location*, sorted by name; each directory is listed once.
 
-        A store's commit log may be linked to another disk; which links are followed says `may_follow`. One that leads
-        to itself is an empty file.
+        A store's CommitLog may be linked to another disk; `may_follow` decides which links are followed. A link to
+        itself is treated as an empty file.
         """
         root = local_path(location)
         if not os.path.isdir(root):  # noqa: PTH112 - one call on a hot path
@@ -191,12 +191,12 @@ class LocalStorage(Storage):
 
     @contextmanager
     def open(self, location: str) -> Iterator[LocalReader]:
-        """Open a file read-only; the descriptor does not outlive the block."""
+        """Open a file read-only; the descriptor is closed with the block."""
         path = local_path(location)
         descriptor = _opened(path)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # since it was listed
-                raise OSError(errno.EINVAL, "is no regular file", path)
+                raise OSError(errno.EINVAL, "not a regular file", path)
             if self.care is not None:
                 step_back()
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # pages that are read ahead would stay
@@ -205,7 +205,7 @@ class LocalStorage(Storage):
             os.close(descriptor)
 
     def create(self, location: str, data: Buffer) -> None:
-        """Write a new file through a temporary name, flush it and its directory."""
+        """Write a new file through a temporary name; flush it and its directory."""
         path = Path(local_path(location))
         with room_for(location, len(data)):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -221,7 +221,7 @@ class LocalStorage(Storage):
             flush_directory(path.parent)
 
     def delete(self, location: str) -> None:
-        """Remove a file, if it is there."""
+        """Delete a file, if it exists."""
         Path(local_path(location)).unlink(missing_ok=True)
 
 
@@ -236,9 +236,9 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result:
 
 def may_follow(link_owner: int, target_owner: int) -> bool:
     """
-    Return whether a link is followed: one of root, of this process's user, or of its target's owner.
+    Return whether to follow a link: one of root, of this process's user, or of its target's owner.
 
-    Whoever owns a store could otherwise have a reader with more rights read files that are not theirs.
+    Otherwise the owner of a store could let a reader with more privileges read files of other users.
     """
     return link_owner in {0, os.geteuid(), target_owner}
 
@@ -250,7 +250,7 @@ def _check_link(link_owner: int, target_owner: int, path: str) -> None:
 
 
 def _opened(path: str) -> int:
-    """Return a descriptor of a file; the target of a link is checked after opening, so that it cannot be exchanged."""
+    """Open a file; the target of a link is checked after opening, so that it cannot be exchanged in between."""
     try:
         return os.open(path, _READ_ONLY | os.O_NOFOLLOW)
     except OSError as error:
@@ -281,25 +281,25 @@ def sha256_of(path: Path) -> str:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a file; an error names it."""
+    """Return the content of a file; errors name the file."""
     with named(str(path)):
         return path.read_bytes()
 
 
 def start_flush(descriptor: int, position: int, size: int) -> None:
-    """Have the disk begin to write these bytes, so that a flush finds little left to wait for."""
+    """Let the kernel start writing these bytes to disk, so that a later flush is short."""
     if hasattr(os, "posix_fadvise"):
         # Pages that are not on the disk yet are not dropped at this word: their writing begins.
         os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
 
 def flush_directory(path: Path) -> None:
-    """Make the names in a directory durable; anything else is refused, for a pipe would block forever."""
+    """Make a directory's entries durable; anything else is refused, because opening a pipe would block forever."""
     _flush(path, os.O_DIRECTORY)
 
 
 def flush_file(path: Path) -> None:
-    """Make the bytes of a file durable that another process has written."""
+    """Make a file durable that another process has written."""
     _flush(path, os.O_CLOEXEC)
 
 
@@ -317,7 +317,7 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 @contextmanager
 def named(location: str) -> Iterator[None]:
-    """Name *location* in an error of the operating system that names no file, as those of reads and writes do."""
+    """Add *location* to operating system errors without a file name, such as those of reads and writes."""
     try:
         yield
     except OSError as error:
@@ -328,7 +328,7 @@ def named(location: str) -> Iterator[None]:
 
 @contextmanager
 def room_for(location: str, size: int | None = None) -> Iterator[None]:
-    """Name *location* in an error of the operating system, and in that of a full disk the *size* needed."""
+    """Add *location* to operating system errors, and the *size* needed to that of a full disk."""
     try:
         with named(location):
             yield

@@ -1,4 +1,4 @@
-"""Locations: local paths and URIs, how they are spelled, and which of them we can reach."""
+"""Locations: local paths and URIs, their normal form, and the supported schemes."""
 
 import os
 import re
@@ -24,18 +24,18 @@ def is_local(location: str) -> bool:
 
 
 def local_path(location: str) -> str:
-    """Return the path of a local location, absolute."""
+    """Return the absolute path of a local location."""
     path = unquote(urlsplit(location).path) if location.startswith("file:") else location
     return os.path.abspath(path)  # noqa: PTH100 - Path.resolve would follow links
 
 
 def normalise(location: str) -> str:
-    """Return the one spelling of *location* that the program uses: an absolute path, or a URI without a final slash."""
+    """Return the normal form of *location*: an absolute path, or a URI without trailing slash."""
     return local_path(location) if is_local(location) else location.rstrip("/")
 
 
 def object_key(location: str) -> str:
-    """Return the name of *location* for an object store's client: bucket or container, and the path in it."""
+    """Return *location* as an object store client names it: bucket or container, and path."""
     place, slash, path = location.split("://", 1)[1].rstrip("/").partition("/")
     return f"{place.partition('@')[0]}{slash}{path}"
 
@@ -46,7 +46,7 @@ def join(location: str, *names: str) -> str:
 
 
 def refusal(location: str, *, to_write: bool = False) -> str | None:
-    """Say why nothing can be read, or written, at *location*; None when its kind is known."""
+    """Return why *location* cannot be read, or written; None if its kind is supported."""
     scheme = scheme_of(location)
     if scheme in S3_SCHEMES and _HAS_CREDENTIALS.match(location):
         return (
@@ -59,5 +59,5 @@ def refusal(location: str, *, to_write: bool = False) -> str | None:
         return None
     if scheme != HDFS:
         known = "local paths, s3a://, abfss:// and hdfs://"
-        return f"{location}: {scheme}:// can be neither read nor written; known are {known}"
+        return f"{location}: {scheme}:// is not supported, only {known} are"
     return f"{location}: hdfs:// is for stores alone; {_WRITTEN}" if to_write else None

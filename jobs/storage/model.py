@@ -8,7 +8,7 @@ from rmq_formats.layout import Buffer
 
 
 class FileInfo(NamedTuple):
-    """One file below a listed directory: `name` is its path relative to that directory, with slashes."""
+    """A listed file: `name` is its path relative to the listed directory, with slashes."""
 
     name: str
     size: int
@@ -21,16 +21,16 @@ class Reader(Protocol):
     size: int
 
     def read(self, position: int, length: int) -> bytes | memoryview:
-        """Return the bytes at *position*; fewer only at the file's end."""
+        """Return the bytes at *position*; fewer only at the end of the file."""
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill *buffer* from *position* and return how many bytes there were: fewer only at the file's end."""
+        """Fill *buffer* from *position* and return the number of bytes: fewer only at the end of the file."""
         data = self.read(position, buffer.nbytes)
         buffer[: len(data)] = data
         return len(data)
 
     def next_written(self, position: int) -> int:
-        """Return the next position whose byte may not be zero; *position* itself where the storage does not know."""
+        """Return the next position whose byte may not be zero; *position* itself if the storage cannot tell."""
         return position
 
 
@@ -44,10 +44,10 @@ def is_there(open_file: Callable[[str], AbstractContextManager[Reader]], name: s
 
 
 class Storage(Protocol):
-    """A file system, as the jobs need it. Every error is an `OSError`."""
+    """The file system interface for jobs. Every error is an `OSError`."""
 
     def list_files(self, location: str) -> list[FileInfo]:
-        """Return every file below *location*, sorted by name; `FileNotFoundError` when the directory does not exist."""
+        """Return every file below *location*, sorted by name; `FileNotFoundError` if the directory does not exist."""
 
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Open *location* for reading."""
@@ -59,11 +59,11 @@ class Storage(Protocol):
 
     def create(self, location: str, data: Buffer) -> None:
         """
-        Write a new file durably, in full or not at all.
+        Write a new file durably and atomically.
 
-        `FileExistsError` when there is one already, on every storage; of two that write one name at the same
-        moment, only a local file system stops the second. A storage that is only read raises another `OSError`.
+        Raises `FileExistsError` if it exists, on every storage; if two processes write the same name at the same
+        moment, only a local file system stops the second. A read-only storage raises another `OSError`.
         """
 
     def delete(self, location: str) -> None:
-        """Delete a file; nothing happens when there is none."""
+        """Delete a file, if it exists."""

@@ -1,4 +1,4 @@
-"""Object stores, S3 above all, and their settings under the names that each client knows."""
+"""Object stores (mainly S3), and their settings under the names that each client uses."""
 
 import errno
 import io
@@ -59,9 +59,9 @@ class _ArrowReader(Reader):
 
 def persistently(call: Callable[[], Result]) -> Result:
     """
-    Return the result of *call*; call it again, a few times, after a failure of the server that may pass.
+    Return the result of *call*, which is retried a few times after transient server failures.
 
-    Amazon's client does so too, but not where the answer of an error is longer than the bytes that were asked for.
+    Amazon's client also retries, but not if the error response is longer than the requested bytes.
     """
     for pause in _PAUSES_S:
         try:
@@ -74,7 +74,7 @@ def persistently(call: Callable[[], Result]) -> Result:
 
 
 class _Persistent(io.RawIOBase):
-    """A file of pyarrow's whose reads are tried again, as Python's own files are."""
+    """A pyarrow file whose reads are retried."""
 
     def __init__(self, file: "NativeFile", calls: _Calls) -> None:
         self._file = file
@@ -110,7 +110,7 @@ class _Persistent(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class ObjectStorage(Storage):
-    """An object store; objects are born whole."""
+    """An object store; objects appear only when they are complete."""
 
     filesystem: "FileSystem" = field(repr=False)  # never print what holds a key
     asked: str = "with the credentials of the AWS environment"  # in whose name, for messages
@@ -136,10 +136,10 @@ class ObjectStorage(Storage):
 
     def create(self, location: str, data: Buffer) -> None:
         """
-        Put a new object; `FileExistsError` when there is one already.
+        Put a new object; raise `FileExistsError` if it exists.
 
-        pyarrow cannot ask for a put that fails then, so it is looked for first: names that two may write at the same
-        moment hold a random part.
+        pyarrow has no conditional put, so the object is looked up first; names that two processes may write at the same
+        moment have a random part.
         """
         key = object_key(location)
         if self._call(location, lambda: self.filesystem.get_file_info(key)).is_file:
@@ -152,7 +152,7 @@ class ObjectStorage(Storage):
         self._call(location, put)
 
     def delete(self, location: str) -> None:
-        """Remove an object, if it is there."""
+        """Delete an object, if it exists."""
         with suppress(FileNotFoundError):  # deleted already
             self._call(location, lambda: self.filesystem.delete_file(object_key(location)))
 
@@ -164,7 +164,7 @@ class ObjectStorage(Storage):
         return PythonFile(_Persistent(file, partial(self._call, location)), mode="r")
 
     def object_store_error(self, location: str, error: OSError) -> OSError:
-        """Return an error of `deltalake` in the words of the server's answer; *error* itself where it had none."""
+        """Return an error of `deltalake` with the server's message; *error* itself if there was no response."""
         found = _ANSWER.search(str(error))
         if found is None:
             return error
@@ -174,7 +174,7 @@ class ObjectStorage(Storage):
         return OSError(f"{location}: {self.service} refuses ({said[:_SHOWN]})")
 
     def _call(self, location: str, call: Callable[[], Result]) -> Result:
-        """Return the result of *call*; access that is denied is named as such, with the settings that were used."""
+        """Return the result of *call*; a denied access is reported as such, with the settings that were used."""
         try:
             return persistently(call)
         except FileNotFoundError as error:
@@ -206,7 +206,7 @@ def _named(options: Mapping[str, str], client: int) -> dict[str, str]:
 
 
 def _endpoint(options: Mapping[str, str]) -> tuple[str, bool]:
-    """Return the endpoint with its scheme, empty where the client has its own, and whether its paths name buckets."""
+    """Return the endpoint with its scheme (empty: the client's default), and whether it uses path-style access."""
     endpoint = options.get("fs.s3a.endpoint", "")
     if endpoint and "://" not in endpoint:
         has_tls = options.get("fs.s3a.connection.ssl.enabled", "true").lower() == "true"
@@ -216,7 +216,7 @@ def _endpoint(options: Mapping[str, str]) -> tuple[str, bool]:
 
 @lru_cache(maxsize=8)
 def s3_storage(options: tuple[tuple[str, str], ...]) -> ObjectStorage:
-    """Return the storage that these Hadoop settings lead to."""
+    """Return the storage for these Hadoop settings."""
     from pyarrow.fs import AwsDefaultS3RetryStrategy, S3FileSystem
 
     named = _named(dict(options), _PYARROW)
@@ -236,7 +236,7 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> ObjectStorage:
 
 
 def azure_storage(location: str, options: tuple[tuple[str, str], ...]) -> ObjectStorage:
-    """Return the storage of the account that *location* names."""
+    """Return the storage for *location*'s account."""
     return _azure_storage(AzureSettings.of(location, dict(options)))
 
 
@@ -246,7 +246,7 @@ def _azure_storage(settings: AzureSettings) -> ObjectStorage:
 
 
 def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the same settings under the names that `deltalake` knows; conditional puts make commits safe."""
+    """Return the settings under the names of `deltalake`; conditional puts make its commits safe."""
     if scheme_of(location) in AZURE_SCHEMES:
         return azure_delta_options(location, options)
     if scheme_of(location) not in S3_SCHEMES:
@@ -265,7 +265,7 @@ def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def iceberg_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the same settings of S3 under the names that pyiceberg knows: they are for this process alone."""
+    """Return the S3 settings under the names of pyiceberg, for use in this process only."""
     if scheme_of(location) not in S3_SCHEMES:
         return {}
     endpoint, is_path_style = _endpoint(options)
@@ -275,5 +275,5 @@ def iceberg_options(location: str, options: Mapping[str, str]) -> dict[str, str]
 
 
 def delta_location(location: str) -> str:
-    """Return *location* as `deltalake` spells it."""
+    """Return *location* in the form that `deltalake` expects."""
     return "s3://" + location.split("://", 1)[1] if scheme_of(location) in S3_SCHEMES else location

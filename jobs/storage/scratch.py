@@ -1,8 +1,7 @@
 """
-Scratch files of a run: written by one task, read by others, deleted when the run ends.
+Scratch files of a run: written by one task, read by others, and deleted when the run ends.
 
-They lie next to the output, where every worker reaches them. To pass them through Spark's own shuffle would cost as
-much as the whole build.
+They are next to the output, where every worker can access them. Spark's shuffle would cost as much as the whole build.
 """
 
 import shutil
@@ -22,13 +21,13 @@ from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader
 
 PREFIX = ".scratch-"
-_NOT_SHARED = "no shared directory?"
+_NOT_SHARED = "is it a shared directory?"
 _NOT_GIVEN = "give --scratch, a directory or URI that all workers reach"
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """A directory for a run's own files."""
+    """A directory for a run's scratch files."""
 
     location: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -37,7 +36,7 @@ class Scratch:
 
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """Open a new file for writing; nothing is flushed to disk, for it is not read after a crash."""
+        """Open a new file for writing; it is not flushed to disk, because it is not read after a crash."""
         location = join(self.location, name)
         if is_local(location):
             with room_for(location), self._checked(location).open("wb") as file:
@@ -48,9 +47,9 @@ class Scratch:
         storage_of(location, self.options).create(location, buffer.getvalue())
 
     def _checked(self, location: str) -> Path:
-        """Return the path of a local file; refuse it where the run's directory, which is made first, is not seen."""
+        """Return the path of a local file; refuse it if this machine does not see the run's directory."""
         if not Path(local_path(self.location)).is_dir():
-            raise OSError(f"{self.location}: not to be seen on {gethostname()}: {self.advice}")
+            raise OSError(f"{self.location}: not visible on {gethostname()}: {self.advice}")
         return Path(local_path(location))
 
     @contextmanager
@@ -63,7 +62,7 @@ class Scratch:
             yield reader
 
     def delete(self, name: str) -> None:
-        """Remove a file, if it is there, unless files are kept."""
+        """Delete a file, if it exists, unless files are to be kept."""
         if self.keeps_files:
             return
         storage_of(self.location, self.options).delete(join(self.location, name))
@@ -71,7 +70,7 @@ class Scratch:
 
 @contextmanager
 def scratch_beside(output: str, options: Mapping[str, str]) -> Iterator[Scratch]:
-    """Give a directory below *output* for the time of a run."""
+    """Create a directory below *output* for the duration of a run."""
     scratch = Scratch(join(output, f"{PREFIX}{uuid4()}"), dict(options))
     if is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True)
@@ -91,9 +90,9 @@ def scratch_beside(output: str, options: Mapping[str, str]) -> Iterator[Scratch]
 @contextmanager
 def scratch_for(location: str | Scratch | None, options: Mapping[str, str]) -> Iterator[Scratch]:
     """
-    Make a directory for the time of a run: below *location*, else among this machine's temporary files.
+    Create a directory for the duration of a run: below *location*, or in the temporary directory.
 
-    A scratch directory of the caller is used as it is, and stays.
+    A scratch directory of the caller is used as it is, and kept.
     """
     if isinstance(location, Scratch):
         yield location

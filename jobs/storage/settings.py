@@ -1,11 +1,11 @@
 """
-The settings of file systems, under Hadoop's names: from Spark, from Hadoop's files, from the environment.
+Settings of file systems under Hadoop's names: from Spark, from Hadoop's files, and from the environment.
 
-Spark's settings win over the files that HADOOP_CONF_DIR names, these over the environment. Of Amazon's environment
-these are AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL (or
-AWS_ENDPOINT_URL_S3), else the profile AWS_PROFILE of the files in `~/.aws`; a profile that names a role, a process or a
-login has no keys, and each client finds them by itself. An account of Azure is read with its key or its signature (SAS)
-where the settings or the environment have one, else by Azure's own chain of credentials.
+Spark's settings override the files in HADOOP_CONF_DIR, and these override the environment. Supported variables of
+Amazon are AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL (or
+AWS_ENDPOINT_URL_S3), or the profile AWS_PROFILE of the files in `~/.aws`. If a profile names a role, a process or a
+login, it has no keys, and each client resolves it by itself. An Azure account is accessed with its key or its signature
+(SAS) if the settings or the environment have one, otherwise through Azure's own chain of credentials.
 """
 
 import os
@@ -40,7 +40,7 @@ KEYS = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")  # the
 
 
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the settings of the environment; its own keys, if there are any, and not a profile's."""
+    """Return the settings from the environment; keys in variables override those of a profile."""
     settings = over(_of_profile(environment), given_in(environment, _OF_AMAZON))
     endpoint = settings.get("fs.s3a.endpoint", "")
     host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or ""
@@ -50,7 +50,7 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict
 
 
 def given_in(environment: Mapping[str, str], variables: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return each setting whose *variables* are set, by the first that is."""
+    """Return each setting with the value of the first of its *variables* that is set."""
     return {
         setting: value
         for setting, names in variables.items()
@@ -59,7 +59,7 @@ def given_in(environment: Mapping[str, str], variables: Mapping[str, tuple[str, 
 
 
 def over(weaker: Mapping[str, str], stronger: Mapping[str, str]) -> dict[str, str]:
-    """Return both, the stronger where they differ; keys are taken from one of them, never from two."""
+    """Merge settings, the stronger ones winning; keys are never combined from both."""
     if any(key in stronger for key in KEYS):
         weaker = {name: value for name, value in weaker.items() if name not in KEYS}
     return {**weaker, **stronger}
@@ -105,7 +105,7 @@ _OF_AZURE = {
 
 
 class AzureSettings(NamedTuple):
-    """An account, and how it is reached."""
+    """An Azure account, and how to access it."""
 
     account: str
     key: str | None
@@ -114,14 +114,14 @@ class AzureSettings(NamedTuple):
 
     @classmethod
     def of(cls, location: str, options: Mapping[str, str]) -> Self:
-        """Read the settings of the account that *location* names; its own win over those of the environment."""
+        """Read the settings of *location*'s account; its own settings override those of the environment."""
         host = urlsplit(location).hostname or ""
         key, signature = (options.get(f"{name}.{host}") or options.get(name) for name in (_KEY, _SIGNATURE))
         account, endpoint = host.partition(".")[0], options.get(_ENDPOINT)
         if key and not _BASE64.fullmatch(key):
-            raise OSError(f"{location}: {_KEY} is no key of {account}: it is not base64")
+            raise OSError(f"{location}: {_KEY} is not a valid key of {account}: it is not base64")
         if not (key or signature) and endpoint and endpoint.startswith("http://"):  # Azure's client would abort
-            raise OSError(f"{location}: {_ENDPOINT} has no TLS, and no token goes over that: {_KEY} is needed")
+            raise OSError(f"{location}: {_ENDPOINT} has no TLS, so a token cannot be sent: set {_KEY}")
         return cls(account, key, None if key else signature, endpoint)
 
     @property
@@ -131,7 +131,7 @@ class AzureSettings(NamedTuple):
 
 
 def azure_filesystem(settings: AzureSettings) -> "FileSystem":
-    """Return pyarrow's file system of an account."""
+    """Return pyarrow's file system for an account."""
     from pyarrow.fs import AzureFileSystem
 
     own = urlsplit(settings.endpoint or "")
@@ -141,7 +141,7 @@ def azure_filesystem(settings: AzureSettings) -> "FileSystem":
 
 
 def azure_delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the same settings under the names that `deltalake` knows; its puts are conditional."""
+    """Return the settings under the names of `deltalake`, which uses conditional puts."""
     settings = AzureSettings.of(location, options)
     if settings.endpoint and settings.account == _AZURITE:
         # It always lists a log from its beginning; `deltalake` knows that, and its address from here alone.
@@ -164,7 +164,7 @@ OF_FILE_SYSTEMS = ("fs.", "dfs.")
 
 
 def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the settings of file systems (`fs.s3a.…`, `dfs.…`); no secret among them is printed from now on."""
+    """Return the file system settings (`fs.s3a.…`, `dfs.…`), and mask their secrets in all later output."""
     given = {name.removeprefix(_PREFIX): value for name, value in spark_settings if name.startswith(_PREFIX)}
     environment = {**settings_of_environment(), **given_in(os.environ, _OF_AZURE)}
     settings = over(over(environment, dict(_from_files())), given)

@@ -154,7 +154,7 @@ def given_release(text: str) -> Release:
     try:
         release = Release.of(text.strip())
     except FormatError as error:
-        raise UndecidedError(f"--release: {text.strip()!r} is no release, such as {NEWEST}") from error
+        raise UndecidedError(f"--release: {text.strip()!r} is not a RocketMQ release (example: {NEWEST})") from error
     if str(release) not in _PREVIEWS and release not in PUBLISHED:
         raise UndecidedError(
             f"--release: RocketMQ {release} is not known here: releases from {OLDEST} to {NEWEST} are; "
@@ -169,7 +169,7 @@ def given_rules(text: str) -> Rules:
     for part in text.split(","):
         name, _, offset = part.partition("@")
         if offset and not offset.strip().isdecimal():
-            raise UndecidedError(f"--release: {part.strip()!r} is no RELEASE[@OFFSET]")
+            raise UndecidedError(f"--release: {part.strip()!r} is not of the form RELEASE[@OFFSET]")
         rules.append((int(offset or 0), given_release(name)))
     try:
         return rules_of(*rules)
@@ -250,9 +250,9 @@ def eras_of(
 
 def starting_writers(store: Store, given: str | None, wrong: Container[str] = ()) -> Known[Writers]:
     """
-    Return the releases that may start on a store next. They depend on its index files, too, as for `inspect`.
+    Return the releases that may start on a store next; its index files are evidence as well, as for `inspect`.
 
-    *wrong* are index files, by their path below the root, that are no evidence.
+    *wrong*: paths (below the root) of index files that do not count as evidence.
     """
     if given is not None:
         return known_writers(store, given, ())
@@ -262,7 +262,7 @@ def starting_writers(store: Store, given: str | None, wrong: Container[str] = ()
     own = Marks()
     for file in store.index_files if stated is not None else ():
         if file.about.path not in wrong:
-            with suppress(OSError, FormatError):  # one that cannot be read is no evidence; its comparison reports it
+            with suppress(OSError, FormatError):  # not evidence if it cannot be read; its comparison reports it
                 header = header_of(file, store)
                 if header is not None and stated is not None:
                     own.add_all(index_marks(store, file.location, header, stated.geometry))

@@ -112,7 +112,7 @@ class TopicsAt(NamedTuple):
     counter: int = 0  # of its changes; 0 where it does not count them
 
     def follows(self, recorded: "TopicsAt") -> bool:
-        """Return whether a broker has made this one from a *recorded* one: neither an old copy, nor begun anew."""
+        """Return whether a broker derived this table from a *recorded* one: it is neither an old copy nor recreated."""
         is_later = (self.changed_ms or 0) > (recorded.changed_ms or 0)
         return self == recorded or (is_later and (not self.counter or self.counter >= recorded.counter))
 
@@ -128,9 +128,9 @@ def topics_in(versions: Iterable[bytes]) -> tuple[TopicsAt, ...]:
 
 def topic_evidence(store: Store, recorded: Sequence[TopicsAt] | None = None) -> TopicEvidence:
     """
-    Return the broker's table of topics; an old copy of it, which lacks topics that have queues, says nothing.
+    Return the broker's table of topics; an old copy, which lacks topics that have queues, is not used.
 
-    A lake has *recorded* tables, the newest last: it stands in for one that is lost, an older copy, or begun anew.
+    *recorded* are a lake's tables, the newest last: the newest replaces a table that is lost, outdated or recreated.
     """
     with_queues = frozenset(file.about.topic for file in store.queue_files if file.about.topic)
     try:
@@ -150,7 +150,7 @@ def topic_evidence(store: Store, recorded: Sequence[TopicsAt] | None = None) -> 
     asked = "" if recorded is None else "; the lake has no table that tells"
     if table is None:
         path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
-        doubt = f"{path} cannot be read" if store.other_file(path) else f"there is no {path}"
+        doubt = f"{path} cannot be read" if store.other_file(path) else f"{path} is missing"
         return TopicEvidence(None, with_queues, asked=asked, doubt=doubt)
     unlisted = sorted(topic for topic in with_queues - table.topics if not topic.startswith(_SYSTEM))
     if unlisted:

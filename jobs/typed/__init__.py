@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from rmq_formats.errors import UnsupportedFormat
 
-_LIBRARIES = ("fastavro", "google", "google.protobuf")  # of the extra `types`; the package before what is in it
+_LIBRARIES = ("fastavro", "google", "google.protobuf")  # of the extra `types`; a package before its subpackages
 
 
 def is_installed() -> bool:

@@ -276,10 +276,10 @@ class _Declared:
 
 def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
     """
-    Return whether a table *declared* before has to be made again; `LosingError` where values would be lost.
+    Return whether a table that was *declared* differently must be rebuilt; `LosingError` if values would be lost.
 
-    Without a word of the user a table keeps its rows where the new declaration reads each of them as the old one did,
-    and may read more; it gets columns; it is rebuilt where a type is wider.
+    Without --retype, a table keeps its rows if the new declaration reads each of them as the old one did, and possibly
+    more bodies. Columns are added. If a type is wider, the table is rebuilt.
     """
     now = type_.described()
     if now == declared:

@@ -223,7 +223,7 @@ class _Batch:
         if pa.types.is_timestamp(type_):
             cells.instants(*where, values, states)
             if self.times.unit is not None:
-                # A topic with a unit may also have times as texts: a number takes the place of what was not a text.
+                # A topic with a unit may have times as strings and as numbers: use the number if it is not a string.
                 factor, numbers, found = UNITS[self.times.unit], values.copy(), states.copy()
                 cells.fixed(*where, 0, _FARTHEST // factor, 0, numbers, found)
                 values = np.where(found == cells.THERE, numbers * factor, values)

@@ -83,11 +83,11 @@ def _text_reader(pattern: str, columns: Sequence[pa.Field], times: Times) -> Rea
 
 
 def check_pattern(pattern: str, columns: Sequence[pa.Field]) -> None:
-    """Raise `SchemaError` where a pattern is none, or a column has no group, or a group can not have its type."""
+    """Raise `SchemaError` if a pattern is invalid, a column has no group, or a group cannot have the column's type."""
     try:
         groups = {field.name for field in _matched(pattern, []).type}
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
-        raise SchemaError(f"{error} (a group is (?P<name>…), or (?:…) where it is no column)") from error
+        raise SchemaError(f"{error} (write a group as (?P<name>…), or as (?:…) if it has no column)") from error
     for column in columns:
         if column.name not in groups or pa.types.is_nested(column.type):
             raise SchemaError(

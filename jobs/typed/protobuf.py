@@ -257,7 +257,7 @@ def _skipped(body: bytes, at: int, tag: int) -> int:
 
 
 def _example(data: bytes, wire_type: int) -> Value:
-    """Return the value of a field that is not declared, as far as its bytes alone say what it is."""
+    """Return the value of an undeclared field, decoded as far as its bytes alone allow."""
     if wire_type == _SIZED:
         data = data[varint(data, 0)[1] :]
         with suppress(UnicodeDecodeError):  # bytes, or a message

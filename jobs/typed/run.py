@@ -161,7 +161,7 @@ def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReques
     missing = sorted(left.topics.keys() - {one.topic for one in request.types})
     if missing:
         raise DeclarationError(
-            f"{why}; to type all topics again, {request.source} must declare {', '.join(missing)}, too; nothing was "
+            f"{why}; to type all topics again, {request.source} must also declare {', '.join(missing)}; nothing was "
             "written"
         )
     say(f"rmq-lake: {why}; all topics are typed again from their messages", "warning")

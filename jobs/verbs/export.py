@@ -80,7 +80,7 @@ def export(  # noqa: PLR0913 - one argument an option
     ),
     out: Path = option(
         "FILE",
-        "The file to write, complete or not at all; -: stream ndjson or csv to standard output.",
+        "The output file, written atomically; - streams ndjson or csv to standard output.",
         OUTPUT_FILE,
         required=True,
     ),

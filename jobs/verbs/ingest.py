@@ -90,7 +90,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     no_damage: bool = flag("Keep only a sample of damaged bytes; `restore` then cannot write them."),
     settle_ms: int = option(
         "TIME",
-        "Leave messages of the last TIME to the next run: 5s, 2m, or a plain number of milliseconds.",
+        "Skip messages younger than TIME; a later run ingests them. TIME is 5s, 2m, or a number of milliseconds.",
         MILLISECONDS,
         names="--settle",
         default=0,

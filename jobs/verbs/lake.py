@@ -52,8 +52,8 @@ def _target(text: str) -> str:
 
 iceberg_option = option(
     "CATALOG[.NAMESPACE]",
-    "After each commit, also register the lake's tables in this Iceberg catalog, without copying files. CATALOG "
-    "is a name in pyiceberg's configuration; NAMESPACE is rocketmq by default.",
+    "Register the lake's tables in this Iceberg catalog (`ingest`: after each commit); no files are copied. "
+    "CATALOG is a name in pyiceberg's configuration; NAMESPACE is rocketmq by default.",
     ParsedType("catalog", _target),
 )
 
@@ -107,7 +107,7 @@ class Registrations:
             if self._thread.is_alive():
                 self._failure = OSError(
                     f"Iceberg catalog {self._target}: no answer for {_LAST_S:.0f} s; the Delta tables of "
-                    f"{lake.location} are complete, and the next command with --iceberg registers what is missing"
+                    f"{lake.location} are complete, and the next command with --iceberg registers the missing files"
                 )
                 return
         self.register(lake)
@@ -195,8 +195,9 @@ def optimize(  # noqa: PLR0913 - one argument an option
     lake: str = argument("LAKE", CHANGED_LAKE),
     dry_run: bool = flag("Show which files would be merged and deleted; change nothing."),
     heal: bool = flag(
-        "Restore the transactions of runs that Delta's log has lost, after CREATE TABLE … AS SELECT, CLONE or a short "
-        "retention of transactions; merge and delete nothing. With --dry-run, show which would be restored."
+        "Restore transaction identifiers that are missing from Delta's log, for example after CREATE TABLE … AS "
+        "SELECT, CLONE or a short retention of transactions. Nothing is merged or deleted. With --dry-run, only list "
+        "them."
     ),
     iceberg: str | None = iceberg_option,
     engine: str = engine_option,
@@ -254,7 +255,7 @@ def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
         else f"  {one.table}: cannot be healed: {one.doubt}"
         for one in lost
     ]
-    what = f"{counted(len(lost), 'transaction')} {'would be ' * dry_run}put back"
+    what = f"{counted(len(lost), 'transaction')} {'would be ' * dry_run}restored"
     what += f", {counted(doubts, 'table')} cannot be healed" * bool(doubts)
     severity = Severity.DAMAGE if doubts else Severity.HEALTHY
     result = Result(severity, what, answer.seconds, verdict="dry run" if dry_run else "done")

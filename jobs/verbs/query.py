@@ -383,7 +383,7 @@ def sql(  # noqa: PLR0913 - one argument an option
         default=Form.TABLE.value,
         show_default=True,
     ),
-    out: Path | None = option("FILE", "The file of --output parquet.", OUTPUT_FILE),
+    out: Path | None = option("FILE", "The output file; required by --output parquet.", OUTPUT_FILE),
     limit: int = option("N", "Print the first N rows; 0: all.", NOT_NEGATIVE, default=1000, show_default=True),
     seconds: float | None = option("S", "Stop after S seconds.", click.FloatRange(0, min_open=True)),
     quiet: bool = quiet_option,

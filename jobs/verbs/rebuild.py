@@ -321,7 +321,7 @@ def _queue_lines(summary: "Summary") -> Iterator[str]:
     files = counted(summary.files, "file")
     if summary.to == _ROCKSDB:
         yield f"  a RocksDB database of {files}, for a broker with storeType=defaultRocksDB"
-        yield "  to put it in place while the broker is stopped:"
+        yield "  to install it while the broker is stopped:"
         yield from (f"  {line}" for line in _placing(summary.store, Path(summary.out, summary.folder)))
     else:
         yield f"  {files} of {summary.file_size:,} bytes"
@@ -331,7 +331,7 @@ def _queue_lines(summary: "Summary") -> Iterator[str]:
     if summary.lost_only:
         yield f"  kept {counted(summary.kept, 'file')} of the store; {summary.proof}"
         yield from (
-            f"  CONTRADICTION {path}: it stays, for a record of the log may be wrong" for path in summary.contradictions
+            f"  CONTRADICTION {path}: it stays: a record of the log may be wrong" for path in summary.contradictions
         )
 
 

@@ -157,13 +157,13 @@ def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
 
 
 def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:
-    keep = Step("another lake may have the lost ones, or a slave, by a lake of it")
+    keep = Step("another lake may have the lost messages, or a slave: ingest it into a lake")
     if not has_lake:
-        words = "save the messages; a lake that has the lost ones restores them (--lake)"
+        words = "save the messages; a lake that has the lost ones can restore them (--lake)"
         pairs = zip(options[::2], options[1::2], strict=True)
         again = " ".join(quote(word) for pair in pairs if pair[0] not in _NOT_OF_INGEST for word in pair)
         keep = Step(words, (" ".join(filter(None, (program(), "ingest", quote(store), again, "--lake LAKE"))),))
-    words = "or have marked records written over what is lost, so that the broker keeps the rest"
+    words = "or write marked records over the lost ranges, so that the broker keeps the rest"
     return [*keep.lines(), *Step(words, (typed("--bridge"),)).lines("")]
 
 

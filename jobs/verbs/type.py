@@ -80,8 +80,8 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     Turn the bodies of topics into typed rows of LAKE/typed/TOPIC.
 
     A body that does not fit becomes a row of LAKE/dead_letters, with the reason; no body is in both tables. A run
-    reads only messages that are new since the last one. With --infer nothing is written: types that fit the messages
-    of a topic are printed, in the form of FILE.
+    reads only messages that are new since the last one. With --infer, nothing is written: the command prints types that
+    fit the messages of a topic, in the format of FILE.
 
     Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic in
     FILE, and the topic is not in the topic table of its brokers.
@@ -182,13 +182,13 @@ def _what(summary: "Summary", *, retry: bool) -> str:
 def _lines(summary: "Summary", command: str) -> list[str]:
     lines = []
     if summary.recovered is not None:
-        lines.append(f"  typing {summary.recovered} was interrupted, and is completed now")
+        lines.append(f"  typing {summary.recovered} was interrupted, and is now complete")
     for topic in summary.topics:
         absent = summary.absent.get(topic.topic)
         if absent is not None:
             lines.append(f"  {topic.topic}: no table: {absent.reason}")
             continue
-        how = " (typed again)" if topic.retyped else " (rows that the log does not hold any more are removed)"
+        how = " (typed again)" if topic.retyped else " (rows that the log no longer has are removed)"
         lines.append(
             f"  {topic.topic} → {topic.table}: {counted(topic.rows, 'row')}, "
             f"{counted(topic.dead_letters, 'dead letter')}" + how * topic.removed

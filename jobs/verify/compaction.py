@@ -41,7 +41,7 @@ from rmq_formats.store import FileKind
 _UNITS_AT_ONCE = 1 << 12
 _WINDOW = 1 << 20  # bytes of a log that are read at a time
 _ATTEMPTS = 2  # while a broker is at work it may replace files
-_MADE_AGAIN = "a broker makes no compacted log again; the messages are in its own log as long as retention leaves them"
+_MADE_AGAIN = "a broker does not rebuild a compacted log; the messages are in its own log until retention deletes them"
 _FIELDS = {"base_offset": "queue_offset"} | {  # of a unit, and of what a record says
     name: name for name in ("physical_offset", "size", "tags_code", "store_timestamp")
 }

@@ -114,14 +114,14 @@ def _without_files(workers: Workers, log: ListedLog, wanted: Wanted, scratch: Sc
     if time > 0:
         expected = f"files up to store time {time_text(time)}, which the checkpoint has noted down"
     elif not conf.makes_index_files:
-        note = "the broker's configuration switches index files off"
+        note = "the broker's configuration disables index files"
         return PartReport(numbers={"files": 0}, notes=[note])
     elif conf.is_given and not _sure_keys(workers, log, wanted, scratch):
-        return PartReport(numbers={"files": 0}, notes=["there are no index files, and no message has a key"])
+        return PartReport(numbers={"files": 0}, notes=["the store has no index files, and no message has a key"])
     elif conf.is_given:
-        expected = "files, which the broker's configuration switches on"
+        expected = "files, which the broker's configuration enables"
     else:
-        reason = "there are no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
+        reason = "the store has no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
         return PartReport(numbers={"files": 0}, unverified=reason, is_absent=True)
     cause = "the index files were deleted or lost"
     return PartReport(

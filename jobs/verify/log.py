@@ -262,7 +262,7 @@ def lost_end(log_end: int, ahead: int, store: Store) -> Finding:
         "newest segment was cut short, or the last ones are missing"
     )
     if not store.segments:
-        cause = "there is no segment: the log is in another directory (--commitlog, --broker-conf), or was deleted"
+        cause = "the log has no segment: it is in another directory (--commitlog, --broker-conf), or was deleted"
     return _of_offsets(LOST_END, place_of(log_end, store), (log_end, f"{ahead} or later"), cause)
 
 
@@ -270,7 +270,7 @@ def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[
     """Return findings on the times of log and queues (*newest*: the log's latest), and notes on unknown times."""
     stored = checkpoint_file(store)
     if stored is None:
-        return [], ["there is no checkpoint: how far the broker had flushed is unknown; its next start creates one"]
+        return [], ["the checkpoint is missing: how far the broker had flushed is unknown; its next start creates one"]
     findings = []
     if stored.size != CHECKPOINT_SIZE:
         cause = "the file was cut or lengthened; after a crash the broker would read more of its log than it has to"

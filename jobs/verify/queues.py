@@ -92,14 +92,14 @@ _CAUSES = {
     DifferenceKind.BLANK_OF_LOST: "the log has lost the record there; a repair or a rebuild left its unit out",
     DifferenceKind.CORRUPT: "the unit was overwritten; a broker that starts now treats this as the end of the queue",
     DifferenceKind.RESTARTED: "the topic was deleted and recreated: its queue offsets restarted at 0",
-    DifferenceKind.DROPPED: "the broker dropped the record silently, for its queue offset is below the queue's end",
+    DifferenceKind.DROPPED: "the broker dropped the record silently, because its queue offset is below the queue's end",
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
-    DifferenceKind.QUEUE_LOST: "the queue's folder was lost, and the broker began it at 0 once more: the topic was not "
+    DifferenceKind.QUEUE_LOST: "the queue's folder was lost, and the broker restarted it at 0: the topic was not "
     "deleted, and consumers get none of these messages",
 }
 _NUMBERS = ("behind", "expected", "matched", "misplaced", "expired", "blanks", "ahead")
 _ALL_LOST = (
-    "the folders of all queues were deleted; a broker of 4.7.1 or later makes them again from the log when it starts"
+    "the folders of all queues were deleted; a broker of 4.7.1 or later rebuilds them from the log when it starts"
 )
 _UNDECIDED = "undecided: the unit was overwritten, or a field of the record changed that no checksum covers"
 _UNDECIDED_SIZE = "undecided: files were cut or lengthened, and nothing tells which; the broker's configuration does"

@@ -145,10 +145,10 @@ def _keys_of(row: KeyRow, start: int, end: int) -> NDArray[np.void]:
 
 def _report(tally: Tally, row: KeyRow, folder: str, store: Store) -> PartReport:
     numbers = {"files": 0, "rows": tally.rows, "keys": tally.keys, "messages": row.records, "behind": 0}
-    notes = [f"the index is in RocksDB ({folder}, indexRocksDBEnable), and there are no index files"]
+    notes = [f"the index is in RocksDB ({folder}, indexRocksDBEnable); the store has no index files"]
     if tally.counts[_MISSING] and not store.is_closed:
         numbers["behind"] = tally.counts.pop(_MISSING)
-        notes.append("rows that are missing were in memory when the broker was killed; its next start makes them")
+        notes.append("rows that are missing were in memory when the broker was killed; its next start writes them")
     findings = []
     for reason, (kind, cause) in _CAUSES.items():
         if count := tally.counts[reason]:

@@ -182,9 +182,9 @@ def queue_step(store: Store) -> Step | None:
         return _set_aside(store)
     if storage is QueueStorage.NONE and is_of_rocksdb_queues(store):
         return Step(
-            "There are no queues, and the topics are in RocksDB: a broker of 5.3.3 or later with "
-            "storeType=defaultRocksDB makes the queues again from the log when it starts"
-            f"{_recovery_limit(store)}. Any other reads queue files: rebuild-consumequeue --install"
+            "The store has no queues, and the topics are in RocksDB: a broker of 5.3.3 or later with "
+            "storeType=defaultRocksDB rebuilds the queues from the log when it starts"
+            f"{_recovery_limit(store)}. Other brokers read queue files: rebuild-consumequeue --install"
         )
     return None
 
@@ -211,7 +211,7 @@ def _set_aside(store: Store) -> Step:
     folder = features.queue_database or CONSUME_QUEUE_FOLDER
     words = (
         f"{folder}: queues in RocksDB, whose rows only a broker makes. With the broker stopped, set the database "
-        f"aside: a broker of 5.3.3 or later that starts without one makes its rows again from the log"
+        f"aside: a broker of 5.3.3 or later that starts without one rebuilds its rows from the log"
         f"{_recovery_limit(store)}:"
     )
     path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")

@@ -35,8 +35,8 @@ from rmq_formats.consumequeue.dispatch import QueueRules
 _AT_ONCE = 1 << 16
 _FIELDS = ("physical_offset", "size", "tags_code")
 _ONLY_BROKERS_WRITE = Step(
-    "Only its broker writes a tier. As long as the broker's own store has these messages, they are there; "
-    "a lake may have them, too."
+    "Only its broker writes a tier. These messages are in the broker's own store until it deletes them; "
+    "a lake may also have them."
 )
 
 

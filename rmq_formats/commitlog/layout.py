@@ -58,7 +58,7 @@ BRIDGE_FLAG = int.from_bytes(b"LOST")  # of records that a repair writes over lo
 _HEAD = (
     ("total_size", "i", "the full record, these four bytes included"),
     ("magic_code", "i", "version of the record: V1 or V2"),
-    ("body_crc", "i", "CRC-32 of the stored body without its top bit; 0 for no body"),
+    ("body_crc", "i", "CRC-32 of the stored body, with the top bit of the CRC cleared; 0 if there is no body"),
     ("queue_id", "i", "queue of the topic"),
     ("flag", "i", "set by the producer; not interpreted"),
     ("queue_offset", "q", "number of the message in its queue"),
@@ -124,7 +124,7 @@ INNER_MESSAGE = Layout(
     ("total_size", "i", "the full inner message, these four bytes included"),
     ("magic_code", "i", "always 0"),
     ("body_crc", "i", "always 0"),
-    ("flag", "i", "the producer's own"),
+    ("flag", "i", "set by the producer"),
     ("body_length", "i", "bytes of the body that follows"),
 )
 

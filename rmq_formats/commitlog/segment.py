@@ -36,7 +36,7 @@ from rmq_formats.errors import CorruptData, FormatError, is_unreadable
 from rmq_formats.layout import Buffer, Read
 
 NextWritten = Callable[[int], int]  # the next position, this one or later, that is in no hole of the file
-# Why an older record after bytes that are none, at an offset, is no part of the log; empty where queues prove it one.
+# Returns why an older record, at an offset after damage, does not belong to the log; empty if queues prove it does.
 WhyLeftOver = Callable[[int, MessageRecord], str]
 
 
@@ -97,7 +97,7 @@ class Piece(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        """Whether who reads the log may lack messages here."""
+        """Whether messages may be missing here."""
         return self.kind is PieceKind.DAMAGE or self.reason == LED_TO
 
 

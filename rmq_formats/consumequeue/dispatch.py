@@ -206,7 +206,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     for item in text.split(" "):
         number = item[:-1]
         if item[-1:] not in _DELAY_UNITS_MS or not _INTEGER.fullmatch(number):
-            raise CorruptData(f"messageDelayLevel {text!r}: {item!r} is no delay such as 10s, 5m, 2h, 1d")
+            raise CorruptData(f"messageDelayLevel {text!r}: {item!r} is not a delay such as 10s, 5m, 2h, 1d")
         delays.append(int(number) * _DELAY_UNITS_MS[item[-1]])
     return tuple(delays)
 

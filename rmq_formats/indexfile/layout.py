@@ -11,9 +11,17 @@ from typing import NamedTuple
 from rmq_formats.layout import Layout
 
 HEADER = Layout(
-    ("begin_timestamp", "q", "store time of the first entry's message; until then the end of the previous file"),
+    (
+        "begin_timestamp",
+        "q",
+        "store time of the first entry's message; without entries, the end of the previous file",
+    ),
     ("end_timestamp", "q", "store time of the last entry's message, not the largest one"),
-    ("begin_physical_offset", "q", "of the first entry's message; until then the end of the previous file"),
+    (
+        "begin_physical_offset",
+        "q",
+        "of the first entry's message; without entries, the end of the previous file",
+    ),
     ("end_physical_offset", "q", "of the last entry's message"),
     ("hash_slot_count", "i", "slots in use; up to 4.7.0 the number of entries"),
     ("index_count", "i", "number of the next free entry; 0 or 1 in a file without entries"),

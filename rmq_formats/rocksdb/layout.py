@@ -1,12 +1,12 @@
 """
-Rows of a broker's databases of RocksDB: layouts of their values, and the parts of their keys.
+Rows of a broker's RocksDB databases: layouts of their values, and the parts of their keys.
 
-Keys hold topics, transaction ids and index keys of any length between separators, so they are no layouts.
+Keys contain topics, transaction ids and index keys of any length between separators, so they have no fixed layout.
 
-Queues have a row for each unit, and rows of the first and last unit of each queue. A unit's key begins as its queue's
-others do and ends in its number, so the rows of one queue follow each other in the order of the queue. Rows of `min`
-are written when a client asks for a queue's first unit: that they are missing, old, or (0, 0) is normal. Units go to
-disk at a flush or a clean stop: after a kill there may be none at all.
+Queues have a row for each unit, and rows of the first and last unit of each queue. The keys of all units of a queue
+share a prefix and end in the unit's number, so the rows of a queue are in the order of the queue. Rows of `min` are
+written when a client asks for a queue's first unit; a missing, old or (0, 0) row is normal. Units are written to disk
+at a flush or a clean stop; after a kill there may be none.
 
 The index has a row for each key, tag and unique key of a message, under the hour in which it was stored. Nothing is
 escaped: a key may hold the separator. So a row's key is split from both ends; the only doubt is where the topic ends,
@@ -45,7 +45,7 @@ DISPATCHED_VALUE = Layout(("dispatched_end", "q", "offset at which the last disp
 
 # rocksdbstore/: column family `trans`
 TRANSACTION_VALUE = Layout(
-    ("check_times", "i", "number of times that the producer was asked"),
+    ("check_times", "i", "number of times that the broker has checked the transaction's state with the producer"),
     ("size", "i", "the half message's total_size"),
 )
 
@@ -127,7 +127,7 @@ def decode_bound_row(key: bytes, value: Buffer) -> QueueBound | int:
     topic, rest = _split_topic(key)
     kind, separator, queue_id = rest[:3], rest[3:4], rest[4:]
     if kind not in {_MIN, _MAX} or separator != SEPARATOR or len(queue_id) != 4:  # noqa: PLR2004 - an i32
-        raise CorruptData(f"{key.hex()} is no key of a queue's first or last unit")
+        raise CorruptData(f"{key.hex()} is not a key of a queue's first or last unit")
     if topic == CHECKPOINT_TOPIC and len(value) == DISPATCHED_VALUE.size:
         (dispatched_end,) = map(int, DISPATCHED_VALUE.unpack(value))
         return dispatched_end
@@ -146,7 +146,7 @@ def _split_topic(key: bytes) -> tuple[str, bytes]:
     size = int.from_bytes(key[:4], "big", signed=True)
     end = 4 + len(SEPARATOR) + size
     if size < 0 or key[4:5] != SEPARATOR or key[end : end + 1] != SEPARATOR:
-        raise CorruptData(f"{key.hex()} is no key that begins with a topic")
+        raise CorruptData(f"{key.hex()} is not a key that begins with a topic")
     try:
         return key[5:end].decode(), key[end + 1 :]
     except UnicodeDecodeError as error:
@@ -216,7 +216,7 @@ def _split(key: bytes, text: str) -> tuple[str, KeyKind, str, str]:
 
 
 def _no_key(key: bytes) -> CorruptData:
-    return CorruptData(f"{key.hex()} is no key of the index")
+    return CorruptData(f"{key.hex()} is not a key of the index")
 
 
 TIMER_FAMILY = "timer"
@@ -240,7 +240,7 @@ class TimerRow(NamedTuple):
 def decode_timer_row(key: bytes, value: Buffer) -> TimerRow:
     """Decode a row."""
     if len(key) <= _TIME_SIZE:
-        raise CorruptData(f"{key.hex()} is no key of a timer message")
+        raise CorruptData(f"{key.hex()} is not a key of a timer message")
     size, physical_offset = map(int, TIMER_VALUE.unpack(value))
     time = int.from_bytes(key[:_TIME_SIZE], "big", signed=True)
     return TimerRow(time, key[_TIME_SIZE:].decode("utf-8", "replace"), size, physical_offset)
@@ -276,7 +276,7 @@ def decode_transaction_row(key: bytes, value: Buffer) -> PendingTransaction:
     offset, text = key[:8], key[9:]
     topic, separator, transaction_id = text.rpartition(_BEFORE_ID)
     if key[8:9] != _BEFORE_ID or not separator:
-        raise CorruptData(f"{key.hex()} is no key of a transaction")
+        raise CorruptData(f"{key.hex()} is not a key of a transaction")
     check_times, size = map(int, TRANSACTION_VALUE.unpack(value))
     place = int.from_bytes(offset, "big", signed=True)
     topic_name, transaction = (part.decode("utf-8", "replace") for part in (topic, transaction_id))

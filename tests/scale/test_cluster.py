@@ -215,7 +215,7 @@ def test_a_directory_that_a_worker_does_not_share_ends_the_run_with_its_name(
 
     assert 1 == results[what]["code"]
     assert said.startswith(f"rmq-lake: {cluster.apart / what}")
-    assert said.partition("not to be seen on ")[2].partition(":")[0] in WORKERS
+    assert said.partition("not visible on ")[2].partition(":")[0] in WORKERS
 
 
 @pytest.mark.skipif(not can_set_apart(), reason="this system gives a process no mounts of its own")

@@ -630,12 +630,12 @@ _OF_RECORDS = {  # the position of a byte, and the bit; a gigabyte may be more t
 }  # fmt: skip
 OF_LOG: dict[str, Wound] = {
     **{f"page of zeros in the {words} segment": _change(which, 0, lambda _: bytes(_PAGE)) for which, words in
-       ((0, "first"), (3, "early"), (-3, "third last"), (-2, "second last"), (-1, "last"))},
+       ((0, "first"), (3, "early"), (-3, "third-to-last"), (-2, "second-to-last"), (-1, "last"))},
     **{f"bit in a record: {words}": _change(-1, *place) for words, place in _OF_RECORDS.items()},
-    "bit in a body, third last segment": _change(-3, _BODY_AT + 3, 0),
+    "bit in a body, third-to-last segment": _change(-3, _BODY_AT + 3, 0),
     "bit in properties": _change(-1, lambda record: record.total_size - 3, 0),
     "zeros at the end of properties": _change(-1, lambda record: record.total_size - 12, lambda _: bytes(12)),
-    "zeros to the end of the second last segment": _change(-2, 0, _zeros_to_the_end),
+    "zeros to the end of the second-to-last segment": _change(-2, 0, _zeros_to_the_end),
     "zeros to the end of the last segment": _change(-1, 0, _zeros_to_the_end),
     "bit in a blank: size": _change(-2, _size, 4, number=-1),
     "bit in a blank: magic": _change(-2, lambda record: record.total_size + 4, 0, number=-1),
@@ -647,7 +647,7 @@ OF_LOG: dict[str, Wound] = {
     "middle segment missing": lambda one: one.segment(3).unlink(),
     "first segment missing": lambda one: one.segment(0).unlink(),
     "last segment missing": lambda one: one.segment(-1).unlink(),
-    "segment made ahead of need": _ahead(SEGMENT),
+    "preallocated segment": _ahead(SEGMENT),
     "empty last segment": _ahead(0),
     "segment cut": _resize(lambda one: one.segment(2), -4000),
     "last segment cut": _resize(lambda one: one.segment(-1), -12_000),

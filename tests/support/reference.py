@@ -69,8 +69,8 @@ _DOCUMENT = f"""\
 ## Report
 
 `--report DIR` writes `report.html`, and the same content as `report.json`, version {VERSION}. The version is
-raised when a field changes its meaning or is removed; fields may be added. `parts` holds the other objects, told apart
-by `kind`.
+raised when a field changes its meaning or is removed; fields may be added. `parts` contains Facts, Grid,
+Bars and Timeline objects; `kind` says which one.
 
 The `--json` output of each verb has a JSON Schema, `docs/schemas/VERB.json`, with a version at the end of its `$id`.
 The names of some keys do not say all: `broker` of `inspect` is an object, what the broker's next start would do with
@@ -85,9 +85,9 @@ def page() -> str:
 
 
 _ENGINES = """\
-If the table gives sizes, the command runs in its own process for a log (or the files of a lake) up to that size, which
-takes less time than starting Spark and needs no Java. Above it, or if a Spark option is given, it runs on Spark.
-`--engine here` and `--engine spark` override this. The sizes are for two and eight cores; `--show-config` prints yours.
+The sizes are those of the log, or of the files that are read from a lake. Up to this size, the command runs in its
+own process, which takes less time than starting Spark and needs no Java. Above it, or if a Spark option is given, it
+runs on Spark. `--engine here` and `--engine spark` override this. `--show-config` prints the limit for your cores.
 A store or a lake on another machine is assumed to be read at 64 MiB per second; `ingest` uses Spark for those, and
 `export --where` always uses Spark.
 """
@@ -97,7 +97,7 @@ def _jvm(verb: Verb) -> str:
     """Return when a verb starts a JVM."""
     if verb.name in VERBS_WITH_ENGINE:
         return "above " + ", ".join(size_text(limit_of(verb.name, cores=cores)) for cores in (2, 8))
-    return "yes" if verb.uses_spark else "no"
+    return "always" if verb.uses_spark else "never"
 
 
 def _table(*rows: tuple[str, ...]) -> str:
@@ -109,7 +109,7 @@ def _verbs() -> str:
     rows = [(f"`{verb.name}`", verb.help, _jvm(verb)) for verb in VERBS.values()]
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
     before = [(f"`{option.opts[0]}`", option.help or "") for option in ours]
-    verbs, options = _table(("verb", "does", "Spark, on 2 and 8 cores"), *rows), _table(("option", "does"), *before)
+    verbs, options = _table(("verb", "does", "Spark (on 2, 8 cores)"), *rows), _table(("option", "does"), *before)
     return f"## Verbs\n\n{verbs}\n{_ENGINES}\nBefore the verb:\n\n{options}"
 
 

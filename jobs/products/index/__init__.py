@@ -1,1 +1,1 @@
-"""Index files from a log: keys in the order of the log, cut into files, built and compared side by side."""
+"""Index files derived from a log: keys in log order, divided into files, which are built and compared in parallel."""

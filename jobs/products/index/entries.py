@@ -1,8 +1,8 @@
 """
-The rows of `index_entries`: the new entries of one index file, written in one task.
+Rows of `index_entries`: one task writes the new entries of one index file.
 
-The keys come from scratch files, to which the pass over the log has written them with their texts. New entries are
-chained to those before them in their slots, so a file that is continued begins with the slots of its entries so far.
+The keys, with their texts, are in scratch files that the pass over the log has written. New entries are chained to
+earlier entries in the same slots, so a file that is continued starts with the slots of its existing entries.
 """
 
 import os
@@ -50,9 +50,9 @@ _kept: ContextVar[_Kept | None] = ContextVar("kept", default=None)
 @contextmanager
 def kept_slots() -> Iterator[None]:
     """
-    Keep the slots of the index files that this thread leaves open, until the block ends.
+    Cache the slots of the index files that this thread leaves open, until the block ends.
 
-    Without them, each step of a process that follows a store reads all entries of the file from the lake, and takes
+    Otherwise each step of a process that follows a store would read all entries of the file from the lake, and take
     longer with every message until the file is full.
     """
     before = _kept.set({})
@@ -64,7 +64,7 @@ def kept_slots() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class EntryWork:
-    """New entries of one index file."""
+    """The new entries of one index file."""
 
     ordinal: int
     recipe: IndexRecipe
@@ -93,7 +93,7 @@ def write(work: EntryWork, *, output: Output) -> EntryRows:
 
 
 class _FileWriter:
-    """Writes the new entries of one index file as rows, and the whole file too where its hash is wanted."""
+    """Writes the new entries of one index file as rows, and the complete file if its hash is needed."""
 
     def __init__(self, work: EntryWork, output: Output) -> None:
         self._work, self._output = work, output
@@ -140,10 +140,10 @@ class _FileWriter:
 
     def _continue(self, builder: FileBuilder, opened: IndexHeader, *, is_hashed: bool) -> None:
         """
-        Begin where the last run ended: with its slots, kept or from the lake; a hashed file needs all entries.
+        Continue with the slots of the last run, cached or from the lake; a hashed file needs all entries.
 
-        Rows that another engine has deleted are rebuilt. Where that cannot be, the next entries are chained to those
-        that are left, and the file gets no hash.
+        Rows that another engine has deleted are rebuilt. If that is impossible, the next entries are chained to the
+        remaining ones, and the file gets no hash.
         """
         work, output = self._work, self._output
         self._left_out = work.left_out
@@ -169,10 +169,10 @@ class _FileWriter:
 
     def _make_again(self, builder: FileBuilder, opened: IndexHeader, found: NDArray[np.bool_]) -> bool:
         """
-        Put the entries of the open file once more, and write rows for those that are not *found*.
+        Add the entries of the open file again, and write rows for those that were not *found*.
 
-        Their keys come from the log, or else from rows of `messages`; return False, with nothing done, where these
-        have fewer keys than the file has entries.
+        The keys come from the log, or from rows of `messages`; return False, without any effect, if these have fewer
+        keys than the file has entries.
         """
         table = RuleTable.of(self._work.recipe.rules)
         begin, end = opened.begin_physical_offset, opened.end_physical_offset + 1
@@ -198,7 +198,7 @@ class _FileWriter:
         return True
 
     def _records_of(self, begin: int, end: int) -> Iterator[RawRecords]:
-        """Yield the records of the open file's messages: from the log, or as the lake has them."""
+        """Yield the records of the open file's messages, from the log or from the lake."""
         output, ranges = self._output, self._work.opened_ranges
         if not ranges:
             return committed_records(output.lake, output.naming.store_id, begin, end)
@@ -206,7 +206,7 @@ class _FileWriter:
         return (item for item in pieces if isinstance(item, RawRecords) and item.base_offset < end)
 
     def _note(self, first: int, entries: NDArray[np.void], block: KeyBlock | None) -> None:
-        """Take entries as rows; those of messages that the log does not hold come without their keys."""
+        """Collect entries as rows; entries of messages that the log does not have are stored without keys."""
         stored, geometry = entries.view(STORED_ENTRY), self._work.recipe.geometry
         if block is None:
             batch = entry_batch(self._work.ordinal, first, geometry, stored)
@@ -239,7 +239,7 @@ class _FileWriter:
             writing.result()
 
     def _write_group(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Write rows as one row group, sorted by hash: a lookup reads few of its pages."""
+        """Write rows as one row group, sorted by hash, so that a lookup reads few pages."""
         group = pa.concat_batches(batches)
         if self._rows is None:
             first = group["entry"][0].as_py()
@@ -264,10 +264,10 @@ def read_entries(
     output: Output, stored_in: Sequence[StoredFile], ordinal: int, count: int, names: Sequence[str]
 ) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
     """
-    Return columns of the entries that the lake has of an index file, as they are in that file, and which are there.
+    Return columns of an index file's entries in the lake, in file order, and which entries are present.
 
-    The others are zeros. The lake's files may hold rows of several stores. Entries that another engine has deleted
-    through a vector are taken as well: those that come after them are chained to them, and only those are written.
+    Absent entries are zeros. The lake's files may contain rows of several stores. Entries that another engine has
+    deleted through a vector are read as well: later entries are chained to them, and only those are written.
     """
     wanted = (pc.field("index_file") == ordinal) & (pc.field("store_id") == output.naming.store_id)
     entries = np.zeros(count, [(name, STORED_ENTRY[name]) for name in names])
@@ -286,7 +286,7 @@ def read_entries(
 
 
 class LakeMessages:
-    """Tells which messages of a store the lake has."""
+    """Checks which messages of a store are in the lake."""
 
     def __init__(self, lake: Lake, store_id: str) -> None:
         self._lake = lake
@@ -295,7 +295,7 @@ class LakeMessages:
         self._offsets = np.empty(0, np.int64)
 
     def have(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return for each of the offsets, which ascend, whether there is a row of `messages`."""
+        """Return, for each of the ascending offsets, whether `messages` has a row."""
         found = np.zeros(len(offsets), np.bool_)
         at = 0
         while at < len(offsets):
@@ -316,7 +316,7 @@ class LakeMessages:
 
 
 def previous_header(output: Output, ordinal: int) -> IndexHeader:
-    """Return the end of the index file before one, as the lake has it: what a file without entries begins with."""
+    """Return the end of the previous index file in the lake, with which a file without entries begins."""
     snapshot = open_table(output.lake, INDEX_FILES.name)
     own = (pc.field("store_id") == output.naming.store_id) & (pc.field("index_file") == ordinal - 1)
     names = ["run", "end_timestamp", "end_physical_offset"]

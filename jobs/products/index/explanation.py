@@ -1,8 +1,8 @@
 """
-Every index file of a store, recomputed from the log and explained.
+Explains every index file of a store by recomputing it from the log.
 
-A file is either what an undisturbed broker writes, or it differs in a way that has a name: then it is recomputed as
-that way demands, and equality is the proof. Only a file without such a name is a contradiction.
+A file is either what an undisturbed broker writes, or differs in a known way: then it is recomputed in that way, and
+equality is the proof. Only a file that no known way explains is a contradiction.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ FEW_BITS = 64
 
 @unique
 class Verdict(StrEnum):
-    """The verdict on a file."""
+    """The classification of a file."""
 
     EQUAL = "equal"
     RESTARTED = "indexed again after a start"
@@ -66,12 +66,12 @@ class Verdict(StrEnum):
 
     @property
     def is_explained(self) -> bool:
-        """Whether the file is what some broker wrote, proven by recomputing it."""
+        """Whether recomputing has proven that a broker wrote the file."""
         return self in _EXPLAINED
 
     @property
     def is_damage(self) -> bool:
-        """Whether the file was right once, or is cut short: then it counts as lost."""
+        """Whether the file was damaged or truncated later; it counts as lost."""
         return self in {Verdict.DAMAGED, Verdict.MISNAMED}
 
 
@@ -85,7 +85,7 @@ _EXPLAINED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ExplainedFile:
-    """One file: its verdict, and how it is known."""
+    """A file with its verdict, and the evidence."""
 
     real: RealFile
     verdict: Verdict
@@ -101,7 +101,7 @@ KeyGap = tuple[str, int, int, bool]
 
 @dataclass(frozen=True)
 class Explanation:
-    """All index files of a store."""
+    """All index files of a store, explained."""
 
     row: KeyRow
     files: tuple[ExplainedFile, ...]
@@ -110,7 +110,7 @@ class Explanation:
 
     @property
     def behind(self) -> int:
-        """How many keys of the log's end no file has: a live broker has not indexed them yet."""
+        """Number of keys at the log's end that are in no file: a running broker has not indexed them yet."""
         placed = [explained.survivor.end for explained in self.files if explained.survivor is not None]
         return max(len(self.row) - max(placed, default=0), 0)
 
@@ -124,7 +124,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     scratch: Scratch,
     check: "LogCheck",
 ) -> Explanation:
-    """Recompute and judge every file; *check* has seen the log, or sees it now: its doubtful ranges prove nothing."""
+    """Recompute and classify every file; *check* has the log's doubtful ranges, which prove nothing."""
     store = log.store
     refused = {file.name: refusal(file, geometry) for file in files}
     row = collect_keys(workers, log, rules, scratch, check)
@@ -159,10 +159,10 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
 
 def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | None]]:
     """
-    Yield files whose content belongs under another's name, and that name; None where one may have been renamed.
+    Yield files whose content belongs to another file name, with that name; None if one may have been renamed.
 
-    A broker that indexes messages again after a start writes files that begin before those that it found. Such files
-    overlap those; files that were exchanged follow one another without overlap as soon as they are sorted.
+    A broker that indexes messages again after a start writes files that begin before existing ones, and overlap them.
+    Files that were exchanged follow one another without overlap once they are sorted.
     """
     zone = detect_zone((one.real.name, one.real.header.begin_timestamp) for one in explained)
     in_order = sorted(enumerate(explained), key=lambda numbered: numbered[1].real.header.begin_physical_offset)
@@ -188,9 +188,10 @@ def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | N
 
 def _are_exchanged(pairs: Sequence[tuple[ExplainedFile, ExplainedFile]], zone: tzinfo) -> bool:
     """
-    Return whether names fit contents only once exchanged: a broker makes no file before its first message.
+    Return whether the names fit the contents only after an exchange: a name is never before the first message.
 
-    Nor long after it: a file whose name fits now gets no later one. Of two that are renamed one may be right as it is.
+    Nor is it long after it: a file whose name fits is not given a later one. Of two renamed files, one may be right as
+    it is.
     """
     moves = [
         (name_of_time(one.real.header.begin_timestamp, zone), one.real.name, place.real.name) for one, place in pairs
@@ -200,7 +201,7 @@ def _are_exchanged(pairs: Sequence[tuple[ExplainedFile, ExplainedFile]], zone: t
 
 
 def _gaps(files: Sequence[ExplainedFile]) -> Iterator[KeyGap]:
-    """Yield keys that no file has before the one that follows them; next to a damaged file that is unknown."""
+    """Yield the keys that are in no file, before the file that follows them; next to a damaged file this is unknown."""
     end = 0
     known = True
     placed = [(one.survivor.start, one.survivor.end) for one in files if one.survivor is not None]
@@ -218,7 +219,7 @@ def _gaps(files: Sequence[ExplainedFile]) -> Iterator[KeyGap]:
 
 
 def refused_for(real: RealFile, geometry: Geometry, reason: str) -> ExplainedFile:
-    """Classify a file that cannot be read by its size or header."""
+    """Classify a file that is unreadable because of its size or header."""
     is_larger = real.size > geometry.file_size
     return ExplainedFile(real, Verdict.WRONG_GEOMETRY if is_larger else Verdict.DAMAGED, detail=reason)
 
@@ -274,7 +275,7 @@ def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa:
 
 
 def _is_taken_back(survivor: Survivor, row: KeyRow) -> bool:
-    """Return whether a promotion explains every message of the file that the log does not have."""
+    """Return whether a promotion explains all messages of the file that are not in the log."""
     header = survivor.real.header
     return all(
         row.is_taken_back(start, end - 1)
@@ -305,7 +306,7 @@ def _count_of_rows(compared: Compared) -> int:
 
 
 def _damage(header: IndexHeader, compared: Compared, geometry: Geometry) -> str:
-    """Say what one fault explains the differences of a file that was right once; nothing if none does."""
+    """Return the fault that explains the differences of a file that was right once; empty if no single one does."""
     slots = [difference for difference in compared.differences if difference.part is Part.SLOT]
     alone = compared.counts == {Part.HEADER: 0, Part.SLOT: 1, Part.ENTRY: 0}
     # A kill came between the slot of a put and the header: one slot points at the next free entry.
@@ -320,7 +321,7 @@ def _damage(header: IndexHeader, compared: Compared, geometry: Geometry) -> str:
 
 
 def _is_of_a_key(compared: Compared, geometry: Geometry) -> bool:
-    """Return whether a changed key of the log explains what differs: another hash is in the chain of its own slot."""
+    """Return whether a changed log record explains the difference: another hash is in the chain of its own slot."""
     first = next((one for one in compared.differences if one.part is Part.ENTRY), None)
     if first is None:
         return False

@@ -1,12 +1,12 @@
 """
-Build one index file in one task, for a directory or only to compare it with one that is there; and give it a name.
+Builds an index file in a task, either into a directory or only to compare it with an existing one; and names it.
 
-A recipe says where the entries come from: keys of the row, and, for messages that the log does not hold any more (or
-not yet), entries of the real file.
+A recipe lists the sources of the entries: keys of the log, and, for messages that the log does not have any more (or
+yet), entries of the real file.
 
-The name of a file is the broker's local time when it made the file, which no data tells. A rebuilt file is named after
-the store time of its first message, and then moved until it sorts where it belongs: the order of the names is all that
-a broker reads from them.
+A file's name is the broker's local time when it created the file, which is stored nowhere. A rebuilt file is named
+after the store time of its first message, adjusted so that it sorts to its place: brokers only use the order of the
+names.
 """
 
 import os
@@ -54,7 +54,7 @@ HASHED_NEAR = 1 << 18  # of a file in memory: larger blocks are copied farther t
 
 @unique
 class Kind(StrEnum):
-    """The kind of a file to be built."""
+    """How a file is built."""
 
     FULL = "full"
     OPEN = "open"  # the newest file: a broker goes on in it
@@ -62,7 +62,7 @@ class Kind(StrEnum):
 
 
 class RealFile(NamedTuple):
-    """An index file that lies somewhere."""
+    """An existing index file."""
 
     name: str
     location: str
@@ -72,7 +72,7 @@ class RealFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexRecipe:
-    """The parts of one file: entries of a real file, keys of the row, entries of the real file again."""
+    """The parts of a file: entries of the real file, keys of the log, entries of the real file again."""
 
     geometry: Geometry
     rules: Rules
@@ -87,19 +87,19 @@ class IndexRecipe:
 
     @property
     def entries(self) -> int:
-        """How many entries the file gets."""
+        """The number of entries."""
         return self.head + sum(part.keys for part in self.parts) + self.tail
 
 
 def make(recipe: IndexRecipe, write: Write) -> IndexHeader:
-    """Build the file and hand its blocks to *write*, the header last."""
+    """Build the file, and pass its blocks to *write*, with the header last."""
     builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
     fill(builder, recipe)
     return builder.finish(recipe.empty_index_count)
 
 
 def fill(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) -> None:
-    """Put the file's entries into *builder*, and tell *note* of them."""
+    """Add the file's entries to *builder*, and pass them to *note*."""
     parts = [RowPart(OWN, 1, recipe.head), *recipe.parts, RowPart(OWN, recipe.entries - recipe.tail + 1, recipe.tail)]
     for part in parts:
         if part.file == OWN:
@@ -114,7 +114,7 @@ def fill(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) ->
 
 
 def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: RowPart, note: Note | None) -> None:
-    """Put entries of the real file into *builder*."""
+    """Add entries of the real file to *builder*."""
     if recipe.real is None or not part.keys:
         return
     with recipe.storage.open(recipe.real.location) as file:
@@ -130,7 +130,7 @@ def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: RowPart, note: Note 
 
 
 class BuiltFile(NamedTuple):
-    """A file that a task wrote, as the task saw it."""
+    """A file that a task has written, as seen by the task."""
 
     name: str
     size: int
@@ -141,7 +141,7 @@ class BuiltFile(NamedTuple):
 
 
 class ToBuild(NamedTuple):
-    """One file to be built: its name, its kind, its recipe."""
+    """A file to build: its name, kind and recipe."""
 
     name: str
     kind: Kind
@@ -153,9 +153,9 @@ class ToBuild(NamedTuple):
 
 def build_file(work: ToBuild, *, directory: str, scratch: Scratch) -> BuiltFile:
     """
-    Write a file into *directory*, whole or not at all; a second attempt replaces it by the same.
+    Write a file into *directory* atomically; a second attempt replaces it by the same file.
 
-    What an attempt that dies has begun lies in *scratch*, and goes with it.
+    The incomplete file of a failed attempt is in *scratch*, and is deleted with it.
     """
     if is_local(directory):
         return _build_local(work, Path(local_path(directory)), Path(local_path(scratch.location)))
@@ -194,7 +194,7 @@ def _build_local(work: ToBuild, directory: Path, begun_in: Path) -> BuiltFile:
 
 
 def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) -> None:
-    """Read a task's file from the driver; `OSError` when it differs from what the task says it wrote."""
+    """Read a task's file on the driver; raise `OSError` if it differs from the task's result."""
     location = join(directory, built.name)
     if is_local(location) and built.host == gethostname():
         with suppress(FileNotFoundError):  # the read below reports it with its host
@@ -204,7 +204,7 @@ def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) ->
         with storage_of(location, options).open(location) as file:
             seen = hash_file(file.read)
     except FileNotFoundError as error:
-        raise OSError(f"{location}: written on {built.host}, not to be seen from here: no shared directory?") from error
+        raise OSError(f"{location}: written on {built.host}, not visible here: is it a shared directory?") from error
     if seen != built.sha256:
         raise OSError(f"{location}: sha256 {seen} here, {built.sha256} on {built.host}")
 
@@ -214,7 +214,7 @@ def _place(status: os.stat_result) -> tuple[int, ...]:
 
 
 def hash_file(read: Callable[[int, int], Buffer], at_once: int = HASHED_AT_ONCE) -> str:
-    """Return the SHA-256 of a file, so many bytes of which are held."""
+    """Return the SHA-256 of a file, of which this many bytes are used."""
     digest = sha256()
     position = 0
     while data := read(position, at_once):
@@ -224,7 +224,7 @@ def hash_file(read: Callable[[int, int], Buffer], at_once: int = HASHED_AT_ONCE)
 
 
 class Compared(NamedTuple):
-    """The differences of a real file from the one that its recipe makes."""
+    """The differences between a real file and its recipe."""
 
     expected: IndexHeader
     differences: tuple[Difference, ...]
@@ -237,12 +237,12 @@ class Compared(NamedTuple):
 
     @property
     def is_equal(self) -> bool:
-        """Whether they are the same bytes."""
+        """Whether they are equal byte for byte."""
         return not self.differences and not self.beyond
 
 
 def compare_file(recipe: IndexRecipe) -> Compared:
-    """Build the file in memory, block by block, and compare it with the real one."""
+    """Build the file in memory, block by block, and compare it with the real file."""
     real = recipe.real
     if real is None:
         raise ValueError("no real file to compare with")
@@ -271,12 +271,12 @@ def slots_in_use(file: Reader, geometry: Geometry) -> int:
 
 
 def is_blank(file: Reader, size: int) -> bool:
-    """Return whether a file of *size* bytes holds nothing but zeros; it is read up to the first other byte alone."""
+    """Return whether a file of *size* bytes contains only zeros; reading stops at the first other byte."""
     return not any(data.any() for data in _blocks(file, file.next_written(0), size))
 
 
 def _blocks(file: Reader, position: int, end: int) -> Iterator[NDArray[np.uint8]]:
-    """Yield the bytes from *position* to *end*, or to the file's own end, some at a time."""
+    """Yield the bytes from *position* to *end*, or to the end of the file, in blocks."""
     while position < end:
         data = np.frombuffer(file.read(position, min(HASHED_AT_ONCE, end - position)), np.uint8)
         if not data.size:
@@ -286,7 +286,7 @@ def _blocks(file: Reader, position: int, end: int) -> Iterator[NDArray[np.uint8]
 
 
 def name_of_time(timestamp: int, zone: tzinfo) -> str:
-    """Return the name of a file made at *timestamp* (ms); times that no calendar has become its first or last."""
+    """Return the name of a file created at *timestamp* (ms), clamped to the calendar's range."""
     try:
         local = (_EPOCH + timedelta(milliseconds=timestamp)).astimezone(zone)
     except OverflowError:
@@ -296,9 +296,9 @@ def name_of_time(timestamp: int, zone: tzinfo) -> str:
 
 def names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", following: str = "") -> list[str]:
     """
-    Return names for files with these first store times, that sort after *before* and before *following*, in order.
+    Return names for files with these first store times that sort between *before* and *following*, in order.
 
-    Where milliseconds do not suffice, digits are added: the broker sorts names as text and reads any number.
+    If milliseconds are not enough, digits are appended: the broker sorts names as text and parses any number.
     """
     names: list[str] = []
     low = before
@@ -317,7 +317,7 @@ def names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", fol
 
 
 def _next(name: str) -> str:
-    """Return the next millisecond's name; a time, not just a number."""
+    """Return the name of the next millisecond, as a valid time."""
     try:
         time = datetime.strptime(name[:TIME_DIGITS] + "000", "%Y%m%d%H%M%S%f").replace(tzinfo=UTC) + _MILLISECOND
     except (ValueError, OverflowError):
@@ -326,7 +326,7 @@ def _next(name: str) -> str:
 
 
 def _leaves_room(name: str, following: str, files: int) -> bool:
-    """Return whether *files* names, of which *name* is the first, fit before *following*."""
+    """Return whether *files* names, starting with *name*, fit before *following*."""
     for _ in range(files):
         if name >= following:
             return False
@@ -335,7 +335,7 @@ def _leaves_room(name: str, following: str, files: int) -> bool:
 
 
 def _squeezed(low: str, following: str, files: int) -> list[str]:
-    """Return names that continue *low* with more digits, which sort after it and before any other number."""
+    """Return names that extend *low* by digits, and so sort after it and before any other number."""
     digits = len(str(files))
     stem = low or "0" * TIME_DIGITS
     names = [f"{stem}{number:0{digits}d}" for number in range(1, files + 1)]
@@ -345,7 +345,7 @@ def _squeezed(low: str, following: str, files: int) -> list[str]:
 
 
 def detect_zone(files: Iterable[tuple[str, int]]) -> tzinfo | None:
-    """Return the zone in which most of the files (name, store time of the first message) were named."""
+    """Return the time zone in which most of the files (name, store time of the first message) were named."""
     votes: Counter[timedelta] = Counter()
     for name, timestamp in files:
         try:

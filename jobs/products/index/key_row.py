@@ -1,10 +1,11 @@
 """
-The keys of a log as one long row.
+The keys of a log as one sequence.
 
-Each range of the log gives a run of the row. Their counts, summed up, say where in the row each run begins, and
-so which keys an index file holds: nothing is sorted and nothing is shuffled.
+Each range of the log yields a run of keys. The cumulative counts of the runs give the position of each run in the
+sequence, and so the keys that each index file has, without sorting or shuffling.
 
-The keys of each range go to a scratch file, 20 bytes each; where rows are made of them, their texts go to another.
+The keys of each range are written to a scratch file, 20 bytes each; if rows are made of them, their texts are written
+to another.
 """
 
 from bisect import bisect_left, bisect_right
@@ -51,7 +52,7 @@ class Key(NamedTuple):
 
 
 class KeyPlace(NamedTuple):
-    """The place of a message's keys in the row, and their number."""
+    """The position of a message's keys in the sequence, and their number."""
 
     first: int
     keys: int
@@ -69,7 +70,7 @@ class RangeKeys(NamedTuple):
 
     @property
     def scratch_files(self) -> tuple[str, ...]:
-        """Its files, where rows are made of the keys."""
+        """Its scratch files, if rows are made of the keys."""
         return (self.file, f"{self.file}{_TEXTS}") if self.file else ()
 
 
@@ -77,7 +78,7 @@ OWN = ""  # in place of a run's file: entries that the log does not hold, taken 
 
 
 class RowPart(NamedTuple):
-    """Consecutive keys of one run; or, of no run (`OWN`), consecutive entries of the index file itself."""
+    """Consecutive keys of one run, or (`OWN`) consecutive entries of the index file itself."""
 
     file: str
     first: int
@@ -102,7 +103,7 @@ def key_blocks(scratch: Scratch, part: RowPart, *, with_texts: bool = False) -> 
 
 
 def _texts_of(scratch: Scratch, part: RowPart) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the texts of a part of one file, as many at a time as were written together."""
+    """Yield the texts of a part of one file, in the batches in which they were written."""
     before, left, position = part.first, part.keys, 0
     with scratch.open(f"{part.file}{_TEXTS}") as file:
         while left:
@@ -119,7 +120,7 @@ def _texts_of(scratch: Scratch, part: RowPart) -> Iterator[tuple[int, pa.RecordB
 
 @dataclass(frozen=True)
 class KeyRow:
-    """The keys of a log, run after run."""
+    """The keys of a log, in log order."""
 
     scratch: Scratch
     spans: tuple[RangeKeys, ...]
@@ -131,47 +132,47 @@ class KeyRow:
     _page: Callable[[RowPart], list[Key]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Sum up the counts; keep the pages that are read last."""
+        """Compute cumulative counts, and create a cache for recently read pages."""
         object.__setattr__(self, "_ends", tuple(accumulate(span.keys for span in self.spans)))
         object.__setattr__(self, "_page", lru_cache(_PAGES)(partial(_keys_of, self.scratch)))
 
     def __len__(self) -> int:
-        """How many keys the log has."""
+        """Return the number of keys in the log."""
         return self._ends[-1] if self._ends else 0
 
     @property
     def records(self) -> int:
-        """How many messages the log has."""
+        """The number of messages in the log."""
         return sum(span.records for span in self.spans)
 
     @property
     def damage(self) -> int:
-        """How many bytes of the log are damaged."""
+        """The number of damaged bytes in the log."""
         return sum(end - start for span in self.spans for start, end in span.damaged)
 
     @cached_property
     def lost(self) -> list[tuple[int, int]]:
-        """Begin and end of each lost part of the log, ascending: gaps, no records, wrong ones, and those taken back."""
+        """Bounds of the lost parts of the log, ascending: gaps, damage, changed records, and truncated parts."""
         damaged = (range_ for span in self.spans for range_ in span.damaged)
         return _merged([*self.gaps, *self.taken_back, *self.doubtful, *damaged])
 
     def is_taken_back(self, first: int, last: int) -> bool:
-        """Return whether a promotion took back what once was at the offsets from *first* to *last*."""
+        """Return whether a promotion truncated the former messages at offsets *first* to *last*."""
         return any(start <= first and last < end for start, end in self.taken_back)
 
     @property
     def ends_without_keys(self) -> bool:
-        """Whether a message without keys comes after the last one with keys."""
+        """Whether a message without keys follows the last one with keys."""
         keyed = max((span.last_keyed for span in self.spans if span.last_keyed is not None), default=-1)
         return self.last_record > keyed
 
     @property
     def last_record(self) -> int:
-        """The offset of the newest message; -1 without any."""
+        """The offset of the newest message; -1 if there is none."""
         return max((span.last_record for span in self.spans if span.last_record is not None), default=-1)
 
     def parts(self, start: int, end: int) -> list[RowPart]:
-        """Return the parts of files with keys number *start* to *end*, in order."""
+        """Return the parts of files that have the keys number *start* to *end*, in order."""
         found = []
         number = bisect_right(self._ends, start)
         while start < end:
@@ -193,19 +194,19 @@ class KeyRow:
         return found
 
     def find(self, physical_offset: int) -> int:
-        """Return the number of the first key of a message at *physical_offset* or after it."""
+        """Return the number of the first key of a message at or after *physical_offset*."""
         return bisect_left(
             range(len(self)), physical_offset, key=lambda number: self.keys(number, number + 1)[0].physical_offset
         )
 
     def place(self, physical_offset: int) -> KeyPlace:
-        """Return the place of the keys of a message, or where they would be."""
+        """Return the position of a message's keys, or the position at which they would be."""
         first = self.find(physical_offset)
         return KeyPlace(first, self.find(physical_offset + 1) - first)
 
 
 def _keys_of(scratch: Scratch, page: RowPart) -> list[Key]:
-    """Return the keys of a page; fewer at the end of a run."""
+    """Return the keys of a page, which is shorter at the end of a run."""
     return [Key(*key) for keys, _ in key_blocks(scratch, page) for key in keys.tolist()]
 
 
@@ -239,7 +240,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def collect_range(range_: Range, pieces: Iterator[RawRecords | Piece], *, rules: Rules, scratch: Scratch) -> RangeKeys:
-    """Write the keys of one range into a scratch file."""
+    """Write the keys of one range to a scratch file."""
     with ExitStack() as files:
         collector = KeyCollector(rules, scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files)
         for item in pieces:
@@ -248,7 +249,7 @@ def collect_range(range_: Range, pieces: Iterator[RawRecords | Piece], *, rules:
 
 
 class KeyCollector:
-    """Writes the keys of one range into a scratch file."""
+    """Writes the keys of one range to a scratch file."""
 
     def __init__(  # noqa: PLR0913 - where the keys go, and which are wanted
         self,
@@ -260,7 +261,7 @@ class KeyCollector:
         *,
         with_texts: bool = False,
     ) -> None:
-        """Begin; *files* closes what the first keys open."""
+        """Start; *files* closes the files that the first keys open."""
         self._table = RuleTable.of(rules)
         self._scratch, self._file, self._files = scratch, file, files
         self._from_offset = from_offset
@@ -272,7 +273,7 @@ class KeyCollector:
         self._sinks: list[BinaryIO] = []  # of keys, and of texts
 
     def add(self, item: RawRecords | Piece) -> None:
-        """Take the next records, or the bytes between them."""
+        """Process the next records, or the bytes between them."""
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
                 self._damaged.append((item.offset, item.end))
@@ -302,6 +303,6 @@ class KeyCollector:
             self._sinks[1].write(texts)
 
     def finish(self) -> RangeKeys:
-        """Return the facts about the range."""
+        """Return the results for the range."""
         file, damaged = self._file if self._sinks else "", tuple(_merged(self._damaged))
         return RangeKeys(file, self._keys, self._records, self._last_record, self._last_keyed, damaged)

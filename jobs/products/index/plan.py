@@ -1,9 +1,9 @@
 """
-Which keys each index file of a store holds, and how it is made of them: for rows, for files, and for comparisons.
+Plans which keys each index file of a store has, and its recipe, for rows, for files and for comparisons.
 
-An uninterrupted broker cuts the row of keys into files of the same number of keys. Where some of its files survive,
-each gap is cut from the end of the file before it, and must come out at the beginning of the file after it; if it does
-not, a restart lies in between, and the keys left over become a partial file.
+An uninterrupted broker divides the sequence of keys into files with equal numbers of keys. If some of its files
+survive, each gap is divided starting at the end of the file before it, and must end exactly at the beginning of the
+file after it. If it does not, the broker restarted in between, and the remaining keys become a partial file.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ NOT_KNOWN_BEFORE = "the end of the file before it is not known, so its first ent
 
 
 class Planned(NamedTuple):
-    """One file to be built, from keys number *start* to *end*."""
+    """A file to build, with keys number *start* to *end*."""
 
     start: int
     end: int
@@ -34,14 +34,14 @@ class Planned(NamedTuple):
 
 
 def is_covered(start: int, end: int, files: Iterable[tuple[int, int]]) -> bool:
-    """Return whether each key from number *start* to *end* is in a file; *files* are from and to of each."""
+    """Return whether each key from number *start* to *end* is in one of *files*, given as pairs of bounds."""
     for first, last in sorted(files):
         start = max(start, last) if first <= start else start
     return start >= end
 
 
 def _before(end: int, capacity: int) -> Iterator[Planned]:
-    """Yield the files before the first survivor of a log that has lost its beginning."""
+    """Yield the files before the first surviving one, in a log that has lost its beginning."""
     start = end % capacity
     if start:
         yield Planned(0, start, Kind.SUPPLEMENT, -1, HISTORY)
@@ -66,7 +66,7 @@ def _between(start: int, right: Survivor, capacity: int, after: int, doubt: str)
 
 @dataclass(frozen=True, slots=True)
 class IndexPlan:
-    """The index files of a log by the rules of their broker."""
+    """The index files of a log according to the rules of its broker."""
 
     storage: Storage
     row: KeyRow
@@ -76,9 +76,9 @@ class IndexPlan:
 
     def missing(self, kept: Sequence[Survivor] = (), *, completes: bool = False) -> list[Planned]:
         """
-        Return the files that are missing between, before and after those *kept*, in order; without any, all files.
+        Return the missing files between, before and after those *kept*, in order; all files if none is kept.
 
-        It *completes* the last of them with later keys, or leaves it as it is.
+        *completes*: the last of the kept files is filled with later keys; otherwise it stays as it is.
         """
         row, keys, capacity = self.row, len(self.row), self.geometry.capacity
         ends, counts = [one.end for one in kept], [one.real.header.entry_count for one in kept]
@@ -106,18 +106,18 @@ class IndexPlan:
         return [one for one in planned if one.end <= keys and not is_covered(one.start, one.end, held)]
 
     def completed_end(self, survivor: Survivor) -> int:
-        """Return the end of the newest file in the row once it has all keys that it has room for."""
+        """Return the end of the newest file after it is filled with the following keys."""
         room = self.geometry.capacity - survivor.real.header.entry_count
         return min(survivor.end + room, len(self.row))
 
     def recipe(self, start: int, end: int, previous: IndexHeader | None = None) -> IndexRecipe:
-        """Return the recipe of a new file with keys number *start* to *end*; *previous* if no key comes before it."""
+        """Return the recipe of a new file with keys number *start* to *end*; *previous* if no key precedes it."""
         parts, before = tuple(self.row.parts(start, end)), header_before(self.row, start) or previous
         count, scratch = self.empty_index_count, self.row.scratch
         return IndexRecipe(self.geometry, self.rules, scratch, parts, before, count, storage=self.storage)
 
     def recipe_of(self, survivor: Survivor, end: int | None = None) -> IndexRecipe:
-        """Return the recipe of a file as it should be, or, with later keys, up to number *end* of the row."""
+        """Return the recipe of a file as it should be, optionally extended by later keys up to number *end*."""
         count, parts, tail = self.empty_index_count, survivor.parts(self.row), 0
         if end is None:
             count, tail = min(survivor.real.header.index_count, 1), survivor.tail  # either count before its first put

@@ -1,10 +1,10 @@
 """
-The index in a run of `ingest`: rows of `index_entries` and `index_files`, continued from the last run's boundary.
+The index in `ingest`: rows of `index_entries` and `index_files`, continued from the boundary of the last run.
 
-The first run of a store takes its boundaries from the broker's own files, where there are any: where the log happens to
-begin says nothing about where a file does. Every later run continues the file that the last one left open. The ranges'
-tasks write the keys to scratch files; then one task a file makes the new entries. Entries never change, and neither
-does a file that is complete; only the open one gets a newer row in `index_files`.
+The first run of a store takes the boundaries from the broker's own files, if there are any: the beginning of the log is
+not a file boundary. Every later run continues the file that the last one left open. The ranges' tasks write the keys to
+scratch files; then one task per file creates the new entries. Entries and complete files never change; only the open
+file gets a newer row in `index_files`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class Opening(NamedTuple):
 
 
 def start(run: Run, state: State | None) -> Started[RangeKeys]:
-    """Start a run's index entries: continue the index file that the last run left open, or begin with the broker's."""
+    """Prepare a run's index entries: continue the open file of the last run, or begin with the broker's files."""
     opening = _first(run) if state is None else _continuation(run, state)
 
     def finish(outcomes: Sequence[Outcome[RangeKeys]], to_offset: int) -> FinishedProduct:
@@ -93,7 +93,7 @@ def _continuation(run: Run, state: State) -> Opening:
 
 
 def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Writers:
-    """Return the releases that wrote the log from *start* on; index files may show what its marks leave open."""
+    """Return the releases that wrote the log from *start* on; index files narrow them down further than its marks."""
     if run.wanted.release is None and any(not is_alike(known.newest, release) for release in run.writers.possible):
         newer = [file for file in real_files(run.store) if file.header.begin_physical_offset >= start]
         shown = rules_of_files(run.store, [file for file in newer if refusal(file, geometry) is None], geometry)
@@ -103,7 +103,7 @@ def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Wr
 
 
 def _collector(output: Output, opening: Opening, range_: Range, files: ExitStack) -> Collector[RangeKeys]:
-    """Return the collector of the keys of one range, which are handed on in scratch files."""
+    """Return the collector of a range's keys, which are passed on in scratch files."""
     scratch = output.scratch
     if is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def _ends_right(survivor: Survivor, row: KeyRow) -> bool:
 
 
 def _continued(opening: Opening, run: Run, index: IndexPlan, known_until: int) -> Iterator[EntryWork]:
-    """Continue the open file, then begin new ones."""
+    """Continue the open file, then start new ones."""
     opened, ordinal, keys, capacity = opening.header, opening.ordinal, len(index.row), index.geometry.capacity
     end = min(capacity - opened.entry_count, keys) if opened else 0
     if opened and end:
@@ -155,7 +155,7 @@ def _continued(opening: Opening, run: Run, index: IndexPlan, known_until: int) -
 
 
 def _files_with(output: Output, ordinal: int) -> Iterator[StoredFile]:
-    """Yield the files of `index_entries` that may hold entries of an index file."""
+    """Yield the files of `index_entries` that may contain entries of an index file."""
     snapshot = open_table(output.lake, INDEX_ENTRIES.name)
     for file in files(output.lake, snapshot) if snapshot is not None else ():
         if file.may_have("store_id", output.naming.store_id) and file.may_have("index_file", ordinal):
@@ -163,7 +163,7 @@ def _files_with(output: Output, ordinal: int) -> Iterator[StoredFile]:
 
 
 def _ranges_of(opened: IndexHeader, store: Store) -> tuple[Range, ...]:
-    """Return the ranges of the log that an index file's entries are of; none if a part of it is deleted."""
+    """Return the log ranges with the messages of an index file; none if a part of them was deleted."""
     begin, end = opened.begin_physical_offset, opened.end_physical_offset
     if begin < store.start_offset:
         return ()
@@ -176,7 +176,7 @@ def _ranges_of(opened: IndexHeader, store: Store) -> tuple[Range, ...]:
 
 
 def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRecipe]:
-    """Return the broker's own files and those that are missing, in order; the newest one goes on to the log's end."""
+    """Return the broker's files and the missing ones, in order; the newest one extends to the log's end."""
     # Each survivor (0) before the planned ones that come after it (1).
     made = [
         (one.after, 1, one.start, index.recipe(one.start, one.end))

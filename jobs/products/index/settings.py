@@ -1,11 +1,12 @@
 """
-By which numbers and rules index files are built, and how each of them is known: given, detected or assumed.
+The sizes and rules of index files, and how each is known: given, detected or assumed.
 
-Raises `UndecidedError` rather than guess a value that changes bytes of files.
+Raises `UndecidedError` instead of guessing a value that would change the bytes of files.
 
-Four eras of releases differ in an index file's bytes. Which keys a file holds tells the property parser and whether
-tags are indexed; its `hash_slot_count` next to the number of slots in use tells how slots were counted. A file that no
-era wrote alone was begun by one release and continued by another: the first message of the newer one is the switch.
+The index files of four eras of releases differ in their bytes. The keys in a file reveal the property parser and
+whether tags are indexed; its `hash_slot_count`, compared with the number of used slots, reveals how slots were counted.
+If no single era explains a file, it was begun by one release and continued by another: the switch is at the first
+message of the newer one.
 """
 
 import math
@@ -53,7 +54,7 @@ _Entries = NDArray[np.void]
 
 
 class Wanted(NamedTuple):
-    """The settings that a user gave."""
+    """Settings given by the user."""
 
     hash_slots: int | None = None
     index_num: int | None = None
@@ -66,7 +67,7 @@ NOTHING_WANTED = Wanted()
 
 
 class Settings(NamedTuple):
-    """The settings by which index files are built."""
+    """The settings with which index files are built."""
 
     geometry: Known[Geometry]
     rules: Known[Writers]
@@ -74,7 +75,7 @@ class Settings(NamedTuple):
     empty_index_count: int
 
     def describe(self) -> dict[str, object]:
-        """Return the form that the manifest keeps."""
+        """Return the form that the manifest stores."""
         geometry, writers = self.geometry.value, self.rules.value
         releases = [{"from_offset": since, "release": str(release)} for since, release in writers.rules]
         return {
@@ -84,7 +85,7 @@ class Settings(NamedTuple):
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the settings as lines for people."""
+        """Yield the settings as lines of text."""
         yield f"  {self.geometry.value} ({self.geometry.origin_text})"
         yield f"  rules of RocketMQ {self.rules.value} ({self.rules.origin_text})"
         yield f"  names in {self.zone.value} ({self.zone.origin_text})"
@@ -95,7 +96,7 @@ def _described(known: Known[Any], **values: object) -> dict[str, object]:
 
 
 def settle(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Settings:
-    """Settle geometry, rules and zone; `UndecidedError` for one that cannot be found out."""
+    """Determine geometry, rules and time zone; raise `UndecidedError` if one cannot be determined."""
     geometry = settle_geometry(store, files, wanted)
     sound = [file for file in files if file.size == geometry.value.file_size]
     eras = eras_of(store) if wanted.release is None else ()
@@ -106,7 +107,7 @@ def settle(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Settings:
 
 
 def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Known[Geometry]:
-    """Return slots and entries of the files: given, detected from them, else the defaults."""
+    """Return the slots and entries of the files: given, detected, or the defaults."""
     slots = wanted.hash_slots or wanted.conf.hash_slots
     entries = wanted.index_num or wanted.conf.index_num
     if slots and entries:
@@ -117,7 +118,7 @@ def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> 
         return Known(detected.geometry, DETECTED, shown)
     if files:
         raise UndecidedError(
-            f"no index file is full, so their {files[0].size} bytes do not tell how many slots and entries they have: "
+            f"no index file is full, so their {files[0].size} bytes do not show how many slots and entries they have: "
             "give --hash-slots and --index-num, or --broker-conf"
         )
     default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
@@ -134,7 +135,7 @@ def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> 
 def settle_rules(
     store: Store, files: Sequence[RealFile], geometry: Geometry, wanted: Wanted, eras: Sequence[Era]
 ) -> Known[Writers]:
-    """Return whose rules the files follow: given, detected from the files, else by the log's marks."""
+    """Return the rules of the files: given, detected from the files, or from the log's marks."""
     if wanted.release is not None:
         return known_writers(store, wanted.release, SWITCHES)
     candidates = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
@@ -152,10 +153,10 @@ def settle_rules(
 
 def settle_zone(files: Sequence[RealFile], wanted: Wanted) -> Known[tzinfo]:
     """
-    Return the broker's time zone, by which files are named: given, or as the names of *files* show.
+    Return the broker's time zone, in which files are named: given, or detected from the names of *files*.
 
-    A broker looks keys up in the order of the names, and names its next file by its own local time. So where nothing
-    shows the zone, files are named in the one in which it is earliest: they come before the broker's next one.
+    A broker searches keys in the order of the names, and names its next file by its local time. So if the zone is
+    unknown, files are named in the zone with the earliest local time: they then precede the broker's next file.
     """
     if wanted.zone is not None:
         return Known(wanted.zone, GIVEN, GIVEN)
@@ -174,9 +175,10 @@ def rules_of_files(
     store: Store, files: Sequence[RealFile], geometry: Geometry, candidates: Sequence[Release] = PUBLISHED
 ) -> Known[Writers] | None:
     """
-    Return the releases whose rules explain most of *files*; None when none of them says anything.
+    Return the releases whose rules explain most of *files*; None if no file is conclusive.
 
-    They are *candidates*, unless others explain more: one changed record may have narrowed these down.
+    They are among the *candidates*, unless others explain more: the candidates may be too narrow because of a changed
+    record.
     """
     looks = [look for look in (_Look(store, file, geometry) for file in files) if look.tells]
     score, rules = _best(looks, candidates)
@@ -191,7 +193,7 @@ def rules_of_files(
 
 
 def _best(looks: "Sequence[_Look]", candidates: Sequence[Release]) -> tuple[int, Rules | None]:
-    """Return the rules that explain the most files, after the number of these files."""
+    """Return the rules that explain the most files, and the number of these files."""
     eras = [era for era in ERAS if any(is_alike(era, candidate) for candidate in candidates)]
     known = [rules_of((0, era)) for era in eras]
     fitting = [[look.fits(rules) for rules in known] for look in looks]
@@ -205,7 +207,7 @@ def _best(looks: "Sequence[_Look]", candidates: Sequence[Release]) -> tuple[int,
 
 
 def span_of_rules(rules: Rules, candidates: Sequence[Release]) -> str:
-    """Name rules of index files by the releases that follow them, of those that are possible."""
+    """Describe rules of index files by the possible releases that follow them."""
     names = []
     for since, release in rules:
         alike = [other for other in candidates if is_alike(other, release)] or [release]
@@ -216,7 +218,7 @@ def span_of_rules(rules: Rules, candidates: Sequence[Release]) -> str:
 
 
 def _mixed(looks: "Sequence[_Look]", fitting: Sequence[Sequence[bool]], eras: Sequence[Release]) -> list[Rules]:
-    """Return rules with one switch: inside a file that no era explains, or between two that different eras explain."""
+    """Return rules with one switch: inside a file that no era explains, or between two files of different eras."""
     found: list[tuple[int, Release, Release]] = []
     unexplained = [look for look, fits in zip(looks, fitting, strict=True) if not any(fits)]
     for older, newer in combinations(eras, 2):
@@ -236,7 +238,7 @@ def is_alike(one: Release, other: Release) -> bool:
 
 
 class _Look:
-    """One file, and the keys that the log gives at its place."""
+    """A file, and the log's keys at its position."""
 
     def __init__(self, store: Store, file: RealFile, geometry: Geometry) -> None:
         self.begin = file.header.begin_physical_offset
@@ -253,25 +255,25 @@ class _Look:
 
     @property
     def tells(self) -> bool:
-        """Whether the file has entries, of messages that are there."""
+        """Whether the file has entries of messages that exist."""
         return self._count > 0 and self._store.start_offset <= self.begin < self._store.end_offset
 
     def fits(self, rules: Rules) -> bool:
-        """Return whether *rules* explain the file, as far as it is looked at."""
+        """Return whether *rules* explain the examined part of the file."""
         own = self._own(rules)
         if own not in self._fitting:
             self._fitting[own] = self._counts(own) and self._matching(own, self._first) == len(self._first)
         return self._fitting[own]
 
     def _own(self, rules: Rules) -> Rules:
-        """Return the part of *rules* that is about this file: most of those with a switch have it in another one."""
+        """Return the part of *rules* that applies to this file: a switch is usually in another one."""
         # Each entry that is compared, and each key of the log that may equal one, is at or before the last offset.
         last = self._first["physical_offset"].max(initial=0) if self._count == len(self._first) else math.inf
         own = [rule for rule in rules if self.begin < rule.since <= last]
         return rules_of((0, release_at(rules, self.begin)), *own)
 
     def _counts(self, rules: Rules) -> bool:
-        """Return whether the header counts slots by *rules*."""
+        """Return whether the header counts slots according to *rules*."""
         every = [release.hash_slot_count is HashSlotCount.EVERY_PUT for _, release in rules]
         if not any(every):
             return self._file.header.hash_slot_count == self._slots_in_use
@@ -283,7 +285,7 @@ class _Look:
         return int(np.count_nonzero(counted)) == self._file.header.hash_slot_count
 
     def switch(self, older: Release, newer: Release) -> int | None:
-        """Return the first offset at which the file follows *newer*; None when no single one explains it."""
+        """Return the first offset from which the file follows *newer*; None if no single switch explains it."""
         entries = self._entries(self._count)
         offsets = entries["physical_offset"]
         if (older.property_parser, older.indexes_tags) != (newer.property_parser, newer.indexes_tags):
@@ -303,7 +305,7 @@ class _Look:
         return np.frombuffer(data.ljust(size, b"\0"), _ENTRY)
 
     def _matching(self, rules: Rules, entries: _Entries) -> int:
-        """Return how many of *entries*, the file's first, are what the log gives under *rules*."""
+        """Return how many of *entries*, the file's first ones, match the log's keys under *rules*."""
         count = 0
         for block in self._keys_of_log(rules):
             keys = block if count else block[_first_match(block, entries) :]
@@ -327,7 +329,7 @@ class _Look:
 
 
 def _first_match(keys: _Entries, entries: _Entries) -> int:
-    """Return which key of the first message the file's first entry is; 0 when none."""
+    """Return the index of the first message's key that equals the file's first entry; 0 if none does."""
     own = int(np.count_nonzero(keys["physical_offset"] == keys["physical_offset"][0]))
     for at in range(own):
         some = min(own - at, len(entries))
@@ -337,7 +339,7 @@ def _first_match(keys: _Entries, entries: _Entries) -> int:
 
 
 def piece_start(store: Store, physical_offset: int) -> int:
-    """Return the start of the piece of the log that holds the record at *physical_offset*."""
+    """Return the start of the piece of the log that contains the record at *physical_offset*."""
     segment = store.segment_at(physical_offset)
     if segment is None:
         return physical_offset

@@ -1,8 +1,8 @@
 """
-The index files that are there, and where in the row of keys each of them is.
+The existing index files, and their positions in the sequence of keys.
 
-A header says with which message a file begins, not with which key of it. The first entries say that: they are looked
-for where an undisturbed broker would have continued, then at every key of that message. What was found tells what
+A header states the message with which a file begins, but not which of its keys. The first entries are therefore
+searched where an undisturbed broker would have continued, then at every key of that message. The result shows what
 happened between two files.
 """
 
@@ -31,7 +31,7 @@ _KEYS_OF_A_MESSAGE = 4096  # that are looked at
 
 @unique
 class Relation(StrEnum):
-    """How a file follows the one before it."""
+    """How a file continues the previous one."""
 
     FIRST = "first"  # nothing is known before it
     CONTINUED = "continued"
@@ -43,10 +43,10 @@ class Relation(StrEnum):
 
 class Discontinuity(NamedTuple):
     """
-    A place inside a file where the broker went on elsewhere: entries from number *entry* on are keys from *start* on.
+    An entry of a file, number *entry*, from which it continues with other keys: those from *start* on.
 
-    Of messages that the log has lost the entries are the file's own, and *start* is the number of the first key after
-    them, or of the *keys* that changed records have in their place.
+    For messages that the log has lost, the entries are the file's own, and *start* is the number of the first key after
+    them, or of the *keys* of changed records in their place.
     """
 
     entry: int
@@ -57,7 +57,7 @@ class Discontinuity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """A file and its place in the row."""
+    """A file and its position in the sequence."""
 
     real: RealFile
     start: int
@@ -83,12 +83,12 @@ class Survivor:
 
     @property
     def lost(self) -> int:
-        """How many entries are of messages that the log has lost."""
+        """Number of entries of messages that the log has lost."""
         return sum(end - seam.entry for seam, end in self._runs if seam.is_lost)
 
     @property
     def skipped_keys(self) -> list[Discontinuity]:
-        """Keys that the broker did not put into the file, between two that it did: so many, before an entry."""
+        """Keys that the broker left out between two entries: their number, and the entry after them."""
         found = []
         for (before, end), (seam, _) in pairwise(self._runs):
             reached = before.start + (before.keys if before.is_lost else end - before.entry)
@@ -98,7 +98,7 @@ class Survivor:
 
     @property
     def repeats(self) -> list[Discontinuity]:
-        """The entry from which keys repeat that the file has already, after a restart."""
+        """The entry from which the file repeats its own keys, after a restart."""
         return [
             seam
             for (before, end), (seam, _) in pairwise(self._runs)
@@ -106,7 +106,7 @@ class Survivor:
         ]
 
     def parts(self, row: KeyRow) -> list[RowPart]:
-        """Return the keys that the log has of the file, in the order of its entries, and its own where it has none."""
+        """Return the file's keys in the log, in the order of its entries, and its own entries for lost messages."""
         found = []
         for seam, end in self._runs:
             if seam.is_lost:
@@ -117,7 +117,7 @@ class Survivor:
 
 
 def real_files(store: Store) -> list[RealFile]:
-    """Return the index files of a store with their headers; one too short for a header has an empty one."""
+    """Return the index files of a store with their headers; a file that is too short has an empty header."""
     found = []
     for file in store.index_files:
         header = decode_header(store.read(file, 0, HEADER.size).ljust(HEADER.size, b"\0"))
@@ -126,7 +126,7 @@ def real_files(store: Store) -> list[RealFile]:
 
 
 def refusal(real: RealFile, geometry: Geometry) -> str | None:
-    """Say why a file cannot be what a broker left, by its size and header alone."""
+    """Return why a file is not a valid index file, judging by its size and header alone."""
     header = real.header
     if real.size < geometry.file_size:
         return f"truncated: {real.size} bytes of {geometry.file_size}"
@@ -148,10 +148,10 @@ def taken_back(
     files: Sequence[RealFile], takeovers: Iterable[int], row: KeyRow, geometry: Geometry, store: Store
 ) -> tuple[tuple[int, int], ...]:
     """
-    Return from and to of messages that index files name and a promotion took back; *takeovers* are where epochs begin.
+    Return the bounds of messages in index files that a promotion truncated; *takeovers* are starts of epochs.
 
-    A replica that returns cuts its log where the new master begins, but never its index files: they keep entries of
-    the part that was cut off, and lack messages of the new master that have offsets before the last of those.
+    A returning replica truncates its log where the new master begins, but never its index files: they keep entries of
+    the truncated part, and lack the new master's messages with offsets below the last of those.
     """
     found = []
     for takeover in takeovers:
@@ -196,7 +196,7 @@ def _is_key(entry: IndexEntry, row: KeyRow, begin: int | None) -> bool:
 
 
 def has_keys_of(real: RealFile, row: KeyRow, geometry: Geometry, store: Store) -> bool:
-    """Return whether any of a file's entries, or of many that are looked at, is a key of the log."""
+    """Return whether any of a file's entries (of many, a sample) is a key of the log."""
     with store.open(real) as file:
         reader = IndexReader(file.read, geometry, real.location)
         count = real.header.entry_count
@@ -205,7 +205,7 @@ def has_keys_of(real: RealFile, row: KeyRow, geometry: Geometry, store: Store) -
 
 
 class _Lost(NamedTuple):
-    """Entries of messages that the log has lost, and the keys that changed records have in their place."""
+    """Entries of messages that the log has lost, and the keys of changed records in their place."""
 
     entry: int
     entries: int
@@ -214,7 +214,7 @@ class _Lost(NamedTuple):
 
 
 class Placing:
-    """Finds the place of one file after the other."""
+    """Finds the positions of the files, one after the other."""
 
     def __init__(self, row: KeyRow, geometry: Geometry, store: Store) -> None:
         self._row = row
@@ -222,7 +222,7 @@ class Placing:
         self._store = store
 
     def place_all(self, files: Sequence[RealFile]) -> list[Survivor]:
-        """Return the files with their places, in the order of their names."""
+        """Return the files with their positions, ordered by name."""
         zone = detect_zone((file.name, file.header.begin_timestamp) for file in files)
         placed: list[Survivor] = []
         before: Survivor | None = None
@@ -241,11 +241,11 @@ class Placing:
 
     def _is_repeated(self, found: Survivor, before: Survivor, placed: Sequence[Survivor]) -> bool:
         """
-        Return whether an earlier file has all keys of a file: it is a copy, or a start found an empty file.
+        Return whether an earlier file has all keys of this one: it is a copy, or a start found an empty file.
 
-        Any other start indexes no message again that is before the last one of the newest file: a broker skips what has
-        a lower offset than that file's end. Entries of lost messages are no keys: a file of such entries alone has
-        those that changed records have in the place of them, as the files around it do.
+        Any other start does not index messages before the last one of the newest file again: a broker skips messages
+        with a lower offset than that file's end. Entries of lost messages do not count as keys. If a file has only such
+        entries, changed records are in the place of its messages, as in the files around it.
         """
         if found.lost == found.real.header.entry_count:
             return False
@@ -259,12 +259,12 @@ class Placing:
         self, number: int, files: Sequence[RealFile], found: Survivor, before: Survivor, zone: tzinfo | None
     ) -> tuple[int, bool]:
         """
-        Return the end of the files from *number* on that follow one from another, and whether a start explains them.
+        Return the end of the consecutive files from *number* on, and whether a broker's start explains them.
 
-        A broker that is killed before the first entry of a new file leaves zeros. These name no message that the index
-        ends with, so that the start skips none: it fills that file, and the next ones, with all messages that it walks
-        over, from the first one of a log file on. Copied files do not go on past the end of those that
-        were there, and may have names from before the message that filled the last of those.
+        A broker that is killed before it writes the first entry of a new file leaves zeros. Such a file has no last
+        message, so the next start skips nothing: it fills this file and the next ones with all messages that it reads,
+        from the beginning of a log file on. Copies of files never extend past the end of the originals, and may have
+        names that are older than the last message in those.
         """
         ended = before.real.header
         if not self._begins_log_file(found) or ended.index_count < self._geometry.index_num:
@@ -331,7 +331,7 @@ class Placing:
         return found
 
     def _start(self, entries: Sequence[IndexEntry], begins: KeyPlace | None, before: Survivor | None) -> int:
-        """Return the number of the key that the first entry is."""
+        """Return the number of the key in the first entry."""
         # Only for files that begin in the log: of one that begins before it, `_place` says minus the number of its
         # older entries (`head`), so that entry and key differ by one number in both. Of equal ones the first counts.
         candidates = list(_candidates(begins, before))
@@ -342,7 +342,7 @@ class Placing:
         return max(candidates, key=lambda start: self._matching(start, entries))
 
     def _matching(self, start: int, entries: Sequence[IndexEntry]) -> int:
-        """Return how many of *entries*, from the first one on, are the keys from *start* on."""
+        """Return how many of *entries*, from the first one on, equal the keys from *start* on."""
         pairs = zip(entries, self._row.keys(start, start + len(entries)), strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0][:2] == pair[1][:2], pairs))
 
@@ -357,7 +357,7 @@ class Placing:
         return Relation.BEHIND_GAP if start > before.end else Relation.RESTARTED
 
     def _seams(self, reader: IndexReader, found: Survivor, lost: Sequence["_Lost"]) -> tuple[Discontinuity, ...]:
-        """Return the jumps to other places in the log inside of the file; none if jumps explain nothing."""
+        """Return the discontinuities in the file; none if they do not explain it."""
         # From gap to gap of the log, and to its end as one without entries: before a gap they follow the keys, but for
         # jumps; then come the gap's own entries, a seam of lost ones; after them keys go on, found by the first few.
         seams: list[Discontinuity] = []
@@ -401,12 +401,12 @@ class Placing:
         return None
 
     def _is_other(self, reader: IndexReader, shift: int, number: int) -> bool:
-        """Return whether entry *number* is another key than that with its number and *shift* added."""
+        """Return whether entry *number* differs from the key number *number* + *shift*."""
         keys = self._row.keys(number + shift, number + shift + 1)
         return not keys or reader.entry(number)[:2] != keys[0][:2]
 
     def _find_again(self, reader: IndexReader, number: int, count: int) -> int | None:
-        """Return the number of the key that entry *number* is, wherever in the row."""
+        """Return the number of the key that equals entry *number*, anywhere in the sequence."""
         entries = [reader.entry(at) for at in range(number, min(count, number + COMPARED_AGAIN - 1) + 1)]
         first = self._row.find(entries[0].physical_offset)
         own = self._row.keys(first, first + COMPARED)
@@ -416,9 +416,10 @@ class Placing:
 
     def _with_previous(self, found: Survivor, entries: Sequence[IndexEntry], before: Survivor | None) -> Survivor:
         """
-        Return the file with the end that its first entry's seconds were counted from, among those it may have been.
+        Return the file with the end time of the previous file from which its first entry counts seconds.
 
-        Where the log has lost the message before, that may be none of them: then the first entry is believed.
+        If the log has lost the message before, that may be none of the candidates: the first entry is then accepted as
+        it is.
         """
         candidates = list(self._may_be_before(found, before))
         keys = self._row.keys(found.start, found.start + 1)
@@ -447,7 +448,7 @@ class Placing:
 
 
 def header_before(row: KeyRow, start: int) -> IndexHeader | None:
-    """Return end time and offset of a file that ends before key number *start*; None at the row's beginning."""
+    """Return end time and offset of a file that ends before key number *start*; None at the beginning."""
     keys = row.keys(start - 1, start) if start > 0 else []
     if not keys:
         return None
@@ -463,5 +464,5 @@ def _candidates(begins: KeyPlace | None, before: Survivor | None) -> Iterator[in
 
 
 def _first_at_or_after(reader: IndexReader, count: int, offset: int) -> int:
-    """Return how many of the entries, which ascend, are of messages before *offset*."""
+    """Return how many of the ascending entries have messages before *offset*."""
     return bisect_left(range(1, count + 1), offset, key=lambda number: reader.entry(number).physical_offset)

@@ -1,1 +1,1 @@
-"""A store's queues as Spark tasks see them: read their files, join them with the log, write them again."""
+"""A store's queues in tasks: read their files, join them with the log, and rewrite them."""

@@ -1,4 +1,4 @@
-"""The result of joining queues with their log: figures, and the differences, queue by queue."""
+"""The result of joining queues with their log: figures, and the differences by queue."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from rmq_formats.consumequeue.dispatch import QueueName
 
 @unique
 class DifferenceKind(StrEnum):
-    """The classes of differences; scripts branch on these."""
+    """The kinds of differences; scripts rely on the values."""
 
     DANGLING = "dangling_unit"
     LOST_RECORD = "unit_of_lost_record"
@@ -76,7 +76,7 @@ _FEW = 2
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference, or several of one kind at places that follow each other."""
+    """One difference, or several consecutive ones of the same kind."""
 
     kind: DifferenceKind
     queue: QueueName
@@ -90,11 +90,11 @@ class Difference:
 
     @property
     def may_be_of_a_record(self) -> bool:
-        """Whether one record, not the unit, may have changed where no checksum covers it."""
+        """Whether the cause may be a change of the record, in fields without a checksum, instead of the unit."""
         return self.kind in _AGAINST_RECORD and self.times <= _FEW and self.log_offset is not None
 
     def joined(self, other: "Difference") -> "Difference | None":
-        """Return both as one, if *other* goes on where this ends."""
+        """Return both as one, if *other* continues this one."""
         goes_on = other.position == self.position + self.times
         same = (self.kind, self.queue, self.field, self.shift) == (other.kind, other.queue, other.field, other.shift)
         return replace(self, times=self.times + other.times) if goes_on and same else None
@@ -102,9 +102,9 @@ class Difference:
 
 def merged(differences: Sequence[Difference]) -> Iterator[Difference]:
     """
-    Yield differences by queue and place, neighbours of one kind as one.
+    Yield differences by queue and position, with consecutive ones of the same kind merged.
 
-    Those of few records stay apart: each names the record that it is about.
+    Differences of single records are not merged: each names its record.
     """
     run: list[Difference] = []
     current: Difference | None = None
@@ -120,7 +120,7 @@ def merged(differences: Sequence[Difference]) -> Iterator[Difference]:
 
 
 class NewerRun(NamedTuple):
-    """Records of one queue that have no units yet, with queue offsets that follow each other."""
+    """Records of one queue with consecutive queue offsets that have no units yet."""
 
     queue: QueueName
     log_offset: int  # of the first
@@ -129,7 +129,7 @@ class NewerRun(NamedTuple):
 
 
 class LackingQueue(NamedTuple):
-    """The units of a queue that has no files."""
+    """The expected units of a queue without files."""
 
     units: int
     first: int  # physical offset of the first of them
@@ -139,7 +139,7 @@ class LackingQueue(NamedTuple):
 
 @dataclass(slots=True)
 class JoinResult:
-    """The result of joining a store, or its new part, or some of its queues, with the log."""
+    """The result of joining a store, its new part, or some of its queues with the log."""
 
     expected: int = 0  # units that the records should have
     matched: int = 0
@@ -165,7 +165,7 @@ class JoinResult:
     taken_to: int | None = None  # where the last record ends whose units were joined; None when there was none
 
     def add(self, part: "JoinResult") -> None:
-        """Add the figures of some of the queues; what is known of all of them at once these have not."""
+        """Add the figures of some of the queues; figures that only all queues together have are not part of them."""
         for name in self.__dataclass_fields__:
             own, more = getattr(self, name), getattr(part, name)
             if isinstance(own, int):
@@ -176,13 +176,13 @@ class JoinResult:
                 own.update(more)
 
     def finish(self) -> None:
-        """Put all differences into their order: wrong fields by range, then the others by queue."""
+        """Sort all differences: wrong fields by range, then the others by queue."""
         wrong = sorted(self.wrong_fields, key=lambda numbered: (numbered[0], numbered[1].queue))
         self.differences.sort(key=lambda one: one.queue)
         self.differences[:0] = (one for _, one in wrong)
 
     def fate_of(self, name: QueueName) -> Fate:
-        """Return what became of a queue without files: of a topic that began again, its messages are of before."""
+        """Return what happened to a queue without files; a topic that was recreated has messages from before."""
         of_topic = [lacking for queue, lacking in self.without_queue.items() if queue.topic == name.topic]
         newest_ms = max(lacking.newest_ms for lacking in of_topic)
         if self.without_queue[name].last < self._beginning(name.topic):
@@ -190,14 +190,14 @@ class JoinResult:
         return self.topics.fate(name.topic, newest_ms)
 
     def _beginning(self, topic: str) -> int:
-        """Return the first offset of a topic whose queues began at 0 once more; 0 if they did not."""
+        """Return the first offset of a topic whose queues restarted at 0; 0 if they did not."""
         earlier = OF_EARLIER_QUEUE.values()
         if not any(one.kind in earlier and one.queue.topic == topic for one in self.differences):
             return 0
         return min((at for name, at in self.beginnings.items() if name.topic == topic), default=0)
 
     def ahead_of_log(self) -> int | None:
-        """Return the newest offset that last units of queues lead to after the log's end; None without any."""
+        """Return the newest offset after the log's end to which last units of queues point; None if there is none."""
         starts = {queue.name: queue.start for queue in self.queues}
         behind = [
             difference

@@ -60,7 +60,7 @@ ProbedQueue = tuple[StoredQueue, int, int]  # up to where earlier runs have take
 
 
 def topics_of(store: Store, queues: Iterable[StoredQueue], recorded: Sequence[TopicsAt] | None = None) -> TopicEvidence:
-    """Return the broker's table of topics; *queues* show further topics that are alive."""
+    """Return the broker's table of topics; *queues* show additional existing topics."""
     table = topic_evidence(store, recorded)
     return table._replace(with_queues=table.with_queues | {queue.name.topic for queue in queues})
 
@@ -74,7 +74,7 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
     range_size: int = DEFAULT_RANGE_SIZE,
     collector: "LogCheck | None" = None,
 ) -> CollectedLog:
-    """Read a log and collect its units; *collector* sees each record."""
+    """Read a log and collect its expected units; *collector* processes each record."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, range_size))
     task = partial(collect_units, rules=rules, groups=groups, scratch=scratch)
     start, outcomes = read_what_stays(workers, log, task, partial(discard_units, scratch), collector)
@@ -92,7 +92,7 @@ def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     scratch_location: str | Scratch | None = None,
     recorded: Sequence[TopicsAt] | None = None,
 ) -> JoinResult:
-    """Join all of a store, for its differences; a lake has *recorded* tables of its topics."""
+    """Join all of a store, to find its differences; *recorded* are a lake's tables of its topics."""
     seen = look(workers, store)
     topics = topics_of(store, seen.queues, recorded)
     groups = count_groups(store.log_size)
@@ -112,9 +112,9 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
     write: Write | None = None,
 ) -> JoinResult:
     """
-    Compare queues, as they were *seen* before the log was read, with its units, group by group.
+    Compare queues, as *seen* before the log was read, with the log's units, group by group.
 
-    *write* gets the rows, in the tasks.
+    *write* writes the rows, in the tasks.
     """
     ends = [one.taken_to for one in (*log.kept, *log.ranges) if one.taken_to is not None]
     dispatched = min(seen.dispatched, log.end)
@@ -167,8 +167,8 @@ def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: CollectedLog
     """
     Compare the queues of a group with the log, and write their rows if they are wanted.
 
-    Also return the rest of queues with units that lead to records which are not of these queues, or have their unit
-    elsewhere: only the log can explain these.
+    Also return the remainder of queues with units that point to records of other queues, or to records that have their
+    unit elsewhere: only the log can explain these.
     """
     number, queues = group
     task = _GroupTask(number, queues, log)
@@ -185,7 +185,7 @@ def _settle_rest(part: Sequence[Remainder], *, log: CollectedLog, resolved: Reso
 
 
 def _written_rows(log: CollectedLog, name: str, rows: Rows) -> list[Action]:
-    """Make all rows, and write them if they are wanted; return the file, if there is one."""
+    """Create all rows, and write them if they are wanted; return the file, if any."""
     written = log.write(name, rows) if log.write is not None else None
     for _ in rows:  # unwanted ones are none, but making them compares the queues
         pass
@@ -200,7 +200,7 @@ class _GroupTask:
         self.unsettled: list[Remainder] = []
 
     def rows(self) -> Rows:
-        """Compare range by range, then explain the rest of each queue; yield rows if they are wanted."""
+        """Compare range by range, then explain the remainder of each queue; yield rows if they are wanted."""
         log, result = self._log, self.result
         for number, units in [*((-1, kept) for kept in log.kept), *enumerate(log.ranges)]:
             for part in read_units(log.scratch, units, self._number):
@@ -216,9 +216,9 @@ class _GroupTask:
 
     def _compare(self, part: GroupUnits, number: int) -> Iterator[RowBlock]:
         """
-        Compare the units of a queue in one range that it should have by now; note those that come later.
+        Compare the existing units of a queue in one range; note those that are expected later.
 
-        *number* is that of the range, or -1 for kept records.
+        *number* is the number of the range, or -1 for records kept from before.
         """
         log, result, own = self._log, self.result, self._rest.get(part.name)
         if number < 0:
@@ -254,7 +254,7 @@ class _GroupTask:
         """
         Compare units with those at their addresses; *number* is that of the range, or -1 for kept records.
 
-        A kept record that is not at its place may be deleted, as its log is: nothing is missing.
+        A kept record without a unit at its position may have been deleted, like its log: nothing is missing.
         """
         is_plain, is_kept = part.name.kind is QueueKind.PLAIN, number < 0
         stored = _units_at(own.queue, part.units["queue_offset"]) if is_plain else None
@@ -287,7 +287,7 @@ def newer_runs(name: QueueName, units: Units) -> Iterator[NewerRun]:
 
 
 def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
-    """Return the units of a plain queue at *positions*, zeros for those far from the others; None if it has none."""
+    """Return the units of a plain queue at *positions*, with zeros for outliers; None if the queue has none."""
     # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units of one
     # range lie near each other, and most are healthy, so the median is; `settle` explains those far from it.
     middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE

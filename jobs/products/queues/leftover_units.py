@@ -1,9 +1,9 @@
 """
-Explain the units and places of a queue that are left once its healthy units are matched.
+Explains the units and positions of a queue that remain after its healthy units are matched.
 
-Each unit is looked for among the records that lack theirs, then among all records of the log. A unit is *expired* when
-its record was deleted, a *blank* comes before a queue's first message; everything else is a difference. Records that
-still lack a unit at the end are missing one, unless the place where it should be is named already.
+Each unit is searched among the records without a unit, then among all records of the log. A unit is *expired* if its
+record was deleted, and a *blank* precedes a queue's first message; everything else is a difference. Records that have
+no unit at the end are missing one, unless the position of the unit was already reported.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ Rows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbers in
 
 
 def settle(remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> Rows:
-    """Explain every unit and every record that is left: add the figures to *joined*, and return rows if wanted."""
+    """Explain every remaining unit and record: add the figures to *joined*, and return rows if wanted."""
     settling = _Settling(remainder, log, resolved, joined)
     settling.run()
     return settling.blocks, settling.tags
@@ -139,7 +139,7 @@ class _Settling:
         self._differ(kind, unit.position, unit.text, log_offset=offset)
 
     def _explain_by(self, unit: OddUnit, record: RecordAt) -> None:
-        """Explain a unit by a record that has its own unit elsewhere, or its place in a file that is lost."""
+        """Explain a unit by a record that has its own unit elsewhere, or its position in a lost file."""
         own = next((one for one in record.units if one.queue == self._name), None)
         if own is not None and self._remainder.is_lost_at(own.queue_offset):
             expected = np.zeros(1, self._units.dtype)
@@ -154,7 +154,7 @@ class _Settling:
         self._row(unit, Status.MISMATCHED if wrong else Status.MATCHED, wrong, record)
 
     def _claim(self, unit: OddUnit, expected: np.void, record: RecordAt, *, is_first: bool) -> None:
-        """Explain a unit by a record of its queue that lacks one."""
+        """Explain a unit by a record of its queue that has no unit."""
         if not is_first:
             self._differ(DifferenceKind.DUPLICATE, unit.position, unit.text, log_offset=unit.physical_offset)
             self._row(unit, Status.MISMATCHED, ("queue_offset",), record)
@@ -184,7 +184,7 @@ class _Settling:
                 yield name
 
     def _explain_blanks(self) -> None:
-        """Tell blanks that stand for lost records from those that stand before records of the log."""
+        """Distinguish blanks in place of lost records from blanks in front of records of the log."""
         ends = [unit for run in self._remainder.lost for unit in (run.first, run.last)]
         known = np.concatenate([self._units, *ends])
         wanted = dict(zip(known["queue_offset"].tolist(), known, strict=True))
@@ -205,7 +205,7 @@ class _Settling:
                 self._differences[number] = replace(one, kind=DifferenceKind.BLANK_OF_LOST, log_offset=lost)
 
     def _record_of(self, position: int, wanted: Mapping[int, np.void]) -> tuple[int, int] | None:
-        """Return the range of the log that holds, or held, the record of a position; None where it is not known."""
+        """Return the range of the log that has, or had, the record of a position; None if unknown."""
         if position in wanted:
             unit = wanted[position]
         elif position < self._queue.start:
@@ -220,7 +220,7 @@ class _Settling:
         return start, start + int(unit["size"])
 
     def _name_missing(self) -> None:
-        """Name records without unit, unless their place is named already."""
+        """Report records without a unit, unless their positions were already reported."""
         bad: dict[int, int] = {}
         for number, difference in enumerate(self._differences):
             if difference.kind in BAD_PLACES:
@@ -256,7 +256,7 @@ class _Settling:
         )
 
     def _kind_of_missing(self, position: int, physical_offset: int) -> DifferenceKind:
-        """Return why a record has no unit; messages before the beginning of the queue are of a deleted topic."""
+        """Return why a record has no unit; messages before the queue's beginning belong to a deleted topic."""
         if self._name.kind is QueueKind.BATCH:
             return DifferenceKind.MISSING
         if physical_offset < self._beginning:
@@ -269,7 +269,7 @@ class _Settling:
 
     @cached_property
     def _kind_of_earlier(self) -> DifferenceKind:
-        """What messages from before the queue's beginning are of."""
+        """Return to what messages before the queue's beginning belong."""
         times = [int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))]
         times += [run.newest_ms for run in self._remainder.lost if run.last_offset < self._beginning]
         return OF_EARLIER_QUEUE[self._log.topics.fate_of_earlier(self._name.topic, max(times))]
@@ -326,7 +326,7 @@ class _Settling:
 
 
 def by_record(unit: OddUnit, queue: QueueName, record: RecordAt) -> tuple[DifferenceKind | None, str, tuple[str, ...]]:
-    """Classify a unit whose record has its own unit elsewhere, or none; also name the fields that it contradicts."""
+    """Classify a unit whose record has its own unit elsewhere, or none; also name the contradicting fields."""
     if not record.units:
         return DifferenceKind.HIDDEN_RECORD, unit.text, ("transaction_type",)
     own = next((expected for expected in record.units if expected.queue == queue), None)
@@ -342,7 +342,7 @@ def by_record(unit: OddUnit, queue: QueueName, record: RecordAt) -> tuple[Differ
 
 def lost_between(end: int, start: int, count: int, lost: Sequence[tuple[int, int]]) -> int | None:
     """
-    Return where the log has lost the records of *count* blanks; None where the losses are too small for that number.
+    Return where the log has lost the records of *count* blanks; None if the losses are too small.
 
     The record before the blanks has its *end* in the log, the one after them its *start*; *lost* are ranges.
     """
@@ -352,14 +352,14 @@ def lost_between(end: int, start: int, count: int, lost: Sequence[tuple[int, int
 
 
 def displaced_runs(displaced: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Yield runs of (position, queue offset) whose positions follow each other."""
+    """Yield runs of (position, queue offset) with consecutive positions."""
     # Positions ascend, so those that follow each other are as far from their own numbers.
     for _, run in groupby(enumerate(sorted(displaced)), lambda place: place[1][0] - place[0]):
         yield [place for _, place in run]
 
 
 def of_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iterator[Difference]:
-    """Classify a run of displaced units: exchanged with each other, or shifted."""
+    """Classify a run of displaced units as exchanged with each other, or shifted."""
     if sorted(queue_offset for _, queue_offset in run) == [position for position, _ in run]:
         text = ", ".join(str(queue_offset) for _, queue_offset in run[:_SHOWN])
         yield Difference(
@@ -373,7 +373,7 @@ def of_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iterator[D
 
 
 def follows(shifted: Difference, is_missing: Callable[[int], bool], is_bad: Callable[[int], bool]) -> bool:
-    """Return whether units are out of place only because some before them are lost, or too many."""
+    """Return whether units are displaced only because earlier ones are missing or surplus."""
     shift = shifted.shift
     if shift < 0:
         return all(is_missing(shifted.position + number) for number in range(-shift))

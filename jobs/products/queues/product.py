@@ -1,10 +1,10 @@
 """
-The queues in a run of `ingest`: their new units, joined with the new records of the log, each unit once.
+The queues in `ingest`: their new units, joined with the new records of the log; each unit is processed once.
 
-A run takes the records that were dispatched when it looked at the queues, from where the last one ended; newer records,
-and the units that lead to them, are the next run's. So units may be ahead of the log or late, and both may lose
-their beginnings at different times: every unit gets its row in exactly one run. A record that retention took before its
-unit was seen is compared with the queues as the lake's row describes it.
+A run processes the records that were dispatched when it looked at the queues, from the end of the last run on; newer
+records, and the units that point to them, are left to the next run. So units may be ahead of the log or late, and both
+may lose their beginnings at different times: every unit gets its row in exactly one run. If retention deleted a record
+before its unit was seen, the unit is compared with the record's row in the lake.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, 
 
 
 def start(run: Run, state: State | None) -> Started[RangeUnits]:
-    """Probe the queues before the log is read: each unit that is in them now has its record in the log then."""
+    """Probe the queues before the log is read, so that the log contains the record of each unit found."""
     if state is not None and run.back_to is not None:  # the broker has cut off its log there
         state = {**state, **{name: min(state[name], run.back_to) for name in ("dispatched", "boundary")}}
     takes = run.selection.takes_or_all
@@ -93,7 +93,7 @@ def _collect_deleted(
     end: int,
     deleted_meanwhile: Sequence[tuple[int, int]],
 ) -> list[RangeUnits]:
-    """Collect the units of messages that the lake has and the log no longer has: they came later than these."""
+    """Collect expected units of messages that are in the lake but no longer in the log."""
     output = run.output
     found = []
     for deleted_from, deleted_to in ((0, run.store.start_offset), *deleted_meanwhile):
@@ -116,7 +116,7 @@ def _collect(  # noqa: PLR0913, PLR0917 - rules and place of a run, then the lim
     to_offset: int,
     start: int,
 ) -> RangeCollector:
-    """Return the collector of the units of records in [*from_offset*, *to_offset*), of the range from *start* on."""
+    """Return the collector of the units of records in [*from_offset*, *to_offset*), for the range from *start* on."""
     if scratch is not None and is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
     stem = naming.name(f"{start:020d}", "")
@@ -135,9 +135,10 @@ def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: 
 
 def count_contradictions(joined: JoinResult, store: Store) -> int:
     """
-    Return how many units contradict the log; losses of the log and deleted topics do not count.
+    Return the number of units that contradict the log, except for losses of the log and deleted topics.
 
-    A store without any queue contradicts nothing: its log alone was copied, or its queues are in memory after a kill.
+    A store without any queue has no contradictions: only its log was copied, or its queues were in memory when the
+    broker was killed.
     """
     if not joined.queues:
         return 0
@@ -153,7 +154,7 @@ def count_contradictions(joined: JoinResult, store: Store) -> int:
 
 
 def notes_of_undecided(joined: JoinResult) -> Iterator[str]:
-    """Yield the topics whose messages have no queue, where nothing tells whether they were deleted."""
+    """Yield the topics whose messages have no queue, if it is unknown whether they were deleted."""
     if not joined.queues:
         return
     topics = {
@@ -169,7 +170,7 @@ def notes_of_undecided(joined: JoinResult) -> Iterator[str]:
 
 
 def state_of(joined: JoinResult, state: State | None = None) -> State:
-    """Return the next run's start: the record after which it continues, and the end of each queue."""
+    """Return the start of the next run: the record after which it continues, and the end of each queue."""
     watermarks = {**_watermarks(state), **joined.watermarks}
     return {
         "dispatched": joined.dispatched,

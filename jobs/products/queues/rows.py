@@ -1,4 +1,4 @@
-"""Rows of `consume_queue`: one unit, and what the join with its message says."""
+"""Rows of `consume_queue`: one unit, and the result of its join with the message."""
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum, unique
@@ -15,7 +15,7 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 
 @unique
 class Status(StrEnum):
-    """The join's verdict on a unit."""
+    """The result of the join for a unit."""
 
     MATCHED = "matched"
     MISMATCHED = "mismatched"
@@ -53,7 +53,7 @@ def block_of(
     tags: NDArray[np.int32] | None = None,
     places: NDArray[np.int64] | None = None,
 ) -> RowBlock:
-    """Return rows of the units that records should have; of stored ones, at *places*, without what records say."""
+    """Return rows for expected units; for stored ones (at *places*), without the fields of records."""
     is_batch, is_stored = name.kind is QueueKind.BATCH, places is not None
     return RowBlock(
         name,
@@ -69,7 +69,7 @@ def block_of(
 
 
 def batches_of(blocks: Sequence[RowBlock], tags: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of *blocks*; *tags* are the texts that their tag numbers mean."""
+    """Yield the rows of *blocks*; *tags* maps tag numbers to texts."""
     some: list[RowBlock] = []
     count = 0
     for block in blocks:

@@ -36,19 +36,19 @@ _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is 
 
 
 class SeenQueues(NamedTuple):
-    """The form of a store's queue files as runs have seen it: restored files get the same."""
+    """The properties of a store's queue files as seen by runs; restored files get the same."""
 
     sizes: Mapping[FileKind, Known[int]] = MappingProxyType({})
     batch_topics: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, state: Mapping[str, Sequence[Any]]) -> "SeenQueues":
-        """Read the form that manifests keep."""
+        """Parse the form that manifests store."""
         sizes = {FileKind(kind): Known(size, origin, "a run saw them") for kind, size, origin in state.get("sizes", ())}
         return cls(sizes, frozenset(state.get("batch_topics", ())))
 
     def with_those_of(self, store: Store, conf: BrokerConf) -> dict[str, object]:
-        """Return the form that manifests keep, of the files that are there now and of those that earlier runs saw."""
+        """Return the form that manifests store, merged from current files and those that earlier runs saw."""
         sizes = {**self.sizes, **{kind: Known(size, DETECTED, "") for kind, size in file_sizes(store).items()}}
         if conf.consume_queue_size:
             sizes[FileKind.CONSUME_QUEUE] = Known(file_size_of(conf.consume_queue_size), GIVEN, "")
@@ -62,7 +62,7 @@ NOTHING_SEEN = SeenQueues()
 
 
 class QueueSettings(NamedTuple):
-    """The settings by which queues are built."""
+    """The settings with which queues are built."""
 
     releases: Known[Writers]
     rules: QueueRules
@@ -71,23 +71,23 @@ class QueueSettings(NamedTuple):
 
     @property
     def release(self) -> str:
-        """The releases that wrote the store, in words."""
+        """The releases that wrote the store, as text."""
         return str(self.releases.value)
 
     @property
     def release_origin(self) -> str:
-        """How that is known."""
+        """How the releases are known."""
         return self.releases.origin_text
 
     def require_known_size(self) -> None:
-        """Refuse to go by a default: a broker whose queue files are of another size does not start."""
+        """Refuse to use a default: a broker with another queue file size does not start."""
         if self.file_sizes[QueueKind.PLAIN].origin == ASSUMED:
             raise UnknownSettingError(
                 "how long the broker's queue files are", ("--consume-queue-size", str(DEFAULT_FILE_SIZE))
             )
 
     def describe(self) -> dict[str, object]:
-        """Return the form that scripts read."""
+        """Return the JSON form."""
         return {
             "release": self.release,
             "release_origin": self.release_origin,
@@ -103,9 +103,9 @@ def settle_queues(
     seen: SeenQueues = NOTHING_SEEN,
 ) -> QueueSettings:
     """
-    Find the releases and the file sizes of these queues, as given or as detected from the files.
+    Determine the releases and the file sizes of these queues: given, or detected from the files.
 
-    `UndecidedError` where the files are of several sizes, and nothing tells which of them is the broker's.
+    Raises `UndecidedError` if the files have several sizes, and it is unknown which of them is the broker's.
     """
     releases = known_releases(store, release)
     shown = {kind: Known(size, DETECTED, DETECTED) for kind, size in file_sizes(store).items()}
@@ -134,15 +134,16 @@ def settle_queues(
 def queue_rules(
     store: Store, releases: Rules, conf: BrokerConf, batch_topics: frozenset[str] = frozenset()
 ) -> QueueRules:
-    """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was on."""
+    """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was enabled."""
     return QueueRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, batch_topics | {*_batch_topics(store)})
 
 
 def known_releases(store: Store, release: str | None) -> Known[Writers]:
     """
-    Return who wrote the store: as given, else the newest releases that its marks allow.
+    Return the releases that wrote the store: given, or the newest ones that its marks allow.
 
-    What releases differ in changes a healthy log's queues only where properties are odd, so nothing has to be given.
+    The differences between releases affect the queues of a healthy log only if properties are unusual, so the user need
+    not specify one.
     """
     return known_writers(store, release, _SWITCHES)
 

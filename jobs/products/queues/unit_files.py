@@ -1,8 +1,8 @@
 """
 Expected units in scratch files: written range by range, read queue by queue.
 
-A queue belongs to a group, by its name alone. Each file holds units of one range, group after group, so that the task
-of a group reads one section of every file, in the order of the log. A range of small messages has several files.
+A queue's name determines its group. Each file contains units of one range, ordered by group, so that the task of a
+group reads one section of every file, in log order. A range of small messages has several files.
 """
 
 import json
@@ -63,7 +63,7 @@ class GroupUnits(NamedTuple):
 
 
 def count_groups(log_size: int) -> int:
-    """Return into how many groups the queues of a log are divided."""
+    """Return the number of groups for the queues of a log."""
     return min(max(log_size // _A_GROUP, 1), _MOST_GROUPS)
 
 
@@ -73,7 +73,7 @@ def group_of(name: QueueName, groups: int) -> int:
 
 
 class RangeCollector:
-    """Collects the units of one range, and writes them to scratch."""
+    """Collects the units of one range, and writes them to a scratch file."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - rules, place and limits
         self,
@@ -86,9 +86,9 @@ class RangeCollector:
         selection: Selection | None = None,
     ) -> None:
         """
-        Begin; a *selection* chooses topics, of which tags are written as well, and nothing of the others.
+        Start; a *selection* chooses topics, for which tags are written as well, and nothing for other topics.
 
-        Where topics are excluded, tags are hidden: units of any queue may be of messages that were sent to another
+        If topics are excluded, tags are omitted: units of any queue may belong to messages that were sent to another
         topic, delayed, retried or dispatched twice.
         """
         self._selection = selection
@@ -102,7 +102,7 @@ class RangeCollector:
         self._taken_to: int | None = None
 
     def add(self, item: RawRecords | Piece) -> None:
-        """Take the next pieces of the range."""
+        """Process the next pieces of the range."""
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
                 self._damaged.append((item.offset, item.end))
@@ -145,7 +145,7 @@ def collect_units(
 
 
 def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
-    """Remove the file of a range that is not accepted."""
+    """Delete the file of a range that is not accepted."""
     for file in units.files:
         if scratch is not None:
             scratch.delete(file)
@@ -174,7 +174,7 @@ def write_units(  # noqa: PLR0913 - the units, and their place
 def _parts(
     packed: PackedUnits, queues: Sequence[tuple[QueueName, slice]], sections: NDArray[np.int64], *, with_tags: bool
 ) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of all groups, and note their sections."""
+    """Yield the bytes of all groups, and record their sections."""
     members: list[list[tuple[QueueName, slice]]] = [[] for _ in sections]
     for name, place in queues:
         members[group_of(name, len(sections))].append((name, place))
@@ -200,7 +200,7 @@ def _parts(
 
 
 def read_units(scratch: Scratch | None, range_units: RangeUnits, group: int) -> Iterator[GroupUnits]:
-    """Yield the queues of a group and their units in one range; a queue comes once for each file."""
+    """Yield the queues of a group with their units in one range; a queue is yielded once for each file."""
     for part in range_units.parts:
         yield from _read_units(scratch, part, group)
 
@@ -228,10 +228,10 @@ def _read_units(scratch: Scratch | None, part: UnitFile, group: int) -> Iterator
 
 
 def damaged_in(ranges: Sequence[RangeUnits]) -> list[tuple[int, int]]:
-    """Return from and to of the bytes without a record, ascending."""
+    """Return the bounds of bytes without a record, ascending."""
     return sorted(damaged for part in ranges for damaged in part.damaged)
 
 
 def has_units(ranges: Sequence[RangeUnits], group: int) -> bool:
-    """Return whether a group has any unit."""
+    """Return whether a group has units."""
     return any(part.sections[group, 2] for one in ranges for part in one.parts)

@@ -1,9 +1,9 @@
 """
-What is left of a queue once its healthy units are matched: units at no address, and addresses without unit.
+The remainder of a queue after its healthy units are matched: units at no address, and addresses without a unit.
 
-Units that lead to records of other queues can be explained by the log alone: `resolve` returns these records. A look at
-the bytes would not do: bodies may hold whole records, and leftovers lie after the end of the chain. So the segments in
-question are walked from their beginning.
+Units that point to records of other queues can only be explained by the log: `resolve` returns these records. Looking
+at the bytes alone is not enough: bodies may contain whole records, and leftovers may follow the end of the log. So the
+segments in question are walked from their beginning.
 """
 
 from bisect import bisect_left, bisect_right
@@ -43,7 +43,7 @@ _start, _end = itemgetter(0), itemgetter(1)
 
 
 class MissingUnits(NamedTuple):
-    """Units of a queue, one after the other, whose places are in no file: a whole file of them takes no more memory."""
+    """Consecutive units of a queue whose positions are in no file; a whole missing file is one object."""
 
     first: Units  # the first of them, alone
     last: Units
@@ -52,28 +52,28 @@ class MissingUnits(NamedTuple):
 
     @property
     def position(self) -> int:
-        """The place of the first."""
+        """The position of the first unit."""
         return int(self.first["queue_offset"][0])
 
     @property
     def end(self) -> int:
-        """The place after the last."""
+        """The position after the last unit."""
         return self.position + self.length
 
     @property
     def log_offset(self) -> int:
-        """The physical offset of the first."""
+        """The physical offset of the first unit."""
         return int(self.first["physical_offset"][0])
 
     @property
     def last_offset(self) -> int:
-        """The physical offset of the last."""
+        """The physical offset of the last unit."""
         return int(self.last["physical_offset"][0])
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedLog:
-    """The units of a log, the part of it that was read, and, for a comparison, what else is known of it."""
+    """The expected units of a log, the part that was read, and facts that a comparison needs."""
 
     ranges: Sequence[RangeUnits]
     scratch: Scratch | None
@@ -91,7 +91,7 @@ class CollectedLog:
     write: Write | None = None  # writes rows, if they are wanted
 
     def lost_within(self, start: int, end: int) -> Sequence[tuple[int, int]]:
-        """Return the ranges that have a part in [start, end) and hold no record any more."""
+        """Return the ranges that overlap [start, end) and no longer have any record."""
         return [
             one
             for ranges in (self.gaps, self.damaged)
@@ -101,7 +101,7 @@ class CollectedLog:
 
 @dataclass(slots=True)
 class Remainder:
-    """The unmatched units and places of one queue: gathered range by range, then closed."""
+    """The unmatched units and positions of one queue: collected range by range, then closed."""
 
     queue: StoredQueue
     tags: list[str | None] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Remainder:
     _kept_runs: list[tuple[int, int]] = field(default_factory=list)  # the same of records that only the lake has
 
     def add_matched(self, positions: NDArray[np.int64], *, is_kept: bool) -> None:
-        """Note the places of units that are matched."""
+        """Record the positions of matched units."""
         known = self._kept_runs if is_kept else self._runs
         for start, length in runs(positions):
             if known and sum(known[-1]) == start:
@@ -124,7 +124,7 @@ class Remainder:
                 known.append((start, length))
 
     def add_left(self, part: GroupUnits, chosen: NDArray[np.bool_]) -> None:
-        """Keep the units that are at no address; without rows those of lost files as runs."""
+        """Keep the units that are at no address; without rows, those of lost files are kept as runs."""
         units = part.units[chosen]
         if part.tag_numbers is not None:
             self.tags += (part.tags[tag] if tag >= 0 else None for tag in part.tag_numbers[chosen].tolist())
@@ -146,7 +146,7 @@ class Remainder:
                 self.lost.append(run)
 
     def close(self, log: CollectedLog, start: int, seen_end: int) -> int:
-        """Settle which places are unmatched from *start* on; return up to where the queue is taken now."""
+        """Determine the unmatched positions from *start* on; return the end of the processed part of the queue."""
         # A gap is a run of units that no record of this run matched, from the watermark to the end that was seen. With
         # a limit (a store that is written to, or a run in steps) the last gap may be of records that come later: it
         # counts up to the first unit that is newer than the limit, and the rest stays open, from `open_from` on, for
@@ -174,7 +174,7 @@ class Remainder:
         return gap >= 0 and position < self.gaps[gap][1]
 
     def is_lost_at(self, position: int) -> bool:
-        """Return whether *position* is in no file, and a record has its unit there."""
+        """Return whether *position* is in no file although a record has its unit there."""
         return any(run.position <= position < run.end for run in self.lost)
 
 
@@ -187,16 +187,16 @@ def gaps_between(start: int, end: int, matched: NDArray[np.int64]) -> Iterator[t
 
 
 def runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield start and length of each run of positions that follow each other."""
+    """Yield start and length of each run of consecutive positions."""
     some = slices(positions.size, np.diff(positions) != 1)
     return ((int(positions[one.start]), one.stop - one.start) for one in some)
 
 
 def _first_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:
     """
-    Return the position of the first unit in [start, end) that is newer than the first look.
+    Return the position of the first unit in [start, end) that was written after the first look.
 
-    Older ones may be after it where recovery cut the queue: they wait until they are written over.
+    Older units may follow it if recovery truncated the queue: they wait to be overwritten.
     """
     for first, last in _in_files(queue, start, end):  # between files there may be very many places, and no unit
         newer = np.flatnonzero(units_of(queue, first, last)["physical_offset"] >= dispatched)
@@ -206,14 +206,14 @@ def _first_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> i
 
 
 def _in_files(queue: StoredQueue, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of [start, end) that files hold, some places at a time."""
+    """Yield the parts of [start, end) that are in files, in limited portions."""
     for file in queue.files:
         first, stop = file.base_offset // queue.unit_size, -(-file.end // queue.unit_size)
         yield from chunks(max(start, first), min(end, stop), AT_ONCE)
 
 
 def have_file(queue: StoredQueue, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which places of a queue are in one of its files."""
+    """Return which positions of a queue are in one of its files."""
     there = np.zeros(positions.size, np.bool_)
     for file in queue.files:
         first, last = file.base_offset // queue.unit_size, file.end // queue.unit_size
@@ -232,17 +232,17 @@ class OddUnit(NamedTuple):
 
     @property
     def is_zero(self) -> bool:
-        """Whether nothing is stored there."""
+        """Whether it consists of zeros."""
         return not (self.physical_offset or self.size or self.tags_code)
 
     @property
     def is_blank(self) -> bool:
-        """Whether it is what a broker writes before a queue's first unit; a rebuilt row of RocksDB has an offset."""
+        """Whether it is a blank in front of a queue's first unit; in a rebuilt RocksDB row, a blank has an offset."""
         return (self.size, self.tags_code) == (PRE_BLANK_SIZE, 0)
 
     @property
     def text(self) -> str:
-        """Its fields in words."""
+        """Its fields as text."""
         return f"offset {self.physical_offset}, size {self.size}, tags code {self.tags_code}"
 
 
@@ -250,7 +250,7 @@ Sorted = tuple[int, Units, NDArray[np.bool_], NDArray[np.bool_], list[OddUnit]]
 
 
 def sorted_out(remainder: Remainder, log: CollectedLog) -> Iterator[Sorted]:
-    """Yield the units in the gaps, some at a time: first place, units, which have expired or are blanks, odd ones."""
+    """Yield the units in the gaps in portions: first position, units, which are expired or blanks, odd ones."""
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN
     wanted = np.unique(remainder.units["queue_offset"]) if is_plain else np.empty(0, np.int64)
@@ -282,9 +282,9 @@ def sorted_out(remainder: Remainder, log: CollectedLog) -> Iterator[Sorted]:
 
 def places_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
     """
-    Yield the parts of the gaps that are in no file, and which no record of a lost file claims.
+    Yield the parts of the gaps that are in no file, and that no record of a lost file claims.
 
-    A file's name, or a record's queue offset, in which a bit has changed leaves room for any number of places.
+    A flipped bit in a file's name, or in a record's queue offset, may leave a gap of any size.
     """
     size = remainder.queue.unit_size
     ends = ((file.base_offset // size, -(-file.end // size)) for file in remainder.queue.files)
@@ -304,7 +304,7 @@ def unresolved(remainder: Remainder, log: CollectedLog) -> Iterator[int]:
 
 
 class RecordAt(NamedTuple):
-    """A record, as far as units tell of it."""
+    """The fields of a record that units refer to."""
 
     units: tuple[ExpectedUnit, ...]
     store_timestamp: int

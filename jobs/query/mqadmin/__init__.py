@@ -1,1 +1,1 @@
-"""mqadmin's own command lines and texts, release by release."""
+"""mqadmin's command lines and output, by release."""

@@ -1,7 +1,8 @@
 """
-mqadmin's own command lines: which letters a release knows, and their meaning there.
+mqadmin's command lines: the option letters of each release, and their meaning.
 
-Letters change: `-c` of queryMsgByKey does not exist at first, then is the largest number of messages, then the cluster.
+Letters change their meaning: `-c` of queryMsgByKey does not exist at first, then is the maximum number of messages,
+then the cluster.
 """
 
 import re
@@ -100,13 +101,13 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)#(\d\d):(\d\d):(\d\d):(\d{3})")  # yyy
 
 
 class Line(NamedTuple):
-    """A command line that was understood: the command, and its options by their long names."""
+    """A parsed command line: the command, and its options by long name."""
 
     command: str
     options: Mapping[str, str]
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Return a number that the line gives."""
+        """Return an integer option."""
         text = self.options.get(name)
         if text is None and default is not None:
             return default
@@ -116,7 +117,7 @@ class Line(NamedTuple):
             raise UnsupportedFormat(f"{self.command}: {name} must be a number, not {text!r}") from error
 
     def moment(self, name: str, default: int, zone: tzinfo | None) -> int:
-        """Return a time that the line gives, as mqadmin writes it or as our own queries take it, in *zone*."""
+        """Return a time option in *zone*, in mqadmin's format or in that of our own queries."""
         text = self.options.get(name)
         if text is None:
             return default
@@ -132,11 +133,11 @@ class Line(NamedTuple):
             raise UnsupportedFormat(reason) from error
 
     def is_true(self, name: str, default: str = "false") -> bool:
-        """Return whether an option says `true`, in any case of its letters."""
+        """Return whether an option is `true`, ignoring case."""
         return self.options.get(name, default).lower() == "true"
 
     def charset(self, name: str, default: str | None) -> str | None:
-        """Return a charset that the line gives."""
+        """Return a charset option."""
         text = self.options.get(name)
         if text is None:
             return default
@@ -148,7 +149,7 @@ class Line(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The source and the printer of one command."""
+    """The source and the printer of a command."""
 
     source: Source
     printer: Printer
@@ -157,7 +158,7 @@ class Context(NamedTuple):
 
     @property
     def broker_name(self) -> str:
-        """The broker's name as it is printed."""
+        """The broker's name as printed."""
         return self.source.broker or "broker"
 
     def finish(self, answer: Answer | None = None) -> ExitCode:
@@ -165,12 +166,12 @@ class Context(NamedTuple):
         return self.printer.finish(answer or Answer(), self.source)
 
     def refuse(self, reason: Reason) -> ExitCode:
-        """End a command without an answer."""
+        """End a command that has no answer."""
         return self.finish(Answer(reason=reason))
 
 
 def parse(arguments: Sequence[str], release: Release) -> Line:
-    """Read a line as the mqadmin of *release* does; `UnsupportedFormat` names the part that it would refuse."""
+    """Parse a line as the mqadmin of *release* does; `UnsupportedFormat` names the part that it would reject."""
     words = _without_program(arguments)
     word = words.pop(0) if words else ""
     # mqadmin does not look at the case: up to 4.9.3 it wrote QueryMsgTraceById itself.
@@ -194,7 +195,7 @@ def parse(arguments: Sequence[str], release: Release) -> Line:
 
 
 def _without_program(arguments: Sequence[str]) -> list[str]:
-    """Return the words of a pasted line after the program: `mqadmin`, `sh mqadmin`, `bin/mqadmin`, a path to it."""
+    """Return the words of a pasted line without the program: `mqadmin`, `sh mqadmin`, `bin/mqadmin`, or its path."""
     words = list(arguments)
     if words and PurePath(words[0]).name in _SHELLS:
         words.pop(0)

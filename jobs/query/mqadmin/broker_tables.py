@@ -1,8 +1,8 @@
 """
-What mqadmin prints of a broker's own tables: topicList, consumerProgress, getConsumerConfig; and static topics.
+mqadmin's output of a broker's tables (topicList, consumerProgress, getConsumerConfig), and static topics.
 
-A name server gathers the topics of all its brokers, and only a running broker knows its connections: the answers are
-those of a cluster of this broker alone, without a client.
+A name server collects the topics of all its brokers, and only a running broker knows its connections: the answers are
+those of a cluster with only this broker, and no clients.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +48,7 @@ def _config(context: Context) -> BrokerConfig:
 
 
 def topic_list(line: Line, context: Context) -> ExitCode:
-    """Print the topics in the order of the client's set."""
+    """Print the topics in the iteration order of the client's set."""
     if "clusterModel" in line.options:
         raise UnsupportedFormat("topicList -c names who consumes a topic, which only brokers at work know")
     topics = _config(context).topics
@@ -61,7 +61,7 @@ def topic_list(line: Line, context: Context) -> ExitCode:
 
 
 class _Row(NamedTuple):
-    """How far a group is in a queue; rows are sorted by their first fields."""
+    """A group's progress in a queue; rows are sorted by their first fields."""
 
     topic: str
     broker: str
@@ -77,7 +77,7 @@ class _Row(NamedTuple):
 
 
 def consumer_progress(line: Line, context: Context) -> ExitCode:
-    """Print how far a group is in each queue; without -g, how far each group is behind in all."""
+    """Print a group's progress in each queue; without -g, the total lag of each group."""
     group = line.options.get("groupName")
     if group is None:
         return _all_groups(line, context)
@@ -113,9 +113,9 @@ def consumer_progress(line: Line, context: Context) -> ExitCode:
 
 def _all_groups(line: Line, context: Context) -> ExitCode:
     """
-    Print each group that has a topic for its retries, as mqadmin finds them, and how many messages it is behind.
+    Print each group that has a retry topic, as mqadmin finds groups, with its lag.
 
-    No consumer is connected to a broker that is down: count and pace are 0, and type and model are not known.
+    A broker that is down has no connected consumers: count and rate are 0, and type and model are unknown.
     """
     config, printer = _config(context), context.printer
     retries = (topic for topic in config.topics if topic.startswith(RETRY_PREFIX))
@@ -134,14 +134,14 @@ def _all_groups(line: Line, context: Context) -> ExitCode:
 
 
 def _columns(*values: object) -> str:
-    """Return a row's columns but the last: two blanks after each of the first five, one after the others."""
+    """Return a row's columns except the last: two blanks after each of the first five, one after the others."""
     widths = (_WIDEST_TOPIC, _WIDEST_BROKER, 4, 20, 20)
     first = "  ".join(pad(value, width) for value, width in zip(values, widths, strict=False))
     return f"{first}  {' '.join(pad(value, 20) for value in values[len(widths) :])}"
 
 
 def _why_no_progress(config: BrokerConfig, group: str, context: Context, topic: str | None) -> Reason | None:
-    """Say why mqadmin would find no broker to ask: it goes by the topic of the group's retries, or the one given."""
+    """Say why mqadmin would find no broker: it looks for the group's retry topic, or the given one."""
     retries = f"{RETRY_PREFIX}{group}"
     if retries in config.topics or topic in config.topics:
         return None
@@ -220,9 +220,9 @@ def _java_text(name: str, value: object) -> str:
 
 class QueuePart(NamedTuple):
     """
-    A queue of a broker that is part of a static topic's queue (5.0.0+), whose numbers stay when it moves.
+    A broker's queue that is a part of a static topic's queue (5.0.0+), whose offsets stay when it moves.
 
-    The static queue is made of queues of brokers, one after another; each begins at one of its own offsets.
+    The static queue consists of consecutive queues of brokers; each begins at one of its own offsets.
     """
 
     broker: str
@@ -232,15 +232,15 @@ class QueuePart(NamedTuple):
     end_offset: int  # before the start: the queue still grows
 
     def logical(self, offset: int) -> int:
-        """Return the number that a message of the broker's queue has in the static topic's."""
+        """Return the static topic's offset of a message in the broker's queue."""
         return self.logic_offset + max(offset - self.start_offset, 0)
 
 
 def static_queues(source: Source, topic: str) -> dict[int, tuple[QueuePart, QueuePart]]:
     """
-    Return the queues of a static topic as a broker's table has them; none of any other topic.
+    Return the queues of a static topic from a broker's table; none for any other topic.
 
-    Of each queue the part that has its first message, and the one that new messages go to.
+    For each queue: the part with its first message, and the one to which new messages go.
     """
     table = source.config_file(MAPPING_FILE).get("topicQueueMappingInfoMap")
     about = table.get(topic) if isinstance(table, dict) else None
@@ -260,7 +260,7 @@ def static_queues(source: Source, topic: str) -> dict[int, tuple[QueuePart, Queu
 
 
 def static_offsets(first: QueuePart, last: QueuePart, of_first: OffsetRange, of_last: OffsetRange) -> OffsetRange:
-    """Return a static queue's offsets, of those of its first and last part."""
+    """Return a static queue's offsets, derived from those of its first and last part."""
     minimum = first.logical(of_first.minimum)
     if first.end_offset >= first.start_offset:
         minimum = min(minimum, first.logical(first.end_offset))

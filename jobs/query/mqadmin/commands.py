@@ -1,8 +1,8 @@
 """
-mqadmin's own command lines, answered without a broker.
+Runs mqadmin's command lines without a broker.
 
-What mqadmin prints is printed here, byte for byte; where it fails on a question that has an answer, the reason says
-which of our own queries gives it.
+The output equals mqadmin's byte for byte. If mqadmin fails although there is an answer, the message names our own query
+that finds it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,9 +54,9 @@ _Reported = tuple[Trace, Message]  # a line of a trace, and the message whose bo
 
 def addressed(arguments: Sequence[str], sources: Sequence[Source]) -> tuple[Line, Source]:
     """
-    Return a line as mqadmin of the release reads it, and the only source that can answer it.
+    Parse a line like the mqadmin of the release, and return it with the only source that can answer it.
 
-    `SeveralStoresError` where several can. Where none has what the line asks for, one that has its topic explains it.
+    Raises `SeveralStoresError` if several can. If no store has the result, one that has the topic explains why.
     """
     line = parse(arguments, sources[0].release)
     if len(sources) > 1:
@@ -83,7 +83,7 @@ def _has_answer(line: Line, source: Source) -> bool:
 
 
 def run(line: Line, context: Context) -> ExitCode:
-    """Answer one line."""
+    """Run one line."""
     for name in ("consumerGroup", "sendMessage"):
         if line.command not in _GROUP_MATTERS_NOT and name in line.options:
             reason = (
@@ -120,13 +120,13 @@ def _by_key(line: Line, context: Context) -> ExitCode:
 
 
 def _parent_of_lmq(line: Line) -> str:
-    """Return the topic that is asked for: a light queue's is its parent, which `-c` names."""
+    """Return the requested topic: for a light queue, its parent, which `-c` names."""
     topic, parent = line.options["topic"], line.options.get("cluster")
     return parent if parent and topic.startswith(LMQ_PREFIX) else topic
 
 
 def _with_route(answer: Answer, topic: str, context: Context, instead: str) -> Answer:
-    """Return the answer that mqadmin gives, which must know a route to the topic before it asks a broker."""
+    """Return the answer of mqadmin, which must find a route to the topic before it asks a broker."""
     release = context.source.release
     if has_route(topic, release) or not answer.messages:
         return answer
@@ -170,7 +170,7 @@ def _by_id(line: Line, context: Context) -> ExitCode:
 
 
 def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) -> Answer:
-    """Return the answer of a broker that compares the topic of an offset id's message, or does not."""
+    """Return the answer of a broker, which may or may not compare the topic of an offset id's message."""
     stored = topic
     for message in answer.messages[:1]:  # one that waits under a topic of the broker's own was sent to another
         stored = message.properties.get(REAL_TOPIC) if message.topic in _WAITING_TOPICS else message.topic
@@ -240,7 +240,7 @@ def _message_traces(line: Line, context: Context) -> ExitCode:
 def _why_no_trace(
     messages: Sequence[Message], reported: Sequence[_Reported], kinds: set[TraceKind], message_id: str
 ) -> Reason | None:
-    """Say why mqadmin prints nothing: it decodes all traces that it gets first, and fails at one that it cannot."""
+    """Say why mqadmin prints nothing: it first decodes all traces, and fails at one that it cannot decode."""
     empty = next((message for message in messages if not message.record.body), None)
     if empty is not None:
         text = f"the trace at offset {empty.record.physical_offset} has no body, at which mqadmin fails; --json shows"
@@ -326,9 +326,9 @@ def _query_cq(line: Line, context: Context) -> ExitCode:
 
 def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, OffsetRange, int]]:
     """
-    Yield the queues of the broker, and of a static topic its own, which are made of them.
+    Yield the broker's queues, and those of a static topic that are derived from them.
 
-    Each comes with its broker, its id, its offsets, and the time of its newest message, 0 without one.
+    Each comes with broker, id, offsets, and the time of its newest message (0 without one).
     """
     source, broker = context.source, context.broker_name
     source.fill_or_note_queue_gaps(topic)

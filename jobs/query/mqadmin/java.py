@@ -1,11 +1,11 @@
 """
-Texts as Java prints them: bytes in a charset, and maps.
+Text as Java prints it: decoded bytes and maps.
 
-Bytes are decoded as Java does where Python's codec of the same name differs. mqadmin prints properties as
-`HashMap.toString()` does: bucket by bucket, and inside a bucket in order of insertion.
+Bytes are decoded as in Java if Python's codec of the same name differs. mqadmin prints properties like
+`HashMap.toString()`: bucket by bucket, and within a bucket in insertion order.
 
-GBK: two bytes of the zones for users' own characters are characters of a private area in Java; and a pair that is none
-takes one byte with it, but two where the second can begin nothing.
+GBK: in Java, two bytes in the user-defined zones are private-use characters. An invalid pair is replaced as one byte,
+or as two if the second cannot begin a character.
 """
 
 import codecs
@@ -22,7 +22,7 @@ _PROBES = (bytes(range(256)), b"abc-", b"xn--\xff")
 
 
 def check_charset(name: str) -> None:
-    """Raise `ValueError` where *name* is not a charset in which any bytes can be shown."""
+    """Raise `ValueError` if *name* is not a charset in which any bytes can be shown."""
     try:
         codecs.lookup(name)
         for probe in _PROBES:
@@ -33,7 +33,7 @@ def check_charset(name: str) -> None:
 
 
 def decode_as_java(data: bytes, charset: str) -> str:
-    """Return Java's `new String(data, charset)`, of a charset that was checked."""
+    """Decode like Java's `new String(data, charset)`, for a checked charset."""
     name = codecs.lookup(charset).name
     if name == "utf-8":
         return java_text(data)
@@ -59,7 +59,7 @@ codecs.register_error("java", _as_java)
 
 
 def _is_of_users(lead: int, trail: int) -> bool:
-    """Return whether a pair is in one of the zones that users fill with characters of their own."""
+    """Return whether a pair is in a user-defined zone."""
     if 0xA1 <= lead <= 0xA7:  # noqa: PLR2004 - as GBK has it
         return 0x40 <= trail <= 0xA0 and trail != 0x7F  # noqa: PLR2004
     return 0xFF > trail >= 0xA1 and (0xAA <= lead <= 0xAF or 0xF8 <= lead <= 0xFE)  # noqa: PLR2004
@@ -70,17 +70,17 @@ _Element = TypeVar("_Element")
 
 
 def map_text(properties: Mapping[str, str], buckets: int) -> str:
-    """Return `{name=value, …}` as a HashMap that began with *buckets* buckets prints it."""
+    """Format `{name=value, …}` like a HashMap that was created with *buckets* buckets."""
     return "{" + ", ".join(f"{name}={properties[name]}" for name in set_order(properties, buckets)) + "}"
 
 
 def set_order(names: Iterable[str], buckets: int = 16) -> list[str]:
-    """Return names in the order in which a HashSet of them is walked."""
+    """Return names in the iteration order of a HashSet."""
     return hash_order({name: java_hash(name) for name in names}, buckets)
 
 
 def hash_order(hashes: Mapping[_Element, int], buckets: int = 16) -> list[_Element]:
-    """Return objects in the order in which a HashSet of them is walked; *hashes* has each one's `hashCode()`."""
+    """Return objects in the iteration order of a HashSet; *hashes* has their `hashCode()`."""
     while len(hashes) * _LOAD_DENOMINATOR > buckets * _LOAD_NUMERATOR:
         buckets *= 2
     spread = {element: value & 0xFFFFFFFF for element, value in hashes.items()}

@@ -1,9 +1,10 @@
 """
-mqadmin's commands that pull queues: printMsg, printMsgByQueue and consumeMessage. They print pull by pull.
+mqadmin's commands that pull queues, batch by batch: printMsg, printMsgByQueue and consumeMessage.
 
-A broker answers with what one ConsumeQueue file has, so many messages and bytes at most, and looks at so many units;
-the client then drops messages whose tag only has the hash of a wanted one. How much a broker gives depends on whether
-it takes the messages to be in memory, which those of a small log are. printMsg asks for the first one by time (-b, -e).
+A broker answers with messages from one ConsumeQueue file, up to limits on messages, bytes and examined units; the
+client then drops messages whose tags only have the hash of a wanted tag. The limits depend on whether the broker
+considers the messages to be in memory, which is the case for a small log. printMsg requests the first message by time
+(-b, -e).
 """
 
 from bisect import bisect_left
@@ -37,7 +38,7 @@ _Pull = tuple[str, list[Message], int]  # messages, perhaps none although the br
 
 
 class PulledQueue(NamedTuple):
-    """A queue, as a client pulls it."""
+    """A queue as a client pulls it."""
 
     source: Source
     topic: str
@@ -51,7 +52,7 @@ class PulledQueue(NamedTuple):
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker}, queueId={self.queue_id}]"
 
     def asked(self, line: Line, context: Context, earliest: int = -MAX_TIME) -> OffsetRange:
-        """Return the part that is asked for, by store time; a time before the *earliest* limits nothing."""
+        """Return the requested range by store time; a time before the *earliest* message is no limit."""
 
         def limit(name: str, otherwise: int) -> int:
             time = line.moment(name, -MAX_TIME - 1, context.printer.zone)
@@ -70,7 +71,7 @@ class PulledQueue(NamedTuple):
         return bisect_left(range(self.offsets.maximum), time, self.offsets.minimum, key=stored)
 
     def _nearest(self, searched: OffsetRange, time: int) -> int:
-        """Return the message stored nearest to a time, as ConsumeQueue#getOffsetInQueueByTime; of two the first."""
+        """Return the message stored nearest to a time, like ConsumeQueue#getOffsetInQueueByTime; the first of two."""
         low, high = searched.minimum, searched.maximum - 1
         before: tuple[int, int] | None = None  # store time, offset
         after: tuple[int, int] | None = None
@@ -130,7 +131,7 @@ def _wanted_tags(line: Line) -> _Tags:
 
 
 def _print(messages: list[Message], queue: PulledQueue, context: Context, charset: str | None) -> None:
-    """Print pulled messages, their bodies in a charset; None: without them."""
+    """Print pulled messages, with bodies in a charset, or without bodies (None)."""
     printer = context.printer
     if printer.as_json:
         printer.details(Answer(messages, offsets=queue.offsets))
@@ -144,7 +145,7 @@ def _charset(line: Line) -> str:
 
 
 def print_topic(line: Line, context: Context) -> ExitCode:
-    """Print the messages of every queue of a topic: printMsg."""
+    """Print the messages of every queue of a topic (printMsg)."""
     source, printer, topic = context.source, context.printer, line.options["topic"]
     if not source.has_topic(topic):
         return context.refuse(reasons.unknown_topic(source, topic))
@@ -169,7 +170,7 @@ def print_topic(line: Line, context: Context) -> ExitCode:
 
 
 def print_queue(line: Line, context: Context) -> ExitCode:
-    """Print the messages of one queue, and how many have which tag: printMsgByQueue."""
+    """Print the messages of one queue, and counts of their tags (printMsgByQueue)."""
     queue = _named_queue(line, context)
     if not isinstance(queue, PulledQueue):
         return queue
@@ -204,7 +205,7 @@ def print_queue(line: Line, context: Context) -> ExitCode:
 
 
 def consume(line: Line, context: Context) -> ExitCode:
-    """Print the oldest messages of a topic or of a queue, or those from an offset on: consumeMessage."""
+    """Print the oldest messages of a topic or queue, or those from an offset on (consumeMessage)."""
     refused = _why_not(line, context)
     if refused and context.printer.as_json:
         raise UnsupportedFormat(refused)
@@ -282,7 +283,7 @@ def _consume(queue: PulledQueue, first: int, last: int, context: Context, charse
 
 
 def _queues(topic: str, context: Context) -> Iterator[PulledQueue]:
-    """Yield the queues of a topic in the order in which a client walks its set of them."""
+    """Yield a topic's queues in the iteration order of the client's set."""
     source, broker = context.source, context.broker_name
     source.fill_or_note_queue_gaps(topic)
     # MessageQueue#hashCode

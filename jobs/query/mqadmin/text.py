@@ -1,8 +1,8 @@
 """
-Messages as mqadmin prints them, line for line, of the release that the store was written by.
+Messages as the mqadmin of the store's release prints them, line for line.
 
-What only an online client can know is left out: which consumer groups have taken the message. The body is not
-written to a file unless it is asked for.
+Information that only an online client has is omitted: the consumer groups that have consumed the message. The body is
+only written to a file on request.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,14 +31,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class OffsetRange(NamedTuple):
-    """A queue's offsets: the first one there and the one that the next message gets."""
+    """A queue's first offset, and the offset of the next message."""
 
     minimum: int
     maximum: int
 
 
 def pad(text: object, width: int) -> str:
-    """Pad on the right as Java's `%-Ns` does: it counts UTF-16 units."""
+    """Pad on the right like Java's `%-Ns`, which counts UTF-16 units."""
     shown = str(text)
     return shown + " " * (width - len(shown.encode("utf-16-le", "surrogatepass")) // 2)
 
@@ -49,7 +49,7 @@ def _lead(text: object, width: int) -> str:
 
 
 def time_text(milliseconds: int, zone: tzinfo | None) -> str:
-    """Return `yyyy-MM-dd HH:mm:ss,SSS` in *zone* (None: this machine's), for any number."""
+    """Format any number of milliseconds as `yyyy-MM-dd HH:mm:ss,SSS` in *zone* (None: this machine's)."""
     try:
         moment = (_EPOCH + timedelta(milliseconds=milliseconds)).astimezone(zone)
     except (OverflowError, ValueError):
@@ -58,12 +58,12 @@ def time_text(milliseconds: int, zone: tzinfo | None) -> str:
 
 
 def second_text(milliseconds: int, zone: tzinfo | None) -> str:
-    """Return `yyyy-MM-dd HH:mm:ss`."""
+    """Format a time as `yyyy-MM-dd HH:mm:ss`."""
     return time_text(milliseconds, zone).partition(",")[0]
 
 
 def _distant_time_text(milliseconds: int) -> str:
-    """Return a time outside the years 1 to 9999, in UTC: the calendar repeats every 400 years."""
+    """Format a time outside the years 1 to 9999, in UTC: the calendar repeats every 400 years."""
     cycle_days = 146_097
     days, rest = divmod(milliseconds, 86_400_000)
     cycles, day = divmod(days + (_EPOCH - datetime(1, 1, 1, tzinfo=UTC)).days, cycle_days)
@@ -75,13 +75,13 @@ def _distant_time_text(milliseconds: int) -> str:
 
 
 def host_text(host: Host) -> str:
-    """Return `address:port` as Java prints a socket address: IPv6 in brackets."""
+    """Format `address:port` like Java's socket address, with IPv6 in brackets."""
     address = address_text(host)
     return f"[{address}]:{host.port}" if len(host.address) == _V6_SIZE else f"{address}:{host.port}"
 
 
 def address_text(host: Host) -> str:
-    """Return the address as Java prints it: IPv6 without compressed zeros."""
+    """Format an address like Java: IPv6 with all zeros."""
     if len(host.address) == _V6_SIZE:
         groups = IPv6Address(host.address).exploded.split(":")
         return ":".join(group.lstrip("0") or "0" for group in groups)
@@ -89,7 +89,7 @@ def address_text(host: Host) -> str:
 
 
 def properties_text(message: Message, offsets: OffsetRange | None = None) -> str | None:
-    """Return the properties as Java prints the map, None where there are none; a pull puts its *offsets* in last."""
+    """Format the properties like Java's map, None if there are none; a pull appends its *offsets*."""
     stored = message.properties if message.record.properties_length > 0 else None
     buckets = _PLAIN_BUCKETS if stored is None else message.release.property_map_buckets
     if offsets is None:
@@ -99,7 +99,7 @@ def properties_text(message: Message, offsets: OffsetRange | None = None) -> str
 
 
 def key_rows(messages: Iterable[Message], asked: str | None) -> Iterator[str]:
-    """Yield queryMsgByKey's lines; *asked*, `topic@type@key`, is for the last column of 5.4.0 and later."""
+    """Yield the lines of queryMsgByKey; *asked*, `topic@type@key`, is the last column from 5.4.0 on."""
     plain = f"{pad('#Message ID', 50)} {_lead('#QID', 4)} {_lead('#Offset', 40)}"
     yield f"{plain}\n" if asked is None else f"{plain} {pad('#IndexKey', 200)}\n"
     for message in messages:
@@ -121,9 +121,9 @@ def detail(  # noqa: PLR0913 - what of a message is printed, and how
     charset: str | None = None,
 ) -> str:
     """
-    Return the lines of queryMsgById, queryMsgByOffset and queryMsgByUniqueKey, which prints no offset id.
+    Return the lines of queryMsgById, queryMsgByOffset and queryMsgByUniqueKey (without the offset id).
 
-    *offsets*: those of the queue, of a pull; *charset*: of the body, which is not printed without one.
+    *offsets*: those of the queue, for a pull; *charset*: that of the body, which is not printed without one.
     """
     record = message.record
     offset_id = ("OffsetID:", message.offset_id)
@@ -151,31 +151,31 @@ def detail(  # noqa: PLR0913 - what of a message is printed, and how
 
 
 def has_route(topic: str, release: Release) -> bool:
-    """Return whether clients find a broker of *topic*: of a broker's own topics since 4.7.1 and 5.0.0 only."""
+    """Return whether clients find a broker for *topic*; for a broker's system topics, only since 4.7.1 and 5.0.0."""
     if topic == SCHEDULE_TOPIC:
         return release.schedule_topic_has_route
     return topic != HALF_TOPIC or release.half_topic_has_route
 
 
 def body_text(message: Message, charset: str) -> str:
-    """Return the body in *charset*; what cannot be decompressed is shown as it is stored."""
+    """Return the body in *charset*; as stored if it cannot be decompressed."""
     body = message.record.body if message.body is None else message.body
     return message.shown(decode_as_java(body, charset))
 
 
 def topic_status_row(broker: str, queue_id: object, minimum: object, maximum: object, updated: str) -> str:
-    """Return topicStatus' row of one queue, or the line above all rows."""
+    """Return the line of topicStatus for one queue, or its headline."""
     # UtilAll#frontStringAtLeast cuts the name.
     return f"{pad(broker[:32], 32)}  {pad(queue_id, 4)}  {pad(minimum, 20)}  {pad(maximum, 20)}    {updated}\n"
 
 
 def queue_header(offsets: OffsetRange) -> str:
-    """Return the head that queryCq prints before the units."""
+    """Return the headline of queryCq."""
     return f"Queue data: \nmax: {offsets.maximum}, min: {offsets.minimum}\n{_QUEUE_LINE}"
 
 
 def queue_unit(index: int, unit: Unit) -> str:
-    """Return queryCq's lines of one unit."""
+    """Return the lines of queryCq for one unit."""
     return (
         f"idx: {index}\nConsumeQueueData{{physicOffset={unit.physical_offset}, physicSize={unit.size}, "
         f"tagsCode={unit.tags_code}, extendDataJson='null', bitMap='null', eval=false, msg='null'}}\n{_QUEUE_LINE}"
@@ -183,7 +183,7 @@ def queue_unit(index: int, unit: Unit) -> str:
 
 
 def message_line(message: Message, offsets: OffsetRange, broker: str, charset: str | None) -> str:
-    """Return printMsg's line of one message, its body in a charset; None: without the body."""
+    """Return the line of printMsg for one message, with the body in a charset or without it (None)."""
     record = message.record
     body = "NOT PRINT BODY" if charset is None else body_text(message, charset)
     named = f"brokerName={broker}, " if message.release.prints_broker_of_message else ""
@@ -218,7 +218,7 @@ def _java_null(text: str | None) -> str:
 
 
 def id_readings(text: str, zone: tzinfo, now_ms: int) -> tuple[dict[str, object], str] | None:
-    """Return both readings of an id, a broker's and a producer's, for programs and as text; None of any other text."""
+    """Return both readings of an id, a broker's and a producer's, as data and text; None for other text."""
     try:
         offset_id, unique = decode_offset_id(text), decode_unique_id(text)
         near = nearly_time(unique, now_ms, zone)

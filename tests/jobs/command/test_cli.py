@@ -200,7 +200,7 @@ _RAISED = (
         ),
         (
             f'{_OF_SPARK}java.io.IOException: Cannot run program "python3.99": error=2, No such file or directory\n',
-            "worker 10.0.0.5: there is no python3.99,",
+            "worker 10.0.0.5: python3.99 does not exist",
         ),
     ],
 )

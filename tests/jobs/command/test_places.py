@@ -170,7 +170,7 @@ def test_what_is_no_file_is_not_replaced_by_one(option: Option, tmp_path: Path, 
     os.mkfifo(pipe)
     outcome = run(*_command_line(option, pipe, tmp_path / "elsewhere"))
     assert outcome.code is ExitCode.USAGE
-    assert "is no regular file" in outcome.err
+    assert "not a regular file" in outcome.err
     assert pipe.is_fifo()
 
 

@@ -247,7 +247,7 @@ def test_a_plan_of_thousands_of_files_is_a_screen() -> None:
         "             rmq-lake repair /data/rocketmq/store --out /data/repair --lake /data/lake0 --apply",
         "             python -m jobs.main repair /data/rocketmq/store --out /data/repair --lake /data/lake0 --apply",
         "    mv -T NEW/consumequeue /data/store/consumequeue && chown -R --reference=/data/store /data/consumequeue",
-        "  NEXT       # or have marked records written over what is lost, so that the broker keeps the rest",
+        "  NEXT       # or write marked records over the lost ranges, so that the broker keeps the rest",
     ],
 )
 def test_a_shell_reads_a_broken_line_as_one(line: str) -> None:
@@ -271,7 +271,7 @@ def test_a_shell_reads_a_broken_line_as_one(line: str) -> None:
         (size_text(1 << 20), "1.0 MiB"),
         (size_text(3 << 29), "1.5 GiB"),
         (size_text(5 << 60), "5,120.0 PiB"),
-        (rate_text(5, 0), "at once"),
+        (rate_text(5, 0), "instantly"),
         (duration_text(0.251), "0.25 s"),
         (duration_text(9.5), "9.50 s"),
         (duration_text(12.34), "12.3 s"),

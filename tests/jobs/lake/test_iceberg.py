@@ -275,7 +275,7 @@ def test_a_catalog_that_fails_costs_no_row_and_is_mended_by_the_next_run(
     assert ExitCode.FAILED == outcome.code
     assert "20 messages" in outcome.out
     (said,) = (line for line in outcome.err.splitlines() if "Iceberg catalog here.rocketmq: not up to date" in line)
-    assert said.endswith("registers what is missing")
+    assert said.endswith("registers the missing files")
     assert 40 == DeltaTable(grown.path / "messages").to_pyarrow_table().num_rows
     configure(monkeypatch, f"sqlite:///{tmp_path}/catalog.db")
     assert ExitCode.CLEAN == register().code  # nothing is new in the store

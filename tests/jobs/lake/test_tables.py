@@ -71,7 +71,7 @@ def added(lake: Path, table: str = "messages") -> list[tuple[bytes | None, str |
 
 EXPECTED = [
     (TEXT, None),
-    (None, "body is no zlib stream: Error -3 while decompressing data: incorrect header check"),
+    (None, "body is not a zlib stream: Error -3 while decompressing data: incorrect header check"),
     (None, f"body is larger than {DEFAULT_LIMIT} bytes when decompressed"),
     (b"", None),
 ]

@@ -229,7 +229,7 @@ def test_a_file_is_read_from_here_unless_it_is_the_one_that_was_written_here(tmp
     """Else the host that wrote it is named."""
     path = tmp_path / "20251120010000000"
     built = BuiltFile(path.name, 840, "00", IndexHeader(), "worker-7", (1, 2, 840, 3))
-    with pytest.raises(OSError, match="written on worker-7, not to be seen from here"):
+    with pytest.raises(OSError, match="written on worker-7, not visible here"):
         check_built(built, str(tmp_path), {})
     path.write_bytes(bytes(840))
     with pytest.raises(OSError, match=r"sha256 .* here, 00 on worker-7"):

@@ -130,8 +130,8 @@ def test_of_a_pair_of_name_nodes_the_active_one_is_asked() -> None:
         (refusing("IOException", "first\nat org.apache"), "IOException: first"),
         (refusing("StandbyException", "state standby"), "HDFS does not answer: {node}: state standby"),
         (answer(200, b"{", 100), "HDFS does not answer: {node}: IncompleteRead(1 bytes read, 99 more expected)"),
-        (answer(200, b"<html>"), "what answers is no name node: "),
-        (answer(200, {"FileStatus": {}}), "what answers is no name node: "),
+        (answer(200, b"<html>"), "the server is not an HDFS name node: "),
+        (answer(200, {"FileStatus": {}}), "the server is not an HDFS name node: "),
     ],
     ids=["Kerberos", "no JSON", "no exception", "trace", "standby", "short", "a page", "no status"],
 )
@@ -151,10 +151,10 @@ def test_a_node_that_answers_badly_is_an_os_error_in_one_line(told: Answer, said
         (sending_on("file:///etc/passwd"), "HTTP status 307: Temporary Redirect - Redirection to url 'file:///etc"),
         (sending_on("http://host:port/"), "nonnumeric port: 'port'"),
         (sending_on("http://[/"), "Invalid IPv6 URL"),
-        (answer(200, b'{"FileStatus":' + b"[" * 100_000), "what answers is no name node: RecursionError"),
+        (answer(200, b'{"FileStatus":' + b"[" * 100_000), "the server is not an HDFS name node: RecursionError"),
         (
             answer(200, b'{"FileStatus":{"type":"FILE","length":' + b"9" * 5000 + b"}}"),
-            "what answers is no name node: ",
+            "the server is not an HDFS name node: ",
         ),
         (answer(500, b'{"RemoteException":' + b"[" * 100_000), "HTTP status 500"),
         (endless, "answers with more than 1000000 bytes"),
@@ -176,7 +176,7 @@ ENDLESS = {"pathSuffix": "again", "type": "DIRECTORY", "length": 0}
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        *(({**ENDLESS, "pathSuffix": name}, "it names a file") for name in ("", ".", "..", "a/b", "../../etc/passwd")),
+        *(({**ENDLESS, "pathSuffix": name}, "it lists a file") for name in ("", ".", "..", "a/b", "../../etc/passwd")),
         (ENDLESS, "more files or directories than any store has"),
     ],
     ids=lambda value: str(value.get("pathSuffix")) if isinstance(value, dict) else "",

@@ -155,5 +155,5 @@ def test_a_folder_of_another_store_is_not_taken_for_the_log(tmp_path: Path) -> N
 def test_what_takes_the_place_of_a_file_is_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
     place = tmp_path / "00000000000000000000"
     make(place)
-    with pytest.raises(OSError, match=r"is no regular file.*0{20}"), LocalStorage().open(str(place)):
+    with pytest.raises(OSError, match=r"not a regular file.*0{20}"), LocalStorage().open(str(place)):
         pass

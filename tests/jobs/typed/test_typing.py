@@ -124,7 +124,7 @@ def test_what_a_vacuum_took_of_a_prepared_typing_is_typed_again(
     change = next(one for one in left.changes if one.table == lost)
     (tmp_path / "lake" / lost / change.added[0].path).unlink()
 
-    with pytest.raises(DeclarationError, match="must declare Payments, too"):
+    with pytest.raises(DeclarationError, match="must also declare Payments"):
         typed(tmp_path)
     again = typed(tmp_path, both)
 

@@ -112,7 +112,7 @@ def test_every_kind_of_finding_is_on_its_page() -> None:
     assert constants | {kind.value for kind in DifferenceKind} | of_files == named
 
 
-ADVICE = f"not to be seen on {gethostname()}: give --scratch, a directory or URI that all workers reach"
+ADVICE = f"not visible on {gethostname()}: give --scratch, a directory or URI that all workers reach"
 
 
 @pytest.mark.usefixtures("spark")
@@ -149,5 +149,5 @@ def test_who_reads_keys_without_seeing_their_directory_is_told_the_same(tmp_path
 def test_a_directory_that_was_given_is_no_reason_to_give_one(tmp_path: Path) -> None:
     with scratch_for(str(tmp_path), {}) as scratch:
         shutil.rmtree(scratch.location)
-        with pytest.raises(OSError, match=r"not to be seen on .*: no shared directory"), scratch.create("keys"):
+        with pytest.raises(OSError, match=r"not visible on .*: is it a shared directory"), scratch.create("keys"):
             pass
