@@ -35,7 +35,7 @@ from benchmarks.stores import FOLDER, Recipe, make_healthy_store
 from jobs.lake.lake import Lake
 from jobs.lake.table_file import parquet_writer
 from jobs.lake.tables import MESSAGES
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, plan_ranges
@@ -162,7 +162,7 @@ def _restored(store: Path, scratch: Path, workers: Workers) -> dict[str, float]:
     lake, out = scratch / "lake", scratch / "restored"
     ingest_into_new_lake(store, lake, workers)
     wanted = RestoreRequest(
-        Lake(str(lake)), out, wanted=Wanted(release=RELEASE), with_queues=False, with_index=False
+        Lake(str(lake)), out, wanted=GivenSettings(release=RELEASE), with_queues=False, with_index=False
     )  # fmt: skip
     with measured() as figures:
         _synced(lambda: restore(wanted, workers))

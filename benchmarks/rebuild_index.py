@@ -22,7 +22,7 @@ from benchmarks.lakes import spark_workers
 from benchmarks.measuring import Measured, answer, asked, measured
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.launch.engine import cores
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
 from jobs.store.workers import OneByOne, Workers
 
@@ -34,7 +34,7 @@ def ours(store: Path, out: Path, workers: Workers) -> tuple[Result, Measured]:
     """Rebuild all files; return what was made, and what it cost."""
     shutil.rmtree(out, ignore_errors=True)
     with measured() as figures:
-        result = rebuild(RebuildIndexRequest(str(store), str(out), Wanted(release=RELEASE)), workers)
+        result = rebuild(RebuildIndexRequest(str(store), str(out), GivenSettings(release=RELEASE)), workers)
     return result, figures
 
 

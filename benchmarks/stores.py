@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.broker import RELEASE
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, RECORD
@@ -89,7 +89,7 @@ def make_healthy_store(recipe: Recipe, folder: Path) -> Path:
         _add_queues(recipe, store)
         out = folder / "index-of-healthy-store"
         shutil.rmtree(out, ignore_errors=True)
-        rebuild(RebuildIndexRequest(str(store), str(out), Wanted(release=RELEASE)), OneByOne())
+        rebuild(RebuildIndexRequest(str(store), str(out), GivenSettings(release=RELEASE)), OneByOne())
         (store / "index").mkdir()
         for file in out.rglob("*"):
             if file.is_file() and file.name.isdigit():

@@ -13,7 +13,7 @@ from benchmarks.broker import RELEASE
 from benchmarks.ingest import checksum
 from benchmarks.measuring import answer, asked, count_log_bytes, in_turns
 from benchmarks.stores import FOLDER, Recipe, make_healthy_store
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.store.workers import InProcessWorkers, OneByOne, Workers
 from jobs.verify.run import VerifyRequest, verify
 
@@ -24,7 +24,7 @@ def main() -> None:
     store = make_healthy_store(Recipe(given.mib << 20, 1024), given.folder)
 
     def verified(workers: Workers) -> None:
-        findings = verify(VerifyRequest(str(store), Wanted(release=RELEASE)), workers).findings
+        findings = verify(VerifyRequest(str(store), GivenSettings(release=RELEASE)), workers).findings
         if findings:
             raise SystemExit(findings)
 

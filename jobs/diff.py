@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.console.amounts import counted
-from jobs.console.result import Judged, RequestError, Result, Severity, worst_met, worst_of
+from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_met, worst_of
 from jobs.lake.identity import AmbiguousBrokerError, identify
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
@@ -92,7 +92,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(slots=True)
-class DiffSummary(Judged):
+class DiffSummary(RatedOutcome):
     """The result of a comparison: its figures, and the differences."""
 
     store: str
@@ -173,7 +173,7 @@ class SegmentDiff:
 def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     """Compare a store with its rows in a lake; raise `NotInLakeError` if there are none."""
     store = request.listed(workers.options, workers.width)
-    known = request.known or known_in(request.lake, store, request.broker)
+    known = request.known or find_known_store(request.lake, store, request.broker)
     assert known.newest is not None
     try:
         plan = plan_log(request.lake, known)
@@ -202,7 +202,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     )
 
 
-def known_in(lake: Lake, store: Store, broker: str | None) -> KnownStore:
+def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore:
     """Return the lake's entry of a store; raise `NotInLakeError` if it has no run of it."""
     try:
         known = identify(lake, store, broker, register_new=False)
@@ -218,7 +218,7 @@ def _segments(store: Store, plan: Plan | None, known: KnownStore) -> Iterator[Se
     of_lake = {one.base_offset: SegmentWork.of(plan, one) for one in plan.segments} if plan else {}
     assert known.newest is not None
     for base in sorted(of_store.keys() | of_lake.keys()):
-        yield SegmentDiff(of_lake.get(base), of_store.get(base), known.newest.to_offset, known.chosen)
+        yield SegmentDiff(of_lake.get(base), of_store.get(base), known.newest.to_offset, known.topic_choices)
 
 
 def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff], until: int) -> Iterator[Difference]:

@@ -104,13 +104,13 @@ def verify(  # noqa: PLR0913 - the options of the verb
 
     The arguments are the options of `rmq-lake verify`; nothing is written. `Verdict.severity` is the worst finding.
     """
-    from jobs.products.index.settings import Wanted
+    from jobs.products.index.settings import GivenSettings
     from jobs.verify.run import VerifyRequest
     from jobs.verify.run import verify as run
 
     conf = read_broker_conf(broker_conf)
     care = care_beside(str(store), max_rate)
-    wanted = Wanted(hash_slots, index_num, release, None, conf)
+    wanted = GivenSettings(hash_slots, index_num, release, None, conf)
     folders = tuple(log_directories(commitlog, conf))
     threads = usable_cores(half=care is not None)
     request = VerifyRequest(str(store), wanted, commitlog=folders, care=care)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain, rate
+from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain, messages_per_second
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, one_of, quoted, text
 from jobs.query.message import Message, Wanted
@@ -152,7 +152,7 @@ class LakeLists:
             f"FROM {MESSAGES} WHERE {self.source.condition(OURS)} GROUP BY topic ORDER BY topic"
         )
         rows = [
-            (topic, queues, messages, size, rate(messages, first, last), first, last)
+            (topic, queues, messages, size, messages_per_second(messages, first, last), first, last)
             for topic, queues, messages, size, first, last in map(dict.values, self._tables.rows(sql))
         ]
         return Rows(("topic", "queues", "messages", "bytes", "per second", "first stored", "last stored"), rows, sql)

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
 from jobs.browse.lake_lists import LakeLists
-from jobs.browse.shown import Words, hex_lines, histogram_marks, rendered, shown_body, store_picture
+from jobs.browse.shown import Words, hex_lines, histogram_marks, render_page, shown_body, store_picture
 from jobs.browse.store_lists import StoreLists
 from jobs.browse.workers import Question, Reply
 from jobs.console.amounts import GivenTime
@@ -18,8 +18,8 @@ from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.commitlog import record_fields
 from jobs.inspect.inspection import inspect_store
 from jobs.inspect.report import StoreReport
-from jobs.inspect.text import verdict
-from jobs.launch.failures import failures, one_line
+from jobs.inspect.text import health_text
+from jobs.launch.failures import expected_errors, one_line
 from jobs.query import lookups
 from jobs.query import story as stories
 from jobs.query.json_text import line, message_object
@@ -94,7 +94,7 @@ class Pages:
             return view(self._lists, question)
         except (UnsupportedFormat, ValueError) as error:
             return self._problem(HTTPStatus.BAD_REQUEST, one_line(error))
-        except failures() as error:
+        except expected_errors() as error:
             return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, one_line(error))
         except Exception as error:  # noqa: BLE001 - a bug of one page must not end the others; it is printed as a whole
             traceback.print_exc(file=sys.stderr)
@@ -102,7 +102,7 @@ class Pages:
 
     def _page(self, name: str, **shown: object) -> Reply:
         common = {"words": self._words, "place": self._place}
-        return Reply(rendered(name, self._words, {**common, **shown}).encode())
+        return Reply(render_page(name, self._words, {**common, **shown}).encode())
 
     def _problem(self, status: int, problem: str, command: str = "") -> Reply:
         return self._page("problem.html", problem=problem, status=int(status), command=command)._replace(status=status)
@@ -132,7 +132,7 @@ class Pages:
             "front_store.html",
             report=report,
             warnings=list(start_lines(report.start)),
-            verdict=verdict(report),
+            verdict=health_text(report),
             picture=store_picture(report),
             command=self._place.command("inspect", "{}"),
         )

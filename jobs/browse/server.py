@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jobs.browse.shown import SCRIPT, STYLE, Words, rendered, words_of
+from jobs.browse.shown import SCRIPT, STYLE, Words, render_page, words_of
 from jobs.browse.workers import Question, Reply, Workers
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
@@ -90,7 +90,7 @@ def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
         address = f"http://{HOST}:{port}/?token={token}"
         workers = Workers(place)
         stack.callback(workers.close)
-        app = Door(Application(workers), token, port)
+        app = RequestGuard(Application(workers), token, port)
         config = uvicorn.Config(
             app,
             log_level="critical",
@@ -147,7 +147,7 @@ def _listening(port: int) -> socket.socket:
     return listener
 
 
-class Door:
+class RequestGuard:
     """Accepts only requests that have the token, come from this server's own pages, and only read."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
@@ -227,7 +227,7 @@ class Application:
                 content, media_type = _FILES[path]
                 await Response(content, media_type=media_type)(scope, receive, send)
             elif path == "/again":
-                self._workers.look_again()
+                self._workers.reopen_place()
                 await RedirectResponse("/", HTTPStatus.SEE_OTHER)(scope, receive, send)
             elif path == "/favicon.ico":
                 await Response(status_code=HTTPStatus.NO_CONTENT)(scope, receive, send)
@@ -237,7 +237,7 @@ class Application:
     async def _page(self, request: Request, send: Send) -> None:
         words, every = words_of(request), request.query_params.get("every")
         if every in _INTERVALS:
-            self._workers.look_again()
+            self._workers.reopen_place()
         head = self._head(request, words, every)
         question = Question(request.url.path, dict(request.query_params), words.language)
         answer = asyncio.ensure_future(self._answer(question, words))
@@ -249,7 +249,7 @@ class Application:
             response.set_cookie("rmq_lake_lang", words.language, samesite="strict", path="/")
         if not is_soon:
             await _begin(send, response)
-            waiting = rendered("waiting.html", words, {})
+            waiting = render_page("waiting.html", words, {})
             await send({"type": "http.response.body", "body": f"{head}{waiting}".encode(), "more_body": True})
             await _unless_gone(request.receive, answer, None)
         reply = await answer
@@ -276,7 +276,7 @@ class Application:
             "intervals": [(one, f"?{urlencode([*query, ('every', one)])}") for one in _INTERVALS],
             "once": f"{path}?{urlencode(query)}",
         }
-        return rendered("head.html", words, shown)
+        return render_page("head.html", words, shown)
 
     async def _answer(self, question: Question, words: Words) -> Reply:
         try:
@@ -288,7 +288,7 @@ class Application:
             problem = words("The worker process for this question has ended; the machine may be out of memory.")
             status = HTTPStatus.INTERNAL_SERVER_ERROR
         shown = {"words": words, "place": self._workers.place, "problem": problem, "status": int(status), "command": ""}
-        return Reply(rendered("problem.html", words, shown).encode(), status)
+        return Reply(render_page("problem.html", words, shown).encode(), status)
 
     async def _download(self, request: Request, send: Send) -> None:
         words = words_of(request)

@@ -22,7 +22,7 @@ from jobs.query.json_text import iso_time, utf8_text
 from jobs.query.message import LARGEST_BODY, Message
 from jobs.query.mqadmin.text import host_text, time_text
 from jobs.query.source import Sentence
-from jobs.report.document import environment, style_sheet
+from jobs.report.document import style_sheet, template_environment
 
 LANGUAGES = ("en", "zh")
 _FOLDER = files(__package__) / "templates"
@@ -61,12 +61,12 @@ class Words:
         """Translate a text into this language; a text without a translation stays English."""
         return english if self.language == "en" else _CHINESE.get(english, english)
 
-    def said(self, sentence: str) -> str:
+    def translate(self, sentence: str) -> str:
         """Translate a sentence of a story into this language; a sentence without a template stays English."""
         if self.language == "en" or not isinstance(sentence, Sentence) or sentence.template not in _SENTENCES:
             return sentence
         values = sentence.values.items()
-        translated = {name: self.said(value) if isinstance(value, str) else value for name, value in values}
+        translated = {name: self.translate(value) if isinstance(value, str) else value for name, value in values}
         return _SENTENCES[sentence.template].format(**translated)
 
 
@@ -82,11 +82,11 @@ def _time(milliseconds: int | None) -> str:
     return "" if milliseconds is None else time_text(milliseconds, None)
 
 
-_ENVIRONMENT = environment(__package__)
+_ENVIRONMENT = template_environment(__package__)
 _ENVIRONMENT.filters |= {"time": _time, "host": host_text}
 
 
-def rendered(name: str, words: Words, shown: dict[str, object]) -> str:
+def render_page(name: str, words: Words, shown: dict[str, object]) -> str:
     """Render a page."""
     return _ENVIRONMENT.get_template(name).render(**shown, t=words)
 
@@ -131,7 +131,7 @@ def chain(key: str, file: str, slot: int, links: Sequence[Link]) -> dict[str, An
     return {"key": key, "file": file, "slot": slot, "links": links[:CHAIN_SHOWN], "is_longer": is_longer}
 
 
-def rate(count: int, first: int | None, last: int | None) -> float | None:
+def messages_per_second(count: int, first: int | None, last: int | None) -> float | None:
     """Return messages per second between two times; None if they are equal or unknown."""
     if first is None or last is None or last <= first:
         return None

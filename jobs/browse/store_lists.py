@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 from time import monotonic
 from typing import Any
 
-from jobs.browse.shown import Cell, Histogram, Link, Rows, chain, rate
+from jobs.browse.shown import Cell, Histogram, Link, Rows, chain, messages_per_second
 from jobs.query.lookups import read_page
 from jobs.query.message import MIN_TIME, Message, Wanted
 from jobs.query.reasons import open_halves
@@ -90,7 +90,9 @@ class StoreLists:
             oldest = min(self._times((queue, first) for queue, first, _ in own), default=None)
             newest = max(self._times((queue, end - 1) for queue, _, end in own), default=None)
             count = sum(end - first for _, first, end in own)
-            rows.append((topic, len(ranges.get(topic, ())), count, rate(count, oldest, newest), oldest, newest))
+            rows.append(
+                (topic, len(ranges.get(topic, ())), count, messages_per_second(count, oldest, newest), oldest, newest)
+            )
         return Rows(("topic", "queues", "messages", "per second", "first stored", "last stored"), rows)
 
     def groups(self) -> Rows:

@@ -54,7 +54,7 @@ class Workers:
         self._threads = ThreadPoolExecutor(_MOST, thread_name_prefix="browse")
         self._snapshot = 0
 
-    def look_again(self) -> None:
+    def reopen_place(self) -> None:
         """Answer all later requests from the current state of the place."""
         self._snapshot += 1
 

@@ -15,12 +15,12 @@ from typing import Protocol
 
 import click
 
-from jobs.command.engine import chosen
+from jobs.command.engine import chosen_engine
 from jobs.command.options import bundle, json_option, quiet_option, verbose_option
-from jobs.console.lines import fitted, printable_with_colours, width_of
-from jobs.console.log import masked
-from jobs.console.process import program
-from jobs.console.progress import forget_made_once
+from jobs.console.lines import printable_with_colours, width_of, wrap_line
+from jobs.console.log import mask_secrets
+from jobs.console.process import tool_command
+from jobs.console.progress import reset_one_time_work
 from jobs.console.result import ExitCode, Result, Severity
 from jobs.store.release import ASSUMED, DETECTED
 
@@ -54,14 +54,14 @@ class Answer:
     began: float = field(default_factory=monotonic)
 
     def __post_init__(self) -> None:
-        forget_made_once()
+        reset_one_time_work()
 
     @property
     def seconds(self) -> float:
         """Seconds since the command began."""
         return round(monotonic() - self.began, 3)
 
-    def give(
+    def print_json_or_lines(
         self, values: object, lines: Iterable[str], result: Result | None = None, *, indent: int | None = 1
     ) -> None:
         """
@@ -71,41 +71,41 @@ class Answer:
         """
         if self.as_json:
             if isinstance(values, dict):
-                choice = chosen()
+                choice = chosen_engine()
                 seconds = {"seconds": result.seconds} if result is not None and "seconds" not in values else {}
                 values = {**values, **seconds, **({"engine": choice.describe()} if choice is not None else {})}
-            click.echo(masked(json.dumps(values, indent=indent)))
+            click.echo(mask_secrets(json.dumps(values, indent=indent)))
         elif not self.quiet:
             verb = click.get_current_context().info_name or ""
-            self.add([*lines, *([result.line(verb)] if result is not None else [])])
+            self.print_more_lines([*lines, *([result.line(verb)] if result is not None else [])])
 
-    def end(self, outcome: Outcome, lines: Iterable[str], *, has_bytes: bool = False) -> ExitCode:
+    def print_outcome(self, outcome: Outcome, lines: Iterable[str], *, has_bytes: bool = False) -> ExitCode:
         """Print the outcome of a command, as JSON or as *lines* and the result, and return its exit code."""
         result = outcome.result(self.seconds)
-        self.give({**outcome.describe(), **({"bytes": result.size} if has_bytes else {})}, lines, result)
+        self.print_json_or_lines({**outcome.describe(), **({"bytes": result.size} if has_bytes else {})}, lines, result)
         return outcome.exit_code
 
-    def begin(self, lines: Iterable[str]) -> None:
+    def print_first_lines(self, lines: Iterable[str]) -> None:
         """Print the first *lines* of a text, before the result is known."""
         if not (self.as_json or self.quiet):
-            self.add(lines)
+            self.print_more_lines(lines)
 
-    def add(self, lines: Iterable[str]) -> None:
+    def print_more_lines(self, lines: Iterable[str]) -> None:
         """Print more lines of text; to standard error if standard output is a JSON document."""
         width = width_of(sys.stderr if self.as_json else sys.stdout)
         for line in lines:
             text = line if self.verbose else _MARKS.sub(r"\1)", line)
-            for piece in fitted(_coloured(printable_with_colours(masked(text))), width):
+            for piece in wrap_line(_coloured(printable_with_colours(mask_secrets(text))), width):
                 click.echo(piece, err=self.as_json)
 
 
-def typed(*more: str, besides: str = "", renamed: tuple[str, str] = ("", "")) -> str:
+def typed_command(*more: str, besides: str = "", renamed: tuple[str, str] = ("", "")) -> str:
     """Return the command as typed, ready to paste, with words added, an option dropped, or a value replaced."""
     context = click.get_current_context()
     words = [word for word in context.meta.get(TYPED, [context.info_name or ""]) if word != besides]
     old, new = renamed
     values = {old: new, f"--out={old}": f"--out={new}"}
-    return " ".join([program(), *map(quote, (*(values.get(word, word) for word in words), *more))])
+    return " ".join([tool_command(), *map(quote, (*(values.get(word, word) for word in words), *more))])
 
 
 def _coloured(line: str) -> str:

@@ -22,16 +22,16 @@ import click
 from jobs import __version__
 from jobs.command import VERBS
 from jobs.command.answer import TYPED
-from jobs.command.configuration import name_variables
+from jobs.command.configuration import bind_environment_variables
 from jobs.command.engine import uses_s3
 from jobs.console import process
-from jobs.console.lines import fitted, width_of
-from jobs.console.log import JsonLines, in_json, say
-from jobs.console.process import CONSOLE_SCRIPT, program
+from jobs.console.lines import width_of, wrap_line
+from jobs.console.log import JsonLines, log_as_json, say
+from jobs.console.process import CONSOLE_SCRIPT, tool_command
 from jobs.console.result import ExitCode
-from jobs.launch.arguments import divide, value_of
+from jobs.launch.arguments import split_arguments, value_of
 from jobs.launch.engine import NO_SPARK, SetupError, find_java_home, has_session
-from jobs.launch.failures import failures, follows_interrupt, one_line
+from jobs.launch.failures import expected_errors, follows_interrupt, one_line
 
 _EPILOG = """\
 \b
@@ -71,8 +71,8 @@ class _AsTyped(click.HelpFormatter):
 
     def getvalue(self) -> str:
         """Return the help text, with examples broken into lines that fit the terminal and can be pasted."""
-        text = re.sub(rf"(?m)^( *){CONSOLE_SCRIPT} ", lambda found: f"{found[1]}{program()} ", super().getvalue())
-        return "\n".join(piece for line in text.split("\n") for piece in fitted(line, width_of(sys.stdout)))
+        text = re.sub(rf"(?m)^( *){CONSOLE_SCRIPT} ", lambda found: f"{found[1]}{tool_command()} ", super().getvalue())
+        return "\n".join(piece for line in text.split("\n") for piece in wrap_line(line, width_of(sys.stdout)))
 
 
 click.Context.formatter_class = _AsTyped
@@ -98,7 +98,7 @@ class _Verbs(click.Group):
         if cmd_name not in VERBS:
             raise click.exceptions.NoSuchCommand(cmd_name, possibilities=VERBS, ctx=ctx)
         command = VERBS[cmd_name].load()
-        name_variables(command, cmd_name)
+        bind_environment_variables(command, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
     process.note_resumption("")
     is_ours = not has_session()  # else it is a notebook's, which goes on with it
     as_json = _is_given("--log-json", "RMQ_LAKE_LOG_JSON", arguments)
-    with in_json(_verb_of(arguments)) if as_json else nullcontext():
+    with log_as_json(_verb_of(arguments)) if as_json else nullcontext():
         with _terminated_like_interrupted():
             code = _run(arguments)
         if is_ours and has_session():
@@ -208,10 +208,10 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 def _run(arguments: Sequence[str]) -> ExitCode:
     try:
-        spark_options, own = divide(arguments)
+        spark_options, own = split_arguments(arguments)
         _leave_for_cluster(spark_options, own)
         with _spark_options(spark_options):
-            code = run_within(own)
+            code = run_nested(own)
         sys.stdout.flush()
     except click.ClickException as raised:
         error = _explained(raised, list(arguments))
@@ -230,7 +230,7 @@ def _run(arguments: Sequence[str]) -> ExitCode:
         if (error.name or "").partition(".")[0] not in _OF_SPARK:
             raise
         return _fail(SetupError(NO_SPARK), arguments)
-    except failures() as error:
+    except expected_errors() as error:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
         return _interrupted(arguments) if follows_interrupt(error) else _fail(error, arguments)
     return code
@@ -243,7 +243,7 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
     text = ""
     if isinstance(error, click.exceptions.NoSuchCommand) and _OF_MQADMIN.fullmatch(error.command_name):
         line = shlex.join(words[words.index(error.command_name) :])
-        text = f"A line of mqadmin is answered so:\n{program()} query mqadmin --store STORE {line}"
+        text = f"A line of mqadmin is answered so:\n{tool_command()} query mqadmin --store STORE {line}"
     elif stores and isinstance(error, click.NoSuchOption) and error.option_name == "--store":
         text = "No such option '--store': give STORE without it."
     elif stores and "unexpected extra argument" in error.message:
@@ -252,9 +252,9 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
     return click.UsageError(text, context) if text else error
 
 
-def run_within(arguments: Sequence[str]) -> ExitCode:
+def run_nested(arguments: Sequence[str]) -> ExitCode:
     """Run a command line inside another command, in its session; errors are raised."""
-    outcome = rmq_lake.main(list(arguments), prog_name=program(), complete_var=_COMPLETION, standalone_mode=False)
+    outcome = rmq_lake.main(list(arguments), prog_name=tool_command(), complete_var=_COMPLETION, standalone_mode=False)
     return ExitCode(outcome or ExitCode.CLEAN)
 
 
@@ -266,15 +266,15 @@ def _leave_for_cluster(spark_options: Sequence[str], own: Sequence[str]) -> None
     from jobs.launch.spark import submit_to_cluster
 
     with _spark_options(spark_options):
-        context = parsed(own)
+        context = parse_command_line(own)
         s3 = context is not None and uses_s3(context)
     submit_to_cluster(spark_options, own, s3=s3)
 
 
-def parsed(words: Sequence[str]) -> click.Context | None:
+def parse_command_line(words: Sequence[str]) -> click.Context | None:
     """Parse *words*, and return the context of their verb with the places that they name; nothing is run or refused."""
     verb = _verb_of(words)
-    group = rmq_lake.make_context(program(), list(words), resilient_parsing=True)
+    group = rmq_lake.make_context(tool_command(), list(words), resilient_parsing=True)
     command = rmq_lake.get_command(group, verb) if verb is not None else None
     if verb is None or command is None:
         return None

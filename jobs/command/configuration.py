@@ -19,8 +19,8 @@ from click.core import ParameterSource
 
 from jobs.command import VERBS
 from jobs.command.options import FILE, declared_by, examples, flag, option, parameters, values_of
-from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, forget_place
-from jobs.console.log import masked, masked_settings, say
+from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, skip_place_check
+from jobs.console.log import mask_secrets, masked_settings, say
 from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
 from jobs.launch.engine import rule_text
 
@@ -96,7 +96,12 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
         if level is not None:
             table = cast("dict[str, object]", table.get(str(level.info_name), {}))
             place = ".".join(_verbs(level))
-            keys = {key for _, below in leaves(level.command, ()) for one in settings_of(below) for key in keys_of(one)}
+            keys = {
+                key
+                for _, below in callable_commands(level.command, ())
+                for one in settings_of(below)
+                for key in keys_of(one)
+            }
             inner = set(level.command.commands) if isinstance(level.command, click.Group) else set()
     return found
 
@@ -168,7 +173,7 @@ def verb(
         def run(*, show_config: bool = False, **parsed: object) -> ExitCode:
             ctx = click.get_current_context()
             if show_config:
-                click.echo(masked(_effective(ctx, as_json=bool(ctx.params.get("as_json")))))
+                click.echo(mask_secrets(_effective(ctx, as_json=bool(ctx.params.get("as_json")))))
                 return ExitCode.CLEAN
             _choose_source(ctx, parsed)
             check_places(ctx)
@@ -221,7 +226,7 @@ def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:
         named = ", ".join(f"{name} {parsed[name]} ({_origin(options[name], ctx)})" for name in ("store", "lake"))
         raise click.UsageError(f"{ONE_SOURCE}; both are given: {named}")
     other = max(given, key=lambda name: _SOURCES.index(sources[name]))
-    forget_place(other, ctx)
+    skip_place_check(other, ctx)
     parsed[other] = None
 
 
@@ -231,20 +236,25 @@ def settings_of(command: click.Command) -> list[click.Parameter]:
     return [parameter for parameter in shown if parameter.name not in {"config", "show_config", "help"}]
 
 
-def name_variables(command: click.Command, *names: str) -> None:
+def bind_environment_variables(command: click.Command, *names: str) -> None:
     """
     Bind each option and argument of a verb to its variable; refuse unknown variables of the verb.
 
     Variables that Kubernetes injects for a service are ignored, also where an option has the same name
     (`…_PORT=tcp://10.0.0.1:80`).
     """
-    for group, one in leaves(command, names):
+    for group, one in callable_commands(command, names):
         for parameter in one.params:
             if parameter.name != "show_config":
                 variables = (variable_of(*group, key) for key in keys_of(parameter))
                 parameter.envvar = [name for name in variables if not _is_of_service(name)]
     prefix = variable_of(*names, "")
-    known = {variable for _, one in leaves(command, names) for parameter in one.params for variable in _read(parameter)}
+    known = {
+        variable
+        for _, one in callable_commands(command, names)
+        for parameter in one.params
+        for variable in _read(parameter)
+    }
     given = {name for name in os.environ if name.startswith(prefix) and not _is_of_service(name)}
     for unknown in sorted(given - known):
         raise click.UsageError(f"{unknown}: no such option{_meant(unknown, known)}")
@@ -266,11 +276,13 @@ def variable_of(*words: str) -> str:
     return "_".join(("RMQ_LAKE", *words)).upper().replace("-", "_")
 
 
-def leaves(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def callable_commands(
+    command: click.Command, names: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Yield each command below *command* that can be run, with its names."""
     if isinstance(command, click.Group):
         for name, verb in command.commands.items():
-            yield from leaves(verb, (*names, name))
+            yield from callable_commands(verb, (*names, name))
     else:
         yield names, command
 

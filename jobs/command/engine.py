@@ -14,7 +14,7 @@ from jobs.command.options import StorePlace, option
 from jobs.command.places import PLACES
 from jobs.console.log import say
 from jobs.launch.arguments import all_settings, file_system_options
-from jobs.launch.engine import AUTO, THREADED, Choice, Engine, choose, is_spark_asked_for, usable_cores
+from jobs.launch.engine import AUTO, THREADED, Engine, EngineChoice, choose_engine, is_spark_asked_for, usable_cores
 from jobs.storage import AnyStorage
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, scheme_of
 from jobs.store.beside_broker import care_beside
@@ -78,7 +78,7 @@ def start_workers(
     is_decided = asked != AUTO or is_spark_asked_for()
     to_read = None if is_decided else size() if size is not None else stored_bytes(*places)
     is_remote = not all(map(is_local, places))
-    choice = choose(context.info_name or "", to_read, asked, half=half, is_remote=is_remote)
+    choice = choose_engine(context.info_name or "", to_read, asked, half=half, is_remote=is_remote)
     context.meta[_CHOICE] = choice
     if choice.lacking:
         say(f"rmq-lake: {choice.spark_benefit_text()}")
@@ -109,9 +109,9 @@ def workers_of(engine: Engine, *, half: bool = False) -> "Workers":
     return SparkWorkers(spark_session(f"rmq-lake {context.info_name}", half=half, s3=uses_s3(context)))
 
 
-def chosen() -> Choice | None:
+def chosen_engine() -> EngineChoice | None:
     """Return the engine that this command has chosen; None if it has not chosen one."""
-    choice: Choice | None = click.get_current_context().meta.get(_CHOICE)
+    choice: EngineChoice | None = click.get_current_context().meta.get(_CHOICE)
     return choice
 
 

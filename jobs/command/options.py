@@ -28,7 +28,7 @@ from rmq_formats.broker_conf import BrokerConf
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-    from jobs.products.index.settings import Wanted
+    from jobs.products.index.settings import GivenSettings
     from rmq_formats.release import Release
 
 _Value = TypeVar("_Value")
@@ -131,7 +131,7 @@ def given_time(text: str) -> GivenTime:
         raise ValueError(f"{text[:60]!r} is not a valid time (examples: {EXAMPLES})") from error
 
 
-def log_place(text: str) -> int | GivenTime:
+def parse_log_place(text: str) -> int | GivenTime:
     """Parse a place in the log: a physical offset (plain digits), or the time of its first record."""
     text = text.strip()
     if text.isascii() and text.isdigit():
@@ -209,7 +209,7 @@ def _releases(text: str) -> object:
 
 
 TIME = ParsedType("time", given_time)
-LOG_PLACE = ParsedType("offset or time", log_place)
+LOG_PLACE = ParsedType("offset or time", parse_log_place)
 DURATION = ParsedType("duration", seconds_of)
 MILLISECONDS = ParsedType("duration", milliseconds_of)
 UNTIL = ParsedType("duration or time", seconds_until)
@@ -286,13 +286,13 @@ class StoreForm(NamedTuple):
     time_zone: ZoneInfo | None
     max_rate: int | None = None
 
-    def wanted(self, conf: BrokerConf) -> "Wanted":
+    def given_settings(self, conf: BrokerConf) -> "GivenSettings":
         """Return the settings that the user gave; options override the broker's configuration."""
-        from jobs.products.index.settings import Wanted
+        from jobs.products.index.settings import GivenSettings
 
         size = self.consume_queue_size or conf.consume_queue_size
         conf = replace(conf, consume_queue_size=size)
-        return Wanted(self.hash_slots, self.index_num, self.release, self.time_zone, conf)
+        return GivenSettings(self.hash_slots, self.index_num, self.release, self.time_zone, conf)
 
 
 def given_words(place: StorePlace, form: StoreForm) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from jobs.console.process import program
+from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_of
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, refusal
@@ -106,7 +106,9 @@ def check_places(ctx: click.Context) -> None:
             os.scandir(path).close()
             problem = None if is_log_elsewhere and lacks is _lacks_store else lacks(path)
         except NotADirectoryError:
-            shown = f"is a file, but a store is a directory. To print the file:\n{program()} dump {quote(location)}"
+            shown = (
+                f"is a file, but a store is a directory. To print the file:\n{tool_command()} dump {quote(location)}"
+            )
             problem = "is a file; a lake is a directory of tables" if lacks is _lacks_tables else shown
         except PermissionError:
             continue  # not a wrong argument: the verb says that it has no access, with exit code 1
@@ -116,7 +118,7 @@ def check_places(ctx: click.Context) -> None:
             raise click.BadParameter(f"{location}: {problem}", ctx, param)
 
 
-def forget_place(option: str, ctx: click.Context) -> None:
+def skip_place_check(option: str, ctx: click.Context) -> None:
     """Drop the demands on the place that an option names, because another option replaces it."""
     ctx.meta[_EXPECTED] = [one for one in ctx.meta.get(_EXPECTED, ()) if one[2] is None or one[2].name != option]
 
@@ -147,7 +149,7 @@ def _lacks_tables(root: Path) -> str | None:
     if any((path / "_delta_log").is_dir() for path in root.iterdir()):
         return None
     if _has_segments(root / COMMITLOG_FOLDER):
-        ingest = f"{program()} ingest {quote(str(root))} --lake LAKE"
+        ingest = f"{tool_command()} ingest {quote(str(root))} --lake LAKE"
         return f"is a broker store, not a lake. Create a lake from it with:\n{ingest}"
     return "not a lake: it has no Delta tables"
 
@@ -264,7 +266,7 @@ def _text(type_: click.ParamType[Any], value: object, param: click.Parameter | N
     return text
 
 
-def refuse_used(out: str, param_hint: str = "--out") -> None:
+def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
     """Refuse a directory that is not empty, except for leftovers of a killed run, whose names begin with a dot."""
     if is_local(out):
         names = list(_names(Path(local_path(out))))

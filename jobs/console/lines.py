@@ -28,7 +28,7 @@ _COMMENT = re.compile(r"( *(?:NEXT +)?)# ")
 NOT_DONE = "PLAN (nothing has been changed yet)"
 
 
-def headed(heading: str, lines: Iterable[str]) -> Iterator[str]:
+def lines_under_heading(heading: str, lines: Iterable[str]) -> Iterator[str]:
     """Yield a heading and the lines below it; of many lines with the same label, only the first ones and a count."""
     yield f"  {heading}"
     for label, alike in groupby(lines, _label):
@@ -48,7 +48,7 @@ def width_of(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
-def fitted(line: str, width: int | None) -> Iterator[str]:
+def wrap_line(line: str, width: int | None) -> Iterator[str]:
     """Yield *line* in pieces of at most *width* columns; longer words are not broken."""
     plain = click.unstyle(line)
     if width is None or len(plain) <= width or width < _NARROWEST:

@@ -1,7 +1,7 @@
 """
 Messages on standard error, optionally as JSON objects; and masking of secrets in all output.
 
-`in_json` replaces standard error by a stream that turns every line into an object, from any writer: this program, a
+`log_as_json` replaces standard error by a stream that turns every line into an object, from any writer: this program, a
 library or the JVM. Lines with additional fields are written by `say`.
 """
 
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from io import TextIOBase
 from typing import TextIO
 
-from jobs.console.lines import fitted, printable_lines, width_of
+from jobs.console.lines import printable_lines, width_of, wrap_line
 
 _NAME = r"(?:secret|passw(?:or)?d|token|credential|access[._-]?key|account[._-]?key)"
 _SETTING = re.compile(rf"(?i)({_NAME}[\w.-]*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]+")
@@ -32,13 +32,13 @@ def is_secret(setting: str) -> bool:
     return re.search(f"(?i){_NAME}", setting) is not None
 
 
-def remember(value: str | None) -> None:
+def remember_secret(value: str | None) -> None:
     """Mask *value* in all later output."""
     if value is not None and len(value) >= _SHORTEST:
         _known.add(value)
 
 
-def masked(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """Return *text*, plain or JSON, with remembered values and passwords in URIs replaced by stars."""
     for value in _known:
         text = text.replace(value, _HIDDEN)
@@ -51,7 +51,7 @@ def masked_output(text: str) -> str:
 
     Our own messages are not passed here: a user must be able to paste a path like `/data/token=7/store`.
     """
-    return _SETTING.sub(rf"\g<1>{_HIDDEN}", masked(text))
+    return _SETTING.sub(rf"\g<1>{_HIDDEN}", mask_secrets(text))
 
 
 def masked_settings(words: list[str]) -> list[str]:
@@ -86,7 +86,7 @@ class JsonLines(TextIOBase):
     def event(self, message: str, level: str = "info", **fields: Field) -> None:
         """Write one object."""
         head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "verb": self._verb}
-        self._stream.write(masked(json.dumps({**head, "message": message, **fields}, ensure_ascii=False)) + "\n")
+        self._stream.write(mask_secrets(json.dumps({**head, "message": message, **fields}, ensure_ascii=False)) + "\n")
         self._stream.flush()
 
     def flush(self) -> None:
@@ -100,14 +100,16 @@ def say(message: str, level: str = "info", **fields: Field) -> None:
         sys.stderr.event(message, level, **fields)
     else:
         width = width_of(sys.stderr)
-        lines = [piece for line in printable_lines(masked(message)).split("\n") for piece in fitted(line, width)]
+        lines = [
+            piece for line in printable_lines(mask_secrets(message)).split("\n") for piece in wrap_line(line, width)
+        ]
         wiped = "\r\x1b[K" if width is not None and os.environ.get("TERM", "dumb") != "dumb" else ""  # of progress
         sys.stderr.write("".join([wiped, *(f"{line}\n" for line in lines)]))
         sys.stderr.flush()
 
 
 @contextmanager
-def in_json(verb: str | None) -> Iterator[None]:
+def log_as_json(verb: str | None) -> Iterator[None]:
     """Write every line on standard error as a JSON object while the block runs."""
     plain = sys.stderr
     sys.stderr = JsonLines(plain, verb)

@@ -96,7 +96,7 @@ _TYPED = "RMQ_LAKE_PROGRAM"  # set by spark-submit.sh and the console script of 
 CONSOLE_SCRIPT = "rmq-lake"
 
 
-def program() -> str:
+def tool_command() -> str:
     """
     Return the words with which this user starts the tool.
 

@@ -2,8 +2,8 @@
 Progress of long work on standard error.
 
 In a terminal it is one live line; elsewhere a plain line every ten seconds. Code in this process reports its own
-progress (`Progress`); the progress of other processes is polled by a thread (`shown`), which does not slow them down.
-The remaining time is estimated from bytes if the unit is bytes.
+progress (`Progress`); the progress of other processes is polled by a thread (`show_progress`), which does not slow them
+down. The remaining time is estimated from bytes if the unit is bytes.
 """
 
 import os
@@ -141,7 +141,7 @@ def announce_once(message: str) -> None:
 
 
 @contextmanager
-def made_once(message: str) -> Iterator[None]:
+def one_time_work(message: str) -> Iterator[None]:
     """Announce work that is needed once per machine, such as compiling, and exclude its time from rates."""
     announce_once(message)
     began = monotonic()
@@ -151,18 +151,18 @@ def made_once(message: str) -> Iterator[None]:
         _once.append(monotonic() - began)
 
 
-def seconds_made_once() -> float:
-    """Return the seconds that `made_once` took in this command."""
+def seconds_of_one_time_work() -> float:
+    """Return the seconds that `one_time_work` took in this command."""
     return sum(_once)
 
 
-def forget_made_once() -> None:
-    """Reset the time of `made_once` for the next command in this process."""
+def reset_one_time_work() -> None:
+    """Reset the time of `one_time_work` for the next command in this process."""
     _once.clear()
 
 
 @contextmanager
-def followed_by(later: int) -> Iterator[None]:
+def add_later_phase(later: int) -> Iterator[None]:
     """Add the bytes of a *later* phase to the remaining work that progress lines in the block show."""
     _later.append(later)
     try:
@@ -172,7 +172,7 @@ def followed_by(later: int) -> Iterator[None]:
 
 
 @contextmanager
-def shown(work: Work, done: Callable[[], int] = int, messages: Callable[[], int] = int) -> Iterator[None]:
+def show_progress(work: Work, done: Callable[[], int] = int, messages: Callable[[], int] = int) -> Iterator[None]:
     """Show the progress of *work* while the block runs, unless the command is quiet; *done* returns the amount."""
     if _is_quiet():
         yield
@@ -195,7 +195,7 @@ def shown(work: Work, done: Callable[[], int] = int, messages: Callable[[], int]
 
 
 @contextmanager
-def of_spark_job(spark: "SparkSession", work: Work, messages: Callable[[], int] = int) -> Iterator[None]:
+def show_spark_progress(spark: "SparkSession", work: Work, messages: Callable[[], int] = int) -> Iterator[None]:
     """Show the progress of the Spark jobs that the block starts, as the share of finished tasks."""
     context = spark.sparkContext
     group = f"rmq-lake {work.label} {id(object())}"
@@ -211,7 +211,7 @@ def of_spark_job(spark: "SparkSession", work: Work, messages: Callable[[], int] 
             ended += sum(stage.numCompletedTasks for stage in stages if stage)
         return min(ended, tasks) * work.total // max(tasks, 1)
 
-    with shown(work, so_far, messages):
+    with show_progress(work, so_far, messages):
         yield
     # Not after an error: an interrupted call to the JVM must not be followed by another one.
     context.setJobGroup("rmq-lake", "")

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import click
 
 from jobs.console.amounts import duration_text, rate_text, size_text
-from jobs.console.progress import seconds_made_once
+from jobs.console.progress import seconds_of_one_time_work
 
 _LEAST_ONCE_S = 1.0
 _LEAST_FOR_A_RATE = 1 << 20  # bytes: fewer take no longer than the start does
@@ -86,7 +86,7 @@ class Severity(Enum):
         return str(self.value)
 
 
-class Judged:
+class RatedOutcome:
     """A result whose severity is the worst that the command met."""
 
     __slots__ = ()
@@ -125,7 +125,7 @@ class Result(NamedTuple):
     def amount(self) -> str:
         """The work, the amount and the speed, as text."""
         size = f", {size_text(self.size)}" if self.size else ""
-        once = min(seconds_made_once(), self.seconds)
+        once = min(seconds_of_one_time_work(), self.seconds)
         rate = f", {rate_text(self.size, self.seconds - once)}" if self.size >= _LEAST_FOR_A_RATE else ""
         compiling = f" ({duration_text(once)} of them compiling, once)" if once >= _LEAST_ONCE_S else ""
         return f"{self.what}{size} in {duration_text(self.seconds)}{compiling}{rate}"

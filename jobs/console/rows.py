@@ -37,7 +37,7 @@ def _cell(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, Mapping | list | tuple) else value
 
 
-class Rows:
+class RowPrinter:
     """Prints rows as they are added; a table is printed when it is complete."""
 
     def __init__(self, form: Form, write: Callable[[str], object], *, ascii_only: bool = False) -> None:

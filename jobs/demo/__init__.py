@@ -18,10 +18,10 @@ import click
 
 from jobs.command.configuration import verb
 from jobs.command.options import argument
-from jobs.command.places import OUTPUT_DIRECTORY, refuse_used
+from jobs.command.places import OUTPUT_DIRECTORY, refuse_nonempty_directory
 from jobs.console.amounts import counted
 from jobs.console.log import say
-from jobs.console.process import program
+from jobs.console.process import tool_command
 from jobs.console.result import ExitCode
 from jobs.typed import is_installed
 
@@ -154,7 +154,7 @@ def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
         if callable(step):
             click.echo(step())
             continue
-        click.secho(f"$ {program()} {shlex.join(step)}", fg="green")
+        click.secho(f"$ {tool_command()} {shlex.join(step)}", fg="green")
         code = call(step)
         if code is not ExitCode.CLEAN:
             raise TourError(f"step {name!r} ended with exit code {code}")
@@ -177,11 +177,11 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
 
     folder = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    refuse_used(str(folder), "DIR")
+    refuse_nonempty_directory(str(folder), "DIR")
     click.echo(f"A store that Apache RocketMQ 5.5.1 wrote, in {folder}")
     tour = unpack(folder)
     try:
-        run(tour, cli.run_within)
+        run(tour, cli.run_nested)
     except TourError as error:
         say(f"rmq-lake: demo: {error}")
         return ExitCode.FAILED
@@ -189,9 +189,9 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     click.echo(f" Look around: open {tour.report / 'report.html'} in a browser;")
     click.echo(f"the tables are in {tour.lake}, the store in {tour.store}.")
     click.echo("The history of one message, whose transaction the broker had to check:")
-    click.echo(f"{program()} query story {CHECKED} --lake {shlex.quote(str(tour.lake))}")
+    click.echo(f"{tool_command()} query story {CHECKED} --lake {shlex.quote(str(tour.lake))}")
     click.echo("To look at the pages in a browser:")
-    click.echo(f"{program()} browse {shlex.quote(str(tour.lake))}")
+    click.echo(f"{tool_command()} browse {shlex.quote(str(tour.lake))}")
     if directory is None:
         click.echo(f"To delete everything: rm -r {shlex.quote(str(folder))}")
     return ExitCode.CLEAN

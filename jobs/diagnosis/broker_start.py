@@ -114,7 +114,7 @@ def start_outcome(
     If several releases may have written it and start differently, the result is that of the release that deletes most.
     """
     try:
-        outcomes = [predicted(gathered(store, release, conf), log) for release in releases_of(writers)]
+        outcomes = [predict_start(gather_start_facts(store, release, conf), log) for release in releases_of(writers)]
     except (FormatError, OSError) as error:  # a file that the start reads: the outcome says that it is not known
         return _unknown(writers.newest, error)
     worst = max(outcomes, key=lambda one: (one.once_mended or one).deletes_messages or 0)
@@ -126,7 +126,7 @@ def start_outcome(
     return replace(worst, unknown=doubt)
 
 
-def shallow_outcome(store: Store, writers: Writers, conf: BrokerConf, *, deep: bool) -> StartOutcome:
+def start_outcome_by_own_walk(store: Store, writers: Writers, conf: BrokerConf, *, deep: bool) -> StartOutcome:
     """Predict a start with a walk of its own, if a start reads little of the log or *deep* is set."""
     try:
         log = _walk_for_start(store, writers, deep=deep)
@@ -149,7 +149,7 @@ def releases_of(writers: Writers) -> list[Release]:
     return list(alike.values())
 
 
-def gathered(store: Store, release: Release, conf: BrokerConf = _NO_CONF) -> StartFacts:
+def gather_start_facts(store: Store, release: Release, conf: BrokerConf = _NO_CONF) -> StartFacts:
     """Collect the facts; *conf* may have the length of the broker's files."""
     checkpoint = checkpoint_of(store) or _NO_CHECKPOINT
     lengths = tuple(_other_lengths(store, conf))
@@ -158,13 +158,13 @@ def gathered(store: Store, release: Release, conf: BrokerConf = _NO_CONF) -> Sta
     return StartFacts(store, release, lengths, checkpoint, walks_from, unknown)
 
 
-def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] = ()) -> StartOutcome:
+def predict_start(facts: StartFacts, log: WalkedLog | None, mended: Container[str] = ()) -> StartOutcome:
     """Predict the start after a repair that gives the files *mended* the right length."""
     release = facts.release
     lengths = [one for one in facts.lengths if one.file not in mended]
     refused = refused_file(lengths, release)
     if refused is not None:
-        once_mended = predicted(facts, log, mended=[one.file for one in facts.lengths])
+        once_mended = predict_start(facts, log, mended=[one.file for one in facts.lengths])
         return StartOutcome(str(release), starts=False, refuses=refused, once_mended=once_mended)
     if facts.unknown:
         left_out = None if release.start_refuses_other_length else next((one for one in lengths if one.length), None)
@@ -242,7 +242,7 @@ def index_notes(outcome: StartOutcome | None) -> Iterator[str]:
 
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:
     """Walk over the part of the log that a start reads; None if that part is too large."""
-    starts = [gathered(store, release).walks_from for release in releases_of(writers)]
+    starts = [gather_start_facts(store, release).walks_from for release in releases_of(writers)]
     begin = min((start for start in starts if start is not None), default=None)
     if begin is None or not (deep or sum(written_sizes(plan_ranges(store, begin))) < _WALKED):
         return None

@@ -111,7 +111,7 @@ class RangeCheck:
         """The number of intact records."""
         return self.records - len(self.wrong)
 
-    def watch(self, pieces: Iterator[RawRecords | Piece]) -> Iterator[RawRecords | Piece]:
+    def check_pieces(self, pieces: Iterator[RawRecords | Piece]) -> Iterator[RawRecords | Piece]:
         """Yield *pieces*, and check each one."""
         for item in pieces:
             if isinstance(item, Piece):
@@ -174,7 +174,7 @@ class LogCheck:
         """The ranges of records that a broker accepts although they differ from what it wrote."""
         return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful]
 
-    def take(self, collected: Sequence[RangeCheck]) -> None:
+    def add_ranges(self, collected: Sequence[RangeCheck]) -> None:
         """Take the checks of all ranges, and compare store times across them."""
         self.checks, self.is_complete = list(collected), True
         for check, stray in zip(self.checks, stray_times([one.times for one in self.checks]), strict=True):

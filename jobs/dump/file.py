@@ -181,7 +181,7 @@ def siblings_of(file: DumpFile) -> Siblings | None:
     base_offset = offset_of_name(file.name)
     if base_offset is None:
         return None
-    others = {int(name): size for name, size in listed(file) if offset_of_name(name) is not None}
+    others = {int(name): size for name, size in list_numbered_files(file) if offset_of_name(name) is not None}
     largest = max((file.size, *others.values()))
     following = min((offset for offset in others if offset > base_offset), default=None)
     if not file.size or file.size == largest or base_offset + file.size == following:
@@ -190,7 +190,7 @@ def siblings_of(file: DumpFile) -> Siblings | None:
     return Siblings(following, f"the file is cut short: it has {file.size} bytes, others here have {largest}{rest}")
 
 
-def listed(file: DumpFile) -> list[tuple[str, int]]:
+def list_numbered_files(file: DumpFile) -> list[tuple[str, int]]:
     """Return name and size of every file in the folder of *file* whose name is a number."""
     try:
         if not is_local(file.folder):

@@ -20,7 +20,7 @@ from jobs.dump.file import (
     Item,
     counts_text,
     damage,
-    listed,
+    list_numbered_files,
     open_file,
     siblings_of,
     time_text,
@@ -179,7 +179,7 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
     if len(found) == 1:
         return found[0]
     with ExitStack() as stack:
-        names = [name for name, _ in listed(file) if is_index_name(name) and name != file.name]
+        names = [name for name, _ in list_numbered_files(file) if is_index_name(name) and name != file.name]
         opened = [stack.enter_context(open_file(f"{file.folder}/{name}")) for name in names[:_MOST_OTHERS]]
         others = [Content(other.size, other.read) for other in opened]
         stated = stated_geometry(others, request.hash_slots, request.index_num)

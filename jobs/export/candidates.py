@@ -36,10 +36,10 @@ class Plan(NamedTuple):
 
     def rows(self, number: int) -> "Iterator[pa.RecordBatch]":
         """Yield the condition's columns, and the row numbers, of one item."""
-        from jobs.export.condition import numbered
+        from jobs.export.condition import rows_with_numbers
 
         item = pickle.loads(self.items[number])  # noqa: S301 - written by `chooser`
-        return numbered(number, item, self.columns, self.limit, self.undecoded)
+        return rows_with_numbers(number, item, self.columns, self.limit, self.undecoded)
 
 
 class AllCandidates:

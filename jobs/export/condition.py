@@ -78,7 +78,7 @@ def _choose(  # noqa: PLR0913, PLR0917 - bound by `chooser`
         frame = _all(spark, plan, schema)
     numbers = frame.where(text).select(_ITEM, _ROW)
     numbers.write.partitionBy(_ITEM).parquet((folder / _ROWS).as_uri())
-    return partial(numbered_rows, folder)
+    return partial(chosen_rows, folder)
 
 
 def _with_plan(kind: type, plan: Plan) -> type:
@@ -106,7 +106,7 @@ def _spark_schema(columns: Sequence[str]) -> "StructType":
     return from_arrow_schema(_schema_of(columns))
 
 
-def numbered(number: int, item: Item, columns: Sequence[str], limit: int, notes: Path) -> Rows:
+def rows_with_numbers(number: int, item: Item, columns: Sequence[str], limit: int, notes: Path) -> Rows:
     """Yield *columns* of an item's rows, and the row numbers; note below *notes* which bodies stay compressed."""
     row = 0
     undecoded = Undecoded()
@@ -143,7 +143,7 @@ def _shown(columns: Sequence[str], limit: int, undecoded: Undecoded, rows: pa.Re
             yield with_bodies(part, bodies, _schema_of(columns))
 
 
-def numbered_rows(folder: Path, number: int, rows: Rows) -> Rows:
+def chosen_rows(folder: Path, number: int, rows: Rows) -> Rows:
     """Yield the rows of an item whose numbers are stored below *folder*."""
     paths = (folder / _ROWS / f"{_ITEM}={number}").glob("*.parquet")
     parts = [pq.ParquetFile(path).read([_ROW]).column(_ROW).to_numpy() for path in paths]

@@ -36,7 +36,7 @@ _AT_ONCE = 8  # items whose parts are on the disk at the same time, where they g
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExportSelection:
     """The selected messages: those of a store or a lake, of all topics or of some."""
 
     place: Place  # its broker is also the label of a store's messages
@@ -54,7 +54,7 @@ class Output:
     limit: int = DEFAULT_LIMIT  # bytes of a body
 
 
-class Planned(NamedTuple):
+class ExportPlan(NamedTuple):
     """The items to read, gaps in the log, and ranges that the lake never had (only without a selection of topics)."""
 
     items: list[Item]
@@ -73,7 +73,7 @@ class Summary(NamedTuple):
     gaps: list[LeftOut]
 
 
-def plan(asked: Asked, options: Mapping[str, str]) -> Planned:
+def plan(asked: ExportSelection, options: Mapping[str, str]) -> ExportPlan:
     """Return the items to read."""
     if asked.place.lake is not None:
         return _plan_lake(asked, Lake(normalise(asked.place.lake), options))
@@ -91,10 +91,10 @@ def plan(asked: Asked, options: Mapping[str, str]) -> Planned:
     ]
     gaps = [LeftOut(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
     gaps += [LeftOut(label, lost.start, lost.end - lost.start, lost.text) for lost in lost_ends(store)]
-    return Planned(items, gaps)
+    return ExportPlan(items, gaps)
 
 
-def _plan_lake(asked: Asked, lake: Lake) -> Planned:
+def _plan_lake(asked: ExportSelection, lake: Lake) -> ExportPlan:
     from jobs.query.lake_source import open_lake_stores  # with SQL's engine
 
     known, broker = known_logs(lake), asked.place.broker
@@ -113,15 +113,15 @@ def _plan_lake(asked: Asked, lake: Lake) -> Planned:
     ]
     # What runs did not choose: a gap where topics are asked for, else a note.
     of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
-    left_out = [(one, reason) for one in of_broker if (reason := one.chosen.left_out(asked.topics))]
-    gaps = [LeftOut(one.broker, 0, one.chosen.until, reason) for one, reason in left_out if asked.topics]
+    left_out = [(one, reason) for one in of_broker if (reason := one.topic_choices.left_out(asked.topics))]
+    gaps = [LeftOut(one.broker, 0, one.topic_choices.until, reason) for one, reason in left_out if asked.topics]
     with suppress(OtherBrokerError):  # which an empty export explains
         gaps += [
             LeftOut(store.store.broker, lost.start, lost.end - lost.start, lost.text)
             for store in open_lake_stores(asked.place.lake or "", broker, asked.place.release or NEWEST)
             for lost in store.damage()
         ]
-    return Planned(items, gaps, () if asked.topics else tuple(f"{one.broker}: {reason}" for one, reason in left_out))
+    return ExportPlan(items, gaps, () if asked.topics else tuple(f"{one.broker}: {reason}" for one, reason in left_out))
 
 
 def _registered(lake: Lake, known: KnownStore) -> Registered:
@@ -137,7 +137,7 @@ def _place(file: StoredFile) -> tuple[str, int, str]:
 
 
 def export(
-    planned: Planned, release: Release | None, output: Output, workers: Workers, choose: "Choose | None" = None
+    planned: ExportPlan, release: Release | None, output: Output, workers: Workers, choose: "Choose | None" = None
 ) -> Summary:
     """Write the messages to one file, or to standard output while they are read; parts are temporary files."""
     out = output.out
@@ -165,7 +165,7 @@ def export(
         return _summary(planned, parts, size, undecoded)
 
 
-def _summary(planned: Planned, parts: Sequence[Part], size: int, undecoded: Undecoded | None) -> Summary:
+def _summary(planned: ExportPlan, parts: Sequence[Part], size: int, undecoded: Undecoded | None) -> Summary:
     if undecoded is None or not undecoded.count:
         undecoded = Undecoded()
         for part in parts:
@@ -175,7 +175,7 @@ def _summary(planned: Planned, parts: Sequence[Part], size: int, undecoded: Unde
     return Summary(messages, size, undecoded, damaged_bytes, damaged, planned.gaps)
 
 
-def why_nothing(asked: Asked, *, has_condition: bool) -> Reason:
+def why_nothing(asked: ExportSelection, *, has_condition: bool) -> Reason:
     """Explain an empty export as `query` explains an empty answer: unknown topics, or the range of the log."""
     has_times = asked.between != ANY_TIME
     with ExitStack() as stack:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.lake.bodies import Body, decoded, is_to_inflate, with_inflated
+from jobs.lake.bodies import Body, decode_stored_body, needs_inflation, with_inflated_bodies
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC, STORED_MESSAGES
@@ -41,7 +41,7 @@ def slices(batch: pa.RecordBatch, limit: int, budget: int = BUDGET) -> Iterator[
     stored, flags = batch.column("body"), batch.column("sys_flag")
     start, size, bodies = 0, 0, list[Body]()
     for number in range(batch.num_rows):
-        body = decoded(stored[number].as_py(), flags[number].as_py(), limit)
+        body = decode_stored_body(stored[number].as_py(), flags[number].as_py(), limit)
         size += len(body.data or b"")
         if bodies and size > budget:
             yield batch.slice(start, len(bodies)), bodies
@@ -136,10 +136,10 @@ def _are_changed(rows: pa.RecordBatch, made: Assembled, dropped: frozenset[str])
 def _inflates_otherwise(rows: pa.RecordBatch) -> Flags:
     """Return which rows have an inflated body, or an error, that does not follow from their stored body."""
     stated, failed = (_flags(rows.column(name).is_valid()) for name in (BODY_INFLATED, BODY_ERROR))
-    wrong: Flags = (stated | failed) & ~is_to_inflate(rows)
+    wrong: Flags = (stated | failed) & ~needs_inflation(rows)
     some = np.flatnonzero((stated | failed) & ~wrong)
     start = 0
-    for again in with_inflated(rows.take(pa.array(some))):  # the words of an error may be of an earlier version
+    for again in with_inflated_bodies(rows.take(pa.array(some))):  # the words of an error may be of an earlier version
         here = some[start : start + again.num_rows]
         inflated = again.column(BODY_INFLATED)
         other = _differs(rows.column(BODY_INFLATED).take(pa.array(here)), inflated)

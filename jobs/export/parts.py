@@ -25,7 +25,7 @@ from jobs.export.items import ANY_TIME, SCHEMA, Item, LeftOut, Undecoded, rows_o
 from jobs.lake.bodies import DEFAULT_LIMIT, Body
 from jobs.query import json_text
 from jobs.query.message import Message
-from jobs.storage.local import named, room_for
+from jobs.storage.local import explaining_full_disk, naming_file_in_errors
 from rmq_formats.commitlog.record import record_of_row
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.release import Release
@@ -92,7 +92,7 @@ class PartTask:
                 del batch, bodies  # not held while the next ones are read; so below
 
         path = self.folder / part.name
-        with room_for(str(path)):
+        with explaining_full_disk(str(path)):
             if self.kind is Format.PARQUET:
                 _write_parquet(path, counted())
             else:
@@ -179,7 +179,7 @@ def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
     size = sum(path.stat().st_size for path in files)
     # Under a name of its own until it is whole: a killed export leaves no FILE that looks like a result.
     try:
-        with room_for(str(out), size):
+        with explaining_full_disk(str(out), size):
             if kind is Format.PARQUET:
                 _merge_parquet(files, attempt)
             else:
@@ -202,7 +202,7 @@ def _move(files: Sequence[Path], whole: BinaryIO, kind: Format, *, has_begun: bo
     """Copy text parts, delete each one afterwards, and return their total size."""
     size = 0
     for path in files:
-        with named(str(path)), path.open("rb") as file:
+        with naming_file_in_errors(str(path)), path.open("rb") as file:
             if kind is Format.CSV and (has_begun or size):
                 file.readline()  # every part has the header; its names have no line breaks
             while chunk := file.read(_CHUNK):

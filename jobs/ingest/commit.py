@@ -9,7 +9,7 @@ from jobs.console.log import say
 from jobs.ingest.request import IngestRequest, StepTimer, Summary
 from jobs.lake.commit import committed_transaction, lost_files
 from jobs.lake.findings import OPEN, OpenDamage
-from jobs.lake.integrity import committed_by, newest_runs
+from jobs.lake.integrity import newest_runs, tables_of_run
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
     COMMAND,
@@ -17,15 +17,15 @@ from jobs.lake.runs import (
     KnownStore,
     Manifest,
     commit_prepared,
-    has_litter,
+    has_leftover_files,
     prepare,
-    prepare_instead,
     read_manifest,
-    sweep,
-    unfinished,
+    replace_prepared,
+    sweep_run_files,
+    unfinished_run,
 )
 from jobs.lake.superseded import Superseded
-from jobs.lake.table_file import Action, FileNaming
+from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, SUPERSEDED_MESSAGES, TIERED
 from jobs.lake.upkeep import maintain_tables
 from jobs.launch.failures import one_line
@@ -66,21 +66,23 @@ class NextRun:
                 f"from offset {newest.to_offset:,} on, runs take {chosen.topics_text}; until now they took {before}, "
                 "and their rows stay"
             )
-        left_out = self.known.chosen.left_out()
-        if left_out is not None and [one.topics_text for one in self.known.chosen.choices] != [chosen.topics_text]:
+        left_out = self.known.topic_choices.left_out()
+        if left_out is not None and [one.topics_text for one in self.known.topic_choices.choices] != [
+            chosen.topics_text
+        ]:
             self.summary.notes.append(left_out)
 
     @property
-    def open_before(self) -> OpenDamage:
+    def earlier_damage(self) -> OpenDamage:
         """The damage that earlier runs met and that are not acknowledged."""
         newest = self.known.newest
         if newest is None:
             return OpenDamage()
         damaged, superseded = newest.counts.get(QUARANTINE.name, 0), newest.superseded is not None
-        return OpenDamage.of(newest.state, OpenDamage().and_met(newest.run, newest.gaps, damaged, superseded))
+        return OpenDamage.of(newest.state, OpenDamage().after_run(newest.run, newest.gaps, damaged, superseded))
 
     @property
-    def may_have_litter(self) -> bool:
+    def may_have_leftover_files(self) -> bool:
         """Whether an attempt that died may have left files under this run's number."""
         return self.was_cut_off or self.workers.has_repeated
 
@@ -96,7 +98,7 @@ class NextRun:
         First every table but those *spared* must hold what runs brought; return the newest run of each.
         """
         self.summary.store_id = self.known.store_id
-        newest, leftover = self.known.newest, unfinished(self.lake, self.known)
+        newest, leftover = self.known.newest, unfinished_run(self.lake, self.known)
         tables = newest_runs(self.lake, self.known, is_done=leftover is None, spared=spared)
         if self.request.dry_run:
             return tables
@@ -105,13 +107,13 @@ class NextRun:
             commit_prepared(self.lake, newest)
             self.summary.recovered = leftover.run
         if newest is not None and (self.was_cut_off or newest is not self.known.newest):
-            sweep(self.lake, newest)
+            sweep_run_files(self.lake, newest)
         self.known = replace(self.known, newest=newest)
         return tables
 
     def commit(  # noqa: PLR0913 - what a store has and a tier has not
         self,
-        files: Mapping[str, Sequence[Action]],
+        files: Mapping[str, Sequence[AddedFile]],
         state: State,
         stored_ms: int | None,
         *,
@@ -129,14 +131,14 @@ class NextRun:
         summary.messages = counts.get(MESSAGES.name, 0) + counts.get(TIERED.name, 0)
         summary.quarantined = counts.get(QUARANTINE.name, 0)
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
-        before = self.open_before
+        before = self.earlier_damage
         is_acknowledged = bool(self.request.acknowledge and before)
-        summary.open = (OpenDamage() if is_acknowledged else before).and_met(
+        summary.open = (OpenDamage() if is_acknowledged else before).after_run(
             self.known.next_run, summary.gaps, summary.quarantined, superseded is not None, summary.contradictions
         )
         brings_something = has_moved or files or superseded or self.changes_topics or is_acknowledged
         # What an attempt left may be deleted only when its number is taken.
-        if brings_something or (self.may_have_litter and has_litter(self.lake, self.known)):
+        if brings_something or (self.may_have_leftover_files and has_leftover_files(self.lake, self.known)):
             manifest = Manifest(
                 store_id=self.known.store_id,
                 broker=self.known.broker,
@@ -167,8 +169,8 @@ class NextRun:
         )
         self.summary.run = manifest.run
         self.summary.versions = commit_prepared(self.lake, manifest)
-        if self.may_have_litter:
-            sweep(self.lake, manifest)
+        if self.may_have_leftover_files:
+            sweep_run_files(self.lake, manifest)
         for error in maintain_tables(self.lake, manifest):
             # The run has brought everything. Later runs try the upkeep again.
             text = f"run {manifest.run} is committed, but maintenance of the lake failed: {one_line(error)}"
@@ -184,7 +186,7 @@ def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Ma
     and each other product that lost a file goes on from its state before this run. A table that is left out still gets
     the run's number: a process that still holds the old manifest cannot commit it there.
     """
-    tables = {*committed_by(manifest), *([SUPERSEDED_MESSAGES.name] if manifest.superseded else ())}
+    tables = {*tables_of_run(manifest), *([SUPERSEDED_MESSAGES.name] if manifest.superseded else ())}
     taken = {name for name in tables if committed_transaction(lake, name, manifest.store_id) >= manifest.run}
     files = {name: actions for name, actions in manifest.tables.items() if name not in taken}
     lost = {name: found for name, actions in files.items() if (found := next(lost_files(lake, name, actions), None))}
@@ -199,7 +201,7 @@ def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Ma
         )
     out = ", ".join(name for name, actions in left.tables.items() if not actions)
     say(f"rmq-lake: {why}; its rows are read from the store again (run {manifest.run} is left out of {out})", "warning")
-    prepare_instead(lake, left, manifest)
+    replace_prepared(lake, left, manifest)
     return left
 
 
@@ -213,7 +215,7 @@ def _nothing_of(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
         before,
         run=manifest.run,
         from_offset=before.to_offset,
-        tables=dict.fromkeys(sorted(committed_by(manifest)), ()),
+        tables=dict.fromkeys(sorted(tables_of_run(manifest)), ()),
         state={**before.state, **own},
         counts={},
         gaps=(),

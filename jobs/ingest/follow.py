@@ -18,12 +18,12 @@ from time import monotonic
 
 from jobs.console.log import say
 from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import steps
+from jobs.ingest.run import run_steps
 from jobs.lake.lake import Lake
-from jobs.lake.lock import kept
+from jobs.lake.lock import keep_lock
 from jobs.lake.runs import OtherRunActiveError
 from jobs.lake.snapshots import kept_snapshots
-from jobs.lake.upkeep import expect_many_commits
+from jobs.lake.upkeep import shorten_file_retention
 from jobs.launch.engine import death_of_jvm
 from jobs.launch.failures import one_line
 from jobs.products.index.entries import kept_slots
@@ -63,7 +63,7 @@ class Pace:
         return max(began + (self.every_s / _LOOKS if self.look_s is None else self.look_s) - now, 0)
 
 
-class Stop:
+class StopRequest:
     """
     The wish to end after the step at hand: SIGTERM, or the first Ctrl-C; the second one interrupts.
 
@@ -75,7 +75,7 @@ class Stop:
         self._wished = inf
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def handle_signals(self) -> Iterator[None]:
         """Take signals for wishes while the block runs."""
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -83,7 +83,7 @@ class Stop:
             if monotonic() > self._wished + _SAME_WISH_S:
                 signal.signal(number, before[signal.Signals(number)])
                 signal.raise_signal(number)
-            self.wish()
+            self.request()
 
         for number in before:
             signal.signal(number, wish)
@@ -93,7 +93,7 @@ class Stop:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def wish(self) -> None:
+    def request(self) -> None:
         """Wish to end."""
         self._wished = min(self._wished, monotonic())
         self._event.set()
@@ -115,13 +115,13 @@ class Follower:
     request: IngestRequest
     workers: Workers
     pace: Pace
-    stop: Stop
+    stop: StopRequest
     done: Callable[[Summary], object] = id  # called with what each step has done
     alive: Callable[[], object] = int  # called each time that the log was looked at
 
     def run(self) -> Summary:
         """Return the sum of all steps; there is at least one, or its error."""
-        return reduce(Summary.followed_by, self._tried_again())
+        return reduce(Summary.plus_next_run, self._tried_again())
 
     def _tried_again(self) -> Iterator[Summary]:
         """Yield the summary of each step; errors between two steps are tried again."""
@@ -171,14 +171,14 @@ class Follower:
                 if place is None or is_due or began - looked >= _LOOK_AT_ALL_S:
                     waits_since = None
                     snapshots.renew()
-                    for summary in steps(request, self.workers):
+                    for summary in run_steps(request, self.workers):
                         request = replace(request, acknowledge=False)  # what steps meet is not acknowledged
                         if summary.store_id is not None and not (is_kept and tables.issuperset(summary.versions)):
                             lake = Lake(normalise(self.request.lake), self.workers.options)
                             if not is_kept:
-                                stack.enter_context(kept(lake, summary.store_id))
+                                stack.enter_context(keep_lock(lake, summary.store_id))
                                 is_kept = True
-                            expect_many_commits(lake, self.pace.every_s)
+                            shorten_file_retention(lake, self.pace.every_s)
                             tables |= summary.versions.keys()
                         place, looked = _Place.after(summary, self.request, self.workers, place), began
                         yield summary

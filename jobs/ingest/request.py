@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from jobs.console.amounts import counted, size_text
-from jobs.console.result import Judged, Result, Severity, worst_met
+from jobs.console.result import RatedOutcome, Result, Severity, worst_met
 from jobs.lake.findings import GapRow, OpenDamage
 from jobs.products.registry import NAMES, Product
 from jobs.store.selection import Selection
@@ -15,7 +15,7 @@ from jobs.store.store import StoreRequest
 from rmq_formats.broker_conf import BrokerConf
 
 if TYPE_CHECKING:
-    from jobs.products.index.settings import Wanted
+    from jobs.products.index.settings import GivenSettings
 
 N = TypeVar("N", int, float)
 
@@ -40,11 +40,11 @@ class IngestRequest(StoreRequest):
     command: str = field(default_factory=lambda: uuid4().hex)  # all runs that are its steps name it
 
     @property
-    def wanted(self) -> "Wanted":
+    def given_settings(self) -> "GivenSettings":
         """The user's settings of the store's rules."""
-        from jobs.products.index.settings import Wanted  # who only looks does not wait for a compiler
+        from jobs.products.index.settings import GivenSettings  # who only looks does not wait for a compiler
 
-        return Wanted(self.hash_slots, self.index_num, self.release, None, self.conf)
+        return GivenSettings(self.hash_slots, self.index_num, self.release, None, self.conf)
 
     def wants(self, product: Product) -> bool:
         """Return whether a product is asked for, and possible."""
@@ -53,7 +53,7 @@ class IngestRequest(StoreRequest):
 
 
 @dataclass(slots=True)
-class Summary(Judged):
+class Summary(RatedOutcome):
     """The summary of a run, for people and as JSON."""
 
     store: str
@@ -85,7 +85,7 @@ class Summary(Judged):
     tier_queues: int | None = None  # of a tier: how many it has
     newest_ms: int | None = None  # when the newest message of the store was stored that its lake has
 
-    def followed_by(self, step: "Summary") -> "Summary":
+    def plus_next_run(self, step: "Summary") -> "Summary":
         """Return the sum of this run and the next one."""
         return replace(
             step,

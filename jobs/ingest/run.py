@@ -17,34 +17,34 @@ import pyarrow.dataset as ds
 
 from jobs.console import process
 from jobs.console.log import say
-from jobs.console.progress import followed_by
+from jobs.console.progress import add_later_phase
 from jobs.ingest.commit import NextRun
 from jobs.ingest.request import IngestRequest, StepTimer, Summary
 from jobs.ingest.tier import tier_steps
 from jobs.lake import integrity
-from jobs.lake.commit import chosen, open_table
+from jobs.lake.commit import open_table, rows_where
 from jobs.lake.history import history_conflict
-from jobs.lake.identity import holds, identify, namesakes
+from jobs.lake.identity import has_fingerprint, identify, namesakes
 from jobs.lake.lake import Lake
-from jobs.lake.lock import held
+from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
     COMMAND,
     TABLES_BEFORE,
     OtherRunActiveError,
     known_stores,
-    refreshed,
-    refuse_taken,
+    refuse_taken_run,
     register,
-    thinned,
+    thin_fingerprints,
+    with_newest_run,
 )
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.superseded import Superseded, refuse_vectors
-from jobs.lake.table_file import Action
+from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
-from jobs.products.product import Collected, FinishedProduct, RangePass, Run, Started, files_of
+from jobs.products.product import Collected, FinishedProduct, RangePass, Run, StartedProduct, files_of
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues, known_releases
 from jobs.products.registry import PRODUCTS, Product
-from jobs.storage.local import room_for
+from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import CutBackError, Outcome, confirm_deleted, confirm_uncut, read_chained, watermark
@@ -60,10 +60,10 @@ _ATTEMPTS = 3  # of a run whose log a broker cuts back meanwhile
 
 def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
     """Bring new messages of the store into the lake; `OtherRunActiveError` when another run of this store works."""
-    return reduce(Summary.followed_by, steps(request, workers))
+    return reduce(Summary.plus_next_run, run_steps(request, workers))
 
 
-def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Summary]:
+def run_steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Summary]:
     """Yield the runs that bring new messages into the lake: an interruption costs no more than one of them."""
     clock = StepTimer()
     if workers is None:
@@ -71,7 +71,7 @@ def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Su
         from jobs.store.spark_workers import SparkWorkers
 
         workers = SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
-    with room_for(request.lake):
+    with explaining_full_disk(request.lake):
         try:
             summary = _uncut(request, workers, clock)
         except IsTierError:
@@ -109,8 +109,8 @@ def _ingest(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_ag
     if known is not None:
         is_registered = request.dry_run or bool(known.store_id)
         known = known if is_registered else replace(known, store_id=str(uuid4()))
-        with nullcontext() if request.dry_run else held(lake, known.store_id) as was_cut_off:
-            newest = refreshed(lake, known)
+        with nullcontext() if request.dry_run else hold_lock(lake, known.store_id) as was_cut_off:
+            newest = with_newest_run(lake, known)
             # A process that keeps the lock from run to run has no note of an attempt of its own that was cut off.
             cut_off = bool(was_cut_off) or is_again
             _Run(workers, lake, newest, request, summary, clock, cut_off, store, is_registered).run()
@@ -123,7 +123,7 @@ class _Run(NextRun):
     store: Store
     is_registered: bool
     newest: Newest | None = None  # as it was when the run was planned
-    files: dict[str, list[Action]] = field(default_factory=dict)  # of this run, by table
+    files: dict[str, list[AddedFile]] = field(default_factory=dict)  # of this run, by table
     state: dict[str, Any] = field(default_factory=dict)  # what later runs must know
     unmatched: tuple[str, ...] = ()  # patterns of topics that no known topic matches: the log must have one
 
@@ -144,10 +144,10 @@ class _Run(NextRun):
         self.clock.lap("planning")
         if self.request.dry_run:
             self.summary.plan = describe(ranges)
-            self.summary.open = self.open_before
+            self.summary.open = self.earlier_damage
             return
         work = RangePass(self.output, tuple(one.collector for one in started))
-        with followed_by(self.summary.bytes_left):
+        with add_later_phase(self.summary.bytes_left):
             outcomes = read_chained(self.workers, ranges, work, work.discard)
         self.clock.lap("reading and writing")
         self._note_read(outcomes)
@@ -160,7 +160,7 @@ class _Run(NextRun):
                 for outcome in outcomes:
                     work.discard(outcome.payload)
                 if isinstance(error, FileNotFoundError):
-                    refuse_taken(self.lake, self.known.store_id, self.known.next_run, error)
+                    refuse_taken_run(self.lake, self.known.store_id, self.known.next_run, error)
                 raise
             self.clock.lap(product.step)
         for outcome in outcomes:
@@ -211,9 +211,9 @@ class _Run(NextRun):
         if snapshot is None:
             return set()
         of_store = ds.field("store_id") == self.known.store_id
-        return set(chosen(self.lake, snapshot, ["topic"], of_store)["topic"].unique().to_pylist()) - {None}
+        return set(rows_where(self.lake, snapshot, ["topic"], of_store)["topic"].unique().to_pylist()) - {None}
 
-    def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[Started[Any]]:
+    def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[StartedProduct[Any]]:
         """Start every product before the log is read: each unit that it sees now then has its record in the log."""
         request = self.request
         writers = known_releases(self.store, request.release)
@@ -223,7 +223,7 @@ class _Run(NextRun):
             self.store,
             self.output,
             writers.value,
-            request.wanted,
+            request.given_settings,
             request.selection,
             self.summary.from_offset,
             self.unmatched,
@@ -307,7 +307,7 @@ class _Run(NextRun):
     def _confirm_read(self, outcomes: Sequence[Outcome[Collected]]) -> None:
         known = next((outcome.seen.fingerprints for outcome in reversed(outcomes) if outcome.seen.fingerprints), ())
         for fingerprint in known:
-            if holds(fingerprint, self.store) is False:
+            if has_fingerprint(fingerprint, self.store) is False:
                 reason = f"the log was rewritten from {fingerprint.offset} on while it was read"
                 raise CutBackError(errno.ESTALE, reason, self.store.root)
 
@@ -315,8 +315,8 @@ class _Run(NextRun):
         summary = self.summary
         self.state[COMMAND] = self.request.command
         seen = SeenQueues.of(self.state.get(SEEN_QUEUES, {}))
-        self.state[SEEN_QUEUES] = seen.with_those_of(self.store, self.request.wanted.conf)
-        self.state |= self.known.chosen.and_then(self.request.selection, summary.to_offset).state
+        self.state[SEEN_QUEUES] = seen.with_those_of(self.store, self.request.given_settings.conf)
+        self.state |= self.known.topic_choices.after_run(self.request.selection, summary.to_offset).state
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
         known = [one for one in self.known.fingerprints if one.offset + one.size <= summary.from_offset]
         timestamps = [o.seen.store_timestamp for o in outcomes if o.seen.store_timestamp is not None]
@@ -326,6 +326,6 @@ class _Run(NextRun):
             self.state,
             stored_ms,
             has_moved=summary.to_offset > summary.from_offset,
-            fingerprints=thinned((*known, *found)),
+            fingerprints=thin_fingerprints((*known, *found)),
             superseded=superseded,
         )

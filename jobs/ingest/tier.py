@@ -19,20 +19,20 @@ from jobs.console import process
 from jobs.ingest.commit import NextRun
 from jobs.ingest.request import IngestRequest, StepTimer, Summary
 from jobs.lake import integrity
-from jobs.lake.bodies import with_inflated
+from jobs.lake.bodies import with_inflated_bodies
 from jobs.lake.identity import (
     AmbiguousBrokerError,
     Likeness,
     QueueName,
     QueueState,
-    described,
     identify_tier,
     queue_states,
+    states_as_json,
 )
 from jobs.lake.lake import Lake
-from jobs.lake.lock import check_shared, held
-from jobs.lake.runs import COMMAND, TABLES_BEFORE, refreshed
-from jobs.lake.table_file import Action, TableFile
+from jobs.lake.lock import check_lock_is_shared, hold_lock
+from jobs.lake.runs import COMMAND, TABLES_BEFORE, with_newest_run
+from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import PRODUCED, QUARANTINE, TIERED, WRITTEN_BY_RUNS
 from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release, without_excluded
 from jobs.products.product import Gap, Output
@@ -64,7 +64,7 @@ class Part(NamedTuple):
 
 
 Bundle = list[Part]  # that one task reads
-BundleRead = tuple[list[Outcome[Part]], dict[str, Action]]  # a file for each table
+BundleRead = tuple[list[Outcome[Part]], dict[str, AddedFile]]  # a file for each table
 _QueuePlan = tuple[QueueState, list[Part], list[Gap]]  # from where on a queue's log is read, and the missing parts
 
 
@@ -86,8 +86,8 @@ def tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> It
         return
     if not known.store_id:
         _require_topics(request.selection, queues)
-    with nullcontext() if request.dry_run else held(lake, known.store_id) as was_cut_off:
-        known = refreshed(lake, known)
+    with nullcontext() if request.dry_run else hold_lock(lake, known.store_id) as was_cut_off:
+        known = with_newest_run(lake, known)
         run = _TierRun(workers, lake, known, request, summary, clock, bool(was_cut_off), queues)
         done = list(run.steps())  # who asks for the steps may want the lock between two of them
     yield from done
@@ -132,7 +132,7 @@ class _TierRun(NextRun):
         check_room(self.summary.store, self.lake.location, left)
         self.clock.lap("planning")
         if self.request.dry_run:
-            self.summary.open = self.open_before
+            self.summary.open = self.earlier_damage
             self.summary.plan = describe([part.range for _, bundle in bundles for part in bundle])
             self.summary.seconds = self.clock.laps
             yield self.summary
@@ -143,8 +143,8 @@ class _TierRun(NextRun):
             left -= sum(_size(bundle) for _, bundle in step)
             self.summary.bytes_left = left
             now |= self._noted(read, now)
-            state = {**described(now.values()), TABLES_BEFORE: tables, COMMAND: self.request.command}
-            files: dict[str, list[Action]] = {}
+            state = {**states_as_json(now.values()), TABLES_BEFORE: tables, COMMAND: self.request.command}
+            files: dict[str, list[AddedFile]] = {}
             for table, action in (item for _, actions in read for item in actions.items()):
                 files.setdefault(table, []).append(action)
             self.commit(files, state, self.summary.newest_ms, has_moved=now != states)
@@ -279,7 +279,7 @@ def _steps(bundles: Sequence[tuple[int, Bundle]], step_bytes: int | None) -> Ite
 
 def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, selection: Selection) -> BundleRead:
     """Write the messages of a bundle, and the damage in it: a task."""
-    check_shared(output.lake, output.naming.store_id)
+    check_lock_is_shared(output.lake, output.naming.store_id)
     number, bundle = numbered
     name = f"{number:020d}"
     with (
@@ -316,7 +316,7 @@ def _write(
             for name, value in (("segment", part.range.base_offset), ("generation", part.generation)):
                 field = TIERED.schema.field(name)
                 batch = batch.append_column(field, pa.repeat(pa.scalar(value, field.type), batch.num_rows))
-            for rows in with_inflated(batch, wanted=selection.with_inflated):
+            for rows in with_inflated_bodies(batch, wanted=selection.with_inflated):
                 messages.write(rows)
             for offset, size in bad:
                 yield Damage.of_body(group, offset, size)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 
 from jobs.console.result import Severity
-from jobs.diagnosis.broker_start import shallow_outcome
+from jobs.diagnosis.broker_start import start_outcome_by_own_walk
 from jobs.dump.file import time_text
 from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import (
@@ -16,7 +16,7 @@ from jobs.inspect.queues import (
     compare_index,
     compare_queues,
     drop_left_over,
-    first_keyed,
+    first_message_with_key,
     inspect_index,
     inspect_queues,
     sample,
@@ -104,7 +104,7 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
         noted = f"according to the checkpoint there were some up to {time_text(indexed)}"
         report.problems.gap(place, f"no file, and {noted}")
     elif is_closed and conf.is_given and conf.makes_index_files and report.log.end_offset:
-        keyed = first_keyed(store, store.start_offset, report.log.end_offset)
+        keyed = first_message_with_key(store, store.start_offset, report.log.end_offset)
         if keyed is not None:
             text = "no file, and the broker's configuration enables index files: messages with keys begin"
             report.problems.gap(place, text, keyed)
@@ -113,7 +113,7 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
 def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
     """Return the outcome of a start of the broker, and note those parts of it that no problem states yet."""
     writers = writers_of(report.eras, ()).value
-    start = shallow_outcome(store, writers, conf, deep=report.deep)
+    start = start_outcome_by_own_walk(store, writers, conf, deep=report.deep)
     refused = start.refuses or start.leaves_out
     file = "" if refused is None else f"{store.root}/{refused.file}"
     if refused is not None and not any(one.file == file and one.severity.is_alarm for one in report.problems):
@@ -130,7 +130,7 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
     state, index, log, problems = report.state, report.index, report.log, report.problems
     epoch = state.epochs[-1]
     since = f"epoch {epoch.number} begins at offset {epoch.start_offset}"
-    with ExitStack() as stack, problems.noted(store.root):
+    with ExitStack() as stack, problems.noting_errors(store.root):
         leftovers = Leftovers(
             state.epochs, lambda segment: segment_bytes(segment, stack.enter_context(store.open(segment)))
         )
@@ -172,19 +172,19 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
     """Read checkpoint and abort, and ask for the lock."""
     report = StateReport(folders=_folders(store))
     report.epochs = read_epochs(store)
-    with problems.noted(store.root):
+    with problems.noting_errors(store.root):
         report.process = broker_process(store.root)
     for mark in marks_of_files(store):
         marks.add(mark)
     for file in store.other_files:
         if file.about.kind is FileKind.ABORT:
-            with problems.noted(file.location):
+            with problems.noting_errors(file.location):
                 report.abort = store.read(file, 0, _SMALL).decode("latin-1")
         elif file.about.path == "brokerIdentity":
-            with problems.noted(file.location):
+            with problems.noting_errors(file.location):
                 report.replica = store.read(file, 0, _SMALL).decode("utf-8", "replace")
         elif file.about.kind is FileKind.CHECKPOINT:
-            with problems.noted(file.location):
+            with problems.noting_errors(file.location):
                 report.checkpoint = decode_checkpoint(store.read(file, 0, CHECKPOINT_SIZE))._asdict()
             if file.size != CHECKPOINT_SIZE:
                 problems.note(file.location, f"{file.size} bytes instead of {CHECKPOINT_SIZE}")
@@ -193,14 +193,14 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
     elif report.abort is not None:
         report.broker = "not closed: it crashed, or this is a copy of a running one"
         problems.note(store.root, "abort exists, but no broker holds the lock")
-    with problems.noted(f"{store.root}/{ROCKSDB_STORE_FOLDER}"):
+    with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_FOLDER}"):
         rows = rocksdb_state(store)
         if rows is not None:
             oldest = min((one.physical_offset for one in rows.transactions), default=None)
             times = [row.delivery_ms for row in rows.timers]
             due = min(times, default=None), max(times, default=None)
             report.rocksdb = RocksReport(rows.index_rows, len(rows.transactions), oldest, len(times), *due)
-    with problems.noted(f"{store.root}/timerwheel"):
+    with problems.noting_errors(f"{store.root}/timerwheel"):
         timers = timer_state(store)
         report.timers = timers and TimersReport(timers.wheel, timers.waiting, *timers.due)
     _see_unknown(store, report, problems)
@@ -211,7 +211,7 @@ def topics_of(store: Store, problems: Problems) -> TopicEvidence:
     """Return the broker's table of topics, and note a `config/topics.json` that cannot be read."""
     file = store.other_file(f"{CONFIG_FOLDER}/{TOPICS_FILE}")
     if file is not None and file.size <= _LARGEST_CONFIG:
-        with problems.noted(file.location):
+        with problems.noting_errors(file.location):
             decoded_file(store, file)
     try:
         return topic_evidence(store)

@@ -59,7 +59,7 @@ class LogInspector:
             if newest is None or segment.base_offset > newest:
                 report.end = "made ahead of need"
                 continue
-            with self.problems.noted(segment.location):
+            with self.problems.noting_errors(segment.location):
                 self._inspect_segment(segment, report, is_newest=segment.base_offset == newest, deep=deep)
         self._sum_up()
         return self._report

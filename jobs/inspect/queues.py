@@ -36,7 +36,7 @@ def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
     """Look at the ends of every queue."""
     database = features_of(store).queue_database
     queues, error = _readable(store)
-    with problems.noted(f"{store.root}/{database}"):
+    with problems.noting_errors(f"{store.root}/{database}"):
         if error is not None:
             raise error
     in_files = sum(len(queue.files) for queue in queues if not queue.in_rocksdb)
@@ -53,7 +53,7 @@ def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
         report.queues.append(found)
         if not queue.in_rocksdb:
             _check_files(queue, problems, sizes.get(queue.name.kind))
-        with problems.noted(queue.files[0].location):
+        with problems.noting_errors(queue.files[0].location):
             _find_ends(found, queue, store.start_offset)
     return report
 
@@ -180,7 +180,7 @@ def inspect_index(store: Store, marks: Marks, problems: Problems) -> IndexReport
     # A broker that runs gives a file its length a moment after its name.
     is_new = bool(store.index_files) and not store.index_files[-1].size and not store.is_closed
     for file in store.index_files[: -1 if is_new else None]:
-        with problems.noted(file.location):
+        with problems.noting_errors(file.location):
             header = decode_header(store.read(file, 0, HEADER.size))
             headers[file.location] = header
             report.files.append(IndexFileReport(file.location, file.size, *header))
@@ -194,7 +194,7 @@ def inspect_index(store: Store, marks: Marks, problems: Problems) -> IndexReport
     _check_sizes(report, geometry, problems)
     if geometry is not None:
         for location, header in headers.items():
-            with problems.noted(location):
+            with problems.noting_errors(location):
                 marks.add_all(index_marks(store, location, header, geometry))
     return report
 
@@ -217,7 +217,7 @@ def compare_index(store: Store, index: IndexReport, problems: Problems, end: int
     for before, after in pairwise([None, *files, None] if files else []):
         start = store.start_offset if before is None else before.end_physical_offset
         limit = end if after is None else after.begin_physical_offset
-        found = None if limit is None else first_keyed(store, start, limit, is_indexed=before is not None)
+        found = None if limit is None else first_message_with_key(store, start, limit, is_indexed=before is not None)
         nearest = after or before
         if found is not None and nearest is not None:
             which = "the first" if before is None else "this"
@@ -226,7 +226,7 @@ def compare_index(store: Store, index: IndexReport, problems: Problems, end: int
             problems.gap(nearest.file, f"{text}: a file is missing, or the index was disabled", found)
 
 
-def first_keyed(store: Store, start: int, limit: int, *, is_indexed: bool = False) -> int | None:
+def first_message_with_key(store: Store, start: int, limit: int, *, is_indexed: bool = False) -> int | None:
     """Return the first message with a key between two offsets; that at *start* is none where it *is_indexed*."""
     if limit <= start:
         return None

@@ -53,7 +53,7 @@ class Problems(list[Problem]):
         self.append(Problem(Severity.NOT_VERIFIED, file, text, offset))
 
     @contextmanager
-    def noted(self, file: str) -> Iterator[None]:
+    def noting_errors(self, file: str) -> Iterator[None]:
         """Note the error that stops the block from reading *file*, and continue after the block."""
         try:
             yield

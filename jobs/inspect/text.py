@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from jobs.console.amounts import counted
 from jobs.console.lines import printable
-from jobs.console.process import program
+from jobs.console.process import tool_command
 from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.file import time_text
@@ -19,7 +19,7 @@ _TIMES = {"log": "physical_timestamp", "queues": "logic_timestamp", "index": "in
 
 def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
     """Return the text for people; *verbose* also lists the marks that show the broker's release."""
-    lines = [f"{report.health.styled('●')} {verdict(report)}  {printable(report.store)}"]
+    lines = [f"{report.health.styled('●')} {health_text(report)}  {printable(report.store)}"]
     state = report.state
     epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in state.epochs)
     replica = () if state.replica is None else [f"{printable(state.replica)}, epochs: {epochs or 'not known'}"]
@@ -48,14 +48,14 @@ def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
     ordered = sorted(report.problems, key=lambda one: (-one.severity.rank, one.file, one.offset or 0))
     lines += (f"  {text}" for text in _shortened(list(map(_problem, ordered))))
     steps = report.next_steps()
-    lines += titled("NEXT", (line for command, why in steps for line in (f"# {why}", f"{program()} {command}")))
+    lines += titled("NEXT", (line for command, why in steps for line in (f"# {why}", f"{tool_command()} {command}")))
     warnings = list(start_lines(report.start))
     if warnings or report.health.is_alarm:  # last, because the first line may have scrolled off the terminal
-        lines += ["", *warnings, f"inspect: {report.health.styled(verdict(report))}"]
+        lines += ["", *warnings, f"inspect: {report.health.styled(health_text(report))}"]
     return "\n".join(lines)
 
 
-def verdict(report: StoreReport) -> str:
+def health_text(report: StoreReport) -> str:
     """Return in words how the store is."""
     if report.health is not Severity.NOT_VERIFIED:
         return str(report.health)

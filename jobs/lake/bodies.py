@@ -37,7 +37,7 @@ class Body(NamedTuple):
             return None
 
 
-def decoded(stored: bytes | None, sys_flag: int, limit: int) -> Body:
+def decode_stored_body(stored: bytes | None, sys_flag: int, limit: int) -> Body:
     """Decompress a body, if the result is not larger than *limit*."""
     if stored is None:
         return Body(None, None)
@@ -47,7 +47,7 @@ def decoded(stored: bytes | None, sys_flag: int, limit: int) -> Body:
         return Body(stored, str(error))
 
 
-def with_inflated(
+def with_inflated_bodies(
     batch: pa.RecordBatch, *, limit: int = DEFAULT_LIMIT, budget: int = BUDGET, wanted: bool = True
 ) -> Iterator[pa.RecordBatch]:
     """
@@ -57,11 +57,11 @@ def with_inflated(
     """
     rows = batch.drop_columns([name for name in (BODY_INFLATED, BODY_ERROR) if name in batch.schema.names])
     stored, flags = rows.column("body"), rows.column("sys_flag")
-    compressed = np.flatnonzero(is_to_inflate(rows)).tolist() if wanted else []
+    compressed = np.flatnonzero(needs_inflation(rows)).tolist() if wanted else []
     found: dict[int, Body] = {}
     start = size = 0
     for row in compressed:
-        body = found[row - start] = decoded(stored[row].as_py(), flags[row].as_py(), limit)
+        body = found[row - start] = decode_stored_body(stored[row].as_py(), flags[row].as_py(), limit)
         size += 0 if body.error else len(body.data or b"")
         if size >= budget:
             yield _with_inflated(rows.slice(start, row + 1 - start), found)
@@ -70,7 +70,7 @@ def with_inflated(
         yield _with_inflated(rows.slice(start), found)
 
 
-def is_to_inflate(rows: pa.RecordBatch) -> NDArray[np.bool_]:
+def needs_inflation(rows: pa.RecordBatch) -> NDArray[np.bool_]:
     """Return which rows have a compressed body; in rows of another engine any column may be NULL."""
     is_compressed, has_body, has_flag = (
         np.asarray(mask, np.bool_)

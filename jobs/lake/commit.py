@@ -27,14 +27,22 @@ from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_featur
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files, select
 from jobs.lake.snapshots import open_delta, snapshot_of, transaction_of
-from jobs.lake.table_file import STATISTICS_LENGTH, Action, TableFile
+from jobs.lake.table_file import STATISTICS_LENGTH, AddedFile, TableFile
 from jobs.lake.tables import Table
-from jobs.lake.writers import CHECKPOINT_INTERVAL, NO_VECTORS, Commit, Rewrite, add_columns, set_properties, write
+from jobs.lake.writers import (
+    CHECKPOINT_INTERVAL,
+    NO_VECTORS,
+    Commit,
+    Rewrite,
+    add_columns,
+    set_properties,
+    write_commit,
+)
 from jobs.storage import object_store_error
-from jobs.storage.local import flush_directory, room_for
+from jobs.storage.local import explaining_full_disk, flush_directory
 from jobs.storage.locations import is_local, local_path
-from jobs.storage.model import is_there
-from jobs.storage.s3 import delta_location, delta_options, persistently
+from jobs.storage.model import file_exists
+from jobs.storage.s3 import delta_location, delta_options, retry_server_failures
 
 STATISTICS = "delta.dataSkippingStatsColumns"
 LAYOUT = "layout"  # the transaction that serialises commits which remove files
@@ -70,13 +78,13 @@ def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None
     """Return the newest snapshot of a table for reading; None if the table does not exist."""
     location = lake.locate(name)
     try:
-        with failing_as_files_do(lake, location, "read"):
+        with deltalake_as_oserror(lake, location, "read"):
             return snapshot_of(location, lambda: _opened(lake, name), own=own)
     except TableNotFoundError:
         return None
 
 
-def own_table(lake: Lake, name: str) -> DeltaTable | None:
+def open_table_for_change(lake: Lake, name: str) -> DeltaTable | None:
     """Return the newest snapshot of a table for a caller that changes it; None if the table does not exist."""
     return open_table(lake, name, own=True)
 
@@ -85,14 +93,14 @@ def _opened(lake: Lake, name: str) -> DeltaTable:
     location = lake.locate(name)
 
     def opened() -> DeltaTable:
-        with failing_as_files_do(lake, location, "read"):
+        with deltalake_as_oserror(lake, location, "read"):
             return open_delta(location, lake.options)
 
-    return persistently(opened)
+    return retry_server_failures(opened)
 
 
 @contextmanager
-def failing_as_files_do(lake: Lake, location: str, done: str) -> Iterator[None]:
+def deltalake_as_oserror(lake: Lake, location: str, done: str) -> Iterator[None]:
     """Turn errors of `deltalake`, which are mostly server failures, into `OSError`."""
     try:
         yield
@@ -118,9 +126,9 @@ def failing_as_files_do(lake: Lake, location: str, done: str) -> Iterator[None]:
 def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     """Return the newest snapshot of a table; create the table, or add missing columns, if necessary."""
     location = lake.locate(table.name)
-    existing = own_table(lake, table.name)
+    existing = open_table_for_change(lake, table.name)
     if existing is not None:
-        with failing_as_files_do(lake, location, "written"):
+        with deltalake_as_oserror(lake, location, "written"):
             return _with_new_columns(existing, table)
 
     def create() -> DeltaTable:
@@ -135,8 +143,8 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
             raise_if_key_not_exists=False,
         )
 
-    with failing_as_files_do(lake, location, "written"), suppress(CommitFailedError):  # another process makes it now
-        persistently(create)
+    with deltalake_as_oserror(lake, location, "written"), suppress(CommitFailedError):  # another process makes it now
+        retry_server_failures(create)
     return _opened(lake, table.name)
 
 
@@ -157,13 +165,13 @@ def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
 
 def _statistics_of(table: Table) -> str:
     """Return the columns with limits in Delta's log: `deltalake` would take missing limits for NULL."""
-    return ",".join(table.limited)
+    return ",".join(table.columns_with_limits)
 
 
 def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     lake: Lake,
     table: Table,
-    actions: Iterable[Action],
+    actions: Iterable[AddedFile],
     transaction: tuple[str, int],
     metadata: Mapping[str, str],
     rewrite: SnapshotRewrite | None = None,
@@ -182,7 +190,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     known = replace(table, columns=()) if replaces else table  # whose own columns are replaced
 
     def attempt() -> int:
-        snapshot = (own_table(lake, table.name) if replaces else None) or ensure_table(lake, table)
+        snapshot = (open_table_for_change(lake, table.name) if replaces else None) or ensure_table(lake, table)
         if _is_committed(snapshot, table, transaction, added, replacing=replaces):
             return snapshot.version()
         refuse_features(lake, snapshot, known)
@@ -191,7 +199,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         new = Commit(table, (transaction,), metadata, data_change=True, brought=added, change=change)
         return _replacement(lake, snapshot, new, known) if replaces else _write(lake, snapshot, new)
 
-    with room_for(lake.locate(table.name)):
+    with explaining_full_disk(lake.locate(table.name)):
         return _retried(attempt)
 
 
@@ -232,7 +240,7 @@ def _is_committed(
     snapshot: DeltaTable,
     table: Table,
     transaction: tuple[str, int],
-    added: Sequence[Action],
+    added: Sequence[AddedFile],
     *,
     replacing: bool = False,
 ) -> bool:
@@ -246,13 +254,13 @@ def _is_committed(
     done = transaction_of(snapshot, app)
     if done < number:
         return False
-    ours, there = {action.path for action in added}, paths(snapshot)
+    ours, there = {action.path for action in added}, file_paths(snapshot)
     if done == number and (ours == there if replacing else ours and ours <= there):
         return True
     raise TransactionTakenError(f"{table.name} has run {done} of {app}")
 
 
-def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None:
+def refuse_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> None:
     """Raise `FileNotFoundError` if files of a commit were deleted after they were written."""
     for lost in lost_files(lake, table, actions):
         raise FileNotFoundError(
@@ -261,22 +269,22 @@ def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None
         )
 
 
-def lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> Iterator[str]:
+def lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> Iterator[str]:
     """Yield the locations of files that were written for a commit and are missing now."""
     known = {info.name for info in lake.list_files(table)} if len(actions) > _FEW else set()
     for action in actions:
-        if action.path not in known and not is_there(lake.open, f"{table}/{action.path}"):
+        if action.path not in known and not file_exists(lake.open, f"{table}/{action.path}"):
             yield lake.locate(table, action.path)
 
 
-def commit_layout(lake: Lake, table: Table, rewrite: SnapshotRewrite) -> None:
+def commit_file_replacement(lake: Lake, table: Table, rewrite: SnapshotRewrite) -> None:
     """
     Replace files of a table by others with the same rows, if *rewrite* returns any.
 
     Raises `TransactionTakenError` if another process rewrote files of this table at the same time; ours are deleted
     then.
     """
-    snapshot = own_table(lake, table.name)
+    snapshot = open_table_for_change(lake, table.name)
     if snapshot is None:
         return
     refuse_features(lake, snapshot, table)
@@ -287,7 +295,7 @@ def commit_layout(lake: Lake, table: Table, rewrite: SnapshotRewrite) -> None:
         _write(lake, snapshot, Commit(table, (), {"layout": "compacted"}, data_change=False, change=change))
     except (CommitFailedError, OSError) as error:  # it may have been ours that took the version: see `commit`
         now = open_table(lake, table.name)
-        if now is None or not change.added or not {action.path for action in change.added} <= paths(now):
+        if now is None or not change.added or not {action.path for action in change.added} <= file_paths(now):
             if isinstance(error, OSError):
                 raise
             for action in change.added:
@@ -295,9 +303,9 @@ def commit_layout(lake: Lake, table: Table, rewrite: SnapshotRewrite) -> None:
             raise TransactionTakenError(f"{table.name} is being rewritten by another process") from error
 
 
-def refuse_layouts(lake: Lake, table: Table) -> None:
+def abort_file_replacements(lake: Lake, table: Table) -> None:
     """Make all concurrent replacements of this table's files fail when they commit."""
-    snapshot = own_table(lake, table.name)
+    snapshot = open_table_for_change(lake, table.name)
     if snapshot is None:
         return
     fence = LAYOUT, transaction_of(snapshot, LAYOUT) + 1
@@ -345,8 +353,8 @@ def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
 def _write_once(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> int:
     """Write a commit; commits of others in between are accepted only if *attempts* allows the writer to check them."""
     before = snapshot.version()
-    with failing_as_files_do(lake, lake.locate(new.table.name), "written"):
-        write(lake, snapshot, new, attempts)
+    with deltalake_as_oserror(lake, lake.locate(new.table.name), "written"):
+        write_commit(lake, snapshot, new, attempts)
         snapshot.update_incremental()
     version: int = snapshot.version()
     _flush(snapshot.table_uri, range(before + 1, version + 1))
@@ -374,13 +382,13 @@ def _retried(attempt: Callable[[], T]) -> T:
     failure: CommitFailedError | None = None
     for _ in range(_ATTEMPTS):
         try:
-            return persistently(attempt)
+            return retry_server_failures(attempt)
         except CommitFailedError as error:
             failure = error
     raise OSError(f"{_ATTEMPTS} attempts to commit failed: {failure}") from failure
 
 
-def paths(snapshot: DeltaTable) -> set[str]:
+def file_paths(snapshot: DeltaTable) -> set[str]:
     """Return the paths of a snapshot's files."""
     return {str(path) for path in snapshot.get_add_actions().column("path").to_pylist()}
 
@@ -391,7 +399,7 @@ def committed_transaction(lake: Lake, table: str, app: str) -> int:
     return transaction_of(snapshot, app) if snapshot is not None else 0
 
 
-def chosen(
+def rows_where(
     lake: Lake,
     snapshot: DeltaTable,
     columns: list[str] | None = None,
@@ -408,7 +416,7 @@ def chosen(
     if deleted and not snapshot.protocol().reader_features:
         return pa.table({"physical_offset": []})
     # A data set of `deltalake` takes a column for NULL where another engine wrote a file without its statistics.
-    return persistently(lambda: select(lake, snapshot, columns, where, deleted=deleted))
+    return retry_server_failures(lambda: select(lake, snapshot, columns, where, deleted=deleted))
 
 
 def rows(lake: Lake, table: str, columns: Sequence[str], where: pc.Expression | None = None) -> list[tuple[Any, ...]]:
@@ -420,7 +428,7 @@ def rows_in(
     lake: Lake, snapshot: DeltaTable, columns: Sequence[str], where: pc.Expression | None = None
 ) -> list[tuple[Any, ...]]:
     """Return some columns of the rows of a snapshot, like `rows`."""
-    found = chosen(lake, snapshot, list(columns), where)
+    found = rows_where(lake, snapshot, list(columns), where)
     return list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
 
 

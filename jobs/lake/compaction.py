@@ -33,20 +33,27 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from jobs.lake.commit import (
     TransactionTakenError,
-    commit_layout,
-    failing_as_files_do,
+    commit_file_replacement,
+    deltalake_as_oserror,
+    file_paths,
     keeps_replaced_files_briefly,
     open_table,
-    own_table,
-    paths,
+    open_table_for_change,
 )
 from jobs.lake.delta_log import has_vectors, is_vector_file
 from jobs.lake.features import needs_spark, refuse_features
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches, files, row_groups, with_their_columns, written_again
-from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
+from jobs.lake.snapshot_files import (
+    StoredFile,
+    batches,
+    files,
+    row_groups,
+    with_foreign_columns,
+    write_relaxing_required,
+)
+from jobs.lake.table_file import MERGED, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import RUNS, Table
-from jobs.lake.writers import Rewrite, Saved, merge_by_spark
+from jobs.lake.writers import Rewrite, Savings, merge_by_spark
 from jobs.storage.locations import is_local, local_path
 
 SMALL = 32 << 20  # bytes: a file below may be merged
@@ -67,7 +74,7 @@ _BITS = 31  # hashes are not negative
 Node = range  # of hashes
 _TOP = Node(1 << _BITS)
 
-Merge = Callable[[Sequence["Group"]], list[Action | None]]
+Merge = Callable[[Sequence["Group"]], list[AddedFile | None]]
 Plan = Callable[[Table, Sequence[StoredFile]], list["Group"]]
 
 
@@ -88,7 +95,7 @@ def compact(
     many: int = 2,
     of: FileNaming | None = None,
     merge: Merge | None = None,
-) -> Saved:
+) -> Savings:
     """
     Merge the small files of a table.
 
@@ -102,7 +109,7 @@ def compact(
         if sum(file.size < SMALL and not is_clustered(file) for file in files(lake, snapshot, table)) >= many:
             with suppress(CommitFailedError):  # another process has merged: the next upkeep looks again
                 return merge_by_spark(snapshot, table.name, small=SMALL, large=LARGE)
-        return Saved(table.name)
+        return Savings(table.name)
 
     def plan(rows: Table, stored: Sequence[StoredFile]) -> list[Group]:
         small = _mergeable(lake, table, stored)
@@ -110,24 +117,24 @@ def compact(
         names = [of.name(MERGED) if of else f"compacted-{uuid4()}.parquet" for _ in chosen]
         return [Group(lake, rows, tuple(some), name) for some, name in zip(chosen, names, strict=True)]
 
-    return rewritten(lake, table, plan, merge or (lambda groups: list(map(merge_group, groups))))
+    return rewrite_files(lake, table, plan, merge or (lambda groups: list(map(merge_group, groups))))
 
 
-def rewritten(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Saved:
+def rewrite_files(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Savings:
     """Replace files of a table in one commit, as grouped by *plan*; nothing happens if another process was faster."""
     removed: dict[str, StoredFile] = {}  # several groups may each take some rows of one file
-    written: list[Action] = []
+    written: list[AddedFile] = []
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
         stored = files(lake, snapshot, table)
         if not is_local(lake.location):  # see `writers.NO_VECTORS`
             stored = [file for file in stored if file.vector is None]
-        groups = plan(with_their_columns(snapshot, table), stored)
+        groups = plan(with_foreign_columns(snapshot, table), stored)
         try:
             actions = merge(groups)
         except FileNotFoundError as error:
             now = open_table(lake, table.name)
-            if now is not None and {file.path for group in groups for file in group.files} <= paths(now):
+            if now is not None and {file.path for group in groups for file in group.files} <= file_paths(now):
                 raise
             raise TransactionTakenError(f"{table.name} was rewritten by another process, and vacuumed") from error
         written.extend(action for action in actions if action is not None)
@@ -135,21 +142,21 @@ def rewritten(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Saved:
         return Rewrite(tuple(removed.values()), tuple(written))
 
     try:
-        commit_layout(lake, table, rewrite)
+        commit_file_replacement(lake, table, rewrite)
     except TransactionTakenError:  # another process rewrote files
-        return Saved(table.name)
+        return Savings(table.name)
     before, after = (sum(file.size for file in some) for some in (removed.values(), written))
-    return Saved(table.name, len(removed), len(written), before, after)
+    return Savings(table.name, len(removed), len(written), before, after)
 
 
-def cluster(lake: Lake, table: Table, merge: Merge) -> Saved:
+def cluster(lake: Lake, table: Table, merge: Merge) -> Savings:
     """Move rows down until no node is crowded; each round is a separate, valid commit."""
     if table.sorted_by is None:
         raise ValueError(f"{table.name} is in the order of the log")
     column = table.sorted_by
     snapshot = open_table(lake, table.name)
     if snapshot is None or needs_spark(snapshot):  # Delta clusters such a table itself, or its owner wants none
-        return Saved(table.name)
+        return Savings(table.name)
 
     def plan(rows: Table, stored: Sequence[StoredFile]) -> list[Group]:
         found = []
@@ -161,9 +168,9 @@ def cluster(lake: Lake, table: Table, merge: Merge) -> Saved:
             ]
         return found
 
-    saved = Saved(table.name)
-    while (done := rewritten(lake, table, plan, merge)).merged:
-        saved = saved.and_then(done)
+    saved = Savings(table.name)
+    while (done := rewrite_files(lake, table, plan, merge)).merged:
+        saved = saved.plus(done)
     return saved
 
 
@@ -205,15 +212,15 @@ def _parts(node: Node, groups: Sequence[tuple[int, Node]]) -> Iterator[Node]:
         yield from _parts(Node(low, low + width), inside)
 
 
-def estimate(lake: Lake, table: Table) -> Saved:
+def estimate(lake: Lake, table: Table) -> Savings:
     """Estimate the effect of `compact` and `vacuum`; the size of merged files is not known in advance."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
-        return Saved(table.name, bytes_after=None)
+        return Savings(table.name, bytes_after=None)
     chosen = list(_groups(_mergeable(lake, table, files(lake, snapshot))))
     size = sum(file.size for some in chosen for file in some)
     obsolete = vacuum(lake, table, dry_run=True)
-    return Saved(table.name, sum(map(len, chosen)), len(chosen), size, None, obsolete)
+    return Savings(table.name, sum(map(len, chosen)), len(chosen), size, None, obsolete)
 
 
 def _of_run(small: Iterable[StoredFile], store_id: str, many: int) -> list[list[StoredFile]]:
@@ -251,7 +258,7 @@ def _spared_rows(lake: Lake) -> tuple[str, ...]:
     """
     snapshot = open_table(lake, RUNS.name)
     newest: dict[str, int] = {}
-    for path in paths(snapshot) if snapshot is not None else ():
+    for path in file_paths(snapshot) if snapshot is not None else ():
         store_id, run = path[:_ID_LENGTH], path[_ID_LENGTH + 1 :].partition("-")[0]
         if run.isdigit():
             newest[store_id] = max(newest.get(store_id, 0), int(run))
@@ -278,14 +285,14 @@ def _groups(small: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
             yield group
 
 
-def merge_group(group: Group) -> Action | None:
+def merge_group(group: Group) -> AddedFile | None:
     """Merge several files into one; None if another engine has deleted all of their rows."""
 
-    def write(table: Table) -> Action | None:
+    def write(table: Table) -> AddedFile | None:
         rows = _sorted(group, table) if table.sorted_by else _rows(group, table)
         return TableFile(group.lake, table, group.name, {}, _MERGED_GROUP).fill(rows)
 
-    return written_again(group.table, write)
+    return write_relaxing_required(group.table, write)
 
 
 def _rows(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
@@ -329,7 +336,7 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     another engine's deletion vectors for such files: they are left to that engine's VACUUM. It also follows links out
     of the lake: files behind links are not deleted.
     """
-    snapshot = own_table(lake, table.name)
+    snapshot = open_table_for_change(lake, table.name)
     if snapshot is None:
         return 0
     hours = _retention(snapshot)
@@ -348,7 +355,7 @@ def vacuum_own(lake: Lake, table: Table, store_id: str) -> None:
 
     `vacuum` waits for a day: an unreferenced file may have been written hours ago by the first run of another store.
     """
-    snapshot = own_table(lake, table.name)
+    snapshot = open_table_for_change(lake, table.name)
     if snapshot is None or not keeps_replaced_files_briefly(snapshot):
         return
     found = _vacuumed(lake, table, snapshot, None)
@@ -357,7 +364,7 @@ def vacuum_own(lake: Lake, table: Table, store_id: str) -> None:
 
 
 def _vacuumed(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None, *, dry_run: bool = True) -> list[str]:
-    with failing_as_files_do(lake, lake.locate(table.name), "vacuumed"):
+    with deltalake_as_oserror(lake, lake.locate(table.name), "vacuumed"):
         return snapshot.vacuum(hours, dry_run=dry_run, full=True)
 
 

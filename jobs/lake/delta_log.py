@@ -146,9 +146,9 @@ class Vector(NamedTuple):
 
     def of_batch(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
         """Return which rows of *batch*, whose first row has position *start* in the file, are not deleted."""
-        return batch.filter(pa.array(self.padded(start + batch.num_rows)[start:]))
+        return batch.filter(pa.array(self.kept_rows(start + batch.num_rows)[start:]))
 
-    def padded(self, rows: int) -> npt.NDArray[np.bool_]:
+    def kept_rows(self, rows: int) -> npt.NDArray[np.bool_]:
         """Return which of a file's first *rows* are kept; a vector may end at the last deleted row."""
         missing = max(rows - self.kept.size, 0)
         return np.pad(self.kept, (0, missing), constant_values=True)[:rows] if missing else self.kept[:rows]

@@ -113,7 +113,7 @@ class OpenDamage(NamedTuple):
         found = cast("dict[str, Any] | None", state.get(OPEN))
         return own if found is None else cls(**{**found, "gaps": tuple(found["gaps"])})
 
-    def and_met(
+    def after_run(
         self, run: int, gaps: Sequence[GapRow], quarantined: int, superseded: int, contradictions: int = 0
     ) -> "OpenDamage":
         """Return the open damage after one more run."""

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from jobs.lake.commit import chosen, open_table, rows
-from jobs.lake.identity import compare
+from jobs.lake.commit import open_table, rows, rows_where
+from jobs.lake.identity import compare_fingerprints
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.superseded import Superseded
@@ -67,7 +67,7 @@ def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded 
     """Return which rows of the lake were replaced by other records in the store's log; None if there are none."""
     if known.newest is None:
         return None
-    _, agreed, differs = compare(known, store)
+    _, agreed, differs = compare_fingerprints(known, store)
     agreed_end = agreed[-1].end if agreed else 0
     before = _boundary_before(agreed, store) if differs is None else None
     if differs is not None:
@@ -178,7 +178,7 @@ def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterato
         unequal += _values(group.records, name)[in_log] != _values(kept, name)[in_lake]
     compared: dict[int, int | None] = dict(zip(both.tolist(), unequal.tolist(), strict=True))
     of_lake_alone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
-    new = [at for at in np.delete(of_log, in_log).tolist() if at >= known.chosen.until]
+    new = [at for at in np.delete(of_log, in_log).tolist() if at >= known.topic_choices.until]
     of_store = ds.field("store_id") == known.store_id
     damage = rows(lake, QUARANTINE.name, ("physical_offset", "length"), of_store) if new else ()
     compared |= {at: None for at in new if not any(start <= at < start + length for start, length in damage)}
@@ -188,8 +188,8 @@ def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterato
 
 def _as_read(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table:
     """Return rows as they were read from the log, including rows deleted by another engine whose files still exist."""
-    kept = chosen(lake, snapshot, list(_COMPARED), where)
-    deleted = chosen(lake, snapshot, list(_COMPARED), where, deleted=True)
+    kept = rows_where(lake, snapshot, list(_COMPARED), where)
+    deleted = rows_where(lake, snapshot, list(_COMPARED), where, deleted=True)
     if deleted.num_rows:
         offsets, first = np.unique(_values(deleted, "physical_offset"), return_index=True)
         alone = first[~np.isin(offsets, _values(kept, "physical_offset"))]
@@ -222,12 +222,12 @@ def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterat
     snapshot = open_table(lake, STORED_MESSAGES.name)
     if snapshot is None:
         return
-    known = chosen(lake, snapshot, ["physical_offset"], _between(store_id, start, end))
+    known = rows_where(lake, snapshot, ["physical_offset"], _between(store_id, start, end))
     offsets = np.sort(known.column("physical_offset").to_numpy())
     for part in np.split(offsets, range(_WINDOW, offsets.size, _WINDOW)):
         if part.size:
             here = _between(store_id, int(part[0]), int(part[-1]) + 1)
-            yield from _near_each_other(chosen(lake, snapshot, _BUT_BODIES, here).sort_by("physical_offset"))
+            yield from _near_each_other(rows_where(lake, snapshot, _BUT_BODIES, here).sort_by("physical_offset"))
 
 
 def _between(store_id: str, start: int, end: int) -> pc.Expression:

@@ -57,13 +57,13 @@ class Likeness(Enum):
     UNKNOWN = "unknown"  # no offset that both have: expired, or not reached
 
 
-def compare(known: KnownStore, store: Store) -> tuple[Likeness, Sequence[Fingerprint], int | None]:
+def compare_fingerprints(known: KnownStore, store: Store) -> tuple[Likeness, Sequence[Fingerprint], int | None]:
     """
     Compare the lake's fingerprints of a known store with the bytes of *store*.
 
     Return the matching fingerprints, ascending, up to the first offset that has other bytes; and that offset.
     """
-    held = [(one, holds(one, store)) for one in reversed(known.fingerprints)]
+    held = [(one, has_fingerprint(one, store)) for one in reversed(known.fingerprints)]
     same = [one for one, verdict in held if verdict]
     other = [one for one, verdict in held if verdict is False]
     if not other:
@@ -75,7 +75,7 @@ def compare(known: KnownStore, store: Store) -> tuple[Likeness, Sequence[Fingerp
     return Likeness.PARTLY if same else Likeness.OTHER, agreed, differs
 
 
-def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
+def has_fingerprint(fingerprint: Fingerprint, store: Store) -> bool | None:
     """Return whether the store has these bytes; None if they are deleted, not written yet, or unreadable."""
     segment = store.segment_at(fingerprint.offset)
     if segment is None:
@@ -138,7 +138,7 @@ def _find(
     by_label = _newest_of_label_first(stores, broker)
     undecided: dict[Likeness, list[KnownStore]] = {likeness: [] for likeness in Likeness}
     for known in by_label:
-        likeness, _, _ = compare(known, store)
+        likeness, _, _ = compare_fingerprints(known, store)
         if likeness is Likeness.SAME:
             return known
         undecided[likeness].append(known)
@@ -210,7 +210,7 @@ class QueueState(NamedTuple):
     def likeness(self, log: Store) -> Likeness:
         """Compare the fingerprints with the current log."""
         for one in (self.newest, self.first):
-            verdict = holds(one, log) if one is not None else None
+            verdict = has_fingerprint(one, log) if one is not None else None
             if verdict is not None:
                 return Likeness.SAME if verdict else Likeness.OTHER
         # What expires is the beginning: a log never gets bytes before those that it had.
@@ -224,7 +224,7 @@ def queue_states(known: KnownStore) -> dict[QueueName, QueueState]:
     return {state.name: state for state in map(QueueState.of_json, stored)}
 
 
-def described(states: Iterable[QueueState]) -> dict[str, object]:
+def states_as_json(states: Iterable[QueueState]) -> dict[str, object]:
     """Return *states* in the form that manifests store."""
     return {_STATE: sorted(states)}
 

@@ -23,13 +23,13 @@ from jobs.console.log import say
 from jobs.console.result import RequestError
 from jobs.lake.commit import (
     TransactionTakenError,
-    chosen,
     commit_rows,
     committed_transaction,
+    file_paths,
     open_table,
-    paths,
     put_transaction,
     rows,
+    rows_where,
 )
 from jobs.lake.features import refuse_features
 from jobs.lake.findings import Finding
@@ -42,14 +42,14 @@ from jobs.lake.runs import (
     KnownStore,
     Manifest,
     OtherRunActiveError,
-    done_app,
+    done_application,
     known_stores,
     manifest_at,
     refuse_lost_registrations,
 )
 from jobs.lake.snapshots import transaction_of
 from jobs.lake.superseded import tables_rewritten
-from jobs.lake.table_file import Action, FileNaming
+from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import BY_NAME, FINDINGS, PRODUCED, RUNS, Table
 from jobs.storage.locations import is_local, local_path
 from rmq_formats.errors import FormatError
@@ -104,7 +104,7 @@ def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collect
     """
     newest = store.newest
     number = newest.run if newest else 0
-    own = committed_by(newest) if newest else frozenset()
+    own = tables_of_run(newest) if newest else frozenset()
     before = newest.tables_before if newest else {}
     found = {}
     for table in PRODUCED:
@@ -134,7 +134,7 @@ def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds:
     raise OSError(f"{location}: has run {run} of store {store.store_id} and should have run {should}; {reason}")
 
 
-def committed_by(manifest: Manifest) -> frozenset[str]:
+def tables_of_run(manifest: Manifest) -> frozenset[str]:
     """Return the tables that a run commits to."""
     return frozenset(
         {*manifest.tables, *(tables_rewritten(manifest.tables_before or {}) if manifest.superseded else ())}
@@ -167,7 +167,7 @@ def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
             continue  # another verification had this number
         except OSError as error:  # after the commit: of a flush, or of the upkeep of the log
             table = open_table(lake, FINDINGS.name)
-            if table is None or name not in paths(table):
+            if table is None or name not in file_paths(table):
                 raise
             # The next run would add them a second time.
             say(f"{error}; the findings are in the lake, but they may still be lost in a power failure", "warning")
@@ -180,7 +180,7 @@ def _row(finding: Finding) -> dict[str, object]:
     return {name: value for name, value in finding._asdict().items() if name in names}
 
 
-class Lost(NamedTuple):
+class LostTransaction(NamedTuple):
     """A transaction that a table should have."""
 
     table: str
@@ -190,7 +190,7 @@ class Lost(NamedTuple):
     doubt: str = ""  # why the table's rows do not prove it
 
 
-def lost_transactions(lake: Lake) -> list[Lost]:
+def lost_transactions(lake: Lake) -> list[LostTransaction]:
     """Return the transactions that tables have lost, in the order in which to restore them: `runs` last."""
     prepared: dict[str, tuple[int, str]] = {}  # by store: its newest run, and the manifest of that
     done: dict[str, int] = {}
@@ -208,16 +208,16 @@ def lost_transactions(lake: Lake) -> list[Lost]:
         for store_id, newest in prepared.items()
         for lost in _of_tables(lake, manifest_at(lake, newest[1], newest[0]), done.get(store_id, 0))
     ]
-    wanted = [(done_app(store_id), run) for store_id, run in done.items()]
+    wanted = [(done_application(store_id), run) for store_id, run in done.items()]
     wanted += [(store_id, run) for store_id, (run, _) in prepared.items()]
     wanted.append((REGISTRY, registered))
     for app, number in wanted:
         known = committed_transaction(lake, RUNS.name, app)
-        found += [Lost(RUNS.name, app, known, number)] if known < number else []
+        found += [LostTransaction(RUNS.name, app, known, number)] if known < number else []
     return found
 
 
-def put_back(lake: Lake, lost: list[Lost]) -> None:
+def restore_transactions(lake: Lake, lost: list[LostTransaction]) -> None:
     """Restore transactions; raise `OSError`, before anything is written, if the rows do not prove one."""
     doubts = [f"{lake.locate(one.table)}: {one.doubt}" for one in lost if one.doubt]
     if doubts:
@@ -228,11 +228,11 @@ def put_back(lake: Lake, lost: list[Lost]) -> None:
         put_transaction(lake, BY_NAME[one.table], (one.app, one.number))
 
 
-def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[Lost]:
+def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[LostTransaction]:
     """Yield the transactions of a store that tables have lost, according to the manifest of its newest run."""
     store, run = newest.store_id, newest.run
     before = newest.tables_before or {}
-    own = committed_by(newest)
+    own = tables_of_run(newest)
     for table in PRODUCED:
         number = run if table.name in own and done == run else before.get(table.name, 0)
         known = committed_transaction(lake, table.name, store)
@@ -241,17 +241,17 @@ def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[Lost]:
         doubt = _doubt(lake, table, newest, brought=newest.tables.get(table.name, ()) if number == run else None)
         if table.name in own and done < run and not doubt:
             doubt = f"run {run} of store {store} was not finished: nothing says which tables have it"
-        yield Lost(table.name, store, known, number, doubt)
+        yield LostTransaction(table.name, store, known, number, doubt)
 
 
-def _doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[Action] | None) -> str:
+def _doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[AddedFile] | None) -> str:
     """Return why a table's rows do not prove that it has the store's runs; empty if they do."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return "this table is missing"
     of_store = ds.field("store_id") == newest.store_id
     columns = [name for name in ("store_id", _OFFSET) if name in table.schema.names]
-    there = chosen(lake, snapshot, columns, of_store)
+    there = rows_where(lake, snapshot, columns, of_store)
     if not there.num_rows and brought is None:
         return f"has no row of store {newest.store_id}"
     brought = brought or ()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError
-from jobs.storage.local import named
+from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import is_local, local_path
 
 _LOCKS = "_locks"
@@ -29,7 +29,7 @@ _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # some network fil
 
 
 @contextmanager
-def held(lake: Lake, store_id: str) -> Iterator[bool]:
+def hold_lock(lake: Lake, store_id: str) -> Iterator[bool]:
     """
     Hold the store's lock; yield whether the previous run was killed.
 
@@ -44,10 +44,10 @@ def held(lake: Lake, store_id: str) -> Iterator[bool]:
 
 
 @contextmanager
-def kept(lake: Lake, store_id: str) -> Iterator[None]:
+def keep_lock(lake: Lake, store_id: str) -> Iterator[None]:
     """Keep the store's lock for all runs of this process in the block."""
     location = lake.locate(_LOCKS, store_id)
-    with held(lake, store_id):
+    with hold_lock(lake, store_id):
         _kept.add(location)
         try:
             yield
@@ -55,7 +55,7 @@ def kept(lake: Lake, store_id: str) -> Iterator[None]:
             _kept.discard(location)
 
 
-def check_shared(lake: Lake, store_id: str) -> None:
+def check_lock_is_shared(lake: Lake, store_id: str) -> None:
     """Raise `OSError` if this machine does not see the lock of the run: files that it writes would be lost."""
     location = lake.locate(_LOCKS, store_id)
     if is_local(location) and not Path(local_path(location)).exists():
@@ -71,7 +71,7 @@ def _file_held(location: str) -> Iterator[bool]:
         _lock(descriptor)
         was_cut_off = os.fstat(descriptor).st_size > 0
         note = _note()
-        with named(str(path)):
+        with naming_file_in_errors(str(path)):
             os.pwrite(descriptor, note, 0)  # before the old one is cut: killed in between, the file must not be empty
             os.ftruncate(descriptor, len(note))
         yield was_cut_off

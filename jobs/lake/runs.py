@@ -25,13 +25,13 @@ from jobs.console.result import AlreadyRunningError
 from jobs.lake.commit import (
     SnapshotRewrite,
     TransactionTakenError,
+    abort_file_replacements,
     commit,
     commit_rows,
     committed_transaction,
+    file_paths,
     open_table,
-    paths,
     read_snapshot,
-    refuse_layouts,
     refuse_lost_files,
     rows,
     rows_in,
@@ -40,8 +40,8 @@ from jobs.lake.features import needs_spark
 from jobs.lake.findings import GapRow
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import transaction_of
-from jobs.lake.superseded import ObsoleteRows, Superseded, move_rows, rewritten, tables_rewritten
-from jobs.lake.table_file import Action, FileNaming
+from jobs.lake.superseded import ObsoleteRows, Superseded, move_rows, rewrite_without_rows, tables_rewritten
+from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
 from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE
@@ -77,7 +77,9 @@ class Manifest:
     to_offset: int
     store_timestamp: int | None  # of the last record before to_offset
     fingerprints: tuple[Fingerprint, ...]
-    tables: Mapping[str, tuple[Action, ...]]  # in the order of commits; one without files gets the run's number alone
+    tables: Mapping[
+        str, tuple[AddedFile, ...]
+    ]  # in the order of commits; one without files gets the run's number alone
     selection: Mapping[str, object] = field(default_factory=dict)
     state: Mapping[str, object] = field(default_factory=dict)  # where products go on, each under its own key
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -103,7 +105,7 @@ class Manifest:
         if values["version"] > MANIFEST_VERSION:
             raise OSError(f"manifest version {values['version']}: this lake was written by a newer program")
         values["fingerprints"] = tuple(Fingerprint(*item) for item in values["fingerprints"])
-        values["tables"] = {name: tuple(Action(*item) for item in items) for name, items in values["tables"].items()}
+        values["tables"] = {name: tuple(AddedFile(*item) for item in items) for name, items in values["tables"].items()}
         numbers = [values[name] for name in ("run", "from_offset", "to_offset")]
         numbers += [number for item in values["fingerprints"] for number in (item.offset, item.size)]
         if not (isinstance(values["state"], dict) and all(isinstance(number, int) for number in numbers)):
@@ -130,7 +132,7 @@ class KnownStore:
         return tuple(sorted(self.newest.fingerprints if self.newest else self.registered, reverse=True))
 
     @property
-    def chosen(self) -> TopicChoices:
+    def topic_choices(self) -> TopicChoices:
         """The part of the log from which runs took only selected topics."""
         return TopicChoices.of(self.newest.state, self.newest.selection) if self.newest else TopicChoices()
 
@@ -197,7 +199,7 @@ def _registered_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     return [store for _, store in sorted(found, key=lambda item: item[0])]
 
 
-def refreshed(lake: Lake, store: KnownStore) -> KnownStore:
+def with_newest_run(lake: Lake, store: KnownStore) -> KnownStore:
     """Return *store* with its current newest run."""
     run = committed_transaction(lake, RUNS.name, store.store_id)
     if store.newest is not None and store.newest.run == run:
@@ -300,7 +302,7 @@ def register(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
     return named
 
 
-def refuse_taken(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
+def refuse_taken_run(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
     """Raise `OtherRunActiveError` for a missing file, the *cause*, if another run with this number deleted it."""
     if committed_transaction(lake, RUNS.name, store_id) >= run:
         raise OtherRunActiveError(_who_prepared(lake, store_id, run)) from cause
@@ -309,7 +311,7 @@ def refuse_taken(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
 def prepare(lake: Lake, manifest: Manifest) -> None:
     """Commit to *manifest*; raise `OtherRunActiveError` if another run with this number was faster."""
     if committed_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
-        discard(lake, manifest.tables)
+        discard_files(lake, manifest.tables)
         raise OtherRunActiveError(_who_prepared(lake, manifest.store_id, manifest.run))
     for table, actions in manifest.tables.items():
         refuse_lost_files(lake, table, actions)
@@ -319,11 +321,11 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
     try:
         _append_prepared(lake, noted, (manifest.store_id, manifest.run))
     except TransactionTakenError as error:
-        discard(lake, manifest.tables)
+        discard_files(lake, manifest.tables)
         raise OtherRunActiveError(_who_prepared(lake, manifest.store_id, manifest.run)) from error
 
 
-def prepare_instead(lake: Lake, manifest: Manifest, of: Manifest) -> None:
+def replace_prepared(lake: Lake, manifest: Manifest, of: Manifest) -> None:
     """
     Replace the prepared manifest *of* the same run by *manifest*, in one commit.
 
@@ -334,7 +336,7 @@ def prepare_instead(lake: Lake, manifest: Manifest, of: Manifest) -> None:
     if read_manifest(lake, of.store_id, of.run) != of:
         raise OtherRunActiveError(_who_prepared(lake, of.store_id, of.run))
     prepared = ObsoleteRows({"store_id": of.store_id, "run": of.run, "state": PREPARED})
-    change = rewritten(lake, RUNS, [prepared], (of.store_id, of.run))
+    change = rewrite_without_rows(lake, RUNS, [prepared], (of.store_id, of.run))
     try:
         _append_prepared(lake, manifest, (app, number + 1), change)
     except TransactionTakenError as error:
@@ -375,7 +377,7 @@ def stored_manifest(lake: Lake, naming: FileNaming, data: bytes) -> Iterator[str
         raise
 
 
-def discard(lake: Lake, written: Mapping[str, Iterable[Action]]) -> None:
+def discard_files(lake: Lake, written: Mapping[str, Iterable[AddedFile]]) -> None:
     """Delete the files, by table, of a run that lost against another one, or that will not be prepared."""
     for table, actions in written.items():
         for action in actions:
@@ -401,24 +403,24 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     changed = tables_rewritten(manifest.tables_before or {})
     for table in PRODUCED:
         actions = manifest.tables.get(table.name, ())
-        change = rewritten(lake, table, gone, transaction) if gone and table.name in changed else None
+        change = rewrite_without_rows(lake, table, gone, transaction) if gone and table.name in changed else None
         if table.name not in manifest.tables and change is None:
             continue
         with suppress(TransactionTakenError):  # another process committed it
             versions[table.name] = commit(lake, table, actions, transaction, note, change)
-    naming, done = FileNaming(*transaction), (done_app(manifest.store_id), manifest.run)
+    naming, done = FileNaming(*transaction), (done_application(manifest.store_id), manifest.run)
     with suppress(TransactionTakenError):  # another process finished it
         _append_row(lake, naming, manifest.broker, DONE, done, detail=json.dumps({"versions": versions}))
     return versions
 
 
-def unfinished(lake: Lake, store: KnownStore) -> Manifest | None:
+def unfinished_run(lake: Lake, store: KnownStore) -> Manifest | None:
     """Return the prepared run that is not marked as done, if any."""
-    done = committed_transaction(lake, RUNS.name, done_app(store.store_id))
+    done = committed_transaction(lake, RUNS.name, done_application(store.store_id))
     return store.newest if store.newest and store.newest.run > done else None
 
 
-def sweep(lake: Lake, manifest: Manifest) -> None:
+def sweep_run_files(lake: Lake, manifest: Manifest) -> None:
     """
     Delete files of this run's attempts that are not part of it; they can never be committed.
 
@@ -426,8 +428,8 @@ def sweep(lake: Lake, manifest: Manifest) -> None:
     """
     naming = FileNaming(manifest.store_id, manifest.run)
     for table in WRITTEN_BY_RUNS:
-        if any(name.startswith(naming.merged) for name in _file_names(lake, table.name)):
-            refuse_layouts(lake, table)  # or a process that is slow, not dead, may still commit it
+        if any(name.startswith(naming.merged_prefix) for name in _file_names(lake, table.name)):
+            abort_file_replacements(lake, table)  # or a process that is slow, not dead, may still commit it
         _delete_halves(lake, table.name)
         sweep_table(lake, table.name, naming, {action.path for action in manifest.tables.get(table.name, ())})
     row = _prepared_row(lake, manifest.store_id, manifest.run)
@@ -442,18 +444,18 @@ def sweep_table(lake: Lake, table: str, naming: FileNaming, kept: Collection[str
     """Delete files of a run that no version of a table has, except those that are *kept* and will be committed."""
     names = {name for name in _file_names(lake, table) if name.startswith(naming.prefix)}
     snapshot = open_table(lake, table)
-    for name in sorted(names.difference(kept, paths(snapshot) if snapshot is not None else ())):
+    for name in sorted(names.difference(kept, file_paths(snapshot) if snapshot is not None else ())):
         lake.delete(f"{table}/{name}")
 
 
-def has_litter(lake: Lake, store: KnownStore) -> bool:
+def has_leftover_files(lake: Lake, store: KnownStore) -> bool:
     """Return whether an attempt of the store's next run has left files."""
     prefix = FileNaming(store.store_id, store.next_run).prefix
     folders = (*(table.name for table in WRITTEN_BY_RUNS), MANIFESTS)
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
 
 
-def forget(lake: Lake, whose: str, newest: int) -> None:
+def delete_old_manifests(lake: Lake, whose: str, newest: int) -> None:
     """Delete the manifests of runs up to the *newest* unneeded one."""
     prefix = f"{whose}-"
     for name in _file_names(lake, MANIFESTS):
@@ -475,7 +477,7 @@ def _file_names(lake: Lake, folder: str) -> Sequence[str]:
     return [info.name for info in lake.list_files(folder)]
 
 
-def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
+def thin_fingerprints(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
     """
     Keep the newest fingerprints, and fewer of the older ones: a few dozen are enough to identify a store.
 
@@ -493,7 +495,7 @@ def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
     return tuple(sorted(kept.values(), reverse=True))
 
 
-def done_app(store_id: str) -> str:
+def done_application(store_id: str) -> str:
     """Return the application whose transactions state which runs of a store are done."""
     return f"{store_id}/done"
 

@@ -23,7 +23,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshots import plain_rows
 from jobs.lake.tables import Table
 from jobs.storage import arrow_filesystem
-from jobs.storage.local import named
+from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import is_local, local_path, object_key
 from rmq_formats.errors import is_lost
 
@@ -163,7 +163,7 @@ def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wante
     # rows come after the vector, never before it.
     start = 0  # the place of a row group's first row in the file
     path = f"{table.name}/{stored.path}"
-    with named(lake.locate(path)), lake.arrow_file(path) as source:
+    with naming_file_in_errors(lake.locate(path)), lake.arrow_file(path) as source:
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES)
         there = [name for name in schema.names if name in file.schema_arrow.names]
         for number in range(file.num_row_groups):
@@ -214,7 +214,7 @@ def select(
     dataset = ds.FileSystemDataset(fragments, schema, layout, filesystem)
     found = list(dataset.get_fragments(where))
     whole = [fragment for fragment in found if stored[fragment.path].vector is None and not deleted]
-    with named(uri):
+    with naming_file_in_errors(uri):
         tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(columns, where)]
     asked = str(where)  # a column whose name only looks like a part of it is read in vain
     needed = None if columns is None else [name for name in schema.names if name in columns or name in asked]
@@ -222,7 +222,7 @@ def select(
         vector = stored[fragment.path].vector
         if vector is not None:
             rows = fragment.to_table(schema, needed)
-            rows = rows.filter(pa.array(vector.padded(rows.num_rows) != deleted))
+            rows = rows.filter(pa.array(vector.kept_rows(rows.num_rows) != deleted))
             rows = rows if where is None else rows.filter(where)
             tables.append(rows.select(columns or schema.names))
     return pa.concat_tables(tables)
@@ -241,14 +241,14 @@ def _bounds(file: StoredFile, schema: pa.Schema) -> pc.Expression:
     return known
 
 
-def with_their_columns(snapshot: DeltaTable, table: Table) -> Table:
+def with_foreign_columns(snapshot: DeltaTable, table: Table) -> Table:
     """Return *table* with the columns that another engine added, so that rewritten rows keep their values."""
     known = set(table.schema.names)
     theirs = [field for field in pa.schema(snapshot.schema()) if field.name not in known]
     return replace(table, columns=(*table.columns, *(pa.field(field.name, field.type) for field in theirs)))
 
 
-class LackingError(Exception):
+class NullInRequiredError(Exception):
     """Rows of another engine have NULL in required columns."""
 
     def __init__(self, columns: frozenset[str]) -> None:
@@ -256,16 +256,16 @@ class LackingError(Exception):
         self.columns = columns
 
 
-def written_again(table: Table, write: Callable[[Table], Result]) -> Result:
+def write_relaxing_required(table: Table, write: Callable[[Table], Result]) -> Result:
     """Return the file that *write* creates; if rows lack required columns, these are made optional for the table."""
     try:
         return write(table)
-    except LackingError as error:
-        return written_again(replace(table, may_lack=table.may_lack | error.columns), write)
+    except NullInRequiredError as error:
+        return write_relaxing_required(replace(table, may_lack=table.may_lack | error.columns), write)
 
 
 def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return *batch* with the columns of *schema*; raise `LackingError` if required ones are NULL."""
+    """Return *batch* with the columns of *schema*; raise `NullInRequiredError` if required ones are NULL."""
     there = set(batch.schema.names)
     columns = [
         _cast(batch.column(field.name), field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
@@ -275,7 +275,7 @@ def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         field.name for field, values in zip(schema, columns, strict=True) if not field.nullable and values.null_count
     }
     if lacking:
-        raise LackingError(frozenset(lacking))
+        raise NullInRequiredError(frozenset(lacking))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

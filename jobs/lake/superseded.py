@@ -21,9 +21,9 @@ from deltalake import DeltaTable
 from jobs.lake.commit import TransactionTakenError, commit, committed_transaction, open_table
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
+from jobs.lake.snapshot_files import StoredFile, batches, files, with_foreign_columns, write_relaxing_required
 from jobs.lake.snapshots import transaction_of
-from jobs.lake.table_file import Action, FileNaming, TableFile
+from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, TRACES, Table
 from jobs.lake.writers import NO_VECTORS, Rewrite
 from jobs.storage.locations import is_local
@@ -98,22 +98,22 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
     naming = FileNaming(superseded.store_id, superseded.run)
     constants = {"superseded_by_run": superseded.run}
     touched = _touched(lake, snapshot, [superseded.rows])
-    rows = with_their_columns(snapshot, MESSAGES)
+    rows = with_foreign_columns(snapshot, MESSAGES)
     theirs = rows.columns[len(MESSAGES.columns) :]
     moved = replace(SUPERSEDED_MESSAGES, columns=(*SUPERSEDED_MESSAGES.columns, *theirs))
     name = naming.name("superseded")
 
-    def write(rows: Table) -> Action | None:
+    def write(rows: Table) -> AddedFile | None:
         read = (batch for stored in touched for batch in batches(lake, rows, stored))
         file = TableFile(lake, replace(moved, may_lack=rows.may_lack), name, constants)
         return file.fill(batch.filter(superseded.rows.of_table(batch)) for batch in read)
 
-    action = written_again(rows, write)
+    action = write_relaxing_required(rows, write)
     with suppress(TransactionTakenError):  # another run has moved the same rows
         commit(lake, moved, [action] if action else [], transaction, note)
 
 
-def rewritten(
+def rewrite_without_rows(
     lake: Lake, table: Table, obsolete: Sequence[ObsoleteRows], transaction: tuple[str, int]
 ) -> Callable[[DeltaTable], Rewrite]:
     """Return the function, called by a commit, that removes obsolete rows from a snapshot of *table*."""
@@ -122,14 +122,14 @@ def rewritten(
     def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(pc.invert(reduce(pc.or_, (one.of_table(batch) for one in obsolete))))
 
-    def write(stored: StoredFile, rows: Table) -> Action | None:
+    def write(stored: StoredFile, rows: Table) -> AddedFile | None:
         file = TableFile(lake, rows, naming.name("kept"), {})
         return file.fill(map(kept, batches(lake, rows, stored)))
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
         removed = tuple(_touched(lake, snapshot, obsolete, table))
-        theirs = with_their_columns(snapshot, table)
-        added = (written_again(theirs, partial(write, stored)) for stored in removed)
+        theirs = with_foreign_columns(snapshot, table)
+        added = (write_relaxing_required(theirs, partial(write, stored)) for stored in removed)
         return Rewrite(removed, tuple(action for action in added if action is not None))
 
     return rewrite

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
 from jobs.storage import arrow_filesystem
-from jobs.storage.local import room_for, start_flush
+from jobs.storage.local import explaining_full_disk, start_flush
 from jobs.storage.locations import is_local, local_path, object_key
 
 CODEC, COMPRESSION_LEVEL = "zstd", 1
@@ -40,7 +40,7 @@ _HIGHEST = "\U0010ffff"
 _FALSE_POSITIVES = 0.01  # of a bloom filter
 
 
-class Action(NamedTuple):
+class AddedFile(NamedTuple):
     """One new file, as in Delta's log."""
 
     path: str
@@ -69,7 +69,7 @@ class FileNaming(NamedTuple):
         return f"{self.store_id}-{self.run}-"
 
     @property
-    def merged(self) -> str:
+    def merged_prefix(self) -> str:
         """The prefix of the names of files that the run merged after it was done."""
         return f"{self.prefix}{MERGED}-"
 
@@ -116,7 +116,7 @@ class TableFile:
         if self._held_size >= self._group_size:
             self._write_held()
 
-    def fill(self, batches: Iterable[pa.RecordBatch]) -> Action | None:
+    def fill(self, batches: Iterable[pa.RecordBatch]) -> AddedFile | None:
         """Write all rows of the file, and close it."""
         with self:
             for batch in batches:
@@ -135,7 +135,7 @@ class TableFile:
             return
         group = pa.concat_batches(self._held) if len(self._held) > 1 else self._held[0]
         self._held, self._held_size = [], 0
-        with room_for(self._location, group.nbytes):
+        with explaining_full_disk(self._location, group.nbytes):
             if self._writer is None:
                 self._writer = self._open(group)
             self._writer.write_batch(group)
@@ -168,12 +168,12 @@ class TableFile:
             start_flush(self._sink.fileno(), self._flushing, size - self._flushing)
             self._flushing = size
 
-    def close(self) -> Action | None:
+    def close(self) -> AddedFile | None:
         """Finish and flush the file, and return its action; None without rows."""
         self._write_held()
         if self._writer is None:
             return None
-        with room_for(self._location):
+        with explaining_full_disk(self._location):
             self._writer.close()
             self._sink.flush()
             size = self._sink.tell()
@@ -182,7 +182,7 @@ class TableFile:
             self._sink.close()
         metadata = self._writer.writer.metadata
         stats = _statistics(metadata, self._table)
-        return Action(self._name, size, int(time.time() * 1000), json.dumps(stats), metadata.num_rows)
+        return AddedFile(self._name, size, int(time.time() * 1000), json.dumps(stats), metadata.num_rows)
 
     def discard(self) -> None:
         """Delete the file, if it exists."""
@@ -214,7 +214,7 @@ def parquet_writer(
         schema,
         compression=dict.fromkeys(compressed, CODEC),
         compression_level=dict.fromkeys(compressed, COMPRESSION_LEVEL),
-        write_statistics=[name for name in table.limited if name in schema.names],
+        write_statistics=[name for name in table.columns_with_limits if name in schema.names],
         store_schema=False,
         use_dictionary=list(_repeated(table)),
         column_encoding={name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in table.schema.names},
@@ -261,7 +261,7 @@ def _statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, object]:
     high: dict[str, object] = {}
     nulls: dict[str, int] = {}
     columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-    for name in table.limited:
+    for name in table.columns_with_limits:
         found = [metadata.row_group(group).column(columns[name]).statistics for group in range(metadata.num_row_groups)]
         if any(item is None or not item.has_null_count for item in found):
             continue

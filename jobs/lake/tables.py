@@ -44,7 +44,7 @@ class Table:
         return {declared.name: getattr(self, declared.name) for declared in fields(self)}
 
     @property
-    def limited(self) -> tuple[str, ...]:
+    def columns_with_limits(self) -> tuple[str, ...]:
         """Names of the columns with limits in files and in Delta's log."""
         return (*(field.name for field in _WHOSE), *self.statistics)
 

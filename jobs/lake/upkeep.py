@@ -19,24 +19,24 @@ from jobs.lake.commit import (
     LOG_KEPT,
     keeps_replaced_files_briefly,
     open_table,
-    own_table,
+    open_table_for_change,
 )
 from jobs.lake.compaction import MANY, SMALL, Group, cluster, compact, estimate, merge_group, vacuum, vacuum_own
 from jobs.lake.features import needs_spark
 from jobs.lake.integrity import newest_runs, refuse_unsupported
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Manifest, commit_prepared, forget, known_stores, unfinished
+from jobs.lake.runs import Manifest, commit_prepared, delete_old_manifests, known_stores, unfinished_run
 from jobs.lake.snapshots import kept_snapshots
-from jobs.lake.table_file import Action, FileNaming
+from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
-from jobs.lake.writers import CHECKPOINT_INTERVAL, Saved, set_properties
+from jobs.lake.writers import CHECKPOINT_INTERVAL, Savings, set_properties
 from jobs.storage.locations import normalise
 from jobs.store.workers import Workers
 from rmq_formats.errors import NotAStore
 
 
 @kept_snapshots()
-def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[Saved]:
+def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[Savings]:
     """
     Finish prepared runs, merge small files, delete obsolete ones; return the savings by table.
 
@@ -51,19 +51,19 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[
     if dry_run:
         return [estimate(lake, table) for table in WRITTEN_BY_RUNS]
     for store in known_stores(lake):
-        leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
+        leftover = unfinished_run(lake, store)  # its files are named by its manifest alone: the vacuum would take them
         if leftover is not None:
             newest_runs(lake, store, is_done=False)
             commit_prepared(lake, leftover)
 
-    def merge(groups: Sequence[Group]) -> list[Action | None]:
+    def merge(groups: Sequence[Group]) -> list[AddedFile | None]:
         return workers.map(groups, merge_group, "merging files")
 
     saved = []
     for table in WRITTEN_BY_RUNS:
         merged = compact(lake, table, merge=merge)
         if table.sorted_by is not None:
-            merged = merged.and_then(cluster(lake, table, merge))
+            merged = merged.plus(cluster(lake, table, merge))
         saved.append(merged._replace(vacuumed=vacuum(lake, table)))
     return saved
 
@@ -93,14 +93,14 @@ def maintain_tables(lake: Lake, manifest: Manifest) -> list[Exception]:
     if manifest.run % MANY:
         return errors
     with _noted(errors):
-        is_any_at_work = any(unfinished(lake, store) for store in known_stores(lake))
+        is_any_at_work = any(unfinished_run(lake, store) for store in known_stores(lake))
         for table in WRITTEN_BY_RUNS if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 else ():
             with _noted(errors):
                 vacuum_own(lake, table, manifest.store_id)
                 _thin_checkpoints(lake, table)
                 if not is_any_at_work:
                     vacuum(lake, table)
-        forget(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT)
+        delete_old_manifests(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT)
     return errors
 
 
@@ -143,7 +143,7 @@ def _thin_checkpoints(lake: Lake, table: Table) -> None:
             lake.delete(f"{log}/{version:020d}.checkpoint.parquet")
 
 
-def expect_many_commits(lake: Lake, every_s: float) -> None:
+def shorten_file_retention(lake: Lake, every_s: float) -> None:
     """
     Configure tables that get a commit every few seconds for weeks to keep few obsolete files.
 
@@ -152,7 +152,7 @@ def expect_many_commits(lake: Lake, every_s: float) -> None:
     """
     hours = min(max(ceil(every_s), 1), _HOURS)
     for table in WRITTEN_BY_RUNS:
-        snapshot = own_table(lake, table.name)
+        snapshot = open_table_for_change(lake, table.name)
         if snapshot is None:
             continue
         there = snapshot.metadata().configuration

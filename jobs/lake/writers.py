@@ -21,7 +21,7 @@ from jobs.lake.delta_log import LogAction, Vector, log_folder
 from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile
-from jobs.lake.table_file import Action
+from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import Table
 from jobs.launch.engine import has_session
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, scheme_of
@@ -40,7 +40,7 @@ class Rewrite(NamedTuple):
     """Files of a snapshot, and the files that replace them."""
 
     removed: tuple[StoredFile, ...] = ()
-    added: tuple[Action, ...] = ()
+    added: tuple[AddedFile, ...] = ()
 
     @property
     def vectors(self) -> Mapping[str, Vector]:
@@ -55,12 +55,12 @@ class Commit(NamedTuple):
     transactions: tuple[tuple[str, int], ...]
     metadata: Mapping[str, str]
     data_change: bool
-    brought: tuple[Action, ...] = ()  # files of new rows
+    brought: tuple[AddedFile, ...] = ()  # files of new rows
     change: Rewrite = Rewrite()
     mode: Literal["append", "overwrite"] = "append"  # which of the two `deltalake` is told
 
     @property
-    def added(self) -> tuple[Action, ...]:
+    def added(self) -> tuple[AddedFile, ...]:
         """All new files."""
         return (*self.brought, *self.change.added)
 
@@ -76,7 +76,7 @@ class Commit(NamedTuple):
         return found
 
 
-class Saved(NamedTuple):
+class Savings(NamedTuple):
     """The effect of compaction and vacuum on one table."""
 
     table: str
@@ -86,7 +86,7 @@ class Saved(NamedTuple):
     bytes_after: int | None = 0  # None: estimated, and only the merge itself can tell
     vacuumed: int = 0  # files deleted
 
-    def and_then(self, later: "Saved") -> "Saved":
+    def plus(self, later: "Savings") -> "Savings":
         """Return the sum of two rewrites of the table."""
         return self._replace(
             merged=self.merged + later.merged,
@@ -96,7 +96,7 @@ class Saved(NamedTuple):
         )
 
 
-def write(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
+def write_commit(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -> None:
     """
     Write a commit on top of *snapshot*, after at most *attempts* concurrent commits.
 
@@ -187,7 +187,7 @@ def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
     computes the snapshot of the log.
     """
     location = _location(snapshot)
-    jvm, session = connected(location)
+    jvm, session = jvm_and_session(location)
     delta = jvm.org.apache.spark.sql.delta
     with _conflicts_as_ours():
         transaction = delta.DeltaLog.forTable(session, location).startTransaction()
@@ -202,9 +202,9 @@ def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
         transaction.commit(_seq(jvm, actions), operation, _map(jvm, tags))
 
 
-def merge_by_spark(snapshot: DeltaTable, table: str, *, small: int, large: int) -> Saved:
+def merge_by_spark(snapshot: DeltaTable, table: str, *, small: int, large: int) -> Savings:
     """Let Delta merge files below *small* bytes into files of *large* bytes, preserving row ids and clustering."""
-    settings = connected(_location(snapshot))[1].conf()
+    settings = jvm_and_session(_location(snapshot))[1].conf()
     before = {name: settings.getOption(name) for name in (_LEAST, _MOST)}  # unknown until Delta's classes are there
     settings.set(_LEAST, str(small))
     settings.set(_MOST, str(large))
@@ -218,10 +218,10 @@ def merge_by_spark(snapshot: DeltaTable, table: str, *, small: int, large: int) 
                 settings.unset(name)
     metrics = loads(line)["metrics"]
     gone, new = metrics["filesRemoved"], metrics["filesAdded"]
-    return Saved(table, gone["totalFiles"], new["totalFiles"], gone["totalSize"], new["totalSize"])
+    return Savings(table, gone["totalFiles"], new["totalFiles"], gone["totalSize"], new["totalSize"])
 
 
-def connected(table: str) -> "tuple[JVMView, JavaObject]":
+def jvm_and_session(table: str) -> "tuple[JVMView, JavaObject]":
     """Return the JVM and the session of this process; start a session if there is none."""
     if not has_session():
         say(f"rmq-lake: {table}: another engine has enabled features that only Spark's Delta can write: starting Spark")
@@ -234,7 +234,7 @@ def connected(table: str) -> "tuple[JVMView, JavaObject]":
 def _run_sql(snapshot: DeltaTable, statement: str) -> list[str]:
     location = _location(snapshot)
     with _conflicts_as_ours():
-        rows = connected(location)[1].sql(statement.replace("{table}", f"delta.`{location}`")).collectAsList()
+        rows = jvm_and_session(location)[1].sql(statement.replace("{table}", f"delta.`{location}`")).collectAsList()
     return [row.json() for row in rows]
 
 

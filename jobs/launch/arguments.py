@@ -24,7 +24,7 @@ _FLAGS = frozenset(("--load-spark-defaults", "--supervise", "--verbose", "-v"))
 _OURS = frozenset(("--help", "-h", "--version", "--traceback", "--log-json"))
 
 
-def divide(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def split_arguments(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return Spark's options, normalised to (`--name`, value), and our own arguments: the verb and those after it."""
     spark: list[str] = []
     own: list[str] = []
@@ -53,7 +53,7 @@ def value_of(option: str, spark_options: Sequence[str]) -> str | None:
     return values[-1] if values else None
 
 
-def configured(spark_options: Sequence[str]) -> dict[str, str]:
+def conf_settings(spark_options: Sequence[str]) -> dict[str, str]:
     """Return the settings of `--conf`; the last one wins."""
     parts = (value.partition("=") for name, value in pairwise(spark_options) if name in {"--conf", "-c"})
     return {setting: value for setting, _, value in parts}
@@ -62,7 +62,7 @@ def configured(spark_options: Sequence[str]) -> dict[str, str]:
 def all_settings(spark_options: Sequence[str]) -> dict[str, str]:
     """Return the settings of `--properties-file`, overridden by those of `--conf`."""
     properties = value_of("--properties-file", spark_options)
-    return {**(properties_of(Path(properties)) if properties is not None else {}), **configured(spark_options)}
+    return {**(properties_of(Path(properties)) if properties is not None else {}), **conf_settings(spark_options)}
 
 
 def file_system_options() -> dict[str, str]:

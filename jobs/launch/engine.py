@@ -60,7 +60,7 @@ VERBS_WITH_ENGINE = tuple(_RATES)
 THREADED = frozenset({"verify", "rebuild-index", "rebuild-consumequeue"})  # mostly machine code: threads do not wait
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     """The chosen engine, and the reason."""
 
     engine: Engine
@@ -105,7 +105,9 @@ def rule_text(verb: str) -> str:
     return f"here (in this process) below {limit}, else spark; with Spark's options always spark"
 
 
-def choose(verb: str, size: int | None, asked: str = AUTO, *, half: bool = False, is_remote: bool = False) -> Choice:
+def choose_engine(
+    verb: str, size: int | None, asked: str = AUTO, *, half: bool = False, is_remote: bool = False
+) -> EngineChoice:
     """
     Return the engine for *size* bytes: the *asked* one, or the one that the rule selects.
 
@@ -115,11 +117,11 @@ def choose(verb: str, size: int | None, asked: str = AUTO, *, half: bool = False
     usable = usable_cores(half=half)
     limit = limit_of(verb, cores=usable, is_remote=is_remote)
     if asked != AUTO:
-        return Choice(Engine(asked), size, limit, usable)
+        return EngineChoice(Engine(asked), size, limit, usable)
     if is_spark_asked_for():
-        return Choice(Engine.SPARK, size, limit, usable)
+        return EngineChoice(Engine.SPARK, size, limit, usable)
     lacking = lacking_spark() if size is None or size > limit else None
-    return Choice(Engine.HERE if lacking != "" else Engine.SPARK, size, limit, usable, lacking or "")
+    return EngineChoice(Engine.HERE if lacking != "" else Engine.SPARK, size, limit, usable, lacking or "")
 
 
 def has_session() -> bool:

@@ -21,7 +21,7 @@ _CAUSE = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")  # what `deltala
 _FILE_ERROR = re.compile(r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'")
 
 
-def failures() -> tuple[type[BaseException], ...]:
+def expected_errors() -> tuple[type[BaseException], ...]:
     """Return the exception types that are not bugs of ours; those of libraries only if they were imported."""
     foreign = (
         ("pyspark.errors", "PySparkException"),

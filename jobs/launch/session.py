@@ -17,7 +17,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from jobs.console.log import JsonLines, masked_output, say
-from jobs.console.progress import Progress, Work, shown
+from jobs.console.progress import Progress, Work, show_progress
 from jobs.launch import spark
 from jobs.launch.arguments import without_secrets
 from jobs.launch.cache import code_archive
@@ -108,7 +108,7 @@ def spark_session(
     """
     if _jvms and not _starting:
         return SparkSession.builder.appName(app_name).getOrCreate()
-    with shown(Work(_STARTING)):
+    with show_progress(Work(_STARTING)):
         if _starting:
             session = _starting.pop().result()
             # Made active in this thread as well: else its queries have none of its settings.
@@ -207,7 +207,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
     reading, writing = os.pipe()
-    threading.Thread(target=pass_on, args=(reading,), daemon=True).start()
+    threading.Thread(target=copy_jvm_output, args=(reading,), daemon=True).start()
     try:
         gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
     finally:
@@ -226,12 +226,12 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
     if not submitted.is_local:
-        lacking = lacks(context)
+        lacking = workers_lacking_modules(context)
         if lacking:  # a run would fail a minute later, in the workers' words
             raise SetupError(f"{lacking[0]}. {remedies()}")
 
 
-def pass_on(reading: int) -> None:
+def copy_jvm_output(reading: int) -> None:
     """Copy the JVM's output to our standard error, without noise."""
     with os.fdopen(reading, "rb") as lines:
         for line in _without_late_workers(lines):
@@ -279,7 +279,7 @@ def remedies() -> str:
     )
 
 
-def lacks(context: SparkContext, modules: Sequence[str] = _IMPORTED) -> list[str]:
+def workers_lacking_modules(context: SparkContext, modules: Sequence[str] = _IMPORTED) -> list[str]:
     """Return the workers that lack modules, by running one small task per core that needs none of them."""
 
     def look(part: Iterable[int]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 from jobs.launch import worker_daemon
-from jobs.launch.arguments import all_settings, configured, value_of
+from jobs.launch.arguments import all_settings, conf_settings, value_of
 from jobs.launch.cache import CONF, cache, code_archive
 from jobs.launch.engine import NO_SPARK, SetupError, cores, find_java_home
 
@@ -65,7 +65,7 @@ def submission(
     """
     java_home = find_java_home()
     sections = ("delta", "s3") if s3 else ("delta",)
-    own_jars = [str(path) for section in sections for path in fetched(section, java_home)]
+    own_jars = [str(path) for section in sections for path in fetch_jars(section, java_home)]
     environment = {
         "JAVA_HOME": str(java_home),
         "PYTHONSAFEPATH": "1",  # a worker does not import from the directory that it was started in
@@ -104,7 +104,7 @@ def submission(
         if host == "localhost" or host.startswith("127."):
             environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         # spark-submit does this for drivers that it starts itself; ours would have workers start any `python3`.
-        python = configured(spark_options).get("spark.pyspark.python")
+        python = conf_settings(spark_options).get("spark.pyspark.python")
         if python is not None:
             environment["PYSPARK_PYTHON"] = python
     return Submission(tuple(options), environment, local, recording)
@@ -242,7 +242,7 @@ def locked_jars(section: str) -> tuple[Jar, ...]:
     return tuple(jars[section])
 
 
-def fetched(section: str, java_home: Path) -> tuple[Path, ...]:
+def fetch_jars(section: str, java_home: Path) -> tuple[Path, ...]:
     """Return the cached paths of a section's JARs; fetch and check missing ones first."""
     directory = cache() / "jars"
     jars = locked_jars(section)

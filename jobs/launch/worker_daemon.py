@@ -19,7 +19,7 @@ _READS_LOGS = "rmq_formats.commitlog.scan"
 IS_SAFE = sys.platform == "linux"  # elsewhere libraries of the system may not be used after a fork
 
 
-def prepare() -> None:
+def import_task_module() -> None:
     """Import the module of the tasks; errors are ignored, because the task will raise and report them again."""
     hide_pandas()
     with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
@@ -42,5 +42,5 @@ def _load_compiled() -> None:
 if __name__ == "__main__":
     from pyspark.daemon import manager
 
-    prepare()
+    import_task_module()
     manager()

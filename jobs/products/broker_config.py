@@ -12,7 +12,7 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from jobs.lake.tables import BROKER_CONFIG, CONFIG_FILES, CONSUMER_OFFSETS
-from jobs.products.product import FinishedProduct, Run, Started, State, nothing_to_collect
+from jobs.products.product import FinishedProduct, Run, StartedProduct, State, nothing_to_collect
 from jobs.store.broker_config import BrokerConfig, broker_config, config_files, unpacked
 
 FILES = "files"  # in the state: name → SHA-256 of the newest version that the lake has
@@ -24,7 +24,7 @@ Offsets = Mapping[ReaderKey, Mapping[str, int]]  # of each queue the next one, a
 KeptState = Mapping[str, Any]
 
 
-def start(run: Run, state: KeptState | None) -> Started[None]:
+def start(run: Run, state: KeptState | None) -> StartedProduct[None]:
     """Prepare rows of settings and consumer offsets, one per change since the last run; none if they are unreadable."""
     config, known = broker_config(run.store), kept_state(state)
 
@@ -39,10 +39,10 @@ def start(run: Run, state: KeptState | None) -> Started[None]:
             finished.add(table, run.output.write_config(table, changes, to_offset))
         return finished
 
-    return Started(run.from_offset, nothing_to_collect, finish)
+    return StartedProduct(run.from_offset, nothing_to_collect, finish)
 
 
-def start_files(run: Run, state: State | None) -> Started[None]:
+def start_files(run: Run, state: State | None) -> StartedProduct[None]:
     """Prepare rows of configuration files, one for each new, changed or deleted file."""
     known, files = dict(state[FILES]) if state else {}, tuple(config_files(run.store))
 
@@ -64,7 +64,7 @@ def start_files(run: Run, state: State | None) -> Started[None]:
         finished.add(CONFIG_FILES, run.output.write_config(CONFIG_FILES, rows, to_offset))
         return finished
 
-    return Started(run.from_offset, nothing_to_collect, finish)
+    return StartedProduct(run.from_offset, nothing_to_collect, finish)
 
 
 class BrokerState(NamedTuple):

@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.lake.bodies import decoded, with_inflated
-from jobs.lake.table_file import Action, TableFile
+from jobs.lake.bodies import decode_stored_body, with_inflated_bodies
+from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
-from jobs.products.product import Collector, FinishedProduct, Made, Output, Run, Started, State
+from jobs.products.product import Collector, FinishedProduct, Output, RangeResult, Run, StartedProduct, State
 from jobs.store.chain import Outcome, confirm_gone
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection, TopicsError, carries_other_topics
@@ -71,11 +71,11 @@ class Damage(NamedTuple):
 _RangeRead = tuple[bool, frozenset[str]]
 
 
-def start(run: Run, state: State | None) -> Started[_RangeRead]:
+def start(run: Run, state: State | None) -> StartedProduct[_RangeRead]:
     """Prepare the collector of messages, from the start of the log's new part."""
     del state
     shared = run.output, run.writers.rules, run.selection, run.from_offset, run.unmatched_topics
-    return Started(run.from_offset, partial(_collector, shared), partial(_finish, run))
+    return StartedProduct(run.from_offset, partial(_collector, shared), partial(_finish, run))
 
 
 # Of all ranges of a run: output, rules, selection, the offset before which records are read for other products, and
@@ -125,7 +125,7 @@ class _HeldRows:
         self._file.write_rows(row._asdict() for row in self._rows)
         self._rows, self._size = [], 0
 
-    def close(self) -> Action | None:
+    def close(self) -> AddedFile | None:
         self._write()
         return self._file.close()
 
@@ -165,7 +165,7 @@ class _RangeMessages:
             group = without_excluded(records, parser, self._selection)
             batch, bad = message_batch(group, parser, with_body=self._selection.with_body, takes=self._chooses)
             checked = with_record_crc(batch, group, wanted=self._selection.with_body)
-            for rows in with_inflated(checked, wanted=self._selection.with_inflated):
+            for rows in with_inflated_bodies(checked, wanted=self._selection.with_inflated):
                 self._messages.write(rows)
             for rows in trace_rows(batch):
                 self._traces.write(rows)
@@ -177,7 +177,7 @@ class _RangeMessages:
     def _add_damage(self, damage: Damage) -> None:
         self._quarantine.add(damage if self._pieces.with_bytes else damage._replace(sample=None))
 
-    def finish(self) -> Made[_RangeRead]:
+    def finish(self) -> RangeResult[_RangeRead]:
         self._pieces.finish()
         files = {
             MESSAGES.name: self._messages.close(),
@@ -186,7 +186,7 @@ class _RangeMessages:
             TRACES.name: self._traces.close(),
         }
         found = {table: action for table, action in files.items() if action is not None}
-        return Made((self._pieces.was_deleted, frozenset(self._matched)), found)
+        return RangeResult((self._pieces.was_deleted, frozenset(self._matched)), found)
 
 
 def with_record_crc(batch: pa.RecordBatch, group: RawRecords, *, wanted: bool) -> pa.RecordBatch:
@@ -222,7 +222,7 @@ def trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if not wanted:
         return
     of_topic = pc.is_in(topics.cast(pa.string()), value_set=pa.array(wanted))
-    for rows in with_inflated(messages.filter(of_topic), limit=_LARGEST_REPORT):
+    for rows in with_inflated_bodies(messages.filter(of_topic), limit=_LARGEST_REPORT):
         readable = rows.filter(pc.is_null(rows.column(BODY_ERROR)))
         for traces in decode_bodies(pc.coalesce(readable.column(BODY_INFLATED), readable.column("body"))):
             parents = readable.select(_OF_MESSAGE).take(pa.array(traces.bodies))
@@ -251,7 +251,7 @@ def excluded(messages: pa.RecordBatch, selection: Selection) -> NDArray[np.bool_
     bodies, flags = messages.column("body"), messages.column("sys_flag")
     for number, topic in enumerate(topics):
         if is_trace_topic(topic):
-            body = decoded(bodies[number].as_py(), flags[number].as_py(), _LARGEST_REPORT)
+            body = decode_stored_body(bodies[number].as_py(), flags[number].as_py(), _LARGEST_REPORT)
             is_excluded[number] |= body.error is not None or not _reports_on_others(body.data, selection)
         elif carries_other_topics(topic) and not has_origin[number]:
             is_popped = _FIRST_POP_TIME in dict(messages.column("properties")[number].as_py())

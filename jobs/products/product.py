@@ -15,10 +15,10 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import pyarrow as pa
 
 from jobs.lake.lake import Lake
-from jobs.lake.lock import check_shared
-from jobs.lake.table_file import Action, FileNaming, TableFile
+from jobs.lake.lock import check_lock_is_shared
+from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import MESSAGES, Table
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
@@ -52,13 +52,13 @@ class Output:
         """The location of scratch files; those of a killed run are found by the next run."""
         return Scratch(self.lake.locate(MESSAGES.name), self.lake.options)
 
-    def write_config(self, table: Table, rows: Iterable[Mapping[str, object]], to_offset: int) -> Action | None:
+    def write_config(self, table: Table, rows: Iterable[Mapping[str, object]], to_offset: int) -> AddedFile | None:
         """Write a file of rows about the broker's configuration; None if there are no rows."""
         with self.file(table, "config", to_offset=to_offset, run=self.naming.run) as file:
             file.write_rows(rows)
             return file.close()
 
-    def write(self, table: Table, part: str, batches: Iterable[pa.RecordBatch]) -> Action | None:
+    def write(self, table: Table, part: str, batches: Iterable[pa.RecordBatch]) -> AddedFile | None:
         """Write a file of these rows; None if there are no rows."""
         return self.file(table, part).fill(batches)
 
@@ -71,7 +71,7 @@ class Run:
     store: Store
     output: Output
     writers: Writers
-    wanted: Wanted  # what the user said about the store's rules
+    wanted: GivenSettings  # what the user said about the store's rules
     selection: Selection
     from_offset: int  # where the log's new part begins
     unmatched_topics: tuple[str, ...] = ()  # patterns of the selection that no known topic matches
@@ -79,24 +79,24 @@ class Run:
     back_to: int | None = None  # where the broker has cut off its log since the last run
 
 
-class Made(NamedTuple, Generic[C_co]):
+class RangeResult(NamedTuple, Generic[C_co]):
     """A collector's result for a range: a value, and uncommitted files by table."""
 
     value: C_co
-    files: Mapping[str, Action]
+    files: Mapping[str, AddedFile]
     scratch: tuple[str, ...] = ()  # files of the run's scratch, which are deleted before its commit
 
 
 # What takes the next piece of a range in its task (a buffer of records is valid until the next call), and what returns
 # the result of the range.
-Collector = tuple[Callable[[RawRecords | Piece], object], Callable[[], Made[C]]]
+Collector = tuple[Callable[[RawRecords | Piece], object], Callable[[], RangeResult[C]]]
 # Travels to tasks. The files that the collector enters there leave nothing half-written after an error.
 NewCollector = Callable[[Range, ExitStack], Collector[C]]
 
 
 def nothing_to_collect(_range: Range, _files: ExitStack) -> Collector[None]:
     """Return the collector of a product that does not need the log."""
-    return lambda _: None, lambda: Made(None, {})
+    return lambda _: None, lambda: RangeResult(None, {})
 
 
 Gap = tuple[int, int, str]  # from and to of offsets that the lake will not have, or not in full, and why
@@ -106,7 +106,7 @@ Gap = tuple[int, int, str]  # from and to of offsets that the lake will not have
 class FinishedProduct:
     """The files and figures of a product after the log was read."""
 
-    files: dict[str, list[Action]] = field(default_factory=dict)  # by table, beyond those of the ranges
+    files: dict[str, list[AddedFile]] = field(default_factory=dict)  # by table, beyond those of the ranges
     state: State | None = None  # what its next run must know
     units: Mapping[str, int] = field(default_factory=dict)  # of the queues, by what the join says of them
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
@@ -114,7 +114,7 @@ class FinishedProduct:
     notes: Sequence[str] = ()  # for the user to look at
     contradictions: int = 0  # units that are not as the log says, and units that it should have and has not
 
-    def add(self, table: Table, *actions: Action | None) -> None:
+    def add(self, table: Table, *actions: AddedFile | None) -> None:
         """Add files of a table."""
         found = [action for action in actions if action is not None]
         if found:
@@ -122,7 +122,7 @@ class FinishedProduct:
 
 
 @dataclass(frozen=True, slots=True)
-class Started(Generic[C]):
+class StartedProduct(Generic[C]):
     """A product in a run: the offset from which it reads the log, and the factory of its collectors."""
 
     from_offset: int
@@ -137,7 +137,7 @@ class Started(Generic[C]):
         return self.finish(own, to_offset)
 
 
-Collected = tuple[Made[object], ...]  # of one range: by each product, in their order
+Collected = tuple[RangeResult[object], ...]  # of one range: by each product, in their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class RangePass:
 
     def __call__(self, range_: Range, pieces: Iterator[RawRecords | Piece]) -> Collected:
         """Pass every piece to every collector; return the results."""
-        check_shared(self.output.lake, self.output.naming.store_id)
+        check_lock_is_shared(self.output.lake, self.output.naming.store_id)
         with ExitStack() as files:
             collectors = [collector(range_, files) for collector in self.collectors]
             for item in pieces:
@@ -170,14 +170,14 @@ class RangePass:
                 self.output.scratch.delete(name)
 
 
-def files_of(outcomes: Sequence[Outcome[Collected]]) -> dict[str, list[Action]]:
+def files_of(outcomes: Sequence[Outcome[Collected]]) -> dict[str, list[AddedFile]]:
     """Return the files of all ranges, by table."""
-    files: dict[str, list[Action]] = {}
+    files: dict[str, list[AddedFile]] = {}
     for outcome in outcomes:
         for table, action in _files(outcome.payload).items():
             files.setdefault(table, []).append(action)
     return files
 
 
-def _files(collected: Collected) -> dict[str, Action]:
+def _files(collected: Collected) -> dict[str, AddedFile]:
     return {table: action for made in collected for table, action in made.files.items()}

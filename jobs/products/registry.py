@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.products.product import Run, Started, State
+    from jobs.products.product import Run, StartedProduct, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Product:
     needs_every_topic: bool = False  # so a choice of topics has none of it
     is_of_last_step: bool = False  # of a run in steps: it describes the store at the end of the log
 
-    def start(self, run: "Run", state: "State | None") -> "Started[Any]":
+    def start(self, run: "Run", state: "State | None") -> "StartedProduct[Any]":
         """Inspect the store before the log is read; *state* is that of the last run."""
-        started: Started[Any] = getattr(import_module(self.module), self.starts)(run, state)
+        started: StartedProduct[Any] = getattr(import_module(self.module), self.starts)(run, state)
         return started
 
 

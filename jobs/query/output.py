@@ -14,7 +14,7 @@ import click
 from jobs.console.lines import printable
 from jobs.console.log import say
 from jobs.console.result import ExitCode
-from jobs.console.rows import Form, Rows
+from jobs.console.rows import Form, RowPrinter
 from jobs.query import json_text
 from jobs.query.message import Message
 from jobs.query.mqadmin import text
@@ -38,7 +38,7 @@ class Printer:
     bodies: Path | None = None  # the folder that body files are written to
     charset: str | None = None  # that the body is printed in
     has_damage: bool = False  # whether the body of a printed message is damaged
-    _rows: Rows | None = None
+    _rows: RowPrinter | None = None
     _said: set[str] = field(default_factory=set)
     _named: dict[str, list[int]] = field(default_factory=dict)  # name of a body's file → offsets of the messages
 
@@ -125,9 +125,9 @@ class Printer:
         self._rows = self._rows or self.plain_rows(self.form)
         self._rows.add(value if is_for_people else row)
 
-    def plain_rows(self, form: Form) -> Rows:
+    def plain_rows(self, form: Form) -> RowPrinter:
         """Return a printer for rows other than messages; it must be closed."""
-        return Rows(form, self.out, ascii_only=sys.stdout.isatty())
+        return RowPrinter(form, self.out, ascii_only=sys.stdout.isatty())
 
     def details(self, answer: Answer, *, has_offset_id: bool = True) -> None:
         """Print messages in full."""

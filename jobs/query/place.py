@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from jobs.console.process import program
+from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
 from jobs.query.source import MATTER, Progress, Source, only_one, silent
 from rmq_formats.indexfile.layout import Geometry
@@ -47,7 +47,7 @@ class Place:
     @property
     def program(self) -> str:
         """The words that start this tool for the user."""
-        return program()
+        return tool_command()
 
     def command(self, *words: str) -> str:
         """Return a command line about this place, ready to paste; the word `{}` is replaced by the place."""
@@ -56,7 +56,7 @@ class Place:
             *(("--broker-conf", str(self.broker_conf)) if self.broker_conf else ()),
         ]
         named = [part for word in words for part in ((self.location,) if word == "{}" else (word,))]
-        return " ".join([program(), *map(quote, (*named, *given))])
+        return " ".join([tool_command(), *map(quote, (*named, *given))])
 
     def query(self, *words: str) -> str:
         """Return a `query` command line for this place."""

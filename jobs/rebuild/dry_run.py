@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jobs.console.amounts import counted, size_text
-from jobs.console.result import Judged, Result, Severity, worst_met
-from jobs.products.index.explanation import ExplainedFile, refused_for
-from jobs.products.index.survivors import refusal
+from jobs.console.result import RatedOutcome, Result, Severity, worst_met
+from jobs.products.index.explanation import ExplainedFile, classify_unreadable
+from jobs.products.index.survivors import refusal_reason
 from jobs.rebuild import queue_run
-from jobs.rebuild.index import RebuildIndexRequest, look
+from jobs.rebuild.index import RebuildIndexRequest, load_settings
 from jobs.rebuild.queue_run import RebuildQueuesRequest
 from jobs.rebuild.queues import ROCKSDB
 from jobs.store.ranges import describe, holes, plan_ranges
@@ -20,7 +20,7 @@ from jobs.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class DryRun(Judged):
+class DryRun(RatedOutcome):
     """The files that would be read, kept and written."""
 
     store: str
@@ -88,9 +88,9 @@ class DryRun(Judged):
 
 def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -> DryRun:
     """Return the dry run of the index; the log is not read, and nothing is written."""
-    store, files, settings = look(request, options)
+    store, files, settings = load_settings(request, options)
     geometry = settings.geometry.value
-    reasons = {file.name: refusal(file, geometry) for file in files} if request.lost_only else {}
+    reasons = {file.name: refusal_reason(file, geometry) for file in files} if request.lost_only else {}
     which = "the index files that are missing" if request.lost_only else "index files"
     return DryRun(
         store.root,
@@ -101,7 +101,11 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
         _gaps(store),
         f"{which}, {geometry.file_size:,} bytes each, up to {geometry.capacity:,} keys a file",
         [name for name, reason in reasons.items() if reason is None],
-        [refused_for(file, geometry, reason) for file in files if (reason := reasons.get(file.name)) is not None],
+        [
+            classify_unreadable(file, geometry, reason)
+            for file in files
+            if (reason := reasons.get(file.name)) is not None
+        ],
     )
 
 

@@ -16,16 +16,16 @@ from itertools import groupby
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.console.result import Judged, Severity, worst_met
+from jobs.console.result import RatedOutcome, Severity, worst_met
 from jobs.console.result import Result as Outcome
 from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.explanation import ExplainedFile, Verdict, explain
 from jobs.products.index.file_builder import (
+    BuildTask,
     BuiltFile,
     Kind,
     RealFile,
-    ToBuild,
     build_file,
     check_built,
     hash_file,
@@ -33,7 +33,7 @@ from jobs.products.index.file_builder import (
 )
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.plan import LOST, IndexPlan, Planned
-from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted, settle
+from jobs.products.index.settings import NOTHING_WANTED, GivenSettings, Settings, settle_index_settings
 from jobs.products.index.survivors import Survivor, has_keys_of, real_files
 from jobs.storage import storage_of
 from jobs.storage.local import LocalStorage
@@ -62,7 +62,7 @@ class RebuildIndexRequest(StoreRequest):
     """The parameters of a rebuild."""
 
     out: str
-    wanted: Wanted = NOTHING_WANTED
+    wanted: GivenSettings = NOTHING_WANTED
     lost_only: bool = False
     broker_runs: bool = False
     proven_only: bool = False  # each file by itself: one not proven wrong stays, one not proven right is not made
@@ -98,7 +98,7 @@ class ComparedSurvivor:
 
 
 @dataclass(slots=True)
-class Result(Judged):
+class Result(RatedOutcome):
     """The result of a rebuild."""
 
     store: str
@@ -167,7 +167,7 @@ class Result(Judged):
 def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     """Build the files and the manifest in the output directory."""
     options = workers.options
-    store, files, settings = look(request, options, workers.width)
+    store, files, settings = load_settings(request, options, workers.width)
     directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
     log = ListedLog(store, plan_ranges(store, range_size=request.range_size))
     with scratch_for(request.scratch or directory, options) as scratch:
@@ -213,7 +213,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     return result
 
 
-def look(
+def load_settings(
     request: RebuildIndexRequest, options: Mapping[str, str], readers: int = 1
 ) -> tuple[Store, list[RealFile], Settings]:
     """List the store and its index files, and determine the settings; raise `UndecidedError` if one must be given."""
@@ -221,7 +221,7 @@ def look(
     store.require_log()
     check_room(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = real_files(store)
-    settings = settle(store, files, request.wanted)
+    settings = settle_index_settings(store, files, request.wanted)
     if settings.geometry.origin == ASSUMED and (request.proven_only or not has_default_sizes(store)):
         slots, entries = map(str, DEFAULT_GEOMETRY)
         raise UnknownSettingError(
@@ -237,9 +237,9 @@ def _time_of(start: int, row: KeyRow) -> int:
     return keys[0].store_timestamp if keys else 0
 
 
-def _to_build(plan: IndexPlan, name: str, planned: Planned, replaces: tuple[str, ...] = ()) -> ToBuild:
+def _to_build(plan: IndexPlan, name: str, planned: Planned, replaces: tuple[str, ...] = ()) -> BuildTask:
     recipe = plan.recipe(planned.start, planned.end)
-    return ToBuild(name, planned.kind, recipe, planned.start, planned.doubt, replaces)
+    return BuildTask(name, planned.kind, recipe, planned.start, planned.doubt, replaces)
 
 
 def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
@@ -249,7 +249,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
     files: Sequence[RealFile],
     settings: Settings,
     scratch: Scratch,
-) -> tuple[KeyRow, list[ToBuild], Sequence[ExplainedFile]]:
+) -> tuple[KeyRow, list[BuildTask], Sequence[ExplainedFile]]:
     """Return the keys of the log, the files to build in place of lost ones, and the explanation of each file."""
     store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
     check = LogCheck()
@@ -303,13 +303,13 @@ def _may_be_right(
 
 
 def _proven(  # noqa: PLR0913, PLR0917 - what there is
-    builds: Sequence[ToBuild],
+    builds: Sequence[BuildTask],
     built: Sequence[BuiltFile],
     explained: Sequence[ExplainedFile],
     directory: str,
     store: Store,
     accepted: Collection[str],
-) -> tuple[list[ToBuild], list[BuiltFile]]:
+) -> tuple[list[BuildTask], list[BuiltFile]]:
     """Return the new files that are proven or *accepted*, deleting others; one fault must explain a wrong file."""
     wrong = {one.real.name: one for one in explained}
     moved = set()
@@ -317,7 +317,7 @@ def _proven(  # noqa: PLR0913, PLR0917 - what there is
         if one.verdict is Verdict.MISNAMED:
             with store.open(one.real) as real:
                 moved.add(hash_file(real.read))
-    proven, files = list[ToBuild](), list[BuiltFile]()
+    proven, files = list[BuildTask](), list[BuiltFile]()
     for build, file in zip(builds, built, strict=True):
         old = wrong.get(build.name)
         path = Path(local_path(join(directory, file.name)))
@@ -346,7 +346,7 @@ def lost_files(  # noqa: PLR0913 - what there is
     *,
     complete_last: bool = False,
     proof: _Proof | None = None,
-) -> list[ToBuild]:
+) -> list[BuildTask]:
     """
     Return the files to build so that none is missing next to those *kept*; *damaged* ones are replaced.
 
@@ -355,14 +355,14 @@ def lost_files(  # noqa: PLR0913 - what there is
     """
     rules = settings.rules.value.rules
     plan = IndexPlan(store.storage, row, settings.geometry.value, rules, settings.empty_index_count)
-    builds: list[ToBuild] = []
+    builds: list[BuildTask] = []
     completes = complete_last and kept[-1].end < plan.completed_end(kept[-1])
     if completes:
         # No broker continues this file: the keys that it lacks are lost.
         last = kept[-1]
         recipe = plan.recipe_of(last, plan.completed_end(last))
         kind = Kind.FULL if recipe.entries == plan.geometry.capacity else Kind.OPEN
-        builds.append(ToBuild(last.real.name, kind, recipe, last.start, "", (last.real.name,)))
+        builds.append(BuildTask(last.real.name, kind, recipe, last.start, "", (last.real.name,)))
     planned = plan.missing(kept, completes=completes)
     if proof is not None:
         held, doubtful = proof
@@ -396,7 +396,7 @@ def _named(  # noqa: PLR0913 - what names depend on
     plan: IndexPlan,
     *,
     names_all: bool = True,
-) -> Iterator[ToBuild]:
+) -> Iterator[BuildTask]:
     """Name the files of each gap so that they sort into it; they replace damaged files there, one by one or all."""
     for after, group in groupby(planned, key=lambda one: one.after):
         gap = list(group)
@@ -450,7 +450,7 @@ def _same_in_store(built: BuiltFile, files: Sequence[RealFile], store: Store) ->
 
 
 def _written(
-    build: ToBuild, file: BuiltFile, explained: Sequence[ExplainedFile], *, own: RealFile | bool, same: int
+    build: BuildTask, file: BuiltFile, explained: Sequence[ExplainedFile], *, own: RealFile | bool, same: int
 ) -> WrittenFile:
     equal = sum(entry.verdict is Verdict.EQUAL for entry in explained) or same
     proven, proof = False, build.doubt or "no file of the store was compared"

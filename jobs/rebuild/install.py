@@ -283,7 +283,7 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
         raise RefusedError("; ".join(plan.obstacles))
     base_path = plan.base_path
     with acting_as(plan.status.st_uid, plan.status.st_gid):
-        sweep(base_path)
+        delete_attempts(base_path)
         staging = base_path.with_name(f"{base_path.name}{ATTEMPT}{uuid4()}")
         step("make the directory")
         staging.mkdir(mode=0o700)
@@ -301,7 +301,7 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
         flush_directory(base_path.parent)
 
 
-def sweep(base_path: Path) -> None:
+def delete_attempts(base_path: Path) -> None:
     """Delete the staging directories of installations that were killed."""
     for leftover in base_path.parent.glob(f"{base_path.name}{ATTEMPT}*"):
         shutil.rmtree(leftover)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.console.result import Judged, Result, Severity, worst_met
+from jobs.console.result import RatedOutcome, Result, Severity, worst_met
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.join import collect_log, compare, topics_of
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
-from jobs.products.queues.unit_files import damaged_in
+from jobs.products.queues.unit_files import damaged_ranges
 from jobs.rebuild.lost_queues import RecordedUnits, select_lost
 from jobs.rebuild.queue_database import QueueOfRows, build_database, stored_ends
-from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, named, note_of
+from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, names_text, queue_note
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_room
@@ -60,7 +60,7 @@ class RebuildQueuesRequest(StoreRequest):
 
 
 @dataclass(slots=True)
-class Summary(Judged):
+class Summary(RatedOutcome):
     """The summary of a rebuild."""
 
     store: str
@@ -137,7 +137,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         check = LogCheck()
         shared, checked = scratch if recipe.groups > 1 else None, check if request.lost_only else None
         log = collect_log(workers, store, recipe.rules, recipe.groups, shared, request.range_size, checked)
-        damaged = damaged_in(log.ranges)
+        damaged = damaged_ranges(log.ranges)
         summary.from_offset, summary.records = log.start, sum(one.records for one in log.ranges)
         summary.gaps = [(first, last) for _, first, last in holes(store.segments) if first >= log.start]
         summary.damaged_bytes = sum(end - first for first, end in damaged)
@@ -187,10 +187,10 @@ def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueOfRows]) -
     for queue in queues:
         names[topics.fate(queue.name.topic, newest[queue.name.topic])].append(queue.name)
     if deleted := names[Fate.DELETED]:
-        yield f"{len(deleted)} queues are of topics that were deleted ({named(deleted)})"
+        yield f"{len(deleted)} queues are of topics that were deleted ({names_text(deleted)})"
     if topics.with_queues and (undecided := names[Fate.UNDECIDED]):
         why = topics.explain(undecided[0].topic)
-        yield f"{len(undecided)} queues may be of topics that were deleted ({named(undecided)}): {why}"
+        yield f"{len(undecided)} queues may be of topics that were deleted ({names_text(undecided)}): {why}"
 
 
 def load_settings(
@@ -209,21 +209,21 @@ def load_settings(
 def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> Iterator[str]:
     """Yield the facts that the log does not contain, and the differences from a healthy log."""
     plain = [queue for queue in queues if queue.name.kind is QueueKind.PLAIN]
-    yield from note_of(
+    yield from queue_note(
         "queues that begin after queue offset 0",
         {queue.name: queue.first_queue_offset > 0 for queue in plain},
         "the units before are of deleted messages, and are blanks back to the start of the first file",
     )
-    yield from note_of(
+    yield from queue_note(
         "records without a unit, as a broker drops them",
         {queue.name: queue.skipped for queue in queues},
         "their queue offset is below the queue's end",
     )
-    yield from note_of(
+    yield from queue_note(
         "units that are not where their queue offset says, as a broker appends them",
         {queue.name: queue.misplaced for queue in queues},
     )
-    yield from note_of(
+    yield from queue_note(
         "queues that are not written",
         {queue.name: not queue.files for queue in queues},
         "no folder can have their topic's name",
@@ -232,17 +232,17 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
         yield "ConsumeQueueExt units are made without filter bitmaps, which no log holds"
     if features_of(store).queues is QueueStorage.ROCKSDB:
         yield "this store's own queues are in RocksDB (storeType=defaultRocksDB); these are those of storeType=default"
-        yield from note_of(
+        yield from queue_note(
             "queues without a message in the log any more",
             dict.fromkeys(sorted(stored_ends(store, {queue.name for queue in queues})), 1),
             "with these files a broker begins them at 0 again, for there are none of them",
         )
-    yield from note_of(
+    yield from queue_note(
         "blanks in place of units whose records the log has lost",
         {queue.name: queue.blanks for queue in queues},
         "every later unit is at its own queue offset, and consumers skip the blanks",
     )
-    yield from note_of(
+    yield from queue_note(
         "messages that consumers may not receive although the log has them",
         {queue.name: queue.hidden for queue in queues},
         "a broker that reads a blank continues after the first file of the log; restore the lost bytes first, from a "
@@ -253,7 +253,7 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
 def _notes_of_log(summary: Summary, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:
     """Yield the facts that an incomplete log does not contain."""
     last = max((end for _, end in summary.gaps), default=0)
-    yield from note_of(
+    yield from queue_note(
         "queues without a message after the last gap",
         {queue.name: queue.last_physical_offset < last for queue in queues},
         "where they ended is not known, and consumers may be ahead of them",

@@ -183,17 +183,17 @@ class _Queue:
         return BuiltQueue(self._name, files, self._first or 0, self._units, *counts, self._last, self._newest_ms)
 
 
-def named(names: Sequence[QueueName]) -> str:
+def names_text(names: Sequence[QueueName]) -> str:
     """Return a few of *names* as examples."""
     shown = ", ".join(f"{name.topic!r} {name.queue_id}" for name in names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown}, …"
 
 
-def note_of(fact: str, counts: Mapping[QueueName, int], meaning: str = "") -> Iterator[str]:
+def queue_note(fact: str, counts: Mapping[QueueName, int], meaning: str = "") -> Iterator[str]:
     """Yield a fact about queues with its count, the queues, and its meaning; nothing if the count is 0."""
     names = [name for name, count in counts.items() if count]
     if names:
-        yield f"{fact}: {sum(counts.values())} ({named(names)})" + (f"; {meaning}" if meaning else "")
+        yield f"{fact}: {sum(counts.values())} ({names_text(names)})" + (f"; {meaning}" if meaning else "")
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jobs.console.amounts import counted
 from jobs.console.result import RequestError
-from jobs.rebuild.install import Installation, exchange, remove_empty, suppress_not_empty, sweep
+from jobs.rebuild.install import Installation, delete_attempts, exchange, remove_empty, suppress_not_empty
 from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
 from jobs.store.beside_broker import acting_as, user_of
 
@@ -84,7 +84,7 @@ class Journal:
         entry.done = True
         self.write()
 
-    def settle(self) -> None:
+    def resolve_killed_step(self) -> None:
         """Record whether a killed step had exchanged its folder, which only the folder shows now."""
         for entry in [one for one in self.entries if one.is_exchange and not one.done]:
             entry.done = _was_done(entry)
@@ -157,7 +157,7 @@ def _written_to(place: Path, outcome: str) -> NotRepairableError:
 
 def _undo(entry: Entry) -> list[str]:
     folder, aside = Path(entry.folder), Path(entry.aside)
-    sweep(folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART)  # of a step that was killed
+    delete_attempts(folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART)  # of a step that was killed
     if not _was_done(entry):
         shutil.rmtree(aside, ignore_errors=True)  # a new set that had got its name, and not its place
         return [f"{entry.part}: had not been changed"]

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.console.amounts import counted
-from jobs.console.lines import NOT_DONE, headed
-from jobs.console.result import Judged, Result, Severity
-from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, NotInLakeError, diff, known_in
-from jobs.lake.commit import chosen, read_snapshot, rows
+from jobs.console.lines import NOT_DONE, lines_under_heading
+from jobs.console.result import RatedOutcome, Result, Severity
+from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, NotInLakeError, diff, find_known_store
+from jobs.lake.commit import read_snapshot, rows, rows_where
 from jobs.lake.findings import (
     DAMAGED_RECORDS,
     DELETED_TOPIC,
@@ -39,7 +39,7 @@ from jobs.lake.findings import (
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONSUME_QUEUE, MESSAGES
-from jobs.products.index.settings import NOTHING_WANTED, Wanted
+from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
 from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.rows import Status
 from jobs.products.queues.settings import NOTHING_SEEN
@@ -50,16 +50,23 @@ from jobs.rebuild.install import Installation, install, plan_files, plan_index, 
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Journal, NotRepairableError
 from jobs.repair.remembered import RememberingWorkers
-from jobs.repair.segments import MendedSegment, complete, damaged_bases, doubted_segments, link_log, mend
+from jobs.repair.segments import (
+    MendedSegment,
+    complete_cut_segments,
+    doubted_segments,
+    link_log,
+    mend_segments,
+    segments_to_restore,
+)
 from jobs.repair.start_protection import (
     describe_delivered,
     find_holes,
     start_after,
-    withheld,
+    why_withheld,
     write_blanks,
     write_bridges,
 )
-from jobs.restore.config import Forms, recorded_topics
+from jobs.restore.config import RestoreSettings, recorded_topics
 from jobs.restore.plan import Plan, plan_log
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
@@ -104,7 +111,7 @@ class RepairRequest(StoreRequest):
     out: Path  # new files, and the journal
     lake: Lake | None = None
     broker: str | None = None
-    wanted: Wanted = NOTHING_WANTED
+    wanted: GivenSettings = NOTHING_WANTED
     apply: bool = False
     bridge: bool = False  # write records over lost bytes, so that the broker passes over them
     deliver_empty: bool = False  # also bridges that consumers receive
@@ -113,7 +120,7 @@ class RepairRequest(StoreRequest):
 
 
 @dataclass(slots=True)
-class RepairSummary(Judged):
+class RepairSummary(RatedOutcome):
     """The findings before a repair, its plan, whether it was carried out, and the findings after it."""
 
     store: str
@@ -171,7 +178,7 @@ class RepairSummary(Judged):
         if self.withheld is not None:
             yield f"  NOTHING IS INSTALLED: {self.withheld}"
         elif self.plan:
-            yield from headed(NOT_DONE if self.left is None else "DONE", self.plan)
+            yield from lines_under_heading(NOT_DONE if self.left is None else "DONE", self.plan)
         elif self.found.severity.is_alarm:
             yield "  nothing can be repaired"
         else:
@@ -209,7 +216,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
         in_lake, notes = None, []
         if request.lake is not None:
             try:
-                known = known_in(request.lake, request.listed(workers.options), request.broker)
+                known = find_known_store(request.lake, request.listed(workers.options), request.broker)
                 in_lake = _InLake(request.lake, known, recorded_topics(request.lake, known.store_id))
             except NotInLakeError as error:
                 notes.append(str(error))
@@ -278,7 +285,7 @@ class _InLake(NamedTuple):
         """Return the number of messages of some topics in *ranges*, for those that have any."""
         wanted = (pc.field("store_id") == self.known.store_id) & pc.field("topic").isin(sorted(topics))
         columns = ["topic", "physical_offset"]
-        found = read_snapshot(self.lake, MESSAGES.name, lambda table: chosen(self.lake, table, columns, wanted))
+        found = read_snapshot(self.lake, MESSAGES.name, lambda table: rows_where(self.lake, table, columns, wanted))
         if found is None or not ranges:
             return {}
         starts, ends = np.array(sorted(ranges), np.int64).T
@@ -306,7 +313,7 @@ class _Repair:
     checkpoint: Path | None = None
     blanks: Mapping[str, Path] = field(default_factory=dict)  # queue files with blanks for bridges
     accepted: set[str] = field(default_factory=set)  # that were made
-    forms: Forms | None = None  # of queue and index files, as the lake has seen them
+    forms: RestoreSettings | None = None  # of queue and index files, as the lake has seen them
 
     @property
     def store(self) -> Store:
@@ -318,7 +325,7 @@ class _Repair:
         if self.in_lake is not None:
             self._make_segments(self.in_lake)
         store = self.store
-        self.segments += complete(store, {one.base_offset for one in self.segments}, self.work / "log")
+        self.segments += complete_cut_segments(store, {one.base_offset for one in self.segments}, self.work / "log")
         if self.segments:
             verdict = self._relinked("linked")
         if request.bridge:
@@ -326,7 +333,7 @@ class _Repair:
         self._make_rest(verdict)
         plans = self._planned()
         if plans:
-            self.summary.withheld = withheld(self.summary.found, verdict)
+            self.summary.withheld = why_withheld(self.summary.found, verdict)
         self._carry_out([] if self.summary.withheld is not None else plans, verdict, held)
 
     def _carry_out(self, plans: Sequence[Installation], verdict: Verdict, held: LockedStore | None) -> None:
@@ -402,7 +409,7 @@ class _Repair:
             commitlog=request.commitlog, care=request.care,
         )  # fmt: skip
         found = diff(asked, self.workers)
-        self.forms = Forms.of(in_lake.known, request.wanted, lake)
+        self.forms = RestoreSettings.of(in_lake.known, request.wanted, lake)
         self._count_of_topics(in_lake, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
@@ -413,11 +420,11 @@ class _Repair:
             notes.append(f"nothing is taken from the lake: from {at:,} on the store has other records; {step}")
             return
         plan = plan_log(lake, in_lake.known)
-        bases = {*damaged_bases(found, plan, known), *self._older_segments(found, plan, store.start_offset)}
+        bases = {*segments_to_restore(found, plan, known), *self._older_segments(found, plan, store.start_offset)}
         if not bases and any(one.kind in DAMAGED_RECORDS | MISSING_RECORDS for one in known):
             notes.append(f"{lake.location} has none of the bytes that the log has lost")
         if bases:
-            self.segments, changed = mend(store, plan, bases, self.work / "log", self.workers)
+            self.segments, changed = mend_segments(store, plan, bases, self.work / "log", self.workers)
             made = {one.base_offset for one in self.segments}
             notes += [
                 f"{one.file} has the records of {one.expected} under a wrong name, and stays next to the one that is "
@@ -525,7 +532,7 @@ class _Repair:
             self.accepted |= request.accepted & {f"index/{file.name}" for file in built.files}
             self.index = out
 
-    def _wanted_index(self) -> Wanted:
+    def _wanted_index(self) -> GivenSettings:
         """Return the settings of index files: as given; what no file of the store shows, as the lake's runs saw it."""
         wanted, forms = self.request.wanted, self.forms
         if forms is not None and not self.store.index_files:
@@ -627,7 +634,7 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], held: LockedSt
     """Carry out the plans, recording each step first; `RefusedError` if the store has changed since it was locked."""
     journal = Journal.read(request.out) or Journal("", str(request.out))
     journal.store = str(Path(local_path(request.store)).absolute())
-    journal.settle()
+    journal.resolve_killed_step()
     for number, plan in enumerate(plans):
         try:
             held.refuse_changes()

@@ -21,7 +21,7 @@ from jobs.diff import ONLY_IN_STORE, Difference, DiffSummary
 from jobs.lake.findings import INDEX, LOG, LOST_END, WRONG_FILE_SIZE, Finding
 from jobs.restore.plan import Interval, Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
-from jobs.storage.local import named
+from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import local_path
 from jobs.storage.scratch import scratch_beside
 from jobs.store.range_reader import RangeReader
@@ -71,7 +71,7 @@ def doubted_segments(findings: Sequence[Finding], store: Store) -> frozenset[int
     )
 
 
-def damaged_bases(summary: DiffSummary, plan: Plan, known: Sequence[Finding]) -> list[int]:
+def segments_to_restore(summary: DiffSummary, plan: Plan, known: Sequence[Finding]) -> list[int]:
     """
     Return the segments whose lost bytes the lake has.
 
@@ -100,7 +100,7 @@ def _is_lost_by(difference: Difference, finding: Finding) -> bool:
     return finding.log_offset <= difference.end and (is_open or end >= difference.start)
 
 
-def mend(
+def mend_segments(
     store: Store, plan: Plan, bases: Container[int], folder: Path, workers: Workers
 ) -> tuple[list[MendedSegment], list[int]]:
     """Create the segments, one task each; also return the rows that were left out because the lake contradicts them."""
@@ -188,7 +188,7 @@ def _changed(work: SegmentWork, records: RawRecords, made: BinaryIO, unchecked: 
             yield offset
 
 
-def complete(store: Store, besides: Container[int], folder: Path) -> list[MendedSegment]:
+def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -> list[MendedSegment]:
     """Extend truncated segments with zeros: a broker does not load a log with a segment of another size."""
     made = []
     for segment, size in cut_short(store.segments):
@@ -209,14 +209,14 @@ def _copy(source: Path, target: Path, ranges: list[tuple[int, int]]) -> None:
         for start, end in ranges:
             position = start
             while position < end:
-                with named(str(source)):
+                with naming_file_in_errors(str(source)):
                     data = os.pread(stored.fileno(), min(_BLOCK, end - position), position)
                 if not data:
                     break
-                with named(str(target)):
+                with naming_file_in_errors(str(target)):
                     os.pwrite(made.fileno(), data, position)
                 position += len(data)
-        with named(str(target)):
+        with naming_file_in_errors(str(target)):
             os.fsync(made.fileno())
 
 

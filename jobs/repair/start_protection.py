@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
-from jobs.diagnosis.broker_start import BadPlace, gathered, obstacles
+from jobs.diagnosis.broker_start import BadPlace, gather_start_facts, obstacles
 from jobs.repair.segments import MendedSegment
 from jobs.storage.locations import local_path
 from jobs.store.broker_config import broker_config
@@ -34,7 +34,7 @@ def start_after(verdict: Verdict) -> StartOutcome | None:
     return None if verdict.start is None else verdict.start.once_mended or verdict.start
 
 
-def withheld(found: Verdict, planned: Verdict) -> str | None:
+def why_withheld(found: Verdict, planned: Verdict) -> str | None:
     """
     Return why a plan must not be carried out; None if a start after it deletes no more messages than one now.
 
@@ -86,7 +86,7 @@ def find_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
         return []
     if not after.deletes_messages and _possible_cut(found, after) is None:
         return []
-    facts = gathered(store, Release.of(after.release))
+    facts = gather_start_facts(store, Release.of(after.release))
     places = [place for place, _ in obstacles(facts, verdict.walked)]
     segments = [next(one for one in reversed(store.segments) if one.base_offset <= place.offset) for place in places]
     queues = [

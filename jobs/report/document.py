@@ -123,7 +123,7 @@ def replace_text(path: Path, text: str) -> None:
 
 def page(report: Report) -> str:
     """Render a report as an HTML page."""
-    template = environment().get_template("report.html")
+    template = template_environment().get_template("report.html")
     return template.render(report=report, style=style_sheet(), stacked=_stacked, t=str)
 
 
@@ -133,7 +133,7 @@ def style_sheet() -> str:
 
 
 @cache
-def environment(*packages: str) -> "Environment":
+def template_environment(*packages: str) -> "Environment":
     """Return the template environment for reports, optionally with another package's templates."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 

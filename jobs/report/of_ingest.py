@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.console.amounts import counted, round_duration
-from jobs.console.process import program
+from jobs.console.process import tool_command
 from jobs.console.result import Severity
 from jobs.ingest.request import Summary
-from jobs.lake.commit import chosen, open_table
+from jobs.lake.commit import open_table, rows_where
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files, plain_batches
 from jobs.lake.table_file import FileNaming
@@ -31,7 +31,7 @@ _HEX = 64
 _OTHERS = "others"
 
 
-def report_of(summary: Summary, lake: Lake) -> Report:
+def report_of_ingest(summary: Summary, lake: Lake) -> Report:
     """Return the report of a finished run."""
     parts: list[Part] = []
     if summary.run is not None and summary.store_id is not None:
@@ -72,12 +72,12 @@ def _facts(summary: Summary) -> Facts:
 
 
 def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
-    verify = (f"{program()} verify {quote(summary.store)}",)
+    verify = (f"{tool_command()} verify {quote(summary.store)}",)
     if summary.quarantined:
         yield Remedy(
             "Part of the log is damaged. Its bytes are in the table quarantine, every other record was read. Take the "
             "messages from a slave or a backup; inspect shows the places:",
-            (f"{program()} inspect {quote(summary.store)} --deep",),
+            (f"{tool_command()} inspect {quote(summary.store)} --deep",),
             _damage(summary, lake),
         )
     if summary.gaps:
@@ -110,7 +110,7 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
 
 def _damage(summary: Summary, lake: Lake) -> Grid:
     snapshot = open_table(lake, QUARANTINE.name)
-    found = chosen(lake, snapshot).to_pylist() if snapshot is not None else []
+    found = rows_where(lake, snapshot).to_pylist() if snapshot is not None else []
     damage = Severity.DAMAGE.value
     rows = [
         (damage, row["physical_offset"], row["length"], row["reason"], (row["sample"] or b"")[:_HEX].hex(" "))

@@ -6,7 +6,7 @@ from itertools import chain
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from jobs.console.process import program
+from jobs.console.process import tool_command
 from jobs.console.result import Result as Outcome
 from jobs.console.result import Severity
 from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Value
@@ -100,7 +100,7 @@ def _remedies_of_rebuild(result: "Result", *, installs: bool) -> Iterator[Remedy
         yield Remedy(
             "Nothing was written: these files differ from those of every known release. See what verify says of them; "
             "rebuild all files where they are not to be kept:",
-            (f"{program()} verify {store}", f"{program()} rebuild-index {store} --out {out}"),
+            (f"{tool_command()} verify {store}", f"{tool_command()} rebuild-index {store} --out {out}"),
             Grid("Contradictions", ("severity", *_SURVIVOR), rows),
         )
         return
@@ -108,7 +108,7 @@ def _remedies_of_rebuild(result: "Result", *, installs: bool) -> Iterator[Remedy
         yield Remedy(
             f"Damaged bytes of the log: {result.damaged_bytes:,}; keys of the records that were there are missing. "
             "See the places:",
-            (f"{program()} inspect {quote(result.store)} --deep",),
+            (f"{tool_command()} inspect {quote(result.store)} --deep",),
         )
     if result.gaps:
         gaps = [(Severity.GAP.value, start, end) for start, end in result.gaps]
@@ -124,5 +124,5 @@ def _remedies_of_rebuild(result: "Result", *, installs: bool) -> Iterator[Remedy
         only = " --lost-only" * result.lost_only
         yield Remedy(
             "Stop the broker and put the files into its store (this builds them once more, into a new directory):",
-            (f"{program()} rebuild-index {store} --out {out}-2{only} --install",),
+            (f"{tool_command()} rebuild-index {store} --out {out}-2{only} --install",),
         )

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, Self
 import pyarrow.compute as pc
 
 from jobs.console.result import RequestError
-from jobs.lake.commit import chosen, open_table, rows
+from jobs.lake.commit import open_table, rows, rows_where
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
 from jobs.products.index.file_builder import detect_zone
-from jobs.products.index.settings import Wanted, span_of_rules
+from jobs.products.index.settings import GivenSettings, span_of_rules
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
-from jobs.restore.plan import DELETED, source_of
+from jobs.restore.plan import DELETED, table_source
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.beside_broker import FileState
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
@@ -49,7 +49,7 @@ class NotResumableError(RequestError):
     """The directory holds files of another restore, or files that no restore wrote."""
 
 
-def changed(place: Path) -> NotResumableError:
+def changed_file_error(place: Path) -> NotResumableError:
     """Return the error for a file that this restore did not write, or that another process has changed since."""
     return NotResumableError(
         f"{place}: not the file that this restore wrote; it was left as it is. Another process writes into the "
@@ -63,7 +63,7 @@ def create_or_compare(path: Path, data: bytes) -> FileState:
         LocalStorage().create(str(path), data)
     state = FileState.of(path)
     if state is None or read_file(path) != data:
-        raise changed(path)
+        raise changed_file_error(path)
     return state
 
 
@@ -78,7 +78,7 @@ def write_config(
     newest run has *seen* files with these hashes: a lake that lacks one has lost a row.
     """
     versions: dict[str, list[Mapping[str, Any]]] = {}
-    source = source_of(lake, CONFIG_FILES, store_id)
+    source = table_source(lake, CONFIG_FILES, store_id)
     for version in source.rows(store_id, ("name", "to_offset", "run"), ("bytes",)):
         name = version["name"]
         if name not in {"", ".", ".."} and "/" not in name and "\0" not in name:
@@ -117,7 +117,7 @@ def recorded_topics(lake: Lake, store_id: str) -> tuple[TopicsAt, ...]:
     return topics_in(data for _, data in sorted(rows(lake, CONFIG_FILES.name, ["run", "bytes"], newest)))
 
 
-class Forms(NamedTuple):
+class RestoreSettings(NamedTuple):
     """The settings of files that are made from the log: given, else as runs recorded them, else RocketMQ's defaults."""
 
     index_files: Known[Geometry]
@@ -127,7 +127,7 @@ class Forms(NamedTuple):
     is_span: bool = False  # the release stands for all that write the same
 
     @classmethod
-    def of(cls, known: KnownStore, wanted: Wanted, lake: Lake) -> Self:
+    def of(cls, known: KnownStore, wanted: GivenSettings, lake: Lake) -> Self:
         """Settle each from the user's options and what runs recorded."""
         state: Mapping[str, Any] = known.newest.state if known.newest else {}  # JSON
         slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
@@ -169,5 +169,5 @@ def _zone_of_names(lake: Lake, store_id: str) -> tzinfo | None:
     if snapshot is None:
         return None
     named = (pc.field("store_id") == store_id) & pc.field("name").is_valid()
-    rows = chosen(lake, snapshot, ["name", "begin_timestamp"], named).to_pylist()
+    rows = rows_where(lake, snapshot, ["name", "begin_timestamp"], named).to_pylist()
     return detect_zone({(row["name"], row["begin_timestamp"]) for row in rows})

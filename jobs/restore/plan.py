@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from jobs.console.amounts import counted
 from jobs.console.result import RequestError
-from jobs.lake.commit import chosen, open_table, read_snapshot
+from jobs.lake.commit import open_table, read_snapshot, rows_where
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
 from jobs.lake.snapshot_files import StoredFile, files, has_footer, plain_batches
@@ -56,7 +56,7 @@ class Source:
                         yield row
 
 
-def source_of(lake: Lake, table: Table, store_id: str) -> Source:
+def table_source(lake: Lake, table: Table, store_id: str) -> Source:
     """Return the files of a table, and which of them are lost."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
@@ -120,7 +120,7 @@ class Plan:
         there = [(segment.base_offset, segment.base_offset + self.size.value) for segment in self.segments]
         first = self.segments[0].base_offset
         lost = (cause for cause in self.causes if cause.is_gap and self.start <= cause.start < cause.end <= first)
-        return [*sorted((cause.start, cause.end) for cause in lost), *missing(there, first, self.end)]
+        return [*sorted((cause.start, cause.end) for cause in lost), *uncovered_parts(there, first, self.end)]
 
     def cause_of(self, start: int, end: int, *, may_be_unchosen: bool = True) -> str:
         """Return why [start, end) is missing; *may_be_unchosen* where it may be of topics that a run did not take."""
@@ -134,7 +134,7 @@ def plan_log(
 ) -> Plan:
     """Return the segments to make of [start, until); a log begins with a whole file, so *start* is rounded down."""
     messages, pieces, quarantine = (
-        source_of(lake, table, known.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
+        table_source(lake, table, known.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
     )
     end = known.newest.to_offset if known.newest else 0
     if until is not None and until > end:
@@ -193,7 +193,7 @@ def _causes(
 ) -> Iterator[Cause]:
     """Yield why the lake lacks bytes, the most certain first: gaps that runs found, and what the lake has noted."""
     lake, wanted = messages.lake, (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
-    runs = read_snapshot(lake, RUNS.name, lambda snapshot: chosen(lake, snapshot, ["detail"], wanted).to_pylist())
+    runs = read_snapshot(lake, RUNS.name, lambda snapshot: rows_where(lake, snapshot, ["detail"], wanted).to_pylist())
     for gap in (gap for run in runs or () for gap in json.loads(run["detail"] or "{}").get("gaps", ())):
         yield Cause(gap["from"], gap["to"], gap["why"], is_gap=True)
     for row in damaged:
@@ -204,9 +204,9 @@ def _causes(
         path = f"{messages.table.name}/{file.path}"
         start, end = file.low("physical_offset", 0), file.high("physical_offset", 1 << 62)
         yield Cause(int(start), int(end) + 1, f"{path} {messages.lost[path]}")
-    if known.chosen.until:
+    if known.topic_choices.until:
         why = "messages of topics that were not chosen (`ingest --topics`, `--exclude-topics`)"
-        yield Cause(0, known.chosen.until, why, is_choice=True)
+        yield Cause(0, known.topic_choices.until, why, is_choice=True)
 
 
 def _interval(row: Mapping[str, Any]) -> Interval:
@@ -262,7 +262,7 @@ def offset_at(lake: Lake, store_id: str, timestamp: int) -> int | None:
     if snapshot is None:
         return None
     wanted = (pc.field("store_id") == store_id) & (pc.field("store_timestamp") >= timestamp)
-    found = pc.min(chosen(lake, snapshot, ["physical_offset"], wanted).column("physical_offset")).as_py()
+    found = pc.min(rows_where(lake, snapshot, ["physical_offset"], wanted).column("physical_offset")).as_py()
     return None if found is None else int(found)
 
 
@@ -274,7 +274,7 @@ def last_store_timestamp(lake: Lake, known: KnownStore, end: int) -> int:
     if snapshot is None:
         return 0
     wanted = (pc.field("store_id") == known.store_id) & (pc.field("physical_offset") < end)
-    found = pc.max(chosen(lake, snapshot, ["store_timestamp"], wanted).column("store_timestamp")).as_py()
+    found = pc.max(rows_where(lake, snapshot, ["store_timestamp"], wanted).column("store_timestamp")).as_py()
     return int(found or 0)
 
 
@@ -307,7 +307,7 @@ class Coverage:
         return list(zip(starts[first].tolist(), reach[last].tolist(), strict=True)), twice
 
 
-def missing(covered: Iterable[Interval], start: int, end: int) -> Iterator[Interval]:
+def uncovered_parts(covered: Iterable[Interval], start: int, end: int) -> Iterator[Interval]:
     """Yield the parts of [start, end) that the ascending intervals do not cover."""
     edges = [(start, start), *((max(a, start), min(b, end)) for a, b in covered if b > start and a < end), (end, end)]
     yield from ((left[1], right[0]) for left, right in pairwise(edges) if right[0] > left[1])

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from jobs.console.amounts import counted, time_text
-from jobs.console.result import Judged, Result, Severity, worst_met
+from jobs.console.result import RatedOutcome, Result, Severity, worst_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_logs
-from jobs.products.index.settings import NOTHING_WANTED, Wanted
+from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import index_header
-from jobs.restore.config import Forms, NotResumableError, changed, create_or_compare, write_config
+from jobs.restore.config import NotResumableError, RestoreSettings, changed_file_error, create_or_compare, write_config
 from jobs.restore.plan import Interval, NothingToRestoreError, Plan, last_store_timestamp, plan_log, unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
-from jobs.storage.local import LocalStorage, read_file, room_for, sha256_of
+from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
 from jobs.storage.scratch import scratch_beside
 from jobs.store.beside_broker import FileState, file_states
 from jobs.store.store import list_store
@@ -51,14 +51,14 @@ class RestoreRequest:
     start: int = 0
     until: int | None = None
     segment_size: int | None = None
-    wanted: Wanted = NOTHING_WANTED
+    wanted: GivenSettings = NOTHING_WANTED
     with_queues: bool = True
     with_index: bool = True
     resume: bool = False
 
 
 @dataclass(slots=True)
-class Summary(Judged):
+class Summary(RatedOutcome):
     """The files that were made, and the parts that the lake lacks."""
 
     lake: str
@@ -174,7 +174,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
         summary.notes.append(
             f"a broker that starts on this log cuts it off at the gap at {min(places)}, if it walks that file ({why})"
         )
-    _build_rest(request, Forms.of(known, request.wanted, request.lake), summary, workers)
+    _build_rest(request, RestoreSettings.of(known, request.wanted, request.lake), summary, workers)
     summary.newest_store_timestamp = last_store_timestamp(request.lake, known, plan.end)
     # What a broker that was stopped in order leaves: everything up to the last message is on the disk.
     indexed = max((index_header(path).end_timestamp for path in (request.out / INDEX_FOLDER).glob("*")), default=0)
@@ -192,7 +192,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
         written |= {name: FileState(*expected) for name, expected in json.loads(read_file(note))["files"].items()}
     for name, expected in written.items():
         if FileState.of(Path(name)) != expected:
-            raise changed(Path(name))
+            raise changed_file_error(Path(name))
     # The manifest names every file, and is the last one that a restore writes.
     described = {name: getattr(summary, name) for name in Summary.__dataclass_fields__}
     manifest = json.dumps({**described, "files": hashed}, indent=1, ensure_ascii=False)
@@ -255,7 +255,7 @@ def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
         described = {"result": result._asdict(), "files": {work.path: file}}
         LocalStorage().create(str(path), json.dumps(described).encode())
 
-    with room_for(work.path, work.size):
+    with explaining_full_disk(work.path, work.size):
         return restore_segment(work, Path(folder), note)
 
 
@@ -272,12 +272,12 @@ def _finished(unfinished: Path, paths: Mapping[int, Path]) -> dict[int, Restored
             path.unlink()
             continue
         if file != FileState(*note["files"][str(place)]):
-            raise changed(place)
+            raise changed_file_error(place)
         result = RestoredSegment(**{name: _as_tuples(value) for name, value in note["result"].items()})
         results[result.base_offset] = result
     foreign = next((place for base, place in paths.items() if base not in results and place.exists()), None)
     if foreign is not None:
-        raise changed(foreign)
+        raise changed_file_error(foreign)
     return results
 
 
@@ -316,7 +316,7 @@ def _summary(
     )
 
 
-def _build_rest(request: RestoreRequest, forms: Forms, summary: Summary, workers: Workers) -> None:
+def _build_rest(request: RestoreRequest, forms: RestoreSettings, summary: Summary, workers: Workers) -> None:
     """
     Build queues and index files from the restored log; each folder gets its final name when it is complete.
 
@@ -372,5 +372,5 @@ def _built(out: Path, unfinished: Path, part: str) -> Iterator[Path | None]:
     for made, place in places:
         if made.exists():
             if place.exists():
-                raise changed(place)
+                raise changed_file_error(place)
             made.rename(place)

@@ -22,7 +22,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
-from jobs.restore.plan import Coverage, Interval, Plan, PlannedSegment, missing
+from jobs.restore.plan import Coverage, Interval, Plan, PlannedSegment, uncovered_parts
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
 from jobs.store.beside_broker import FileState
@@ -127,14 +127,14 @@ class _Segment:
         """
         base, limit = self.work.base_offset, min(self.work.base_offset + self.work.size, self.work.end)
         kept = sorted((row["physical_offset"], row["physical_offset"] + row["length"]) for row in rows if row["bytes"])
-        unread = [part for place in self.work.unread for part in missing(kept, *place)]
+        unread = [part for place in self.work.unread for part in uncovered_parts(kept, *place)]
         for row in rows:
             data, offset = row["bytes"], row["physical_offset"]
             start, end = max(offset, base), min(offset + row["length"], limit)
             if data is not None and base <= offset and offset + len(data) <= limit:
                 self._write(memoryview(data), offset)
             elif data is None and row["kind"] in {END, DAMAGE, HEADER} and start < end:
-                known = np.array(list(missing(unread, start, end)), np.int64).reshape(-1, 2)
+                known = np.array(list(uncovered_parts(unread, start, end)), np.int64).reshape(-1, 2)
                 self.coverage.add(known[:, 0], known[:, 1])
 
     def add_entries(self, rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[Integers, Sizes]]) -> None:
@@ -207,7 +207,7 @@ def restore_segment(
         covered, twice = segment.coverage.merged()
         assumed = segment.fill_end(covered)
         limit = min(work.base_offset + work.size, work.end)
-        lost = tuple(missing([*covered, *assumed], work.base_offset, limit))
+        lost = tuple(uncovered_parts([*covered, *assumed], work.base_offset, limit))
         digest = sha256_of(attempt)
         os.fsync(descriptor)
         result = RestoredSegment(

@@ -49,7 +49,17 @@ from jobs.lake.tables import MESSAGES, STORED_MESSAGES
 from jobs.launch.session import hadoop_options
 from jobs.products.messages import parts_by_release
 from jobs.query.store_reader import StoreReader
-from jobs.source.log import Place, Way, Writer, check_place, data_loss, lose, lost_files, start_of, way_from
+from jobs.source.log import (
+    LogWalk,
+    Place,
+    Writer,
+    check_place,
+    data_loss,
+    lost_files,
+    raise_or_warn_of_loss,
+    start_of_read,
+    walk_from,
+)
 from jobs.source.options import EVERYTHING, LATEST, NAME, ReadOptions
 from jobs.storage.locations import normalise
 from jobs.store.chain import retry_if_expired
@@ -95,11 +105,13 @@ class RocketmqReader(DataSourceReader):
         wanted = self._wanted
         store = list_store(wanted.path, commitlog=wanted.commitlog, options=wanted.file_system)
         store.require_log()
-        place, writer = start_of(wanted, store)
+        place, writer = start_of_read(wanted, store)
         if place.offset < store.start_offset and wanted.fails_on_data_loss:
             raise data_loss(place.offset, store.start_offset, store.root)
         first = max(place.offset, wanted.from_offset)
-        lose((*lost_files(store), *lost_ends(store)), first, wanted.to_offset, fails=wanted.stops_on_loss)
+        raise_or_warn_of_loss(
+            (*lost_files(store), *lost_ends(store)), first, wanted.to_offset, fails=wanted.stops_on_loss
+        )
         with StoreReader(store) as reader:
             return [RangePartition(part, writer) for part in _parts(reader, store, place, wanted)]
 
@@ -179,7 +191,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._start: tuple[Place, Writer] | None = None
         self._folders: tuple[str, ...] = ()  # of the log
         self._target = MAX_LONG  # the end of a query with the trigger availableNow
-        self._way: tuple[Place, Way] | None = None  # the newest one, and from where
+        self._way: tuple[Place, LogWalk] | None = None  # the newest one, and from where
         self._next_look = 0.0
         self._is_checked = False
 
@@ -189,7 +201,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._end_of_log(self._listed()).to_json()
         store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
         place, _ = self._known_start(store)
-        lose(lost_ends(store), place.offset, MAX_LONG, fails=self._wanted.stops_on_loss)
+        raise_or_warn_of_loss(lost_ends(store), place.offset, MAX_LONG, fails=self._wanted.stops_on_loss)
         return place.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -243,9 +255,9 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sleep(min(max(self._next_look - monotonic(), 0), _LONGEST_WAIT_S))
         return monotonic() >= self._next_look
 
-    def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> Way:
+    def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> LogWalk:
         part_size = self._wanted.partition_size or _PART
-        return way_from(
+        return walk_from(
             place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._wanted.stops_on_loss
         )
 
@@ -260,7 +272,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def look(now: Store) -> Place:
             newest = newest_segment(now)
             base = newest.segment.base_offset if newest else now.start_offset
-            return way_from(Place(base), now, fails_on_data_loss=False).end
+            return walk_from(Place(base), now, fails_on_data_loss=False).end
 
         return retry_if_expired(store, look)
 
@@ -281,7 +293,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _known_start(self, store: Store) -> tuple[Place, Writer]:
         """Return the start of a query and the log's writer, which the whole store is asked for once."""
         if self._start is None or not store.segments:
-            self._start = start_of(self._wanted, store)
+            self._start = start_of_read(self._wanted, store)
         return self._start
 
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from jobs.console.log import say
-from jobs.lake.commit import own_table
+from jobs.lake.commit import open_table_for_change
 from jobs.lake.history import history_conflict, leads_to
-from jobs.lake.identity import holds, identify
+from jobs.lake.identity import has_fingerprint, identify
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, prepared_row
 from jobs.lake.snapshots import transaction_of
@@ -63,7 +63,7 @@ def lost_files(store: Store) -> Iterator[LostPart]:
         yield LostPart(start, end, f"{before.location}: {reason}")
 
 
-def lose(parts: Iterable[LostPart], start: int, end: int, *, fails: bool) -> None:
+def raise_or_warn_of_loss(parts: Iterable[LostPart], start: int, end: int, *, fails: bool) -> None:
     """Raise `DataLossError` of *parts* that are of offsets from *start* to *end*; else warn of them."""
     for first, next_one, reason in parts:
         if first < end and next_one >= start:
@@ -115,7 +115,7 @@ class Writer(NamedTuple):
     store_id: str | None = None
 
 
-def start_of(wanted: ReadOptions, store: Store) -> tuple[Place, Writer]:
+def start_of_read(wanted: ReadOptions, store: Store) -> tuple[Place, Writer]:
     """Return the start of a read, and the log's writer."""
     rules = known_releases(store, wanted.release).value.rules
     if wanted.after is None:
@@ -128,7 +128,7 @@ def start_of(wanted: ReadOptions, store: Store) -> tuple[Place, Writer]:
     conflict = history_conflict(lake, known, store)
     if conflict is not None:
         raise UnsupportedFormat(f"option after: {store.root}: {conflict.why}: run ingest first", conflict.from_offset)
-    left_out = known.chosen.left_out(wanted.selection.topics)
+    left_out = known.topic_choices.left_out(wanted.selection.topics)
     if left_out is not None:
         say(f"rmq-lake: {lake.location}: {left_out}", "warning")
     place = _watermark(lake, known, wanted.after_version) or Place(store.start_offset)
@@ -137,7 +137,7 @@ def start_of(wanted: ReadOptions, store: Store) -> tuple[Place, Writer]:
 
 def _watermark(lake: Lake, known: KnownStore, version: int | None) -> Place | None:
     """Return up to where the rows of a version of the table reach; None where it has none of this store."""
-    snapshot = own_table(lake, MESSAGES.name)
+    snapshot = open_table_for_change(lake, MESSAGES.name)
     if snapshot is None:
         return None
     if version is not None:
@@ -160,7 +160,7 @@ def check_place(place: Place, store: Store, *, with_chain: bool) -> None:
     if place.offset > store.end_offset:
         reason = f"the log ends at {store.end_offset}, before the place that was read up to"
     elif record is not None:
-        at, is_there, segment = record.offset, holds(record, store), store.segment_at(record.offset)
+        at, is_there, segment = record.offset, has_fingerprint(record, store), store.segment_at(record.offset)
         if is_there is False:
             reason = "this is not the record that was read before: another log, or one that its broker has truncated"
         elif with_chain and segment and is_there and not leads_to(record.offset, segment.base_offset, store):
@@ -169,14 +169,14 @@ def check_place(place: Place, store: Store, *, with_chain: bool) -> None:
         raise CorruptData(f"{reason}; a new checkpoint begins from scratch", at, store.root)
 
 
-class Way(NamedTuple):
+class LogWalk(NamedTuple):
     """A walk along the log: its end, and the ranges on the way."""
 
     end: Place
     ranges: tuple[Range, ...]
 
 
-def way_from(  # noqa: PLR0913 - how far the log is followed
+def walk_from(  # noqa: PLR0913 - how far the log is followed
     start: Place,
     store: Store,
     *,
@@ -184,7 +184,7 @@ def way_from(  # noqa: PLR0913 - how far the log is followed
     stop: int = MAX_LONG,
     part_size: int = MAX_LONG,
     fails_on_data_loss: bool,
-) -> Way:
+) -> LogWalk:
     """
     Follow the log from *start* to its last boundary within *limit* bytes, but at least to the first one after *start*.
 
@@ -207,10 +207,10 @@ def way_from(  # noqa: PLR0913 - how far the log is followed
         taken += parts
         if is_last or end.offset < range_.end_offset:
             break
-    return Way(end, tuple(taken))
+    return LogWalk(end, tuple(taken))
 
 
-def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> tuple[Way, bool]:
+def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> tuple[LogWalk, bool]:
     """
     Follow the records of one segment; return the part that is taken, and whether the log ends there.
 
@@ -247,7 +247,7 @@ def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> 
         for cut, end in zip(cuts, stops, strict=True)
         if end > cut.offset
     )
-    return Way(place, tuple(parts)), is_last
+    return LogWalk(place, tuple(parts)), is_last
 
 
 def _cut(cuts: list[Place], records: RawRecords, ends: Integers, part_size: int) -> None:

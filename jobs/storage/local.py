@@ -64,7 +64,7 @@ class _Pace:
 
 
 @cache
-def step_back() -> None:
+def lower_priority() -> None:
     """Lower the CPU and I/O priority of this process and its future children; may be called repeatedly."""
     import ctypes
     import platform
@@ -198,7 +198,7 @@ class LocalStorage(Storage):
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # since it was listed
                 raise OSError(errno.EINVAL, "not a regular file", path)
             if self.care is not None:
-                step_back()
+                lower_priority()
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # pages that are read ahead would stay
             yield LocalReader(descriptor, path, self.care)
         finally:
@@ -207,7 +207,7 @@ class LocalStorage(Storage):
     def create(self, location: str, data: Buffer) -> None:
         """Write a new file through a temporary name; flush it and its directory."""
         path = Path(local_path(location))
-        with room_for(location, len(data)):
+        with explaining_full_disk(location, len(data)):
             path.parent.mkdir(parents=True, exist_ok=True)
             attempt = path.with_name(f".{path.name}.attempt-{uuid4()}")
             try:
@@ -276,13 +276,13 @@ def write_all(descriptor: int, position: int, block: Buffer) -> None:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    with named(str(path)), path.open("rb") as file:
+    with naming_file_in_errors(str(path)), path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
 
 def read_file(path: Path) -> bytes:
     """Return the content of a file; errors name the file."""
-    with named(str(path)):
+    with naming_file_in_errors(str(path)):
         return path.read_bytes()
 
 
@@ -306,7 +306,7 @@ def flush_file(path: Path) -> None:
 def _flush(path: Path, flags: int) -> None:
     descriptor = os.open(path, os.O_RDONLY | flags)
     try:
-        with named(str(path)):
+        with naming_file_in_errors(str(path)):
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -316,7 +316,7 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 @contextmanager
-def named(location: str) -> Iterator[None]:
+def naming_file_in_errors(location: str) -> Iterator[None]:
     """Add *location* to operating system errors without a file name, such as those of reads and writes."""
     try:
         yield
@@ -327,10 +327,10 @@ def named(location: str) -> Iterator[None]:
 
 
 @contextmanager
-def room_for(location: str, size: int | None = None) -> Iterator[None]:
+def explaining_full_disk(location: str, size: int | None = None) -> Iterator[None]:
     """Add *location* to operating system errors, and the *size* needed to that of a full disk."""
     try:
-        with named(location):
+        with naming_file_in_errors(location):
             yield
     except Exception as error:  # libraries have errors of their own for it
         # `deltalake` raises an error of the file system that names no file.

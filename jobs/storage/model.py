@@ -34,7 +34,7 @@ class Reader(Protocol):
         return position
 
 
-def is_there(open_file: Callable[[str], AbstractContextManager[Reader]], name: str) -> bool:
+def file_exists(open_file: Callable[[str], AbstractContextManager[Reader]], name: str) -> bool:
     """Return whether *open_file* finds a file."""
     try:
         with open_file(name):

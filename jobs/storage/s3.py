@@ -57,7 +57,7 @@ class _ArrowReader(Reader):
         return memoryview(self._calls(lambda: self._file.read_at(size, position)))
 
 
-def persistently(call: Callable[[], Result]) -> Result:
+def retry_server_failures(call: Callable[[], Result]) -> Result:
     """
     Return the result of *call*, which is retried a few times after transient server failures.
 
@@ -176,7 +176,7 @@ class ObjectStorage(Storage):
     def _call(self, location: str, call: Callable[[], Result]) -> Result:
         """Return the result of *call*; a denied access is reported as such, with the settings that were used."""
         try:
-            return persistently(call)
+            return retry_server_failures(call)
         except FileNotFoundError as error:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location) from error
         except OSError as error:

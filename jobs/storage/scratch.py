@@ -16,7 +16,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from jobs.storage import storage_of
-from jobs.storage.local import room_for
+from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader
 
@@ -39,7 +39,7 @@ class Scratch:
         """Open a new file for writing; it is not flushed to disk, because it is not read after a crash."""
         location = join(self.location, name)
         if is_local(location):
-            with room_for(location), self._checked(location).open("wb") as file:
+            with explaining_full_disk(location), self._checked(location).open("wb") as file:
                 yield file
             return
         buffer = BytesIO()
@@ -75,7 +75,7 @@ def scratch_beside(output: str, options: Mapping[str, str]) -> Iterator[Scratch]
     if is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True)
     try:
-        with room_for(output):
+        with explaining_full_disk(output):
             yield scratch
     finally:  # a cancelled task that still writes there must not fail the run
         if is_local(scratch.location):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from jobs.console.log import is_secret, remember
+from jobs.console.log import is_secret, remember_secret
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -41,7 +41,7 @@ KEYS = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")  # the
 
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the settings from the environment; keys in variables override those of a profile."""
-    settings = over(_of_profile(environment), given_in(environment, _OF_AMAZON))
+    settings = merge_settings(_of_profile(environment), settings_of_variables(environment, _OF_AMAZON))
     endpoint = settings.get("fs.s3a.endpoint", "")
     host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or ""
     if endpoint and not host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
@@ -49,7 +49,7 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict
     return settings
 
 
-def given_in(environment: Mapping[str, str], variables: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+def settings_of_variables(environment: Mapping[str, str], variables: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Return each setting with the value of the first of its *variables* that is set."""
     return {
         setting: value
@@ -58,7 +58,7 @@ def given_in(environment: Mapping[str, str], variables: Mapping[str, tuple[str, 
     }
 
 
-def over(weaker: Mapping[str, str], stronger: Mapping[str, str]) -> dict[str, str]:
+def merge_settings(weaker: Mapping[str, str], stronger: Mapping[str, str]) -> dict[str, str]:
     """Merge settings, the stronger ones winning; keys are never combined from both."""
     if any(key in stronger for key in KEYS):
         weaker = {name: value for name, value in weaker.items() if name not in KEYS}
@@ -166,11 +166,11 @@ OF_FILE_SYSTEMS = ("fs.", "dfs.")
 def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the file system settings (`fs.s3a.…`, `dfs.…`), and mask their secrets in all later output."""
     given = {name.removeprefix(_PREFIX): value for name, value in spark_settings if name.startswith(_PREFIX)}
-    environment = {**settings_of_environment(), **given_in(os.environ, _OF_AZURE)}
-    settings = over(over(environment, dict(_from_files())), given)
+    environment = {**settings_of_environment(), **settings_of_variables(os.environ, _OF_AZURE)}
+    settings = merge_settings(merge_settings(environment, dict(_from_files())), given)
     for name, value in settings.items():
         if is_secret(name):
-            remember(value)
+            remember_secret(value)
     return {name: value for name, value in settings.items() if name.startswith(OF_FILE_SYSTEMS)}
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from jobs.console.amounts import counted
 from jobs.console.result import RequestError
-from jobs.storage.local import Care, step_back
+from jobs.storage.local import Care, lower_priority
 from jobs.storage.locations import is_local, local_path
 from jobs.store.store import REPLACED
 from rmq_formats.store import INDEX_FOLDER
@@ -53,7 +53,7 @@ def care_beside(store: str, max_rate: int | None = None) -> Care | None:
     """
     if broker_process(store) is None:
         return Care(max_rate) if max_rate else None
-    step_back()
+    lower_priority()
     return Care(max_rate)
 
 

@@ -57,7 +57,7 @@ def read_chained(
     if collector is not None and not collector.is_complete:
         with_collector = partial(run_collected, task=task, range_collector=collector.range_collector)
         collected = read_chained(workers, ranges, with_collector, lambda payload: discard(payload[0]))
-        collector.take([outcome.payload[1] for outcome in collected])
+        collector.add_ranges([outcome.payload[1] for outcome in collected])
         return [Outcome(outcome.range, outcome.seen, outcome.payload[0]) for outcome in collected]
     run = partial(run_range, task=task)
     ranges, sizes = balanced(ranges, written_sizes(ranges), workers.width)
@@ -70,7 +70,7 @@ def run_collected(
 ) -> "tuple[T, RangeCheck]":
     """Run *task* on the pieces of a range that a new collector has looked at; return both results."""
     collector = range_collector()
-    return task(range_, collector.watch(pieces)), collector
+    return task(range_, collector.check_pieces(pieces)), collector
 
 
 def chained(

@@ -117,7 +117,7 @@ class TopicChoices(NamedTuple):
         choices = tuple(Selection(tuple(topics), tuple(excluded)) for topics, excluded in pairs)
         return cls(cast("int", state.get(_UNTIL, 0)), choices)
 
-    def and_then(self, selection: Selection, until: int) -> "TopicChoices":
+    def after_run(self, selection: Selection, until: int) -> "TopicChoices":
         """Return the same after one more run, up to *until*."""
         if selection.takes_or_all is None:
             return self

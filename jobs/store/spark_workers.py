@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from jobs.console.progress import Work, of_spark_job
+from jobs.console.progress import Work, show_spark_progress
 from jobs.launch.session import await_workers, hadoop_options
 from jobs.store.workers import Item, Result, compile_first, record_count
 from rmq_formats.compiled import IS_FIRST_USE
@@ -63,7 +63,7 @@ class SparkWorkers:
             return result
 
         work = Work(label, sum(sizes), tasks=len(items)) if sizes else Work(label, len(items), "parts")
-        with of_spark_job(self.spark, work, lambda: records.value):
+        with show_spark_progress(self.spark, work, lambda: records.value):
             return self._run(items, counted if sizes else task)
 
     def _run(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Protocol, TypeVar
 
-from jobs.console.progress import Work, made_once, shown
+from jobs.console.progress import Work, one_time_work, show_progress
 from jobs.store.ranges import SMALL
 from rmq_formats.compiled import IS_FIRST_USE
 from rmq_formats.warm_up import warm_up
@@ -85,7 +85,7 @@ class InProcessWorkers(OneByOne):
         done = [0, *(accumulate(sizes) if sizes else range(1, len(items) + 1))]
         work = Work(label, done[-1]) if sizes else Work(label, done[-1], "parts")
         results: list[Result] = []
-        with shown(work, lambda: done[len(results)], lambda: sum(map(record_count, results))):
+        with show_progress(work, lambda: done[len(results)], lambda: sum(map(record_count, results))):
             results.extend(_in_threads(task, items, self.width) if self.width > 1 else map(task, items))
         return results
 
@@ -138,7 +138,7 @@ def record_count(result: object) -> int:
 @cache
 def compile_first() -> None:
     """Compile the scan of a log at its first use on this machine, once a process."""
-    with made_once(_COMPILING):
+    with one_time_work(_COMPILING):
         warm_up()
 
 

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from jobs.console.result import RequestError
-from jobs.storage.local import named
+from jobs.storage.local import naming_file_in_errors
 from jobs.typed.ddl import (
     FOLDER,
     LONGEST_FOLDER,
@@ -112,7 +112,7 @@ def _renamed(columns: Sequence[pa.Field], names: Mapping[str, str]) -> tuple[pa.
 def read_types(path: Path) -> tuple[TopicType, ...]:
     """Return the types that a file declares; `DeclarationError` names the line or the key that is wrong."""
     try:
-        with named(str(path)):
+        with naming_file_in_errors(str(path)):
             content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeclarationError(f"{path}: {error}") from error

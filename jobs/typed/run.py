@@ -17,12 +17,12 @@ from pyarrow import parquet
 
 from jobs.console.amounts import counted
 from jobs.console.log import say
-from jobs.console.process import program
-from jobs.lake.commit import chosen, open_table
+from jobs.console.process import tool_command
+from jobs.lake.commit import open_table, rows_where
 from jobs.lake.integrity import refuse_unsupported
 from jobs.lake.lake import Lake
-from jobs.lake.lock import held
-from jobs.lake.runs import discard
+from jobs.lake.lock import hold_lock
+from jobs.lake.runs import discard_files
 from jobs.lake.snapshot_files import StoredFile, files, plain_batches
 from jobs.lake.snapshots import kept_snapshots, transaction_of
 from jobs.lake.superseded import ObsoleteRows
@@ -121,7 +121,7 @@ def type_lake(request: TypeRequest, workers: Workers) -> Summary:
     lake = request.lake
     _messages(lake)
     refuse_unsupported(lake, TYPED)
-    with held(lake, TYPING) as was_cut_off:
+    with hold_lock(lake, TYPING) as was_cut_off:
         before = newest_typing(lake)
         # Not older than what the typing before has seen: else rows that were superseded since would come back.
         snapshot = _messages(lake)
@@ -169,7 +169,7 @@ def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReques
     commit_typing(
         request.lake, replace(left, changes=tuple(one for one in left.changes if one.replaces and not one.added))
     )
-    discard(request.lake, {one.table: one.added for one in left.changes})
+    discard_files(request.lake, {one.table: one.added for one in left.changes})
     return replace(request, retype=tuple(left.topics), retries=False, accepts_dead_letters=True)
 
 
@@ -184,7 +184,7 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreState], int]:
         by = ds.field("superseded_by_run")
         # Runs that `messages` lacks yet do not count yet.
         is_wanted = (ds.field("store_id") == store) & (by > run) & (by <= transaction_of(messages, store))
-        rows = chosen(lake, superseded, ["physical_offset"], is_wanted)
+        rows = rows_where(lake, superseded, ["physical_offset"], is_wanted)
         lowest: int | None = pc.min(rows.column("physical_offset")).as_py()
         return lowest
 
@@ -218,7 +218,7 @@ def _is_made_again(request: TypeRequest, type_: TopicType, old: TopicState) -> b
     try:
         return bool(old.tables) and needs_rebuild(type_, old.declared)
     except LosingError as error:
-        words = [program(), "type", request.lake.location, "--types", request.source, "--retype", type_.topic]
+        words = [tool_command(), "type", request.lake.location, "--types", request.source, "--retype", type_.topic]
         raise DeclarationError(
             f'{request.source}: [topic."{type_.topic}"]: the table {", ".join(old.tables)} was made {error}; '
             "values would be lost, and nothing was written. To make it again from all messages:\n"
@@ -271,7 +271,7 @@ def _retried(request: TypeRequest, task: Callable[[StoredFile], TypedFile], work
     found = TypedFile.of(workers.map(files(request.lake, dead), task, "typing dead letters again"))
     if found.rows:
         return found
-    discard(request.lake, found.actions)
+    discard_files(request.lake, found.actions)
     return TypedFile()
 
 
@@ -290,12 +290,12 @@ def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: Type
             if dead.num_rows and known is not None:
                 limits = pc.min_max(dead.column("physical_offset")).as_py()
                 is_near = is_of_store & (offset >= limits["min"]) & (offset <= limits["max"])
-                were_dead = chosen(request.lake, known, ["physical_offset"], is_near).column(0)
+                were_dead = rows_where(request.lake, known, ["physical_offset"], is_near).column(0)
                 dead = dead.filter(pc.invert(pc.is_in(dead.column("physical_offset"), were_dead)))
             lost[topic].update(dead.column("reason").to_pylist())
     refused = [_lost_rows_text(topic, reasons) for topic, reasons in lost.items() if reasons]
     if refused:
-        discard(request.lake, done.actions)
+        discard_files(request.lake, done.actions)
         raise DeclarationError(
             f"{request.source}: {'; '.join(refused)}. Nothing was written. Correct the declaration, or add "
             "--accept-dead-letters to retype all the same"
@@ -374,7 +374,7 @@ def absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> di
     names: set[str] = set()
     if config is not None:
         is_topic = (ds.field("kind") == "topic") & ds.field("settings").is_valid()
-        names.update(chosen(lake, config, ["name"], is_topic).column("name").to_pylist())
+        names.update(rows_where(lake, config, ["name"], is_topic).column("name").to_pylist())
     known = frozenset(names)
     for file in () if known else files(lake, messages):
         for batch in plain_batches(lake, MESSAGES, file, ("topic",)):

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.lake.bodies import with_inflated
+from jobs.lake.bodies import with_inflated_bodies
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
-from jobs.lake.table_file import Action, FileNaming, TableFile
+from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
 from jobs.typed.ddl import TYPING, typed_table
 from jobs.typed.declaration import TopicType
@@ -50,7 +50,7 @@ def _wanted(topic: Topic, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
 class TypedFile:
     """The new files of one file of messages, or of several, by table, and their contents."""
 
-    actions: dict[str, list[Action]] = field(default_factory=partial(defaultdict, list))
+    actions: dict[str, list[AddedFile]] = field(default_factory=partial(defaultdict, list))
     rows: Counter[str] = field(default_factory=Counter)  # by topic
     reasons: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))  # of dead letters, by topic
     # Fields of typed bodies that no column takes, by topic.
@@ -92,7 +92,7 @@ def type_file(
             for topic in topics:
                 wanted = _wanted(topic, batch, before=retries)
                 chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
-                for some in _slices((_as_read(chosen),) if retries else with_inflated(chosen)):
+                for some in _slices((_as_read(chosen),) if retries else with_inflated_bodies(chosen)):
                     work.type_rows(topic[0], some)
         for name, file_ in work.files.items():
             if (action := file_.close()) is not None:
@@ -182,7 +182,7 @@ def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iter
     """Yield the refusal of each message of a topic in a file; None for one that *reader* reads."""
     for batch in plain_batches(lake, MESSAGES, file, _READ):
         of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), fill_value=False))
-        for rows in _slices(with_inflated(of_topic)):
+        for rows in _slices(with_inflated_bodies(of_topic)):
             refusals = _results(reader, rows).refusals
             yield from map(refusals.get, range(rows.num_rows))
 

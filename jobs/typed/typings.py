@@ -25,9 +25,16 @@ from jobs.lake.commit import (
     rows,
 )
 from jobs.lake.lake import Lake
-from jobs.lake.runs import OtherRunActiveError, discard, forget, read_stored, stored_manifest, sweep_table
-from jobs.lake.superseded import ObsoleteRows, rewritten
-from jobs.lake.table_file import Action, FileNaming
+from jobs.lake.runs import (
+    OtherRunActiveError,
+    delete_old_manifests,
+    discard_files,
+    read_stored,
+    stored_manifest,
+    sweep_table,
+)
+from jobs.lake.superseded import ObsoleteRows, rewrite_without_rows
+from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
 from jobs.typed.ddl import TYPING, parse_columns, typed_table
 
@@ -62,7 +69,7 @@ class TableChange:
 
     table: str
     columns: str | None  # of the bodies, in SQL; None of `dead_letters`
-    added: tuple[Action, ...] = ()
+    added: tuple[AddedFile, ...] = ()
     removed: tuple[ObsoleteRows, ...] = ()
     replaces: bool = False  # all rows that the table has
 
@@ -96,7 +103,7 @@ class Typing:
         if values["version"] > _VERSION:
             raise OSError(f"manifest version {values['version']}: this lake was written by a newer program")
         for one in values["changes"]:
-            one["added"] = tuple(Action(*action) for action in one["added"])
+            one["added"] = tuple(AddedFile(*action) for action in one["added"])
             one["removed"] = tuple(map(_obsolete, one["removed"]))
         for state in values["topics"].values():
             state["stores"] = {store: StoreState(**reached) for store, reached in state["stores"].items()}
@@ -143,7 +150,7 @@ def prepare(lake: Lake, typing: Typing) -> None:
         with stored_manifest(lake, typing.naming, typing.to_json()) as path:
             commit_rows(lake, TYPINGS, name, whose, [{**row, "manifest": path}], (TYPING, typing.number))
     except TransactionTakenError as error:
-        discard(lake, {change.table: change.added for change in typing.changes})
+        discard_files(lake, {change.table: change.added for change in typing.changes})
         raise OtherRunActiveError(f"typing {typing.number} of this lake was prepared by another process") from error
 
 
@@ -154,7 +161,7 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
     for change in typing.changes:
         table = DEAD_LETTERS if change.columns is None else typed_table(change.table, parse_columns(change.columns))
         with suppress(TransactionTakenError):  # another process committed it
-            rewrite = rewritten(lake, table, change.removed, transaction) if change.removed else None
+            rewrite = rewrite_without_rows(lake, table, change.removed, transaction) if change.removed else None
             commit(lake, table, change.added, transaction, note, rewrite, replaces=change.replaces)
 
 
@@ -174,4 +181,4 @@ def sweep(lake: Lake, typing: Typing) -> None:
     tables = {table for state in typing.topics.values() for table in state.tables}
     for table in {*(change.table for change in typing.changes), DEAD_LETTERS.name, TYPINGS.name, *tables}:
         sweep_table(lake, table, typing.naming)
-    forget(lake, TYPING, typing.number - _KEPT)
+    delete_old_manifests(lake, TYPING, typing.number - _KEPT)

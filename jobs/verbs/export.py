@@ -111,14 +111,14 @@ def export(  # noqa: PLR0913 - one argument an option
     ready = start_workers(needed, *(place.commitlog or [place.location]), warm="jobs.export.export")
 
     # Imports run while a JVM starts.
-    from jobs.export.export import Asked, Output, export, plan, why_nothing
+    from jobs.export.export import ExportSelection, Output, export, plan, why_nothing
     from jobs.export.items import ANY_TIME
     from jobs.export.parts import Format
 
     between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
     workers = ready()
     choose = None if where is None else _chooser(where)
-    asked = Asked(place, topics, is_verified, between)
+    asked = ExportSelection(place, topics, is_verified, between)
     planned = plan(asked, workers.options)
     if dry_run:
         # How much of it a condition spares only the run tells.
@@ -126,7 +126,9 @@ def export(  # noqa: PLR0913 - one argument an option
         what = f"would read at most {counted(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
         result = Result(Severity.NOT_VERIFIED, what, answer.seconds, verdict="dry run")
         values = {"files": files, "bytes": size, "format": kind, "out": str(out)}
-        answer.give(values, [f"{place.location} → {out}: dry run, nothing is written"], result, indent=None)
+        answer.print_json_or_lines(
+            values, [f"{place.location} → {out}: dry run, nothing is written"], result, indent=None
+        )
         return ExitCode.CLEAN
     output = Output(None if is_streamed else out, Format(kind), max_body_size)
     summary = export(planned, place.release, output, workers, choose)
@@ -150,7 +152,7 @@ def export(  # noqa: PLR0913 - one argument an option
         for line in () if answer.quiet else (*lines, click.unstyle(result.line("export"))):
             say(line)
     else:
-        answer.give(described, lines, result, indent=None)
+        answer.print_json_or_lines(described, lines, result, indent=None)
     return severity.exit_code if summary.messages or severity.is_alarm else ExitCode.NOT_FOUND
 
 

@@ -169,11 +169,11 @@ def ingest(  # noqa: PLR0913 - one argument an option
     _write_metrics(metrics, summary)
     if report is not None:
         from jobs.report.document import write_report
-        from jobs.report.of_ingest import report_of
+        from jobs.report.of_ingest import report_of_ingest
 
-        write_report(report, report_of(summary, _lake_of(summary, options)))
+        write_report(report, report_of_ingest(summary, _lake_of(summary, options)))
     registrations.finish(_lake_of(summary, options))
-    answer.give(summary.describe(), summary.lines(), summary.result)
+    answer.print_json_or_lines(summary.describe(), summary.lines(), summary.result)
     registrations.raise_failure()
     return summary.exit_code
 
@@ -281,7 +281,7 @@ def _follow(
 ) -> Done:
     _load_arrow()
     from jobs.console.progress import Progress, Work
-    from jobs.ingest.follow import Follower, Pace, Stop
+    from jobs.ingest.follow import Follower, Pace, StopRequest
     from jobs.products import loaded  # noqa: F401
 
     workers = _workers_that_follow(request, engine)
@@ -293,7 +293,7 @@ def _follow(
     def done(step: Summary) -> None:
         nonlocal size, committed, total
         _say_findings(step, total)
-        total = step if total is None else total.followed_by(step)
+        total = step if total is None else total.plus_next_run(step)
         size += step.to_offset - step.from_offset
         age = f", {max(time() - step.newest_ms / 1000, 0):.1f} s" if step.messages and step.newest_ms else ""
         gap = f", {monotonic() - committed:.1f} s since the commit before" if step.messages and committed else ""
@@ -304,7 +304,7 @@ def _follow(
 
     # A look at a local log takes a millisecond; elsewhere it is two requests, which are paid for.
     look_s = None if all(map(is_local, (request.store, *request.commitlog))) else every
-    stop = Stop()
-    with stop.heard(), closing(progress):
+    stop = StopRequest()
+    with stop.handle_signals(), closing(progress):
         summary = Follower(request, workers, Pace(every, until, look_s), stop, done).run()
     return summary, workers.options

@@ -14,11 +14,11 @@ from jobs.command.answer import Answer, answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import LOG_PLACE, POSITIVE, ParsedType, StoreForm, argument, flag, form_options, option
-from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, refuse_used
+from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, refuse_nonempty_directory
 from jobs.console.amounts import GivenTime, counted, size_text
 from jobs.console.lines import printable_lines
 from jobs.console.log import say
-from jobs.console.process import program
+from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity, Step
 from jobs.launch.arguments import file_system_options
 from jobs.storage.locations import normalise
@@ -28,7 +28,7 @@ from rmq_formats.errors import FormatError, NotAStore
 if TYPE_CHECKING:
     from jobs.lake.iceberg import Registrar, Registration
     from jobs.lake.lake import Lake
-    from jobs.lake.writers import Saved
+    from jobs.lake.writers import Savings
 
 _NO_LAKE = "not a lake: it has none of our tables"
 _NO_TOPICS = (
@@ -165,7 +165,7 @@ def catalog(
     if not found:
         raise NotAStore(_NO_LAKE, None, place.location)
     if answer.as_json:
-        answer.give([one._asdict() for one in found], ())
+        answer.print_json_or_lines([one._asdict() for one in found], ())
     elif not answer.quiet:
         for one in found:  # as it is, however wide the terminal: a text must not be broken
             click.echo(f"{printable_lines(one.text)};")
@@ -185,7 +185,7 @@ def _register(lake: "Lake", target: str, answer: Answer) -> ExitCode:
     added, removed = sum(one.added for one in done), sum(one.removed for one in done)
     what = f"{counted(len(done), 'table')} in {target}, {counted(added, 'file')} added, {removed:,} removed"
     result = Result(Severity.HEALTHY, what, answer.seconds, verdict="done")
-    answer.give([one._asdict() for one in done], [lake.location, *lines], result)
+    answer.print_json_or_lines([one._asdict() for one in done], [lake.location, *lines], result)
     return ExitCode.CLEAN
 
 
@@ -225,12 +225,12 @@ def optimize(  # noqa: PLR0913 - one argument an option
     would = "would be " * dry_run
     what = f"{counted(merged, 'file')} {would}merged, {counted(deleted, 'obsolete file')} {would}deleted"
     result = Result(Severity.HEALTHY, what, answer.seconds, verdict="dry run" if dry_run else "done")
-    answer.give([table._asdict() for table in saved], [lake, *lines], result)
+    answer.print_json_or_lines([table._asdict() for table in saved], [lake, *lines], result)
     registrations.raise_failure()
     return ExitCode.CLEAN
 
 
-def _text(saved: "Saved", *, dry_run: bool) -> str:
+def _text(saved: "Savings", *, dry_run: bool) -> str:
     obsolete = counted(saved.vacuumed, "obsolete file")
     merged, before = f"{saved.merged:,} files", size_text(saved.bytes_before)
     if dry_run:
@@ -241,13 +241,13 @@ def _text(saved: "Saved", *, dry_run: bool) -> str:
 
 
 def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
-    from jobs.lake.integrity import lost_transactions, put_back
+    from jobs.lake.integrity import lost_transactions, restore_transactions
     from jobs.lake.lake import Lake
 
     where = Lake(normalise(lake), file_system_options())
     lost = lost_transactions(where)
     if not dry_run:
-        put_back(where, lost)
+        restore_transactions(where, lost)
     doubts = sum(bool(one.doubt) for one in lost)
     lines = [
         f"  {one.table}: the log knows {one.known} of {one.app}, rows prove {one.number}"
@@ -259,7 +259,7 @@ def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
     what += f", {counted(doubts, 'table')} cannot be healed" * bool(doubts)
     severity = Severity.DAMAGE if doubts else Severity.HEALTHY
     result = Result(severity, what, answer.seconds, verdict="dry run" if dry_run else "done")
-    answer.give([one._asdict() for one in lost], [lake, *lines], result)
+    answer.print_json_or_lines([one._asdict() for one in lost], [lake, *lines], result)
     return severity.exit_code
 
 
@@ -300,7 +300,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     if topics:
         raise click.BadParameter(_NO_TOPICS, param_hint="'-t' / '--topic'")
     if not resume:
-        refuse_used(str(out))
+        refuse_nonempty_directory(str(out))
     ready = start_workers(engine, lake, warm="jobs.restore.segment")
     from jobs.lake.lake import Lake
     from jobs.restore.plan import offset_at
@@ -320,17 +320,17 @@ def restore(  # noqa: PLR0913 - one argument an option
         resolved(start) or 0,
         resolved(until),
         segment_size,
-        form.wanted(BrokerConf()),
+        form.given_settings(BrokerConf()),
         with_queues=not no_queues,
         with_index=not no_index,
         resume=resume,
     )
     summary = restore(request, workers)
-    return answer.end(summary, [*summary.lines(), *_before_start(out)], has_bytes=True)
+    return answer.print_outcome(summary, [*summary.lines(), *_before_start(out)], has_bytes=True)
 
 
 def _before_start(out: Path) -> Iterator[str]:
-    yield from Step("compare its log, queues and index files", (f"{program()} verify {quote(str(out))}",)).lines()
+    yield from Step("compare its log, queues and index files", (f"{tool_command()} verify {quote(str(out))}",)).lines()
     user = out.stat().st_uid
     words = f"the files belong to user {user}; change their owner to the user of the broker before you start it"
     yield from Step(words, (f"chown -R USER:GROUP {quote(str(out))}",)).lines("")

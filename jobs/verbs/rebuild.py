@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from jobs.command.answer import Answer, answer_options, typed
+from jobs.command.answer import Answer, answer_options, typed_command
 from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
@@ -24,10 +24,10 @@ from jobs.command.options import (
     report_option,
     store_options,
 )
-from jobs.command.places import WRITTEN, refuse_used
+from jobs.command.places import WRITTEN, refuse_nonempty_directory
 from jobs.console.amounts import counted
-from jobs.console.lines import NOT_DONE, headed
-from jobs.console.process import program
+from jobs.console.lines import NOT_DONE, lines_under_heading
+from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Step
 from jobs.launch.failures import shown_as_usage
 from jobs.storage.locations import is_local, local_path
@@ -107,7 +107,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     request = RebuildIndexRequest(
         root,
         out,
-        form.wanted(run.conf),
+        form.given_settings(run.conf),
         lost_only=how.lost_only,
         broker_runs=broker_process(root) is not None,
         commitlog=run.commitlog,
@@ -116,10 +116,10 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     )
     if how.only_says:
         would = dry_run_of_index(request, run.workers.options)
-        return answer.end(would, would.lines())
+        return answer.print_outcome(would, would.lines())
     with _held_for_install(place, how) as held:
         result = rebuild(request, run.workers)
-        answer.begin(_index_lines(result))
+        answer.print_first_lines(_index_lines(result))
         if how.wants_install and not result.contradictions:
             plan = partial(plan_index, root, out, advance_checkpoint=advance_checkpoint)
             result.installed = _put_in_place(plan, answer, held)
@@ -174,7 +174,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     request = RebuildQueuesRequest(
         root,
         target,
-        form.wanted(run.conf).conf,
+        form.given_settings(run.conf).conf,
         form.release,
         lost_only=how.lost_only,
         to=to,
@@ -183,10 +183,10 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     )
     if how.only_says:
         would = dry_run_of_queues(request, run.workers.options)
-        return answer.end(would, would.lines())
+        return answer.print_outcome(would, would.lines())
     with _held_for_install(place, how) as held:
         summary = rebuild(request, run.workers)
-        answer.begin(_queue_lines(summary))
+        answer.print_first_lines(_queue_lines(summary))
         if how.wants_install:
             summary.installed = _put_in_place(partial(plan_queues, root, target), answer, held)
     more = [] if how.lost_only else ["--lost-only"]
@@ -197,7 +197,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
 
 def _begun(place: StorePlace, how: _Form, form: StoreForm, engine: str, *, warm: str) -> StoreRun:
     """Refuse a directory in use, and to change the store of a running broker; then choose the engine."""
-    refuse_used(how.out)
+    refuse_nonempty_directory(how.out)
     if how.wants_install and not how.dry_run:
         refuse_beside_broker(place.store)
     return StoreRun(place, engine, form.max_rate, warm=warm)
@@ -230,9 +230,13 @@ def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, 
     with shown_as_usage(RefusedError, before="not installed: "):
         plans = plan()
         lines = [line for one in plans for line in one.describe(is_done=held is not None)]
-        answer.add(headed(NOT_DONE if held is None else "INSTALL", lines or ["nothing to install"]))
+        answer.print_more_lines(
+            lines_under_heading(NOT_DONE if held is None else "INSTALL", lines or ["nothing to install"])
+        )
         if held is None:
-            answer.add(f"  NOTE cannot be installed now: {reason}" for one in plans for reason in one.obstacles)
+            answer.print_more_lines(
+                f"  NOTE cannot be installed now: {reason}" for one in plans for reason in one.obstacles
+            )
             return False
         for one in plans:
             held.refuse_changes()
@@ -260,12 +264,14 @@ def _give(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
     done = "REPLACED" if rebuilt.installed else "WOULD REPLACE"
     lines = [f"  {done} {place} of the store" for place in rebuilt.replaced]
     if rebuilt.installed:
-        verify = " ".join([program(), "verify", *map(quote, (rebuilt.store, *options))])
+        verify = " ".join([tool_command(), "verify", *map(quote, (rebuilt.store, *options))])
         lines += Step("compare all of it, before the broker starts", (verify,)).lines()
     elif to_install is not None:
-        again = typed(*to_install, "--install", renamed=(out, out.rstrip("/") + "-2"))
+        again = typed_command(*to_install, "--install", renamed=(out, out.rstrip("/") + "-2"))
         lines += Step("install them in the store, with the broker stopped", (again,)).lines()
-    answer.give({**values, "installed": rebuilt.installed, "severity": result.severity.value}, lines, result)
+    answer.print_json_or_lines(
+        {**values, "installed": rebuilt.installed, "severity": result.severity.value}, lines, result
+    )
     return result.severity.exit_code
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, answer_options, typed
+from jobs.command.answer import Answer, answer_options, typed_command
 from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
@@ -20,9 +20,9 @@ from jobs.command.options import (
     read_options,
     store_options,
 )
-from jobs.command.places import LAKE, OUTPUT_DIRECTORY, refuse_used
+from jobs.command.places import LAKE, OUTPUT_DIRECTORY, refuse_nonempty_directory
 from jobs.console.amounts import counted
-from jobs.console.process import program
+from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity, Step
 from jobs.diagnosis.broker_start import start_lines
 from jobs.repair.journal import JOURNAL
@@ -92,7 +92,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     if undoes:
         return _undone(place.store, out, answer)
     if not (out / JOURNAL).exists():
-        refuse_used(str(out))
+        refuse_nonempty_directory(str(out))
     run = StoreRun(place, engine, form.max_rate, warm="jobs.repair.run")
     from jobs.repair.run import RepairRequest, repair
 
@@ -101,7 +101,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         out.absolute(),
         run.lake(lake) if lake is not None else None,
         broker or run.conf.broker_name,
-        form.wanted(run.conf),
+        form.given_settings(run.conf),
         applies,
         bridges,
         deliver_empty,
@@ -113,7 +113,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     )
     summary = repair(request, run.workers)
     next_lines = _next(summary, place.store, applies=applies, has_lake=lake is not None)
-    return answer.end(summary, [*summary.lines(_SHOWN), *next_lines, *start_lines(summary.start)])
+    return answer.print_outcome(summary, [*summary.lines(_SHOWN), *next_lines, *start_lines(summary.start)])
 
 
 def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
@@ -129,31 +129,33 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         words = "with the configuration of the broker, which says how large its files are"
         if summary.defaults:
             words, options = "if the broker has RocketMQ's defaults; else with its own numbers", tuple(summary.defaults)
-        yield from Step(words, (typed(*options),)).lines()
+        yield from Step(words, (typed_command(*options),)).lines()
         return
     if summary.asks_for_release:
-        yield from Step("with the release of the broker", (typed("--release", "X.Y.Z"),)).lines()
+        yield from Step("with the release of the broker", (typed_command("--release", "X.Y.Z"),)).lines()
     if summary.files and applies:
-        yield from Step("undo the repair, if it does not help", (typed("--undo", besides="--apply"),)).lines()
+        yield from Step("undo the repair, if it does not help", (typed_command("--undo", besides="--apply"),)).lines()
     elif summary.files:
-        yield from Step("install it in the store, with the broker stopped", (typed("--apply"),)).lines()
+        yield from Step("install it in the store, with the broker stopped", (typed_command("--apply"),)).lines()
     elif not summary.blanks:
         yield from _by_hand(summary.found, has_lake=has_lake)
     yield from _about_bridges(summary)
     if summary.blanks:
         words = "if consumers shall get the messages of the log that blanks in a queue keep from them"
-        yield from Step(words, (typed(*(word for name in summary.blanks for word in ("--accept", name))),)).lines()
+        yield from Step(
+            words, (typed_command(*(word for name in summary.blanks for word in ("--accept", name))),)
+        ).lines()
 
 
 def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
     if summary.delivered:
-        yield from Step("accept what consumers receive", (typed("--deliver-empty"),)).lines()
+        yield from Step("accept what consumers receive", (typed_command("--deliver-empty"),)).lines()
     elif summary.at_risk:
         messages = counted(summary.at_risk, "whole message")
         words = (
             f"keep {messages} that the broker deletes when it starts, by marked records over the lost bytes before them"
         )
-        yield from Step(words, (typed("--bridge"),)).lines()
+        yield from Step(words, (typed_command("--bridge"),)).lines()
 
 
 def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:
@@ -162,16 +164,16 @@ def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[st
         words = "save the messages; a lake that has the lost ones can restore them (--lake)"
         pairs = zip(options[::2], options[1::2], strict=True)
         again = " ".join(quote(word) for pair in pairs if pair[0] not in _NOT_OF_INGEST for word in pair)
-        keep = Step(words, (" ".join(filter(None, (program(), "ingest", quote(store), again, "--lake LAKE"))),))
+        keep = Step(words, (" ".join(filter(None, (tool_command(), "ingest", quote(store), again, "--lake LAKE"))),))
     words = "or write marked records over the lost ranges, so that the broker keeps the rest"
-    return [*keep.lines(), *Step(words, (typed("--bridge"),)).lines("")]
+    return [*keep.lines(), *Step(words, (typed_command("--bridge"),)).lines("")]
 
 
 def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
     from jobs.verify.verdict import advice
 
     for step, _ in advice(found):
-        repair = f"{program()} repair "
+        repair = f"{tool_command()} repair "
         commands = [one for one in step.commands if not one.startswith(repair) or ("--lake" in one and not has_lake)]
         if commands:
             yield from Step(step.words, tuple(commands)).lines()
@@ -182,5 +184,5 @@ def _undone(store: str, out: Path, answer: Answer) -> ExitCode:
 
     done = undo(store, out.absolute())
     result = Result(Severity.NOT_VERIFIED, f"{counted(len(done), 'part')} undone", answer.seconds, verdict="done")
-    answer.give({"store": store, "undone": done}, [store, *(f"  {line}" for line in done)], result)
+    answer.print_json_or_lines({"store": store, "undone": done}, [store, *(f"  {line}" for line in done)], result)
     return ExitCode.CLEAN

@@ -14,7 +14,7 @@ from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import FILE, ParsedType, argument, flag, option
 from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
 from jobs.console.amounts import counted
-from jobs.console.process import program
+from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity
 from jobs.storage.locations import normalise
 
@@ -148,8 +148,8 @@ def _answer(  # noqa: PLR0913 - one argument an option
         "too_many_dead_letters": exceeded,
     }
     result = Result(severity, _what(summary, retry=retry), answer.seconds, verdict=verdict)
-    answer.give(
-        values, [lake, *_lines(summary, f"{program()} {join(('type', lake, '--types', str(declared)))}")], result
+    answer.print_json_or_lines(
+        values, [lake, *_lines(summary, f"{tool_command()} {join(('type', lake, '--types', str(declared)))}")], result
     )
     return code
 
@@ -163,7 +163,7 @@ def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: Answer) -> E
     found = [infer(Lake(normalise(lake), workers.options), topic, workers) for topic in dict.fromkeys(topics)]
     text = "\n".join(proposal for proposal, _ in found)
     if answer.as_json:
-        answer.give({"proposal": text}, ())
+        answer.print_json_or_lines({"proposal": text}, ())
     else:  # as it is, however wide the terminal: it is a file
         click.echo(text, nl=False)
     return ExitCode.CLEAN if all(is_proposed for _, is_proposed in found) else ExitCode.NOT_FOUND

@@ -60,7 +60,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     from jobs.verify.verdict import verdict_lines
 
     request = VerifyRequest(
-        place.store, form.wanted(run.conf), scratch, commitlog=run.commitlog, care=run.care,
+        place.store, form.given_settings(run.conf), scratch, commitlog=run.commitlog, care=run.care,
         options=given_words(place, form),
     )  # fmt: skip
     verdict = verify_store(request, run.workers)
@@ -68,7 +68,7 @@ def verify(  # noqa: PLR0913 - one argument an option
         write_report(report, report_of_verify(verdict, answer.seconds))
     if findings_lake is not None:
         _keep(run.lake(findings_lake), broker or run.conf.broker_name, request, verdict)
-    return answer.end(verdict, verdict_lines(verdict, limit, places=shows_places), has_bytes=True)
+    return answer.print_outcome(verdict, verdict_lines(verdict, limit, places=shows_places), has_bytes=True)
 
 
 def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "Verdict") -> None:
@@ -108,4 +108,4 @@ def diff(  # noqa: PLR0913 - one argument an option
     name = broker or run.conf.broker_name
     request = DiffRequest(place.store, run.lake(lake), name, commitlog=run.commitlog, care=run.care)
     summary = compare(request, run.workers)
-    return answer.end(summary, summary.lines(limit), has_bytes=True)
+    return answer.print_outcome(summary, summary.lines(limit), has_bytes=True)

@@ -66,7 +66,9 @@ def inspect(
     with late_progress("walking the log") as walk:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
     # Only the progress line asks for --quiet: the report is the answer.
-    replace(answer, quiet=False).give(report.as_values(), dashboard(report, verbose=answer.verbose).split("\n"))
+    replace(answer, quiet=False).print_json_or_lines(
+        report.as_values(), dashboard(report, verbose=answer.verbose).split("\n")
+    )
     return report.problems.severity.exit_code
 
 

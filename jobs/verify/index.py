@@ -24,7 +24,7 @@ from jobs.lake.findings import (
 from jobs.products.index.explanation import ExplainedFile, Explanation, Verdict, explain
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.key_row import KeyRow, collect_keys
-from jobs.products.index.settings import Settings, Wanted, settle
+from jobs.products.index.settings import GivenSettings, Settings, settle_index_settings
 from jobs.products.index.survivors import real_files
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import broker_process
@@ -60,7 +60,7 @@ _CAUSES = {
 def verify_index(  # noqa: PLR0913, PLR0917 - the log, the settings, and the check of it
     workers: Workers,
     store: Store,
-    wanted: Wanted,
+    wanted: GivenSettings,
     range_size: int = DEFAULT_RANGE_SIZE,
     scratch_location: str | Scratch | None = None,
     check: LogCheck | None = None,
@@ -76,7 +76,7 @@ def verify_index(  # noqa: PLR0913, PLR0917 - the log, the settings, and the che
         with scratch_for(scratch_location, workers.options) as scratch:
             return _without_files(workers, log, wanted, scratch)
     try:
-        settings = settle(store, files, wanted)
+        settings = settle_index_settings(store, files, wanted)
     except UndecidedError as error:
         with scratch_for(scratch_location, workers.options) as scratch:
             missing = _missing_before(workers, log, files, wanted, scratch)
@@ -107,7 +107,7 @@ def verify_index(  # noqa: PLR0913, PLR0917 - the log, the settings, and the che
     return PartReport(findings, numbers, notes)
 
 
-def _without_files(workers: Workers, log: ListedLog, wanted: Wanted, scratch: Scratch) -> PartReport:
+def _without_files(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch: Scratch) -> PartReport:
     """Explain missing index files: the checkpoint shows whether there were full ones, the configuration whether any."""
     conf, checkpoint = wanted.conf, checkpoint_of(log.store)
     time = 0 if checkpoint is None else checkpoint.index_timestamp
@@ -130,7 +130,7 @@ def _without_files(workers: Workers, log: ListedLog, wanted: Wanted, scratch: Sc
 
 
 def _missing_before(
-    workers: Workers, log: ListedLog, files: Sequence[RealFile], wanted: Wanted, scratch: Scratch
+    workers: Workers, log: ListedLog, files: Sequence[RealFile], wanted: GivenSettings, scratch: Scratch
 ) -> Finding | None:
     """Return the finding that keys come before the first index file; its header shows that under any geometry."""
     first = next((file for file in files if file.header.entry_count), None)
@@ -148,7 +148,7 @@ def _missing_before(
     return Finding(INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {keys} keys", "", cause, keys, offset)
 
 
-def _sure_keys(workers: Workers, log: ListedLog, wanted: Wanted, scratch: Scratch) -> KeyRow:
+def _sure_keys(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch: Scratch) -> KeyRow:
     """Return the keys that the broker has put: where its release is not given, those that every release puts."""
     rules = given_rules(wanted.release) if wanted.release else rules_of((0, eras_of(log.store)[0].lowest))
     return collect_keys(workers, log, rules, scratch)

@@ -31,7 +31,7 @@ from jobs.lake.findings import (
     WRONG_FILE_SIZE,
     Finding,
 )
-from jobs.products.index.settings import NOTHING_WANTED, Wanted
+from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
 from jobs.products.queues.differences import OVERWRITTEN, WITHOUT_UNIT, DifferenceKind
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.storage.scratch import Scratch
@@ -65,7 +65,7 @@ _AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
 class VerifyRequest(StoreRequest):
     """The request of a user."""
 
-    wanted: Wanted = NOTHING_WANTED
+    wanted: GivenSettings = NOTHING_WANTED
     scratch: str | Scratch | None = None
     recorded_topics: Sequence[TopicsAt] | None = None  # tables of topics that a lake has of this store
 

@@ -7,8 +7,8 @@ from shlex import quote
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
-from jobs.console.process import program
-from jobs.console.result import Judged, Result, Severity, Step, worst_of
+from jobs.console.process import tool_command
+from jobs.console.result import RatedOutcome, Result, Severity, Step, worst_of
 from jobs.diagnosis.broker_start import WalkedLog, index_notes, start_lines
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
@@ -49,7 +49,7 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Judged):
+class Verdict(RatedOutcome):
     """The reports of all parts."""
 
     store: str
@@ -265,7 +265,11 @@ _OPEN = (
 def advice(verdict: Verdict) -> list[Advice]:
     """Return the steps, in the order in which they are to be done, each with the findings that it is for."""
     groups, parts, store = verdict.groups, verdict.parts, quote(verdict.store)
-    words = {"program": program(), "store": store, "again": " ".join(map(quote, (verdict.store, *verdict.options)))}
+    words = {
+        "program": tool_command(),
+        "store": store,
+        "again": " ".join(map(quote, (verdict.store, *verdict.options))),
+    }
     databases = {name: part.database for name, part in parts.items() if part.database is not None}
     found: list[Advice] = []
     for part in (LOG, QUEUES, INDEX):

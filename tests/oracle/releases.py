@@ -13,7 +13,7 @@ from zlib import crc32
 
 import pytest
 
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from tests.support.published import Module, class_path
 from tests.support.waiting import free_port
 
@@ -123,9 +123,9 @@ class Geometry:
     def consume_queue_file_size(self) -> int:
         return self.consume_queue_units * _QUEUE_UNIT_SIZE
 
-    def wanted(self, release: str) -> Wanted:
+    def wanted(self, release: str) -> GivenSettings:
         """Return the settings that verbs are given for index files of these sizes that *release* wrote."""
-        return Wanted(self.hash_slots, self.index_entries, release)
+        return GivenSettings(self.hash_slots, self.index_entries, release)
 
 
 SMALL_GEOMETRY: Final = Geometry()

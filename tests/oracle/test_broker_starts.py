@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
 from jobs.store.release import UndecidedError
 from jobs.store.workers import OneByOne
@@ -382,7 +382,7 @@ def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -
     assert served is not None
     store = planted(draw, folder).root
     conf = BrokerConf(consume_queue_size=SMALL_GEOMETRY.consume_queue_file_size)
-    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, driver.release, conf=conf)
+    wanted = GivenSettings(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, driver.release, conf=conf)
     request = RepairRequest(str(store), folder / "repair", wanted=wanted, apply=True)
     with suppress(NotRepairableError, RefusedError, UndecidedError):
         repair(request, OneByOne())

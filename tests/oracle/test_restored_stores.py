@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.restore.run import RestoreRequest, Summary, restore
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
@@ -157,7 +157,7 @@ def _restored(store: Path, out: Path, release: str) -> Summary:
 
 def _request(lake: Path, out: Path, release: str, *, start: int = 0, until: int | None = None) -> RestoreRequest:
     conf = BrokerConf(consume_queue_size=SMALL_GEOMETRY.consume_queue_file_size)
-    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release, conf=conf)
+    wanted = GivenSettings(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release, conf=conf)
     return RestoreRequest(Lake(str(lake)), out, start=start, until=until, wanted=wanted)
 
 

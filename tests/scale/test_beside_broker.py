@@ -85,10 +85,10 @@ def test_every_verb_that_reads_the_log_takes_care(
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[2]")  # else `ingest` reads so little itself
     monkeypatch.setattr("jobs.launch.session.spark_session", session)
     monkeypatch.setattr("jobs.launch.session.begin_session", session)
-    monkeypatch.setattr("jobs.store.beside_broker.step_back", no_stepping)
+    monkeypatch.setattr("jobs.store.beside_broker.lower_priority", no_stepping)
     where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(verb, ["--out", str(tmp_path / "out")])
     with held(store), pytest.raises(Begun):
-        cli.run_within([verb, str(store), *where])
+        cli.run_nested([verb, str(store), *where])
 
     assert {"half": True, "stepped back": True} == seen
 

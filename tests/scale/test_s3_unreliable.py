@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake.commit import chosen, ensure_table, open_table, rows
+from jobs.lake.commit import ensure_table, open_table, rows, rows_where
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.findings import Finding
 from jobs.lake.integrity import record_findings
@@ -250,7 +250,7 @@ def test_rows_that_are_deleted_through_vectors_on_s3_stay_deleted(shared: OnS3) 
 
     snapshot = open_table(shared.lake, "messages")
     assert snapshot is not None
-    assert sorted(chosen(shared.lake, snapshot, ["physical_offset"]).column(0).to_pylist()) == left
+    assert sorted(rows_where(shared.lake, snapshot, ["physical_offset"]).column(0).to_pylist()) == left
     queried = LakeTables(shared.lake.location, shared.lake.options).rows(OFFSETS.format("messages"))
     assert [row["physical_offset"] for row in queried] == left
     new = shared.grow(7)

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE, RECORD
 from rmq_formats.commitlog.record import MessageRecord, decode_record
@@ -34,7 +34,7 @@ from tests.support.stores import flip, folder_of_process
 STORE = "b533-base"  # in which the faults of the page are planted
 GEOMETRY = Geometry(100, 20)
 SEGMENT, QUEUE_FILE = 16384, 200  # bytes of a file in the golden stores
-WANTED = Wanted(*GEOMETRY, "5.3.3", conf=BrokerConf(consume_queue_size=QUEUE_FILE))
+WANTED = GivenSettings(*GEOMETRY, "5.3.3", conf=BrokerConf(consume_queue_size=QUEUE_FILE))
 NO_PLACE = (IndexError, KeyError, ValueError, struct.error, FileNotFoundError)  # raised by a fault that has none
 LOG, QUEUE, INDEX, _TIMER = "commitlog/*", "consumequeue/*/*/*", "index/*", "timerlog/*"
 _TIMER_DONOR = "b551-timer"

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from jobs.command import cli
 from jobs.console.result import ExitCode
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import index, queue_run
 from jobs.store.release import UndecidedError
 from jobs.store.workers import OneByOne
@@ -110,7 +110,7 @@ def _inspect(store: Path, _fault: Fault, *options: str) -> Cell:
 
 
 def _verify(store: Path, fault: Fault) -> Cell:
-    verdict = verify(VerifyRequest(str(store), wanted=Wanted(release="5.3.3")), OneByOne())
+    verdict = verify(VerifyRequest(str(store), wanted=GivenSettings(release="5.3.3")), OneByOne())
     if verdict.exit_code is not ExitCode.CLEAN:
         return Cell(verdict.exit_code)
     if fault.unseen == NO_CHECKSUM and any(UNCHECKED_FIELDS in note for note in verdict.parts["log"].notes):
@@ -143,7 +143,7 @@ def _query(store: Path, fault: Fault) -> Cell:
 
 def _rebuild_index(store: Path, _fault: Fault) -> Cell:
     request = index.RebuildIndexRequest(
-        str(store), str(store.parent / "index"), Wanted(100, 20, "5.3.3"), lost_only=(store / "index").exists()
+        str(store), str(store.parent / "index"), GivenSettings(100, 20, "5.3.3"), lost_only=(store / "index").exists()
     )
     return _cell(index.rebuild(request, OneByOne()).exit_code, "done")
 

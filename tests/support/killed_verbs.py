@@ -24,7 +24,7 @@ import pyarrow as pa
 from jobs.lake import upkeep, writers
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.restore.run import MANIFEST, RestoreRequest, restore
 from jobs.storage import local
 from jobs.store.workers import OneByOne
@@ -172,7 +172,7 @@ _OF_RESTORES: Final = [(os, name) for name in ("open", "write", "fsync", "replac
 
 
 def _restore(root: Path, out: str = "out") -> int:
-    wanted = Wanted(100, 20, _RELEASE, conf=BrokerConf(consume_queue_size=200))
+    wanted = GivenSettings(100, 20, _RELEASE, conf=BrokerConf(consume_queue_size=200))
     request = RestoreRequest(Lake(str(root / "lake")), root / out, wanted=wanted, resume=True)
     return int(restore(request, OneByOne()).exit_code)
 

@@ -32,14 +32,14 @@ from deltalake.exceptions import TableNotFoundError
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMView
 
 from jobs.console.result import ExitCode
-from jobs.ingest.follow import Follower, Pace, Stop
+from jobs.ingest.follow import Follower, Pace, StopRequest
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake import commit, features, runs, superseded, upkeep, writers
 from jobs.lake import table_file as writing
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError, known_stores
-from jobs.lake.table_file import Action
+from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import Table
 from jobs.lake.upkeep import optimize
 from jobs.storage.local import LocalStorage
@@ -124,7 +124,7 @@ def follow_for_ever(root: Path) -> int:
     """Follow the store, in steps, until somebody kills this process."""
     request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096, step_bytes=8192)
     try:
-        return int(Follower(request, OneByOne(), Pace(0.05), Stop()).run().exit_code)
+        return int(Follower(request, OneByOne(), Pace(0.05), StopRequest()).run().exit_code)
     except CutBackError:  # of the first step
         return int(ExitCode.FAILED)
 
@@ -313,7 +313,7 @@ def rewritten_store(root: Path, ingests: Callable[[Path], object] = run_in_fork)
 def spark_of_tests() -> Iterator[None]:
     """Have this process and its forks commit by the JVM of the tests."""
     with (
-        patch.multiple(writers, connected=jvm_of_tests, has_session=lambda: True),
+        patch.multiple(writers, jvm_and_session=jvm_of_tests, has_session=lambda: True),
         patch.object(features, "has_session", lambda: True),
     ):
         yield
@@ -349,7 +349,7 @@ class CutShortError(Exception):
 def vacuumed_before_commit(table: str) -> Iterator[None]:
     """Have runs end before their commit of a table, with the files that they have written for it deleted."""
 
-    def delete(lake: Lake, to: Table, actions: Sequence[Action], *_rest: object) -> object:
+    def delete(lake: Lake, to: Table, actions: Sequence[AddedFile], *_rest: object) -> object:
         if to.name != table:
             return DEFAULT  # what `commit` does
         for action in actions:

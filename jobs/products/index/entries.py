@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.lake.commit import chosen, open_table
+from jobs.lake.commit import open_table, rows_where
 from jobs.lake.history import committed_records
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
-from jobs.lake.table_file import Action, TableFile
+from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
-from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, fill, hash_file
+from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, hash_file, put_entries
 from jobs.products.index.key_row import KeyBlock
 from jobs.products.product import Output
 from jobs.storage.local import write_all
@@ -83,7 +83,7 @@ class EntryRows(NamedTuple):
     header: IndexHeader
     is_complete: bool
     sha256: str | None
-    actions: tuple[Action, ...]  # the files that were written
+    actions: tuple[AddedFile, ...]  # the files that were written
     left_out: int = 0  # entries without a row
 
 
@@ -105,7 +105,7 @@ class _FileWriter:
         self._writing: Future[None] | None = None
         self._rows: TableFile | None = None  # the Parquet file that is being written
         self._rows_written = 0  # into it
-        self._actions: list[Action] = []
+        self._actions: list[AddedFile] = []
         self._left_out = 0
         self._known_until = work.known_until
         self._messages = LakeMessages(output.lake, output.naming.store_id)
@@ -121,7 +121,7 @@ class _FileWriter:
             builder = FileBuilder(geometry, RuleTable.of(recipe.rules), write, recipe.previous)
             if work.opened is not None and work.opened.entry_count:
                 self._continue(builder, work.opened, is_hashed=is_hashed)
-            fill(builder, recipe, self._note)
+            put_entries(builder, recipe, self._note)
             self._flush()
             self._await_written()
             self._close_rows()
@@ -312,7 +312,7 @@ class LakeMessages:
         offset = pc.field("physical_offset")
         within = (pc.field("store_id") == self._store_id) & (offset >= start) & (offset < self._end)
         if snapshot is not None:
-            self._offsets = chosen(self._lake, snapshot, ["physical_offset"], within)["physical_offset"].to_numpy()
+            self._offsets = rows_where(self._lake, snapshot, ["physical_offset"], within)["physical_offset"].to_numpy()
 
 
 def previous_header(output: Output, ordinal: int) -> IndexHeader:
@@ -320,7 +320,7 @@ def previous_header(output: Output, ordinal: int) -> IndexHeader:
     snapshot = open_table(output.lake, INDEX_FILES.name)
     own = (pc.field("store_id") == output.naming.store_id) & (pc.field("index_file") == ordinal - 1)
     names = ["run", "end_timestamp", "end_physical_offset"]
-    rows = [] if snapshot is None else chosen(output.lake, snapshot, names, own).to_pylist()
+    rows = [] if snapshot is None else rows_where(output.lake, snapshot, names, own).to_pylist()
     newest = max(rows, key=lambda row: row["run"], default=None)
     time, offset = (max(newest[name], 0) if newest else 0 for name in names[1:])
     return IndexHeader(time, time, offset, offset, 0, 1)

@@ -25,8 +25,8 @@ from jobs.products.index.file_builder import (
 )
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.plan import IndexPlan, is_covered
-from jobs.products.index.survivors import Placing, Relation, Survivor, refusal, taken_back
-from jobs.storage.model import is_there
+from jobs.products.index.survivors import FilePlacer, Relation, Survivor, refusal_reason, taken_back_ranges
+from jobs.storage.model import file_exists
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import ListedLog
 from jobs.store.epochs import takeovers
@@ -126,14 +126,14 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
 ) -> Explanation:
     """Recompute and classify every file; *check* has the log's doubtful ranges, which prove nothing."""
     store = log.store
-    refused = {file.name: refusal(file, geometry) for file in files}
+    refused = {file.name: refusal_reason(file, geometry) for file in files}
     row = collect_keys(workers, log, rules, scratch, check)
     # Retention deletes index files after the segments that they lead to.
-    files = [file for file in files if is_there(store.storage.open, file.location)]
+    files = [file for file in files if file_exists(store.storage.open, file.location)]
     sane = [file for file in files if refused[file.name] is None]
     row = replace(row, doubtful=tuple(check.doubtful))
-    row = replace(row, taken_back=taken_back(sane, takeovers(store), row, geometry, store))
-    survivors = Placing(row, geometry, store).place_all(sane)
+    row = replace(row, taken_back=taken_back_ranges(sane, takeovers(store), row, geometry, store))
+    survivors = FilePlacer(row, geometry, store).place_all(sane)
     plan = IndexPlan(store.storage, row, geometry, rules)
     recipes = [plan.recipe_of(survivor) for survivor in survivors]
     compared = workers.map(recipes, compare_file, "comparing index files")
@@ -148,7 +148,9 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
         if other is None:
             verdict, detail = Verdict.OUT_OF_ORDER, ""
         judged[name] = replace(judged[name], verdict=verdict, detail=detail)
-    explained = tuple(judged.get(file.name) or refused_for(file, geometry, refused[file.name] or "") for file in files)
+    explained = tuple(
+        judged.get(file.name) or classify_unreadable(file, geometry, refused[file.name] or "") for file in files
+    )
     if files and not store.is_closed and files[-1].size == geometry.file_size and refused[files[-1].name]:
         # A broker makes a file before it puts the first entry and writes the header.
         with store.storage.open(files[-1].location) as file:
@@ -218,7 +220,7 @@ def _gaps(files: Sequence[ExplainedFile]) -> Iterator[KeyGap]:
         end, known = max(survivor.end, 0), True
 
 
-def refused_for(real: RealFile, geometry: Geometry, reason: str) -> ExplainedFile:
+def classify_unreadable(real: RealFile, geometry: Geometry, reason: str) -> ExplainedFile:
     """Classify a file that is unreadable because of its size or header."""
     is_larger = real.size > geometry.file_size
     return ExplainedFile(real, Verdict.WRONG_GEOMETRY if is_larger else Verdict.DAMAGED, detail=reason)

@@ -91,14 +91,14 @@ class IndexRecipe:
         return self.head + sum(part.keys for part in self.parts) + self.tail
 
 
-def make(recipe: IndexRecipe, write: Write) -> IndexHeader:
+def write_blocks(recipe: IndexRecipe, write: Write) -> IndexHeader:
     """Build the file, and pass its blocks to *write*, with the header last."""
     builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
-    fill(builder, recipe)
+    put_entries(builder, recipe)
     return builder.finish(recipe.empty_index_count)
 
 
-def fill(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) -> None:
+def put_entries(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) -> None:
     """Add the file's entries to *builder*, and pass them to *note*."""
     parts = [RowPart(OWN, 1, recipe.head), *recipe.parts, RowPart(OWN, recipe.entries - recipe.tail + 1, recipe.tail)]
     for part in parts:
@@ -140,7 +140,7 @@ class BuiltFile(NamedTuple):
     place: tuple[int, ...] | None = None  # device, node, size and time of change: the same file, seen again
 
 
-class ToBuild(NamedTuple):
+class BuildTask(NamedTuple):
     """A file to build: its name, kind and recipe."""
 
     name: str
@@ -151,7 +151,7 @@ class ToBuild(NamedTuple):
     replaces: tuple[str, ...] = ()  # files in the store that must go when this one comes
 
 
-def build_file(work: ToBuild, *, directory: str, scratch: Scratch) -> BuiltFile:
+def build_file(work: BuildTask, *, directory: str, scratch: Scratch) -> BuiltFile:
     """
     Write a file into *directory* atomically; a second attempt replaces it by the same file.
 
@@ -170,7 +170,7 @@ def build_file(work: ToBuild, *, directory: str, scratch: Scratch) -> BuiltFile:
     return built._replace(place=None)
 
 
-def _build_local(work: ToBuild, directory: Path, begun_in: Path) -> BuiltFile:
+def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltFile:
     size, attempt = work.recipe.geometry.file_size, begun_in / f".attempt-{uuid4()}"
     descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
@@ -179,7 +179,7 @@ def _build_local(work: ToBuild, directory: Path, begun_in: Path) -> BuiltFile:
             write_all(descriptor, position, block)
             start_flush(descriptor, position, memoryview(block).nbytes)  # the disk begins to write meanwhile
 
-        header = make(work.recipe, write)
+        header = write_blocks(work.recipe, write)
         os.ftruncate(descriptor, size)
         digest = sha256_of(attempt)
         os.fsync(descriptor)
@@ -248,7 +248,7 @@ def compare_file(recipe: IndexRecipe) -> Compared:
         raise ValueError("no real file to compare with")
     with recipe.storage.open(real.location) as file:
         comparison = Comparison(recipe.geometry, file.read)
-        expected = make(recipe, comparison.write)
+        expected = write_blocks(recipe, comparison.write)
         return Compared(
             expected,
             tuple(comparison.differences),

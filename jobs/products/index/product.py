@@ -21,8 +21,8 @@ from jobs.products.index.file_builder import IndexRecipe, Kind, RealFile
 from jobs.products.index.key_row import KeyCollector, KeyRow, RangeKeys
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import is_alike, piece_start, rules_of_files, settle_geometry
-from jobs.products.index.survivors import Placing, Relation, Survivor, real_files, refusal
-from jobs.products.product import Collector, FinishedProduct, Made, Output, Run, Started, State
+from jobs.products.index.survivors import FilePlacer, Relation, Survivor, real_files, refusal_reason
+from jobs.products.product import Collector, FinishedProduct, Output, RangeResult, Run, StartedProduct, State
 from jobs.storage.locations import is_local, local_path
 from jobs.store.chain import Outcome
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
@@ -44,7 +44,7 @@ class Opening(NamedTuple):
     left_out: int = 0  # of its entries, those without a row: their messages are not in the lake
 
 
-def start(run: Run, state: State | None) -> Started[RangeKeys]:
+def start(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
     """Prepare a run's index entries: continue the open file of the last run, or begin with the broker's files."""
     opening = _first(run) if state is None else _continuation(run, state)
 
@@ -60,7 +60,7 @@ def start(run: Run, state: State | None) -> Started[RangeKeys]:
             finished.add(INDEX_FILES, file.close())
         return finished
 
-    return Started(opening.from_offset, partial(_collector, run.output, opening), finish)
+    return StartedProduct(opening.from_offset, partial(_collector, run.output, opening), finish)
 
 
 def _first(run: Run) -> Opening:
@@ -70,7 +70,7 @@ def _first(run: Run) -> Opening:
         geometry = settle_geometry(store, real, run.wanted)
     except UndecidedError as error:
         geometry = Known(DEFAULT_GEOMETRY, ASSUMED, str(error))
-    real = [file for file in real if refusal(file, geometry.value) is None]
+    real = [file for file in real if refusal_reason(file, geometry.value) is None]
     shown = None if run.wanted.release else rules_of_files(store, real, geometry.value)
     return Opening(geometry, shown.value if shown else run.writers, store.start_offset, tuple(real))
 
@@ -96,7 +96,7 @@ def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Wr
     """Return the releases that wrote the log from *start* on; index files narrow them down further than its marks."""
     if run.wanted.release is None and any(not is_alike(known.newest, release) for release in run.writers.possible):
         newer = [file for file in real_files(run.store) if file.header.begin_physical_offset >= start]
-        shown = rules_of_files(run.store, [file for file in newer if refusal(file, geometry) is None], geometry)
+        shown = rules_of_files(run.store, [file for file in newer if refusal_reason(file, geometry) is None], geometry)
         if shown:
             return shown.value
     return run.writers
@@ -110,9 +110,9 @@ def _collector(output: Output, opening: Opening, range_: Range, files: ExitStack
     name = output.naming.name(f"{range_.start_offset:020d}", ".keys")
     keys = KeyCollector(opening.writers.rules, scratch, name, files, opening.from_offset, with_texts=True)
 
-    def finish() -> Made[RangeKeys]:
+    def finish() -> RangeResult[RangeKeys]:
         span = keys.finish()
-        return Made(span, {}, span.scratch_files)
+        return RangeResult(span, {}, span.scratch_files)
 
     return keys.add, finish
 
@@ -124,7 +124,7 @@ def plan(opening: Opening, run: Run, row: KeyRow) -> list[EntryWork]:
     known_until = run.from_offset if opening.from_offset < run.from_offset else 0
     if not opening.files:
         return list(_continued(opening, run, index, known_until))
-    found = Placing(row, index.geometry, run.store).place_all(opening.files)
+    found = FilePlacer(row, index.geometry, run.store).place_all(opening.files)
     # The broker's files that hold what the log says, as far as their ends show.
     recipes = _following(index, [survivor for survivor in found if _ends_right(survivor, row)])
     return [EntryWork(ordinal, recipe, known_until=known_until) for ordinal, recipe in enumerate(recipes)]

@@ -53,7 +53,7 @@ _ENTRY = dtype_of(ENTRY)
 _Entries = NDArray[np.void]
 
 
-class Wanted(NamedTuple):
+class GivenSettings(NamedTuple):
     """Settings given by the user."""
 
     hash_slots: int | None = None
@@ -63,7 +63,7 @@ class Wanted(NamedTuple):
     conf: BrokerConf = BrokerConf()
 
 
-NOTHING_WANTED = Wanted()
+NOTHING_WANTED = GivenSettings()
 
 
 class Settings(NamedTuple):
@@ -95,7 +95,7 @@ def _described(known: Known[Any], **values: object) -> dict[str, object]:
     return {**values, "origin": known.origin, "evidence": known.reason}
 
 
-def settle(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Settings:
+def settle_index_settings(store: Store, files: Sequence[RealFile], wanted: GivenSettings) -> Settings:
     """Determine geometry, rules and time zone; raise `UndecidedError` if one cannot be determined."""
     geometry = settle_geometry(store, files, wanted)
     sound = [file for file in files if file.size == geometry.value.file_size]
@@ -106,7 +106,7 @@ def settle(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Settings:
     return Settings(geometry, rules, settle_zone(files, wanted), newest.empty_index_count)
 
 
-def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Known[Geometry]:
+def settle_geometry(store: Store, files: Sequence[RealFile], wanted: GivenSettings) -> Known[Geometry]:
     """Return the slots and entries of the files: given, detected, or the defaults."""
     slots = wanted.hash_slots or wanted.conf.hash_slots
     entries = wanted.index_num or wanted.conf.index_num
@@ -133,7 +133,7 @@ def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> 
 
 
 def settle_rules(
-    store: Store, files: Sequence[RealFile], geometry: Geometry, wanted: Wanted, eras: Sequence[Era]
+    store: Store, files: Sequence[RealFile], geometry: Geometry, wanted: GivenSettings, eras: Sequence[Era]
 ) -> Known[Writers]:
     """Return the rules of the files: given, detected from the files, or from the log's marks."""
     if wanted.release is not None:
@@ -151,7 +151,7 @@ def settle_rules(
     return writers_of(eras, SWITCHES)
 
 
-def settle_zone(files: Sequence[RealFile], wanted: Wanted) -> Known[tzinfo]:
+def settle_zone(files: Sequence[RealFile], wanted: GivenSettings) -> Known[tzinfo]:
     """
     Return the broker's time zone, in which files are named: given, or detected from the names of *files*.
 

@@ -125,7 +125,7 @@ def real_files(store: Store) -> list[RealFile]:
     return found
 
 
-def refusal(real: RealFile, geometry: Geometry) -> str | None:
+def refusal_reason(real: RealFile, geometry: Geometry) -> str | None:
     """Return why a file is not a valid index file, judging by its size and header alone."""
     header = real.header
     if real.size < geometry.file_size:
@@ -144,7 +144,7 @@ def refusal(real: RealFile, geometry: Geometry) -> str | None:
     return None
 
 
-def taken_back(
+def taken_back_ranges(
     files: Sequence[RealFile], takeovers: Iterable[int], row: KeyRow, geometry: Geometry, store: Store
 ) -> tuple[tuple[int, int], ...]:
     """
@@ -213,7 +213,7 @@ class _Lost(NamedTuple):
     keys: int
 
 
-class Placing:
+class FilePlacer:
     """Finds the positions of the files, one after the other."""
 
     def __init__(self, row: KeyRow, geometry: Geometry, store: Store) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 from typing import NamedTuple
 
-from jobs.lake.table_file import Action
+from jobs.lake.table_file import AddedFile
 from jobs.store.log_ends import FARTHEST
 from jobs.store.queue_files import StoredQueue
 from jobs.store.topics import Fate, TopicEvidence
@@ -119,7 +119,7 @@ def merged(differences: Sequence[Difference]) -> Iterator[Difference]:
         yield from run if current.may_be_of_a_record else [current]
 
 
-class NewerRun(NamedTuple):
+class UndispatchedRecords(NamedTuple):
     """Records of one queue with consecutive queue offsets that have no units yet."""
 
     queue: QueueName
@@ -128,7 +128,7 @@ class NewerRun(NamedTuple):
     length: int
 
 
-class LackingQueue(NamedTuple):
+class QueueWithoutFiles(NamedTuple):
     """The expected units of a queue without files."""
 
     units: int
@@ -150,12 +150,14 @@ class JoinResult:
     waiting: int = 0  # units of light queues that RocksDB alone would have, and does not have yet
     wrong_fields: list[tuple[int, Difference]] = field(default_factory=list)  # of units at their place; with the range
     differences: list[Difference] = field(default_factory=list)  # from `finish` on all of them
-    without_queue: dict[QueueName, LackingQueue] = field(default_factory=dict)
+    without_queue: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
     beginnings: dict[QueueName, int] = field(default_factory=dict)  # where the messages of a queue begin in the log
     watermarks: dict[QueueName, int] = field(default_factory=dict)
     ends: dict[QueueName, int] = field(default_factory=dict)  # position after the last unit that means something
-    written: list[Action] = field(default_factory=list)  # files of rows
-    newer: list[NewerRun] = field(default_factory=list)  # of records after the dispatched part, in the log's order
+    written: list[AddedFile] = field(default_factory=list)  # files of rows
+    newer: list[UndispatchedRecords] = field(
+        default_factory=list
+    )  # of records after the dispatched part, in the log's order
     damaged: list[tuple[int, int]] = field(default_factory=list)  # from and to of bytes without a record
     queues: tuple[StoredQueue, ...] = ()  # as they were looked at
     topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple

@@ -5,9 +5,9 @@ The join of a store's queues with its log.
 
 In a healthy queue the unit of a record is where its queue offset says. So the units of a range are read by address, one
 read a queue, and compared; neither side is sorted or moved. Units that are elsewhere or missing are left over until all
-ranges are compared; then `settle` explains them. Of units that lead to records of other queues only the log can say
-what these are. `join` runs all steps; `ingest` collects the units itself, because there one pass over the log makes
-other rows as well.
+ranges are compared; then `explain_remainder` explains them. Of units that lead to records of other queues only the
+log can say what these are. `join` runs all steps; `ingest` collects the units itself, because there one pass over the
+log makes other rows as well.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,21 +21,35 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.lake.table_file import Action
-from jobs.products.queues.differences import Difference, DifferenceKind, JoinResult, LackingQueue, NewerRun
-from jobs.products.queues.leftover_units import settle
+from jobs.lake.table_file import AddedFile
+from jobs.products.queues.differences import (
+    Difference,
+    DifferenceKind,
+    JoinResult,
+    QueueWithoutFiles,
+    UndispatchedRecords,
+)
+from jobs.products.queues.leftover_units import explain_remainder
 from jobs.products.queues.rows import RowBlock, Status, batches_of, block_of
 from jobs.products.queues.unit_files import (
     GroupUnits,
     collect_units,
     count_groups,
-    damaged_in,
+    damaged_ranges,
     discard_units,
     group_of,
     has_units,
     read_units,
 )
-from jobs.products.queues.unmatched import CollectedLog, Remainder, Resolved, Rows, Write, resolve, unresolved
+from jobs.products.queues.unmatched import (
+    CollectedLog,
+    Remainder,
+    Resolved,
+    Rows,
+    Write,
+    offsets_to_resolve,
+    resolve_records,
+)
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.chain import ListedLog, read_what_stays, watermark
 from jobs.store.queue_ends import EVERYTHING, Look, look
@@ -126,7 +140,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
         light_dispatched=seen.light_dispatched,
         is_closed=store.is_final,
         gaps=tuple((start, end) for _, start, end in holes(store.segments)),
-        damaged=tuple(damaged_in(log.ranges)),
+        damaged=tuple(damaged_ranges(log.ranges)),
         topics=topics,
         write=write,
     )
@@ -141,8 +155,8 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
     compared = workers.map(list(_groups(seen, log)), partial(compare_group, log=log), "matching queue units")
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
     # Queues whose units lead to records of other queues: the segments that hold these are read once more.
-    offsets = {offset for one in rest for offset in unresolved(one, log)}
-    resolved = resolve(workers, store, rules, offsets) if offsets else {}
+    offsets = {offset for one in rest for offset in offsets_to_resolve(one, log)}
+    resolved = resolve_records(workers, store, rules, offsets) if offsets else {}
     parts = [rest[at : at + _QUEUES_A_TASK] for at in range(0, len(rest), _QUEUES_A_TASK)]
     settled = workers.map(parts, partial(_settle_rest, log=log, resolved=resolved), "matching queue units")
     for part in (*(result for result, _ in compared), *settled):
@@ -179,12 +193,12 @@ def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: CollectedLog
 def _settle_rest(part: Sequence[Remainder], *, log: CollectedLog, resolved: Resolved) -> JoinResult:
     result = JoinResult()
     name = part[0].queue.name.path.encode("utf-8", "surrogatepass")
-    rows = (batch for one in part for batch in batches_of(*settle(one, log, resolved, result)))
+    rows = (batch for one in part for batch in batches_of(*explain_remainder(one, log, resolved, result)))
     result.written = _written_rows(log, f"rest-{crc32(name):08x}", rows)
     return result
 
 
-def _written_rows(log: CollectedLog, name: str, rows: Rows) -> list[Action]:
+def _written_rows(log: CollectedLog, name: str, rows: Rows) -> list[AddedFile]:
     """Create all rows, and write them if they are wanted; return the file, if any."""
     written = log.write(name, rows) if log.write is not None else None
     for _ in rows:  # unwanted ones are none, but making them compares the queues
@@ -209,10 +223,10 @@ class _GroupTask:
             rest = self._rest[queue.name]
             end = rest.close(log, taken_to, seen_end)
             result.watermarks[queue.name], result.ends[queue.name] = end, max(end, seen_end)
-            if any(True for _ in unresolved(rest, log)):
+            if any(True for _ in offsets_to_resolve(rest, log)):
                 self.unsettled.append(rest)
             elif not rest.is_empty:
-                yield from batches_of(*settle(rest, log, {}, result))
+                yield from batches_of(*explain_remainder(rest, log, {}, result))
 
     def _compare(self, part: GroupUnits, number: int) -> Iterator[RowBlock]:
         """
@@ -241,8 +255,8 @@ class _GroupTask:
             return
         first, last = part.units["physical_offset"][[0, -1]].tolist()
         newest_ms = int(part.units["store_timestamp"].max())
-        known = result.without_queue.get(part.name, LackingQueue(0, first, last))
-        result.without_queue[part.name] = LackingQueue(
+        known = result.without_queue.get(part.name, QueueWithoutFiles(0, first, last))
+        result.without_queue[part.name] = QueueWithoutFiles(
             known.units + stop, known.first, last, max(known.newest_ms, newest_ms)
         )
         if part.tag_numbers is not None:
@@ -277,19 +291,21 @@ class _GroupTask:
             yield from _blocks(part, stored, at_place, wrong)
 
 
-def newer_runs(name: QueueName, units: Units) -> Iterator[NewerRun]:
+def newer_runs(name: QueueName, units: Units) -> Iterator[UndispatchedRecords]:
     """Yield the runs of records with their own units in a plain queue, no more than a reader needs."""
     units = units[units["is_dispatched"] == 0]
     if name.kind is QueueKind.PLAIN:
         for some in islice(slices(units.size, np.diff(units["queue_offset"]) != 1), _RUNS):
             first = units[some.start]
-            yield NewerRun(name, int(first["physical_offset"]), int(first["queue_offset"]), some.stop - some.start)
+            yield UndispatchedRecords(
+                name, int(first["physical_offset"]), int(first["queue_offset"]), some.stop - some.start
+            )
 
 
 def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     """Return the units of a plain queue at *positions*, with zeros for outliers; None if the queue has none."""
     # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units of one
-    # range lie near each other, and most are healthy, so the median is; `settle` explains those far from it.
+    # range lie near each other, and most are healthy, so the median is; `explain_remainder` explains those far from it.
     middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, EVERYTHING))]
     low, high = max(int(near.min(initial=EVERYTHING)), queue.start), min(int(near.max(initial=-1)) + 1, queue.capacity)

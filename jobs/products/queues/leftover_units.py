@@ -28,13 +28,13 @@ from jobs.products.queues.unmatched import (
     DAMAGED,
     DELETED,
     CollectedLog,
-    OddUnit,
     RecordAt,
     Remainder,
     Resolved,
+    UnmatchedUnit,
     places_without_file,
     runs,
-    sorted_out,
+    sort_gap_units,
 )
 from jobs.store.units import Units, is_gone, units_of
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
@@ -45,7 +45,7 @@ _SHOWN = 4
 Rows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbers in the blocks mean
 
 
-def settle(remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> Rows:
+def explain_remainder(remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> Rows:
     """Explain every remaining unit and record: add the figures to *joined*, and return rows if wanted."""
     settling = _Settling(remainder, log, resolved, joined)
     settling.run()
@@ -67,7 +67,7 @@ class _Settling:
         self._beginning = joined.beginnings[self._name] = self._find_beginning()
 
     def run(self) -> None:
-        for start, units, expired, blanks, odd in sorted_out(self._remainder, self._log):
+        for start, units, expired, blanks, odd in sort_gap_units(self._remainder, self._log):
             self._joined.expired += int(expired.sum())
             self._joined.blanks += int(blanks.sum())
             if self._with_rows:
@@ -82,7 +82,7 @@ class _Settling:
         self._explain_blanks()
         for run in displaced_runs(self._displaced):
             log_offset = self._displaced[run[0]]
-            self._differences += (replace(one, log_offset=log_offset) for one in of_displaced(self._name, run))
+            self._differences += (replace(one, log_offset=log_offset) for one in classify_displaced(self._name, run))
         self._joined.misplaced += len(self._displaced)
         self._name_missing()
 
@@ -101,7 +101,7 @@ class _Settling:
             block = block_of(self._name, some, Status.EXPIRED, places=positions)
             self.blocks.append(block._replace(is_pre_blank=is_blank))
 
-    def _explain(self, unit: OddUnit) -> None:
+    def _explain(self, unit: UnmatchedUnit) -> None:
         position, offset = unit.position, unit.physical_offset
         if unit.is_zero:
             self._differ(DifferenceKind.HOLE, position, "zeros")
@@ -126,7 +126,7 @@ class _Settling:
             self._explain_without_record(unit, is_damaged=record == DAMAGED)
             self._row(unit, Status.DANGLING)
 
-    def _explain_without_record(self, unit: OddUnit, *, is_damaged: bool) -> None:
+    def _explain_without_record(self, unit: UnmatchedUnit, *, is_damaged: bool) -> None:
         log, offset = self._log, unit.physical_offset
         if offset >= log.end and not log.is_closed:  # newer than a log that was copied before it
             self._joined.ahead += 1
@@ -138,7 +138,7 @@ class _Settling:
             kind = DifferenceKind.BEHIND_LOG
         self._differ(kind, unit.position, unit.text, log_offset=offset)
 
-    def _explain_by(self, unit: OddUnit, record: RecordAt) -> None:
+    def _explain_by(self, unit: UnmatchedUnit, record: RecordAt) -> None:
         """Explain a unit by a record that has its own unit elsewhere, or its position in a lost file."""
         own = next((one for one in record.units if one.queue == self._name), None)
         if own is not None and self._remainder.is_lost_at(own.queue_offset):
@@ -148,12 +148,12 @@ class _Settling:
             self._claim(unit, expected[0], record, is_first=own.queue_offset not in self._found_again)
             self._found_again.add(own.queue_offset)
             return
-        kind, text, wrong = by_record(unit, self._name, record)
+        kind, text, wrong = classify_by_record(unit, self._name, record)
         if kind is not None:
             self._differ(kind, unit.position, text, log_offset=unit.physical_offset)
         self._row(unit, Status.MISMATCHED if wrong else Status.MATCHED, wrong, record)
 
-    def _claim(self, unit: OddUnit, expected: np.void, record: RecordAt, *, is_first: bool) -> None:
+    def _claim(self, unit: UnmatchedUnit, expected: np.void, record: RecordAt, *, is_first: bool) -> None:
         """Explain a unit by a record of its queue that has no unit."""
         if not is_first:
             self._differ(DifferenceKind.DUPLICATE, unit.position, unit.text, log_offset=unit.physical_offset)
@@ -163,7 +163,7 @@ class _Settling:
         self._joined.matched += not wrong
         self._row(unit, Status.MISMATCHED if wrong else Status.MATCHED, wrong, record)
 
-    def _wrong_fields(self, unit: OddUnit, expected: np.void) -> Iterator[str]:
+    def _wrong_fields(self, unit: UnmatchedUnit, expected: np.void) -> Iterator[str]:
         values = [
             (DifferenceKind.WRONG_SIZE, "size", unit.size, int(expected["size"])),
             (DifferenceKind.WRONG_TAGS_CODE, "tags_code", unit.tags_code, int(expected["tags_code"])),
@@ -252,7 +252,8 @@ class _Settling:
         self._joined.differences += (
             difference
             for difference in merged(self._differences)
-            if difference.kind is not DifferenceKind.MISPLACED or not follows(difference, missing.__contains__, is_bad)
+            if difference.kind is not DifferenceKind.MISPLACED
+            or not follows_from_losses(difference, missing.__contains__, is_bad)
         )
 
     def _kind_of_missing(self, position: int, physical_offset: int) -> DifferenceKind:
@@ -306,7 +307,7 @@ class _Settling:
 
     def _row(
         self,
-        unit: OddUnit,
+        unit: UnmatchedUnit,
         status: Status,
         mismatch: Sequence[str] = (),
         record: RecordAt | None = None,
@@ -325,7 +326,9 @@ class _Settling:
         return np.array([len(self.tags) - 1], np.int32)
 
 
-def by_record(unit: OddUnit, queue: QueueName, record: RecordAt) -> tuple[DifferenceKind | None, str, tuple[str, ...]]:
+def classify_by_record(
+    unit: UnmatchedUnit, queue: QueueName, record: RecordAt
+) -> tuple[DifferenceKind | None, str, tuple[str, ...]]:
     """Classify a unit whose record has its own unit elsewhere, or none; also name the contradicting fields."""
     if not record.units:
         return DifferenceKind.HIDDEN_RECORD, unit.text, ("transaction_type",)
@@ -358,7 +361,7 @@ def displaced_runs(displaced: Iterable[tuple[int, int]]) -> Iterator[list[tuple[
         yield [place for _, place in run]
 
 
-def of_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iterator[Difference]:
+def classify_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iterator[Difference]:
     """Classify a run of displaced units as exchanged with each other, or shifted."""
     if sorted(queue_offset for _, queue_offset in run) == [position for position, _ in run]:
         text = ", ".join(str(queue_offset) for _, queue_offset in run[:_SHOWN])
@@ -372,7 +375,7 @@ def of_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iterator[D
         yield Difference(kind, queue, position, found, expected, shift=position - queue_offset)
 
 
-def follows(shifted: Difference, is_missing: Callable[[int], bool], is_bad: Callable[[int], bool]) -> bool:
+def follows_from_losses(shifted: Difference, is_missing: Callable[[int], bool], is_bad: Callable[[int], bool]) -> bool:
     """Return whether units are displaced only because earlier ones are missing or surplus."""
     shift = shifted.shift
     if shift < 0:

@@ -15,7 +15,7 @@ from pathlib import Path
 from jobs.lake.history import committed_records
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.product import Collector, FinishedProduct, Made, Run, Started, State
+from jobs.products.product import Collector, FinishedProduct, RangeResult, Run, StartedProduct, State
 from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind, JoinResult
 from jobs.products.queues.join import compare, topics_of
 from jobs.products.queues.settings import queue_rules
@@ -35,7 +35,7 @@ from rmq_formats.commitlog.segment import LED_TO
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 
 
-def start(run: Run, state: State | None) -> Started[RangeUnits]:
+def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     """Probe the queues before the log is read, so that the log contains the record of each unit found."""
     if state is not None and run.back_to is not None:  # the broker has cut off its log there
         state = {**state, **{name: min(state[name], run.back_to) for name in ("dispatched", "boundary")}}
@@ -83,7 +83,7 @@ def start(run: Run, state: State | None) -> Started[RangeUnits]:
         finished.add(CONSUME_QUEUE, *joined.written)
         return finished
 
-    return Started(boundary, collector, finish)
+    return StartedProduct(boundary, collector, finish)
 
 
 def _collect_deleted(
@@ -126,9 +126,9 @@ def _collect(  # noqa: PLR0913, PLR0917 - rules and place of a run, then the lim
 def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: ExitStack) -> Collector[RangeUnits]:
     collector = collect(range_.start_offset)
 
-    def finish() -> Made[RangeUnits]:
+    def finish() -> RangeResult[RangeUnits]:
         units = collector.finish()
-        return Made(units, {}, units.files)
+        return RangeResult(units, {}, units.files)
 
     return collector.add, finish
 

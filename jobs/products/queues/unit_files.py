@@ -227,7 +227,7 @@ def _read_units(scratch: Scratch | None, part: UnitFile, group: int) -> Iterator
         at += length
 
 
-def damaged_in(ranges: Sequence[RangeUnits]) -> list[tuple[int, int]]:
+def damaged_ranges(ranges: Sequence[RangeUnits]) -> list[tuple[int, int]]:
     """Return the bounds of bytes without a record, ascending."""
     return sorted(damaged for part in ranges for damaged in part.damaged)
 

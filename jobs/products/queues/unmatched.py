@@ -1,9 +1,9 @@
 """
 The remainder of a queue after its healthy units are matched: units at no address, and addresses without a unit.
 
-Units that point to records of other queues can only be explained by the log: `resolve` returns these records. Looking
-at the bytes alone is not enough: bodies may contain whole records, and leftovers may follow the end of the log. So the
-segments in question are walked from their beginning.
+Units that point to records of other queues can only be explained by the log: `resolve_records` returns these records.
+Looking at the bytes alone is not enough: bodies may contain whole records, and leftovers may follow the end of the log.
+So the segments in question are walked from their beginning.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from jobs.lake.table_file import Action
+from jobs.lake.table_file import AddedFile
 from jobs.products.queues.unit_files import GroupUnits, RangeUnits
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_ends import EVERYTHING
@@ -37,7 +37,7 @@ from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.properties import TAGS, parse_properties
 
 Rows = Iterator[pa.RecordBatch]
-Write = Callable[[str, Rows], Action | None]
+Write = Callable[[str, Rows], AddedFile | None]
 AT_ONCE = 1 << 16  # units
 _start, _end = itemgetter(0), itemgetter(1)
 
@@ -221,7 +221,7 @@ def have_file(queue: StoredQueue, positions: NDArray[np.int64]) -> NDArray[np.bo
     return there
 
 
-class OddUnit(NamedTuple):
+class UnmatchedUnit(NamedTuple):
     """A unit that is at no record's address."""
 
     position: int
@@ -246,10 +246,10 @@ class OddUnit(NamedTuple):
         return f"offset {self.physical_offset}, size {self.size}, tags code {self.tags_code}"
 
 
-Sorted = tuple[int, Units, NDArray[np.bool_], NDArray[np.bool_], list[OddUnit]]
+Sorted = tuple[int, Units, NDArray[np.bool_], NDArray[np.bool_], list[UnmatchedUnit]]
 
 
-def sorted_out(remainder: Remainder, log: CollectedLog) -> Iterator[Sorted]:
+def sort_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[Sorted]:
     """Yield the units in the gaps in portions: first position, units, which are expired or blanks, odd ones."""
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN
@@ -271,7 +271,7 @@ def sorted_out(remainder: Remainder, log: CollectedLog) -> Iterator[Sorted]:
             newer = (places >= remainder.open_from) & (offsets >= log.dispatched)
         codes = stored_tags_codes(queue, units, ~(expired | blanks)) if is_plain else units["tags_code"]
         odd = [
-            OddUnit(
+            UnmatchedUnit(
                 *(start + number, int(offsets[number]), int(units["size"][number]), int(codes[number])),
                 units[number : number + 1].copy(),  # or a few units would keep all of them
             )
@@ -293,10 +293,10 @@ def places_without_file(remainder: Remainder) -> Iterator[tuple[int, int]]:
         yield from gaps_between(start, end, np.array(sorted(held), np.int64).reshape(-1, 2))
 
 
-def unresolved(remainder: Remainder, log: CollectedLog) -> Iterator[int]:
+def offsets_to_resolve(remainder: Remainder, log: CollectedLog) -> Iterator[int]:
     """Yield the physical offsets that only the log can explain."""
     own = set(remainder.units["physical_offset"].tolist())
-    for *_, odd in sorted_out(remainder, log):
+    for *_, odd in sort_gap_units(remainder, log):
         for unit in odd:
             is_in_log = log.start <= unit.physical_offset < log.end
             if is_in_log and 0 < unit.size < PRE_BLANK_SIZE and unit.physical_offset not in own:
@@ -316,7 +316,7 @@ DELETED = "deleted"  # meanwhile
 Resolved = Mapping[int, RecordAt | str]  # absent: no record begins there
 
 
-def resolve(workers: Workers, store: Store, rules: QueueRules, offsets: Iterable[int]) -> Resolved:
+def resolve_records(workers: Workers, store: Store, rules: QueueRules, offsets: Iterable[int]) -> Resolved:
     """Return the record that begins at each of *offsets*."""
     wanted = np.unique(np.fromiter(offsets, np.int64))
     ranges = [

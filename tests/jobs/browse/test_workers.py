@@ -47,7 +47,7 @@ def test_a_question_is_answered_while_others_never_end() -> None:
     async def asked(workers: Workers) -> None:
         endless = [asyncio.ensure_future(workers.answer(ENDLESS, 240)) for _ in range(7)]
         assert b"/short 0" == (await workers.answer(SHORT, 240)).content
-        workers.look_again()
+        workers.reopen_place()
         assert b"/short 1" == (await workers.answer(SHORT, 240)).content
         for one in endless:
             one.cancel()
@@ -127,11 +127,11 @@ def test_each_template_has_a_translation_with_the_same_values() -> None:
 def test_a_value_is_a_value_whatever_it_says(value: str) -> None:
     text = Sentence("delivered to {topic} queue {queue}, offset {number:,}", topic=value, queue=0, number=1000)
 
-    assert f"delivered to {value} queue 0, offset 1,000" == text == Words("en").said(text)
-    assert f"已投递到 {value} 队列 0\uff0c位点 1,000" == Words("zh").said(text)
+    assert f"delivered to {value} queue 0, offset 1,000" == text == Words("en").translate(text)
+    assert f"已投递到 {value} 队列 0\uff0c位点 1,000" == Words("zh").translate(text)
 
 
 def test_a_sentence_in_a_sentence_is_translated() -> None:
     text = Sentence("{state}, consumed by {groups}", state=Sentence("sent"), groups="sent")
 
-    assert "已发送\uff0csent 已消费" == Words("zh").said(text)
+    assert "已发送\uff0csent 已消费" == Words("zh").translate(text)

@@ -19,11 +19,11 @@ from py4j.protocol import Py4JError
 
 from jobs.command import VERBS, Verb, cli
 from jobs.console import process
-from jobs.console.log import in_json
+from jobs.console.log import log_as_json
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
 from jobs.launch.failures import one_line
-from jobs.launch.session import pass_on
+from jobs.launch.session import copy_jvm_output
 from jobs.launch.spark import Submission
 from rmq_formats.errors import CorruptData
 from tests.support.commands import result_of
@@ -324,8 +324,8 @@ def test_what_the_jvm_says_is_a_log_object_too(capsys: pytest.CaptureFixture[str
     os.write(writing, b"12:00:00 ERROR Something: \xff\n")
     os.close(writing)
 
-    with in_json("ingest"):
-        pass_on(reading)
+    with log_as_json("ingest"):
+        copy_jvm_output(reading)
 
     (event,) = events(capsys.readouterr().err)
     assert ("jvm", "12:00:00 ERROR Something: \ufffd") == (event["source"], event["message"])

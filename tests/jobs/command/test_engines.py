@@ -15,7 +15,7 @@ from jobs.command import cli
 from jobs.command.engine import stored_bytes, uses_s3
 from jobs.console.result import ExitCode
 from jobs.launch import engine
-from jobs.launch.engine import Choice, Engine, choose, limit_of
+from jobs.launch.engine import Engine, EngineChoice, choose_engine, limit_of
 from tests.golden import GOLDEN, StoreOf
 from tests.support.commands import Run
 
@@ -88,9 +88,9 @@ def test_the_rule_goes_by_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert GIB < eight < two
     assert limit_of("verify", cores=1) == two
-    assert choose("verify", two) == Choice(Engine.HERE, two, two, 2)
-    assert choose("verify", 0, "spark").engine is Engine.SPARK
-    assert choose("verify", two * 9, "here").engine is Engine.HERE
+    assert choose_engine("verify", two) == EngineChoice(Engine.HERE, two, two, 2)
+    assert choose_engine("verify", 0, "spark").engine is Engine.SPARK
+    assert choose_engine("verify", two * 9, "here").engine is Engine.HERE
 
 
 @pytest.fixture
@@ -107,13 +107,13 @@ def test_without_java_this_process_reads_any_amount_and_says_what_java_would_cha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A job that runs every five minutes must not fail on the day of the backlog."""
-    choice = choose("ingest", 900 * GIB)
+    choice = choose_engine("ingest", 900 * GIB)
 
     assert choice.engine is Engine.HERE
     assert re.fullmatch(r"900\.0 GiB to read in one process; Spark would .* Java 17 .*", choice.spark_benefit_text())
-    assert not choose("verify", 1).lacking
+    assert not choose_engine("verify", 1).lacking
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[1]")
-    assert choose("verify", 1).engine is Engine.SPARK
+    assert choose_engine("verify", 1).engine is Engine.SPARK
 
 
 @pytest.mark.usefixtures("without_java")
@@ -187,7 +187,7 @@ def test_only_a_place_on_s3_loads_what_s3_needs(
     words = line.format(config=config, comment=comment).split()
     words += ["url LIKE 's3://%'"] if words[-1] == "--where" else []
 
-    context = cli.parsed(words)
+    context = cli.parse_command_line(words)
 
     assert context is not None
     assert uses_s3(context) is expected

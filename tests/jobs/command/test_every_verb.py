@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
 from jobs.command import VERBS, cli
-from jobs.command.cli import run_within
+from jobs.command.cli import run_nested
 from jobs.console.result import ExitCode
 from jobs.demo import TourError, demo, extract, unpack
 from jobs.demo import run as take
@@ -284,7 +284,7 @@ def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path, capsys: 
     assert result.output.count("Spark ran ") == 2
     assert "So small a step" in parts[list(SHOWN).index("rebuild")]
     (story,) = re.findall(r"^.* (query story .*)$", result.output, re.MULTILINE)
-    assert run_within([*shlex.split(story), "--time-zone", "UTC"]) is ExitCode.CLEAN
+    assert run_nested([*shlex.split(story), "--time-zone", "UTC"]) is ExitCode.CLEAN
     half = "half message of the producer group pg for T1 queue 1, returned to the queue after check 1"
     assert f"2026-11-20 07:43:03,761  {half}" in (capsys.readouterr().out)
     assert {"store", "lake"} <= {path.name for path in (tmp_path / "tour").iterdir()}

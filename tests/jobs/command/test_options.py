@@ -12,11 +12,11 @@ import pytest
 from jobs.command import VERBS
 from jobs.command.answer import Answer
 from jobs.command.cli import rmq_lake
-from jobs.command.configuration import name_variables
+from jobs.command.configuration import bind_environment_variables
 from jobs.command.options import (
     StoreForm,
     given_time,
-    log_place,
+    parse_log_place,
 )
 from jobs.console.amounts import GivenTime, parse_time, time_text
 from jobs.console.result import ExitCode
@@ -82,20 +82,20 @@ def test_variables_that_kubernetes_injects_for_a_service_are_ignored(
     command = VERBS["browse"].load()
     for value, expected in (("tcp://10.0.0.1:80", 0), ("81", 81)):
         monkeypatch.setenv("RMQ_LAKE_BROWSE_PORT", value)
-        name_variables(command, "browse")
+        bind_environment_variables(command, "browse")
         parent = click.Context(click.Group("rmq-lake"))
         assert expected == command.make_context("browse", ["/store"], parent=parent).params["port"]
 
 
 @pytest.mark.parametrize("text", ["2026-11-20 07:42", "2h", "1763624520000", "4096", "2026-11-20T07:42:00.123+08:00"])
 def test_a_moment_and_a_place_in_the_log_are_shown_as_they_were_given(text: str) -> None:
-    assert text == str(given_time(text)) == str(log_place(text))
+    assert text == str(given_time(text)) == str(parse_log_place(text))
 
 
 def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:
     line = "  read as written by RocketMQ 5.5.0 to 5.5.1 (detected: a region; a half message (of 2))"
-    Answer().add([line])
-    Answer(verbose=True).add([line])
+    Answer().print_more_lines([line])
+    Answer(verbose=True).print_more_lines([line])
 
     assert ["  read as written by RocketMQ 5.5.0 to 5.5.1 (detected)", line] == capsys.readouterr().out.splitlines()
 
@@ -103,10 +103,13 @@ def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.Captur
 def test_an_option_counts_more_than_the_brokers_configuration() -> None:
     form = StoreForm(None, None, 200, None, None)
 
-    sizes = [form.wanted(BrokerConf(consume_queue_size=given)).conf.consume_queue_size for given in (None, 6_000_000)]
+    sizes = [
+        form.given_settings(BrokerConf(consume_queue_size=given)).conf.consume_queue_size for given in (None, 6_000_000)
+    ]
     assert sizes == [200, 200]
     assert (
-        form._replace(consume_queue_size=None).wanted(BrokerConf(consume_queue_size=60)).conf.consume_queue_size == 60
+        form._replace(consume_queue_size=None).given_settings(BrokerConf(consume_queue_size=60)).conf.consume_queue_size
+        == 60
     )
 
 

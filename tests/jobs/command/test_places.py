@@ -10,7 +10,7 @@ import pytest
 
 from jobs.command import VERBS, cli
 from jobs.command.cli import rmq_lake
-from jobs.command.configuration import leaves
+from jobs.command.configuration import callable_commands
 from jobs.command.places import (
     CHANGED_LAKE,
     LAKE,
@@ -40,7 +40,7 @@ class Option(NamedTuple):
 def _options() -> Iterator[Option]:
     yield from (Option((), parameter, rmq_lake) for parameter in rmq_lake.params)
     for verb in VERBS.values():
-        for names, command in leaves(verb.load(), (verb.name,)):
+        for names, command in callable_commands(verb.load(), (verb.name,)):
             yield from (Option(names, parameter, command) for parameter in command.params)
 
 

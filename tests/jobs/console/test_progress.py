@@ -8,7 +8,7 @@ import click
 import pytest
 
 from jobs.console import progress
-from jobs.console.progress import Work, announce_once, shown
+from jobs.console.progress import Work, announce_once, show_progress
 from jobs.console.result import Result, Severity
 
 
@@ -29,7 +29,7 @@ def show(work: Work, done: int, messages: int = 0) -> None:
         looked.release()
         return done
 
-    with shown(work, so_far, lambda: messages):
+    with show_progress(work, so_far, lambda: messages):
         for _ in range(4):
             assert looked.acquire(timeout=60)
 
@@ -68,7 +68,7 @@ def test_a_quiet_command_shows_no_progress(capsys: pytest.CaptureFixture[str]) -
     ctx.params["quiet"] = True
     with ctx:
         announce_once("compiling, once …")
-        with shown(MIB, lambda: 3 << 20):
+        with show_progress(MIB, lambda: 3 << 20):
             time.sleep(0.2)
 
     assert "" == capsys.readouterr().err
@@ -85,12 +85,12 @@ def test_a_rate_does_not_count_the_time_of_compiling(monkeypatch: pytest.MonkeyP
     """The first `verify` on a machine compiled for a minute and reported 57 KiB/s."""
     clock = iter((0.0, 50.0))
     monkeypatch.setattr(progress, "monotonic", lambda: next(clock))
-    progress.forget_made_once()
-    with progress.made_once("compiling for this rate, once …"):
+    progress.reset_one_time_work()
+    with progress.one_time_work("compiling for this rate, once …"):
         pass
 
     amount = Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount
-    progress.forget_made_once()
+    progress.reset_one_time_work()
 
     assert "done, 100.0 MiB in 1 min 0 s (50.0 s of them compiling, once), 10.0 MiB/s" == amount
     assert "done, 100.0 MiB in 1 min 0 s, 1.7 MiB/s" == Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount

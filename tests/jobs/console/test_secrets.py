@@ -7,7 +7,7 @@ import click
 import pytest
 
 from jobs.command.answer import Answer
-from jobs.console.log import is_secret, masked, masked_output, remember
+from jobs.console.log import is_secret, mask_secrets, masked_output, remember_secret
 from jobs.console.result import ExitCode
 from jobs.launch.arguments import file_system_options, properties_of, without_secrets
 from jobs.storage.s3 import delta_options
@@ -129,7 +129,7 @@ def test_a_secret_in_the_output_of_another_program_is_masked(text: str) -> None:
 )
 def test_text_of_our_own_is_printed_as_it_is(text: str) -> None:
     """A printed command with a masked path names a folder that does not exist."""
-    assert text == masked(text)
+    assert text == mask_secrets(text)
     assert not is_secret("spark.hadoop.fs.s3a.endpoint")
 
 
@@ -145,19 +145,19 @@ def test_credentials_in_a_location_are_refused_and_not_printed(secret: str, run:
 
 
 def test_an_answer_in_json_masks_what_text_masks(capsys: pytest.CaptureFixture[str]) -> None:
-    remember("Xk3examplexamp")
+    remember_secret("Xk3examplexamp")
     for answer in (Answer(as_json=True), Answer()):
         with click.Context(click.Command("verify")):
-            answer.give({"note": "signed with Xk3examplexamp"}, ["signed with Xk3examplexamp"])
+            answer.print_json_or_lines({"note": "signed with Xk3examplexamp"}, ["signed with Xk3examplexamp"])
 
         assert "signed with ***" in capsys.readouterr().out
 
 
 def test_a_secret_that_is_known_is_masked_wherever_it_stands() -> None:
     file_system_settings([("spark.hadoop.fs.s3a.secret.key", "Xk3examplexamp")])
-    remember("short")
+    remember_secret("short")
 
-    assert "cannot sign with *** (short)" == masked("cannot sign with Xk3examplexamp (short)")
+    assert "cannot sign with *** (short)" == mask_secrets("cannot sign with Xk3examplexamp (short)")
 
 
 def test_show_config_prints_no_secret(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

@@ -19,8 +19,8 @@ import pytest
 
 from jobs.command import VERBS
 from jobs.console.amounts import counted, duration_text, rate_text, size_text
-from jobs.console.lines import fitted, headed
-from jobs.console.process import program
+from jobs.console.lines import lines_under_heading, wrap_line
+from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
@@ -196,13 +196,13 @@ LONG = (
 
 
 def test_a_line_that_fits_stays_as_it_is() -> None:
-    assert [LONG] == list(fitted(LONG, None))
-    assert ["short"] == list(fitted("short", 80))
+    assert [LONG] == list(wrap_line(LONG, None))
+    assert ["short"] == list(wrap_line("short", 80))
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_long_line_is_broken_between_words(width: int) -> None:
-    lines = list(fitted(LONG, width))
+    lines = list(wrap_line(LONG, width))
 
     assert all(len(line) <= width for line in lines)
     assert LONG.split() == " ".join(lines).split()
@@ -212,7 +212,7 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
 def test_colours_take_no_room() -> None:
     coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))
 
-    assert list(fitted(LONG, 80)) == [click.unstyle(line) for line in fitted(coloured, 80)]
+    assert list(wrap_line(LONG, 80)) == [click.unstyle(line) for line in wrap_line(coloured, 80)]
 
 
 @pytest.mark.parametrize(
@@ -229,12 +229,12 @@ def test_colours_take_no_room() -> None:
 def test_a_number_stays_with_its_unit_and_what_a_column_of_a_table_has_together(kept: str, next_line: str) -> None:
     gap = "  " if kept.startswith(" ") else " "
 
-    assert [kept, next_line] == list(fitted(f"{kept}{gap}{next_line.strip()}", 80))
+    assert [kept, next_line] == list(wrap_line(f"{kept}{gap}{next_line.strip()}", 80))
 
 
 def test_a_plan_of_thousands_of_files_is_a_screen() -> None:
     plan = ["into /store", *(f"set aside in old: {number}" for number in range(5000)), "kept: 3 files"]
-    lines = list(headed("PLAN", plan))
+    lines = list(lines_under_heading("PLAN", plan))
 
     assert lines[:3] == ["  PLAN", "    into /store", "    set aside in old: 0"]
     assert lines[-3:] == ["    set aside in old: 11", "    set aside in old: 4,988 more", "    kept: 3 files"]
@@ -251,7 +251,7 @@ def test_a_plan_of_thousands_of_files_is_a_screen() -> None:
     ],
 )
 def test_a_shell_reads_a_broken_line_as_one(line: str) -> None:
-    broken = list(fitted(line, 80))
+    broken = list(wrap_line(line, 80))
     first, *others = "\n".join(broken).replace("NEXT", "    ").replace("\\\n", " ").splitlines()
 
     assert len(broken) > 1
@@ -333,7 +333,7 @@ def test_a_checkout_is_named_by_what_started_it_as_it_was_typed(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
-    assert expected == program()
+    assert expected == tool_command()
 
 
 def test_an_installed_wheel_is_named_shortly_where_its_script_is_on_the_path(
@@ -345,10 +345,10 @@ def test_an_installed_wheel_is_named_shortly_where_its_script_is_on_the_path(
     monkeypatch.setattr(sys, "argv", [str(script), "inspect"])
 
     monkeypatch.setenv("PATH", "/usr/bin")
-    elsewhere = program()
+    elsewhere = tool_command()
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin")
 
-    assert (str(script), "rmq-lake") == (elsewhere, program())
+    assert (str(script), "rmq-lake") == (elsewhere, tool_command())
 
 
 def test_what_inspect_recommends_can_be_pasted(golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.measuring import children_of
-from jobs.export.condition import Chosen, candidates, numbered_rows
-from jobs.export.export import Asked, Output, Summary, export, plan
+from jobs.export.condition import Chosen, candidates, chosen_rows
+from jobs.export.export import ExportSelection, Output, Summary, export, plan
 from jobs.export.items import ANY_TIME, COLUMNS, Item, LogItem, Undecoded, slices
 from jobs.export.parts import Format, PartTask
 from jobs.lake.bodies import DEFAULT_LIMIT
@@ -41,20 +41,25 @@ SMALL, LARGE, CUT = (b"small", bytes(LIMIT), bytes(LIMIT + 1))
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> dict[str, Asked]:
+def places(tmp_path: Path) -> dict[str, ExportSelection]:
     packed = [Sent(keys=("k",), body=zlib.compress(body), sys_flag=COMPRESSED) for body in (SMALL, LARGE, CUT)]
     broken = Sent(keys=("k",), body=b"no stream", sys_flag=COMPRESSED)
     store = write_store(tmp_path / "store", stored([*packed, broken]))
     write_lake(store, tmp_path / "lake")
-    return {"store": Asked(Place(store=str(store))), "lake": Asked(Place(lake=str(tmp_path / "lake")))}
+    return {
+        "store": ExportSelection(Place(store=str(store))),
+        "lake": ExportSelection(Place(lake=str(tmp_path / "lake"))),
+    }
 
 
-def _export(source: Asked, out: Path, kind: Format, limit: int = LIMIT) -> Summary:
+def _export(source: ExportSelection, out: Path, kind: Format, limit: int = LIMIT) -> Summary:
     return export(plan(source, {}), RELEASE, Output(out, kind, limit), OneByOne())
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
-def test_a_body_larger_than_the_limit_is_named_in_ndjson(place: str, places: dict[str, Asked], tmp_path: Path) -> None:
+def test_a_body_larger_than_the_limit_is_named_in_ndjson(
+    place: str, places: dict[str, ExportSelection], tmp_path: Path
+) -> None:
     summary = _export(places[place], tmp_path / "out", Format.NDJSON)
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
 
@@ -69,7 +74,9 @@ def test_a_body_larger_than_the_limit_is_named_in_ndjson(place: str, places: dic
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
-def test_a_body_larger_than_the_limit_is_named_in_parquet(place: str, places: dict[str, Asked], tmp_path: Path) -> None:
+def test_a_body_larger_than_the_limit_is_named_in_parquet(
+    place: str, places: dict[str, ExportSelection], tmp_path: Path
+) -> None:
     _export(places[place], tmp_path / "out", Format.PARQUET)
     rows = pq.read_table(tmp_path / "out").to_pylist()
 
@@ -93,7 +100,7 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(bytes(size)) for _ in range(15))
     between = (0, ANY_TIME[1]) if how == "by times" else ANY_TIME
-    [item] = plan(Asked(Place(store=str(broker.root)), between=between), {}).items
+    [item] = plan(ExportSelection(Place(store=str(broker.root)), between=between), {}).items
     task = PartTask(tmp_path, Format.PARQUET, RELEASE)
     next(candidates(item, ("body",), DEFAULT_LIMIT, Undecoded()))  # what is loaded once
     tracemalloc.start()
@@ -111,7 +118,7 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
 
 
 def test_a_condition_sees_a_body_larger_than_the_limit_as_it_is_stored_and_it_is_named(
-    places: dict[str, Asked],
+    places: dict[str, ExportSelection],
 ) -> None:
     undecoded = Undecoded()
     [item] = plan(places["store"], {}).items
@@ -122,7 +129,9 @@ def test_a_condition_sees_a_body_larger_than_the_limit_as_it_is_stored_and_it_is
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
-def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[str, Asked], tmp_path: Path) -> None:
+def test_the_chosen_rows_are_those_that_were_numbered(
+    place: str, places: dict[str, ExportSelection], tmp_path: Path
+) -> None:
     def choose(items: Sequence[Item], folder: Path, _limit: int) -> Chosen:
         (folder / "undecoded").mkdir(parents=True)
         for number, item in enumerate(items):
@@ -138,7 +147,7 @@ def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[s
             rows = folder / "rows" / f"_item={number}"
             rows.mkdir(parents=True)
             pq.write_table(pa.table({"_row": pa.array(np.array(wanted[::-1]))}), rows / "part.parquet")
-        return partial(numbered_rows, folder)
+        return partial(chosen_rows, folder)
 
     planned = plan(places[place], {})
     summary = export(planned, RELEASE, Output(tmp_path / "out", limit=LIMIT), OneByOne(), choose)
@@ -163,7 +172,7 @@ def test_an_export_by_times_reads_a_segment_once(
 
     real = LogItem.read
     monkeypatch.setattr(LogItem, "read", read)
-    asked = Asked(Place(store=str(store)), between=(records[0].store_timestamp + since, ANY_TIME[1]))
+    asked = ExportSelection(Place(store=str(store)), between=(records[0].store_timestamp + since, ANY_TIME[1]))
     summary = export(plan(asked, {}), RELEASE, Output(tmp_path / "out"), OneByOne())
 
     assert [COLUMNS] == reads

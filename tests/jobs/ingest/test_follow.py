@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from jobs.console.result import ExitCode
 from jobs.ingest import follow as following
 from jobs.ingest import run
-from jobs.ingest.follow import Follower, Pace, Stop
+from jobs.ingest.follow import Follower, Pace, StopRequest
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
@@ -64,7 +64,7 @@ class Story:
     """What happens at each look, one thing after the other; then somebody stops it."""
 
     happens: list[Callable[[], object]]
-    stop: Stop = field(default_factory=Stop)
+    stop: StopRequest = field(default_factory=StopRequest)
     steps: list[Summary] = field(default_factory=list)
     looks: int = 0
 
@@ -72,7 +72,7 @@ class Story:
         if self.looks < len(self.happens):
             self.happens[self.looks]()
         else:
-            self.stop.wish()
+            self.stop.request()
         self.looks += 1
 
     def run(self, asked: IngestRequest, workers: Workers | None = None) -> Summary:
@@ -156,7 +156,7 @@ def indexed(lake: Path) -> list[dict[str, Any]]:
 def test_nothing_runs_while_nothing_changes(broker: Broker) -> None:
     broker.append(some_records(5))
     story = Story([nothing] * 20)
-    with patch.object(following, "steps", wraps=run.steps) as runs:
+    with patch.object(following, "run_steps", wraps=run.run_steps) as runs:
         story.run(request(broker))
     assert (story.looks, runs.call_count) == (21, 1)
 
@@ -227,7 +227,7 @@ def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, bro
     """No trial would bring it back, what restarts services does; whoever else is away may come back."""
     broker.append(some_records(5))
     story = Story([nothing, lambda: broker.append(some_records(3, seed=2))])
-    real, tried = run.steps, 0
+    real, tried = run.run_steps, 0
 
     def steps(asked: IngestRequest, workers: OneByOne) -> object:
         nonlocal tried
@@ -237,7 +237,7 @@ def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, bro
         return real(asked, workers)
 
     with (
-        patch.multiple(following, _PAUSE_S=0.0, steps=steps, death_of_jvm=lambda: death),
+        patch.multiple(following, _PAUSE_S=0.0, run_steps=steps, death_of_jvm=lambda: death),
         pytest.raises(ConnectionRefusedError),
     ):
         story.run(request(broker))
@@ -278,14 +278,14 @@ def test_the_allocator_is_one_that_gives_memory_back(chosen: dict[str, str], use
 def test_nothing_is_kept_of_a_step(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(5))
-    stop, done, kept = Stop(), count(1), []
+    stop, done, kept = StopRequest(), count(1), []
 
     def note(_: Summary) -> None:
         if next(done) in {WARM, WARM + STEPS, WARM + 2 * STEPS}:
             gc.collect()
             kept.append(Counter(map(type, gc.get_objects())))
             if len(kept) > 2:
-                stop.wish()
+                stop.request()
 
     def write() -> None:
         broker.append(some_records(3, seed=broker.offset))
@@ -310,7 +310,7 @@ def test_replaced_files_go_when_their_time_is_over_and_other_stores_files_later(
         for number in range(1, MANY + 1):
             broker.append(some_records(5, seed=number))
             if number == MANY:
-                upkeep.expect_many_commits(Lake(str(lake)), 1.0)
+                upkeep.shorten_file_retention(Lake(str(lake)), 1.0)
                 DeltaTable(lake / "messages").alter.set_table_properties({FILES_KEPT: kept})
             ingest(request(broker), OneByOne())
     assert len(list((lake / "messages").glob("*.parquet"))) == left + other.exists() == left + 1
@@ -325,7 +325,7 @@ def test_one_of_four_checkpoints_is_kept_and_every_version_stays_readable(tmp_pa
             broker.append(some_records(5, seed=number))
             ingest(request(broker), OneByOne())
             if number == 1:
-                upkeep.expect_many_commits(Lake(str(table.parent)), 1.0)
+                upkeep.shorten_file_retention(Lake(str(table.parent)), 1.0)
             DeltaTable(table).create_checkpoint()
     names = sorted(path.name for path in table.glob("_delta_log/*.checkpoint.parquet"))
     assert [int(name.partition(".")[0]) for name in names] == [4, 8, 11, 12, 13, 14, 16]  # 16 came after the upkeep
@@ -340,7 +340,7 @@ def test_what_is_kept_of_a_followed_lake_follows_its_steps_unless_somebody_has_s
     for name, kept in {"messages": "interval 30 days", "consume_queue": "interval 1 days"}.items():
         DeltaTable(lake / name).alter.set_table_properties({FILES_KEPT: kept, LOG_KEPT: kept})
     DeltaTable(lake / "index_files").alter.set_table_properties({FILES_KEPT: "interval 2 days"})
-    upkeep.expect_many_commits(Lake(str(lake)), 4.5)
+    upkeep.shorten_file_retention(Lake(str(lake)), 4.5)
     names = ("messages", "consume_queue", "index_entries", "index_files", "runs")
     found = {name: DeltaTable(lake / name).metadata().configuration for name in names}
     assert {name: (of[LOG_KEPT], of[FILES_KEPT]) for name, of in found.items()} == {
@@ -354,10 +354,10 @@ def test_what_is_kept_of_a_followed_lake_follows_its_steps_unless_somebody_has_s
 
 def test_two_signals_within_a_second_are_one_wish_and_a_later_one_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
     """`timeout 8h rmq-lake ingest --follow …` sends two of them, and the command ended with 130."""
-    stop = Stop()
+    stop = StopRequest()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
     try:
-        with stop.heard():
+        with stop.handle_signals():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)
@@ -408,7 +408,7 @@ def test_a_segment_that_becomes_a_pipe_is_an_error(broker: Broker) -> None:
         Story([nothing, exchange, *[nothing] * 9]).run(request(broker))
 
 
-class Clock(Stop):
+class Clock(StopRequest):
     """A clock that waits only by its own hands; things happen at their times."""
 
     def __init__(self, happens: dict[float, Callable[[], object]]) -> None:
@@ -422,7 +422,7 @@ class Clock(Stop):
             self.happens.pop(due[0])()
         self.now = until
         if self.now > 40:
-            self.wish()
+            self.request()
         return super().wait(0)
 
 
@@ -460,8 +460,8 @@ def test_no_message_waits_longer_than_it_may_and_a_step_takes_all_that_came(
 
 
 def test_a_pause_may_be_longer_than_a_system_can_wait() -> None:
-    stop = Stop()
-    threading.Timer(0.05, stop.wish).start()
+    stop = StopRequest()
+    threading.Timer(0.05, stop.request).start()
     assert stop.wait(6e14)
 
 

@@ -19,11 +19,11 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
-from jobs.ingest.follow import Follower, Pace, Stop
+from jobs.ingest.follow import Follower, Pace, StopRequest
 from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest, steps
+from jobs.ingest.run import ingest, run_steps
 from jobs.lake.lake import Lake
-from jobs.lake.runs import known_stores, unfinished
+from jobs.lake.runs import known_stores, unfinished_run
 from jobs.lake.upkeep import optimize
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import Item, OneByOne, Result
@@ -219,7 +219,7 @@ def test_an_interruption_costs_no_more_than_one_step(broker: Broker, tmp_path: P
 
 def test_the_steps_of_one_command_name_it(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(200))
-    summaries: list[Summary] = list(steps(request(broker.root, tmp_path / "lake", SEGMENT_SIZE), OneByOne()))
+    summaries: list[Summary] = list(run_steps(request(broker.root, tmp_path / "lake", SEGMENT_SIZE), OneByOne()))
     broker.append(some_records(5, seed=2))
     ingest(request(broker.root, tmp_path / "lake"), OneByOne())
 
@@ -355,7 +355,7 @@ def test_optimize_says_that_the_next_run_brings_the_rows(tmp_path: Path) -> None
 
     run(tmp_path)
     (store,) = known_stores(Lake(str(tmp_path / "lake")))
-    assert unfinished(Lake(str(tmp_path / "lake")), store) is None
+    assert unfinished_run(Lake(str(tmp_path / "lake")), store) is None
     assert judge(tmp_path)["rows"] == judge(tmp_path)["history"]
 
 
@@ -421,12 +421,12 @@ def test_a_tier_that_is_followed_is_looked_at_again_and_again(place: Path, tier:
     newest = files(tier, "Orders/1")[-1]
     held_back = newest.read_bytes()
     newest.unlink()
-    stop = Stop()
+    stop = StopRequest()
 
     def done(_: Summary) -> None:
         newest.write_bytes(held_back)
         if len(taken(lake)) == len(said(place / "EXPECT.json")):
-            stop.wish()
+            stop.request()
 
     summary = Follower(IngestRequest(str(tier), str(lake)), OneByOne(), Pace(0.01), stop, done).run()
 

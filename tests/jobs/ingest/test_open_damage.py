@@ -63,7 +63,7 @@ def test_a_lake_of_an_earlier_version_knows_of_its_newest_run_alone(damaged: Bro
 
 def test_a_gap_is_counted_once_however_often_it_is_met() -> None:
     gap = {"broker": "b", "from": 0, "to": 5, "why": "deleted before it was read"}
-    twice = OpenDamage().and_met(1, [gap], 0, 0).and_met(2, [gap], 0, 0)  # type: ignore[list-item]
+    twice = OpenDamage().after_run(1, [gap], 0, 0).after_run(2, [gap], 0, 0)  # type: ignore[list-item]
 
     assert (1, 1) == (twice.gap_count, twice.since_run)
 

@@ -18,7 +18,7 @@ from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
-from jobs.lake.lock import held
+from jobs.lake.lock import hold_lock
 from jobs.lake.runs import known_stores
 from jobs.launch.cache import cache
 from jobs.store.selection import Selection
@@ -111,7 +111,7 @@ def _add_a_queue(taken: Taken) -> None:
 
 def _be_killed(taken: Taken) -> None:
     lake = Lake(str(taken.lake))
-    with pytest.raises(KeyError), held(lake, known_stores(lake)[0].store_id):
+    with pytest.raises(KeyError), hold_lock(lake, known_stores(lake)[0].store_id):
         raise KeyError
 
 

@@ -13,7 +13,7 @@ from jobs.console.result import ExitCode
 from jobs.lake import history, runs
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, known_stores, register, thinned
+from jobs.lake.runs import KnownStore, known_stores, register, thin_fingerprints
 from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
@@ -215,7 +215,7 @@ def test_fingerprints_stay_few_and_reach_back_to_the_beginning() -> None:
     known: tuple[Fingerprint, ...] = ()
     for run_number in range(5000):
         first = Fingerprint(run_number * 1000, 100, "x")
-        known = thinned((*known, first, first._replace(offset=first.offset + 900)))
+        known = thin_fingerprints((*known, first, first._replace(offset=first.offset + 900)))
 
     assert len(known) < 120
     assert min(known).offset < 5_000_000 // 4

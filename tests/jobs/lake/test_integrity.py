@@ -13,7 +13,7 @@ from jobs.demo import extract
 from jobs.ingest.request import Summary
 from jobs.lake.compaction import compact
 from jobs.lake.history import history_conflict
-from jobs.lake.integrity import lost_transactions, newest_runs, put_back
+from jobs.lake.integrity import lost_transactions, newest_runs, restore_transactions
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError, known_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
@@ -192,7 +192,7 @@ def test_a_copy_of_rows_gets_the_transactions_of_its_lake(forgotten: Forgotten) 
     known = {(one.table, one.app): DeltaTable(forgotten.lake / one.table).transaction_version(one.app) for one in lost}
     assert {(one.table, one.app): one.number for one in lost} == known
     assert {"messages", "consume_queue", "index_entries", "log_pieces", "runs"} <= {one.table for one in lost}
-    put_back(lake, lost)
+    restore_transactions(lake, lost)
     assert lost_transactions(lake) == []
     forgotten.broker.append(some_records(5, seed=9))
     assert (forgotten.run(forgotten.copy), forgotten.run(forgotten.lake)) == (5, 5)
@@ -209,7 +209,7 @@ def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(forgotten: 
 
     assert [one.table for one in lost if one.doubt] == ["messages"]
     with pytest.raises(OSError, match=r"messages: has 0 of at least 10 rows where run 3"):
-        put_back(lake, lost)
+        restore_transactions(lake, lost)
     assert files == state_of(forgotten.copy)
 
 
@@ -229,7 +229,7 @@ def test_a_run_that_was_not_finished_leaves_it_undecided(forgotten: Forgotten) -
     write_deltalake(forgotten.copy / "runs", rows.filter(done), mode="overwrite")
 
     with pytest.raises(OSError, match=r"run 3 of store .* was not finished"):
-        put_back(lake, lost_transactions(lake))
+        restore_transactions(lake, lost_transactions(lake))
 
 
 LAKES = Path(__file__).parents[2] / "lakes"

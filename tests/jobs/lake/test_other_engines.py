@@ -20,19 +20,19 @@ from jobs.export.items import LakeItem
 from jobs.ingest import commit
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake.commit import chosen, open_table
+from jobs.lake.commit import open_table, rows_where
 from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.integrity import newest_runs
 from jobs.lake.lake import Lake
-from jobs.lake.runs import TABLES_BEFORE, Manifest, known_stores, prepare, unfinished
+from jobs.lake.runs import TABLES_BEFORE, Manifest, known_stores, prepare, unfinished_run
 from jobs.lake.snapshot_files import files
-from jobs.lake.table_file import Action
+from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables
 from jobs.report.document import Bars
-from jobs.report.of_ingest import report_of
+from jobs.report.of_ingest import report_of_ingest
 from jobs.restore.plan import plan_log
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import OneByOne
@@ -56,7 +56,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
     return shared_lake(spark, tmp_path)
 
 
-def merged(groups: Sequence[Group]) -> list[Action | None]:
+def merged(groups: Sequence[Group]) -> list[AddedFile | None]:
     return [merge_group(group) for group in groups]
 
 
@@ -80,8 +80,8 @@ def test_readers_of_ours_leave_out_deleted_rows(lake: SharedLake) -> None:
     assert snapshot is not None
 
     queried = LakeTables(str(lake.path), {}).rows("SELECT physical_offset FROM messages ORDER BY physical_offset")
-    read = chosen(lake.lake, snapshot, ["physical_offset"])
-    gone = chosen(lake.lake, snapshot, ["physical_offset"], deleted=True)
+    read = rows_where(lake.lake, snapshot, ["physical_offset"])
+    gone = rows_where(lake.lake, snapshot, ["physical_offset"], deleted=True)
 
     assert [row["physical_offset"] for row in queried] == left
     assert sorted(read.column("physical_offset").to_pylist()) == left
@@ -139,7 +139,7 @@ def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_pat
     lake.sql(WITH_VECTORS.replace("messages", "log_pieces"), "DELETE FROM {log_pieces} WHERE kind = 'file'")
 
     restored = restore(RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False), OneByOne())
-    report = report_of(summary, lake.lake)
+    report = report_of_ingest(summary, lake.lake)
 
     assert restored.messages == len(left)
     assert [record.physical_offset for record, _ in stored_records(tmp_path / "out")] == left
@@ -349,7 +349,7 @@ def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: S
     summary = lake.run()
 
     assert (summary.recovered, summary.messages) == (store.next_run, 5)
-    assert unfinished(lake.lake, known_stores(lake.lake)[0]) is None
+    assert unfinished_run(lake.lake, known_stores(lake.lake)[0]) is None
     assert len(rows_of(lake.path, "quarantine")) == 1
 
 

@@ -23,7 +23,7 @@ from jobs.lake.compaction import Group, merge_group
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, prepare
-from jobs.lake.table_file import Action
+from jobs.lake.table_file import AddedFile
 from jobs.store.workers import OneByOne
 from tests.support.broker import some_records
 from tests.support.lakes import DELTA_EXTENSION
@@ -325,7 +325,7 @@ class Story:
 def _after(statement: Callable[[], None], done: list[str], ours: Callable[..., Any]) -> Callable[..., Any]:
     left = [statement]
 
-    def both(*arguments: Lake | Manifest | Group) -> Action | None:
+    def both(*arguments: Lake | Manifest | Group) -> AddedFile | None:
         while left:
             done.append("meanwhile:")
             left.pop()()

@@ -20,10 +20,10 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import commit as commits
 from jobs.lake import compaction, upkeep
-from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
+from jobs.lake.commit import TransactionTakenError, commit, file_paths, open_table
 from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.lake import Lake
-from jobs.lake.lock import held
+from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
     KnownStore,
     Manifest,
@@ -32,10 +32,10 @@ from jobs.lake.runs import (
     known_stores,
     prepare,
     register,
-    sweep,
-    unfinished,
+    sweep_run_files,
+    unfinished_run,
 )
-from jobs.lake.table_file import Action, FileNaming, TableFile
+from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
 from jobs.lake.upkeep import optimize
 from jobs.store.record_places import Fingerprint
@@ -58,7 +58,7 @@ def store(lake: Lake) -> KnownStore:
     return register(lake, KnownStore("", "b", (FIRST,)), 0)
 
 
-def a_file(lake: Lake, store_id: str, run: int, offset: int = 0) -> Action:
+def a_file(lake: Lake, store_id: str, run: int, offset: int = 0) -> AddedFile:
     naming = FileNaming(store_id, run)
     constants = {"broker": "b", "store_id": store_id, "run": run}
     with TableFile(lake, QUARANTINE, naming.name(f"{offset:020d}"), constants) as file:
@@ -101,14 +101,14 @@ def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, st
 def test_a_prepared_run_is_committed_from_its_manifest_alone_and_once(lake: Lake, store: KnownStore) -> None:
     prepare(lake, a_manifest(lake, store))
     (found,) = known_stores(lake)
-    leftover = unfinished(lake, found)
+    leftover = unfinished_run(lake, found)
     assert leftover is not None
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: commit_prepared(lake, leftover), range(4)))
 
     assert len(rows_of(Path(lake.location), "quarantine")) == 1
-    assert unfinished(lake, found) is None
+    assert unfinished_run(lake, found) is None
     assert [row["state"] for row in rows_of(Path(lake.location), "runs", "time")] == ["registered", "prepared", "done"]
 
 
@@ -140,11 +140,11 @@ def test_a_registration_that_comes_second_looks_again(lake: Lake, store: KnownSt
 
 
 def test_a_holder_is_named(lake: Lake, store: KnownStore) -> None:
-    with held(lake, store.store_id) as was_cut_off:
+    with hold_lock(lake, store.store_id) as was_cut_off:
         assert not was_cut_off
         with (
             pytest.raises(OtherRunActiveError, match=r"held by process \d+ on .* since 20"),
-            held(lake, store.store_id),
+            hold_lock(lake, store.store_id),
         ):
             pass
 
@@ -153,10 +153,10 @@ def test_a_holder_is_named(lake: Lake, store: KnownStore) -> None:
 def test_a_holder_that_died_never_blocks(lake: Lake, store: KnownStore, *, is_local: bool) -> None:
     """Its note has the next run look for leftovers; an object store has no locks, and a file is never created twice."""
     with patch("jobs.lake.lock.is_local", return_value=is_local):
-        with pytest.raises(KeyError), held(lake, store.store_id):
+        with pytest.raises(KeyError), hold_lock(lake, store.store_id):
             raise KeyError
         for expected in (True, False):
-            with held(lake, store.store_id) as was_cut_off:
+            with hold_lock(lake, store.store_id) as was_cut_off:
                 assert was_cut_off is expected
 
 
@@ -177,11 +177,11 @@ def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(l
     commit_eight(lake, store)
     manifest = a_manifest(lake, store, 8)
 
-    def merge(groups: Sequence[Group]) -> list[Action | None]:
+    def merge(groups: Sequence[Group]) -> list[AddedFile | None]:
         merged = [merge_group(group) for group in groups]
         written = [Path(lake.locate(QUARANTINE.name, action.path)) for action in merged if action is not None]
         assert [True] == [path.exists() for path in written]
-        sweep(lake, manifest)
+        sweep_run_files(lake, manifest)
         assert [False] == [path.exists() for path in written]
         return merged
 
@@ -320,7 +320,7 @@ def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
     optimize(str(tmp_path / "lake"), OneByOne())
     table = open_table(Lake(str(tmp_path / "lake")), "messages")
     assert table is not None
-    (path,) = paths(table)
+    (path,) = file_paths(table)
     log = max((tmp_path / "lake" / "messages" / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     (added,) = (action["add"] for action in actions if "add" in action)

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from jobs.lake.commit import open_table, own_table
+from jobs.lake.commit import open_table, open_table_for_change
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files, select
 from jobs.lake.snapshots import kept_snapshots, open_delta
@@ -47,8 +47,8 @@ def numbers(table: DeltaTable | None) -> list[int]:
 def test_a_table_that_nobody_has_changed_is_opened_once(lake: Lake) -> None:
     with kept_snapshots():
         assert open_table(lake, NAME) is open_table(lake, NAME)
-        assert own_table(lake, NAME) is own_table(lake, NAME)
-        assert open_table(lake, NAME) is not own_table(lake, NAME)
+        assert open_table_for_change(lake, NAME) is open_table_for_change(lake, NAME)
+        assert open_table(lake, NAME) is not open_table_for_change(lake, NAME)
 
     assert open_table(lake, NAME) is not open_table(lake, NAME)
 
@@ -85,50 +85,50 @@ def test_a_snapshot_that_is_read_stays_as_it_is_and_the_next_one_is_new(lake: La
         add(tmp_path, 2)
         after = open_table(lake, NAME)
         assert (numbers(before), numbers(after)) == ([1], [1, 2])
-        assert numbers(own_table(lake, NAME)) == [1, 2]
+        assert numbers(open_table_for_change(lake, NAME)) == [1, 2]
 
         add(tmp_path, 3)
         kept.renew()
         assert open_table(lake, NAME) is after
         assert (numbers(before), numbers(after)) == ([1], [1, 2, 3])
-        assert numbers(own_table(lake, NAME)) == [1, 2, 3]
+        assert numbers(open_table_for_change(lake, NAME)) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
 def test_a_table_that_was_deleted_and_made_again_is_another_one(lake: Lake, tmp_path: Path, commits: int) -> None:
     add(tmp_path, 2)
     with kept_snapshots() as kept:
-        assert numbers(open_table(lake, NAME)) == numbers(own_table(lake, NAME)) == [1, 2]
+        assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == [1, 2]
         shutil.rmtree(tmp_path / NAME)
         kept.renew()
         assert open_table(lake, NAME) is None
-        assert own_table(lake, NAME) is None
+        assert open_table_for_change(lake, NAME) is None
 
         for number in range(commits):
             add(tmp_path, number + 7)
         kept.renew()
         expected = list(range(7, 7 + commits))
-        assert numbers(open_table(lake, NAME)) == numbers(own_table(lake, NAME)) == expected
+        assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == expected
 
 
 def test_a_log_that_cannot_be_read_is_said_by_whoever_asks_for_the_table(lake: Lake, tmp_path: Path) -> None:
     with kept_snapshots() as kept:
-        assert numbers(open_table(lake, NAME)) == numbers(own_table(lake, NAME)) == [1]
+        assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == [1]
         (tmp_path / NAME / "_delta_log" / f"{1:020d}.json").write_text("{no")
         kept.renew()
-        for opened in (open_table, own_table):
+        for opened in (open_table, open_table_for_change):
             with pytest.raises(OSError, match="Delta's log cannot be read"):
                 opened(lake, NAME)
 
 
 def test_properties_and_columns_that_others_set_are_seen(lake: Lake, tmp_path: Path) -> None:
     with kept_snapshots() as kept:
-        before = open_table(lake, NAME), own_table(lake, NAME)
+        before = open_table(lake, NAME), open_table_for_change(lake, NAME)
         other = DeltaTable(tmp_path / NAME)
         other.alter.set_table_properties({"delta.appendOnly": "true"})
         other.alter.add_columns([Field("more", PrimitiveType("string"))])
         kept.renew()
-        for seen in (open_table(lake, NAME), own_table(lake, NAME)):
+        for seen in (open_table(lake, NAME), open_table_for_change(lake, NAME)):
             assert seen is not None
             assert seen in before
             assert seen.metadata().configuration["delta.appendOnly"] == "true"

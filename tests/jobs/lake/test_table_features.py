@@ -23,7 +23,7 @@ from jobs.lake.commit import LOG_KEPT, TransactionTakenError, commit, ensure_tab
 from jobs.lake.features import UnsupportedTableError, needs_spark
 from jobs.lake.runs import WRITERS, known_stores
 from jobs.lake.tables import MESSAGES
-from jobs.lake.upkeep import expect_many_commits, optimize
+from jobs.lake.upkeep import optimize, shorten_file_retention
 from jobs.lake.writers import Rewrite
 from jobs.query.lake_tables import LakeTables
 from jobs.restore.run import RestoreRequest, restore
@@ -222,7 +222,7 @@ def test_new_columns_and_properties_come_by_spark_too(lake: SharedLake) -> None:
     ensure_table(where, replace(MESSAGES, columns=(*MESSAGES.columns, *new)))
     lake.sql(CLUSTERED.replace("messages", "consume_queue"))
     lake.sql("ALTER TABLE {consume_queue} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 2 days')")
-    expect_many_commits(where, 5)
+    shorten_file_retention(where, 5)
 
     snapshot = DeltaTable(lake.path / "messages")
     assert [str(field.name) for field in snapshot.schema().fields][-2:] == ["later", "last"]

@@ -23,7 +23,7 @@ from jobs.lake.compaction import CROWDED, Group, cluster, merge_group
 from jobs.lake.delta_log import descriptors
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files
-from jobs.lake.table_file import SMALL_GROUP, Action, TableFile
+from jobs.lake.table_file import SMALL_GROUP, AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, Table
 from rmq_formats.arrow import column, required
 from tests.golden import StoreOf
@@ -39,7 +39,7 @@ _TABLE = Table(
 )
 
 
-def _action(lake: Path, **values: list[Any]) -> Action | None:
+def _action(lake: Path, **values: list[Any]) -> AddedFile | None:
     columns = [pa.array(values[field.name], field.type) for field in _TABLE.columns]
     with TableFile(Lake(str(lake)), _TABLE, "file.parquet", _WHOSE) as file:
         file.write(pa.RecordBatch.from_arrays(columns, schema=pa.schema(_TABLE.columns)))
@@ -193,7 +193,7 @@ _LARGEST = (1 << 31) - 1
 _SEEDS = (1, 2, 3, 4)
 
 
-def _merge(groups: Sequence[Group]) -> list[Action | None]:
+def _merge(groups: Sequence[Group]) -> list[AddedFile | None]:
     return [merge_group(group) for group in groups]
 
 
@@ -251,7 +251,7 @@ def test_a_round_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> None:
     assert (_rows(table), DeltaTable(table).version()) == (before, version)
 
 
-def _gone(groups: Sequence[Group]) -> list[Action | None]:
+def _gone(groups: Sequence[Group]) -> list[AddedFile | None]:
     raise OSError(f"the disk is gone before {len(groups)} files")
 
 

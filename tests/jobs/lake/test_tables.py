@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from jobs.export.items import NEEDED
 from jobs.ingest.request import Summary
-from jobs.lake.bodies import DEFAULT_LIMIT, with_inflated
+from jobs.lake.bodies import DEFAULT_LIMIT, with_inflated_bodies
 from jobs.lake.lake import Lake
 from jobs.lake.tables import TABLES
 from jobs.restore.run import RestoreRequest, restore
@@ -102,7 +102,7 @@ def test_bombs_are_inflated_a_few_at_once() -> None:
     }
     assert set(NEEDED) < set(rows)
 
-    parts = list(with_inflated(pa.RecordBatch.from_pydict(rows), limit=limit, budget=4 * limit))
+    parts = list(with_inflated_bodies(pa.RecordBatch.from_pydict(rows), limit=limit, budget=4 * limit))
 
     assert [part.num_rows for part in parts] == [4] * 25
     assert [offset for part in parts for offset in part.column("physical_offset").to_pylist()] == list(range(100))

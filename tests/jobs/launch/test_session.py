@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from jobs.launch import session, worker_daemon
 from jobs.launch.cache import code_archive
 from jobs.launch.engine import SetupError
-from jobs.launch.session import lacks
+from jobs.launch.session import workers_lacking_modules
 
 BEGIN, FRAME = "Traceback (most recent call last):", '  File "/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker'
 LATE = (BEGIN, FRAME, "    outfile.flush()", "BrokenPipeError: [Errno 32] Broken pipe")
@@ -48,7 +48,7 @@ def test_of_the_jvm_only_what_a_user_can_use_is_passed_on(
     os.write(writing, "".join(f"{line}\n" for line in lines).encode())
     os.close(writing)
 
-    session.pass_on(reading)
+    session.copy_jvm_output(reading)
 
     assert list(said) == capfd.readouterr().err.splitlines()
 
@@ -131,13 +131,13 @@ def test_work_waits_for_workers_that_start_and_for_nothing_else(
 
 
 def test_workers_that_have_all_that_tasks_import_lack_nothing(spark: SparkSession) -> None:
-    assert [] == lacks(spark.sparkContext)
+    assert [] == workers_lacking_modules(spark.sparkContext)
 
 
 def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSession) -> None:
     expected = f"worker {gethostname()}: its Python, {sys.executable}, has no no_such_package"
 
-    assert [expected] == lacks(spark.sparkContext, ("json", "no_such_package"))
+    assert [expected] == workers_lacking_modules(spark.sparkContext, ("json", "no_such_package"))
 
 
 _SHOWN = """

@@ -15,7 +15,7 @@ import pytest
 
 from jobs.launch import cache as caches
 from jobs.launch import engine, spark, worker_daemon
-from jobs.launch.arguments import configured, divide, value_of
+from jobs.launch.arguments import conf_settings, split_arguments, value_of
 from jobs.launch.engine import SetupError, find_java_home
 from jobs.launch.spark import Submission, class_archive, keep_class_archive, submission
 
@@ -236,7 +236,7 @@ def test_jars_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("RMQ_LAKE_IVY_SETTINGS", str(nothing))
 
     with pytest.raises(SetupError) as said:
-        spark.fetched("delta", find_java_home())
+        spark.fetch_jars("delta", find_java_home())
 
     text = str(said.value)
     assert "RMQ_LAKE_IVY_SETTINGS" in text
@@ -258,19 +258,19 @@ def test_jars_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, monkeypatch:
     ],
 )
 def test_sparks_options_stand_before_the_verb_and_ours_among_them(line: str, spark: str, own: str) -> None:
-    assert (tuple(spark.split()), tuple(own.split())) == divide(line.split())
+    assert (tuple(spark.split()), tuple(own.split())) == split_arguments(line.split())
 
 
 @pytest.mark.parametrize("arguments", [["--master"], ["--mastr", "local", "ingest"], ["--json", "inspect"]])
 def test_what_is_neither_is_a_usage_error(arguments: list[str]) -> None:
     with pytest.raises(click.UsageError):
-        divide(arguments)
+        split_arguments(arguments)
 
 
 def test_the_last_of_repeated_options_counts() -> None:
     options = ("--master", "local", "--conf", "k=1", "--master", "yarn", "--conf", "k=2")
 
-    assert ("yarn", {"k": "2"}) == (value_of("--master", options), configured(options))
+    assert ("yarn", {"k": "2"}) == (value_of("--master", options), conf_settings(options))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from jobs.ingest.run import ingest
 from jobs.products.product import Collected, RangePass
 from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.join import compare_group
-from jobs.products.queues.leftover_units import displaced_runs, lost_between, of_displaced, settle
+from jobs.products.queues.leftover_units import classify_displaced, displaced_runs, explain_remainder, lost_between
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.products.queues.unit_files import RangeCollector, RangeUnits, write_units
 from jobs.products.queues.unmatched import CollectedLog, gaps_between
@@ -419,7 +419,7 @@ def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_r
     def write_over() -> None:
         new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
 
-    with patch("jobs.products.queues.join.settle", preceded(settle, write_over)):
+    with patch("jobs.products.queues.join.explain_remainder", preceded(explain_remainder, write_over)):
         ingest(request, OneByOne())
     new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
     ingest(request, OneByOne())
@@ -555,6 +555,6 @@ def test_blanks_stand_for_records_that_the_log_has_lost_between_those_around_the
 def test_displaced_units_are_cut_into_runs_and_say_by_how_much_they_are_shifted() -> None:
     assert list(displaced_runs([(7, 1), (3, 4), (4, 3)])) == [[(3, 4), (4, 3)], [(7, 1)]]
     assert list(displaced_runs([])) == []
-    shifted, restarted = of_displaced(NAMES[0], [(3, 2), (4, 0)])
+    shifted, restarted = classify_displaced(NAMES[0], [(3, 2), (4, 0)])
     assert (shifted.kind, shifted.shift) == (DifferenceKind.MISPLACED, 1)
     assert restarted.kind is DifferenceKind.RESTARTED

@@ -135,7 +135,7 @@ def assert_in_chinese(story: Story) -> None:
     """Check that `browse` has every sentence of a story in Chinese."""
     lines = [text for line in timeline_lines(story, None) for text in (line.text, *line.below)]
     for text in (story.state, *lines, *story.unknown):
-        said = Words("zh").said(text)
+        said = Words("zh").translate(text)
         assert _CHINESE.search(said), text
         assert not _ENGLISH.search(said), said
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.rebuild.install import Installation, install, plan_index, plan_queues
@@ -48,7 +48,9 @@ def lose(store: Path, folder: str) -> None:
 def rebuilt(store: Path, folder: str = INDEX, *, lost_only: bool = True) -> Path:
     out = store.parent / "out"
     if folder == INDEX:
-        rebuild(RebuildIndexRequest(str(store), str(out), Wanted(100, 20, "5.3.3"), lost_only=lost_only), OneByOne())
+        rebuild(
+            RebuildIndexRequest(str(store), str(out), GivenSettings(100, 20, "5.3.3"), lost_only=lost_only), OneByOne()
+        )
     else:
         conf = BrokerConf(consume_queue_size=200)
         request = queue_run.RebuildQueuesRequest(str(store), out, conf, release="5.3.3", lost_only=lost_only)

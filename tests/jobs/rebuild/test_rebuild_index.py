@@ -16,11 +16,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.products.index.file_builder import BuiltFile, Kind, RealFile, ToBuild, check_built, make, name_of_time
+from jobs.products.index.file_builder import (
+    BuildTask,
+    BuiltFile,
+    Kind,
+    RealFile,
+    check_built,
+    name_of_time,
+    write_blocks,
+)
 from jobs.products.index.key_row import KeyPlace, KeyRow, RangeKeys, collect_keys
 from jobs.products.index.plan import HISTORY, RESTART, IndexPlan, Planned
-from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted
-from jobs.products.index.survivors import Placing, Relation, Survivor, real_files
+from jobs.products.index.settings import NOTHING_WANTED, GivenSettings, Settings
+from jobs.products.index.survivors import FilePlacer, Relation, Survivor, real_files
 from jobs.rebuild.index import RebuildIndexRequest, Result, lost_files, rebuild
 from jobs.repair.run import RepairRequest, repair
 from jobs.report.of_store import report_of_rebuild
@@ -56,7 +64,12 @@ def names_in(directory: Path) -> list[str]:
 
 
 def rebuilt(
-    store: Path, out: Path, wanted: Wanted = NOTHING_WANTED, *, lost_only: bool = False, broker_runs: bool = False
+    store: Path,
+    out: Path,
+    wanted: GivenSettings = NOTHING_WANTED,
+    *,
+    lost_only: bool = False,
+    broker_runs: bool = False,
 ) -> Result:
     folders = log_folders(store)
     request = RebuildIndexRequest(str(store), str(out), wanted, lost_only, broker_runs, commitlog=folders)
@@ -81,7 +94,7 @@ def test_without_index_files_the_log_tells_the_release(golden: StoreOf, name: st
     shutil.copytree(golden(name), store, ignore=shutil.ignore_patterns("index"))
     conf = BrokerConf(hash_slots=100, index_num=20)
     release = release_of(name) if name in LEFT_OPEN else None
-    rebuilt(store, tmp_path / "out", Wanted(release=release, conf=conf))
+    rebuilt(store, tmp_path / "out", GivenSettings(release=release, conf=conf))
 
     assert files_in(tmp_path / "out") == files_in(golden(name) / "index")
 
@@ -99,10 +112,10 @@ def test_files_sort_before_those_that_a_broker_in_any_time_zone_makes_next(
     newest = max(decode_header(data).end_timestamp for data in files_in(store / "index"))
     shutil.rmtree(store / "index")
     if how == "repair":
-        request = RepairRequest(str(store), tmp_path / "out", wanted=Wanted(100, 20), apply=True)
+        request = RepairRequest(str(store), tmp_path / "out", wanted=GivenSettings(100, 20), apply=True)
         repair(request, OneByOne())
     else:
-        rebuilt(store, tmp_path / "out", Wanted(100, 20))
+        rebuilt(store, tmp_path / "out", GivenSettings(100, 20))
     made = names_in(store / "index" if how == "repair" else tmp_path / "out")
 
     assert len(made) == 13
@@ -126,8 +139,8 @@ def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Pat
     cut[36:40] = (19).to_bytes(4, "big")
     cut[8:16] = store_time(store, int.from_bytes(entry[4:12], "big")).to_bytes(8, "big")
     (store / "index" / names[-2]).write_bytes(cut)
-    running = rebuilt(store, tmp_path / "running", Wanted(100, 20, "5.3.3"), lost_only=True, broker_runs=True)
-    stopped = rebuilt(store, tmp_path / "stopped", Wanted(100, 20, "5.3.3"), lost_only=True)
+    running = rebuilt(store, tmp_path / "running", GivenSettings(100, 20, "5.3.3"), lost_only=True, broker_runs=True)
+    stopped = rebuilt(store, tmp_path / "stopped", GivenSettings(100, 20, "5.3.3"), lost_only=True)
 
     assert running.files == []
     assert (tmp_path / "stopped" / names[-2]).read_bytes() == whole
@@ -189,7 +202,7 @@ def test_files_that_are_full_at_the_end_of_the_log_are_followed_by_an_empty_one(
     """A message asks for a file before anyone looks at its keys; here the last message has none."""
     without_keys = a_record(properties={}, store_timestamp=STORED + 60)
     Broker(tmp_path / "store").append([*some_records(60), without_keys])
-    wanted = Wanted(10, 120 // files + 1, "5.3.3")
+    wanted = GivenSettings(10, 120 // files + 1, "5.3.3")
     result = rebuilt(tmp_path / "store", tmp_path / "out", wanted)
     rebuilt(tmp_path / "store", tmp_path / "by scratch files", wanted, lost_only=True)
 
@@ -290,16 +303,16 @@ class Opened:
     def close(self) -> None:
         self._context.__exit__(None, None, None)
 
-    def regenerate(self, lost: set[str]) -> list[ToBuild]:
+    def regenerate(self, lost: set[str]) -> list[BuildTask]:
         files = [file for file in self.files if file.name not in lost]
-        kept = Placing(self.row, TINY, self.store).place_all(files)
+        kept = FilePlacer(self.row, TINY, self.store).place_all(files)
         return lost_files(self.store, self.settings, self.row, kept)
 
 
-def built(build: ToBuild) -> bytes:
+def built(build: BuildTask) -> bytes:
     data = bytearray(TINY.file_size)
 
-    make(build.recipe, into(data))
+    write_blocks(build.recipe, into(data))
     return bytes(data)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.rebuild.install import install, plan_index, plan_queues
@@ -170,7 +170,7 @@ class World:
 
     def _restore(self) -> None:
         assert self._scene.request.lake is not None
-        wanted = Wanted(100, 20, "5.3.3", conf=BrokerConf(consume_queue_size=200))
+        wanted = GivenSettings(100, 20, "5.3.3", conf=BrokerConf(consume_queue_size=200))
         asked = RestoreRequest(
             Lake(self._scene.request.lake.location), self.store, wanted=wanted, resume=self.store.exists()
         )

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from jobs.console.result import ExitCode
 from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.beside_broker import RefusedError
 from jobs.store.workers import OneByOne
@@ -262,7 +262,7 @@ def test_an_index_that_begins_elsewhere_than_the_lost_one_survives_a_crash(
     """Where retention has deleted segments, rebuilt files end elsewhere; the checkpoint covers the newest full one."""
     store = Path(shutil.copytree(golden(name), tmp_path / "store"))
     lose_first_segment_like_retention(store)
-    wanted = Wanted(100, 20, release_of(name))
+    wanted = GivenSettings(100, 20, release_of(name))
 
     summary = repair(RepairRequest(str(store), store.parent / "repair", wanted=wanted, apply=True), OneByOne())
 

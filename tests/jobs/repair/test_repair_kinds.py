@@ -14,7 +14,7 @@ from jobs.console.result import ExitCode
 from jobs.diagnosis.log_check import check_range
 from jobs.lake.findings import LOG, QUEUES, UNDECIDED_TOPIC
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.repair.remembered import RememberingWorkers
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.chain import run_range
@@ -48,7 +48,7 @@ class Kind(NamedTuple):
         return sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name)
 
     def repaired(self, *, with_lake: bool) -> RepairSummary:
-        wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, release_of(self.name), None, self.conf)
+        wanted = GivenSettings(GEOMETRY.hash_slots, GEOMETRY.index_num, release_of(self.name), None, self.conf)
         lake, out = Lake(str(self.lake)) if with_lake else None, self.store.parent / "repair"
         folders = log_folders(self.store)
         request = RepairRequest(str(self.store), out, lake, None, wanted, apply=True, commitlog=folders)

@@ -12,7 +12,7 @@ from rocksdict import AccessType, Options, Rdict
 
 from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import RepairRequest, RepairSummary, repair
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
@@ -21,7 +21,7 @@ from rmq_formats.rocksdb.layout import UNIT_VALUE
 from tests.golden import StoreOf
 from tests.support.stores import content_of
 
-WANTED = Wanted(release="5.5.1")
+WANTED = GivenSettings(release="5.5.1")
 ALONE = {"b551-rockscq-clean": "consumequeue", "b551-rockscq-separate": "consumequeue_rocksdb"}
 DOUBLE = "b551-cqdouble"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.console.process import program
+from jobs.console.process import tool_command
 from jobs.lake.lake import Lake
 from jobs.report.document import Bars, Facts, Grid, Report, Timeline, page, write_report
-from jobs.report.of_ingest import report_of
+from jobs.report.of_ingest import report_of_ingest
 from jobs.report.of_store import report_of_verify
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
@@ -49,7 +49,7 @@ def _tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
 
 def _ingested(store: Path, lake: Path) -> Report:
     summary = ingest_store(store, lake, "broker-a", hash_slots=100, index_num=20)
-    return report_of(summary, Lake(str(lake)))
+    return report_of_ingest(summary, Lake(str(lake)))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_findings_lie_below_what_to_do_about_them(store: Path) -> None:
     kinds = [[row[1] for row in remedy.findings.rows] for remedy in report.remedies if remedy.findings]
 
     assert [["missing_queue", "missing_index_entries"]] == kinds
-    assert [[f"{program()} repair {store} --out REPAIR"]] == [list(remedy.commands) for remedy in report.remedies]
+    assert [[f"{tool_command()} repair {store} --out REPAIR"]] == [list(remedy.commands) for remedy in report.remedies]
     assert (report.severity, report.verdict) == ("contradiction", "contradiction")
     assert report.headline.startswith("2 causes found in 65 records, 65 queue units and 286 index keys, 56.2 KiB in ")
     assert page(report).index("missing_queue") < page(report).index("What was compared")

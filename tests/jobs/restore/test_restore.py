@@ -15,7 +15,7 @@ from jobs.lake.compaction import compact
 from jobs.lake.findings import INDEX
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import GivenSettings
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
@@ -45,7 +45,7 @@ def copy(lake: Path, tmp_path: Path) -> Path:
 
 
 def request(lake: Path, out: Path, **options: object) -> RestoreRequest:
-    asked: dict[str, object] = {"with_queues": False, "with_index": False, "wanted": Wanted(release=RELEASE)}
+    asked: dict[str, object] = {"with_queues": False, "with_index": False, "wanted": GivenSettings(release=RELEASE)}
     return RestoreRequest(Lake(str(lake)), out, **asked | options)  # type: ignore[arg-type]
 
 
@@ -57,7 +57,7 @@ def log_of(store: Path) -> dict[str, bytes]:
 def test_rules_of_index_files_are_named_as_verify_names_them(name: str, golden: StoreOf, tmp_path: Path) -> None:
     """They were named by the first release that follows them, 4.9.1."""
     ingest_store(golden(name), tmp_path / "lake")
-    asked = request(tmp_path / "lake", tmp_path / "out", with_index=True, wanted=Wanted())
+    asked = request(tmp_path / "lake", tmp_path / "out", with_index=True, wanted=GivenSettings())
     notes = verify(VerifyRequest(str(golden(name))), OneByOne()).parts[INDEX].notes
     (named,) = (note.partition(" (")[0] for note in notes if note.startswith("index rules"))
 

@@ -14,7 +14,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileType
 from jobs.console.result import ExitCode
 from jobs.launch.failures import one_line
 from jobs.storage import s3
-from jobs.storage.local import room_for
+from jobs.storage.local import explaining_full_disk
 from jobs.storage.model import Storage
 from jobs.storage.s3 import ObjectStorage
 from tests.support.commands import Run
@@ -22,7 +22,11 @@ from tests.support.commands import Run
 
 def test_a_full_disk_names_the_file_what_it_needs_and_what_is_free(tmp_path: Path) -> None:
     place = tmp_path / "lake" / "part.parquet"
-    with pytest.raises(OSError, match="No space left") as caught, room_for(str(tmp_path)), room_for(str(place), 4096):
+    with (
+        pytest.raises(OSError, match="No space left") as caught,
+        explaining_full_disk(str(tmp_path)),
+        explaining_full_disk(str(place), 4096),
+    ):
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
     line = one_line(caught.value)
 
@@ -48,7 +52,7 @@ _RUST = "Generic LocalFileSystem error: Unable to copy data to file: "  # and it
 def test_an_error_that_names_no_file_and_is_no_server_s_names_the_place(
     error: Exception, said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises((OSError, ValueError)) as caught, room_for(str(tmp_path)):
+    with pytest.raises((OSError, ValueError)) as caught, explaining_full_disk(str(tmp_path)):
         raise error
 
     line = str(caught.value) if isinstance(caught.value, ConnectionError | ValueError) else one_line(caught.value)

@@ -9,8 +9,8 @@ from unittest.mock import patch
 import pytest
 
 from jobs.products.index.file_builder import RealFile
-from jobs.products.index.settings import Wanted
-from jobs.products.index.survivors import Placing, Survivor
+from jobs.products.index.settings import GivenSettings
+from jobs.products.index.survivors import FilePlacer, Survivor
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
@@ -29,7 +29,7 @@ TINY = Geometry(100, 20)
 def checked(root: Path, release: str | None = None, *, filled_meanwhile: int = 0) -> PartReport:
     store = list_store(str(root), commitlog=log_folders(root))
     store = replace(store, index_files=store.index_files[: len(store.index_files) - filled_meanwhile])
-    return verify_index(OneByOne(), store, Wanted(100, 20, release))
+    return verify_index(OneByOne(), store, GivenSettings(100, 20, release))
 
 
 def index_file(store: Path, number: int) -> Path:
@@ -188,14 +188,14 @@ def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
     earlier[36:40] = (19).to_bytes(4, "big")
     earlier[TINY.entry_position(19) :] = bytes(20)
     path.write_bytes(earlier)
-    look = Placing.place_all
+    look = FilePlacer.place_all
 
-    def grow(placing: Placing, files: Sequence[RealFile]) -> list[Survivor]:
+    def grow(placing: FilePlacer, files: Sequence[RealFile]) -> list[Survivor]:
         found = look(placing, files)
         path.write_bytes(whole)
         return found
 
-    monkeypatch.setattr(Placing, "place_all", grow)
+    monkeypatch.setattr(FilePlacer, "place_all", grow)
     (store / "abort").touch()
     report = checked(store, "5.3.3")
 
