@@ -107,8 +107,8 @@ _AGREED = 40
 _LOST = 2
 # What members that come back have forgotten by then, and what `verify` calls it: units of records that are in the log.
 _FORGETFUL = {
-    "5.2.0": ("queues start again", {"missing_file", "blank_inside"}),
-    "5.4.0": ("units at a killed member's end may be missing", {"missing_unit"}),
+    "5.2.0": ("the queues of a member that rejoins have units at other positions", {"missing_file", "blank_inside"}),
+    "5.4.0": ("the last units of a killed member may be missing", {"missing_unit"}),
 }
 _SENT = "sent, no consumer group has a position in its queue"
 _ALL_EQUAL = ("all members equal", set[str]())

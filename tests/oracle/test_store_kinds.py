@@ -86,12 +86,12 @@ KINDS: Final = (
     Kind("files", ()),
     Kind("files", _TWICE),
     Kind("files, RocksDB in its own folder", _TWICE + _OWN_FOLDER, "5.5.0"),
-    Kind("files, only LITE topics twice", _TWICE + _SELECTIVE, "5.5.1"),
+    Kind("files; double write of LITE topics only", _TWICE + _SELECTIVE, "5.5.1"),
     Kind("RocksDB", _ROCKSDB),
     Kind("RocksDB", _ROCKSDB + _TWICE),
     Kind("RocksDB in its own folder", _ROCKSDB + _OWN_FOLDER, "5.5.0"),
     Kind("combined, RocksDB read", _TWICE + _READ, "5.4.0", takes_light_since="5.5.0"),
-    Kind("combined, RocksDB read and numbering", _TWICE + _IN_CHARGE, "5.4.0", "5.5.0", "5.5.0"),
+    Kind("combined; RocksDB serves reads and assigns queue offsets", _TWICE + _IN_CHARGE, "5.4.0", "5.5.0", "5.5.0"),
     Kind("combined, RocksDB alone", _TWICE + _ALONE, "5.4.0", "5.5.0"),
 )
 

@@ -390,7 +390,7 @@ class Fault(NamedTuple):
     unseen: str = ""  # why nobody can see it
 
 
-NO_FAULT = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "the undamaged store")
+NO_FAULT = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "this store is undamaged")
 
 
 def faults(healthy: Path) -> Iterator[Fault]:

@@ -44,7 +44,7 @@ from tests.support.fault_kinds import (
 )
 from tests.support.lakes import ingest_store, table_of
 
-NO_FAULT = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "the undamaged store")
+NO_FAULT = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "this store is undamaged")
 STARTED = Path(__file__).parents[1] / "oracle" / "recorded_starts.jsonl"
 
 
@@ -212,12 +212,12 @@ The number in parentheses is the exit code.
   a file, or if the log has lost something.
 * *rows say: missing*: the store has no queues at all, and the rows report missing units (the column `status` of
   `consume_queue`), because the store may be a copy that contains only the log.
-* *prints it*: `dump` prints a file, and reports only damage that this file alone can show.
+* *prints it*: `dump` prints a file, and reports only damage that is visible in this file alone.
 * *answers*: `query` prints the message that the fault affects, found by its queue offset. Index files do not matter
   in this case, and fields other than body and CRC are printed as they are stored.
 
 Some faults cannot be detected; the note under each table says why. `guarantees.md` describes which evidence decides a
-fault, and which options to use if there is no evidence.
+fault, and which options to use if the store has no evidence.
 """
 
 
@@ -251,7 +251,7 @@ def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
 _STARTS = """## What a broker does at its next start
 
 Real brokers were started {starts} times on damaged copies of stores that the same release had written (160 messages in
-nine segments): after a clean stop, and after a kill. In the columns *killed*, the checkpoint covers only the first
+nine segments): after a clean stop, and after a kill. In the *killed* columns, the checkpoint covers only the first
 40 % of the messages. Before each start `verify` had predicted whether the broker refuses the store, where it truncates
 the log, and how many messages and which files it deletes. Every prediction was correct, including those for combined
 faults, which the table leaves out: in {drawn} of the starts, the store had one to four random faults ({refused}
