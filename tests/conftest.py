@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need one (`make test-fast` leaves them out); each golden store unpacked once."""
+"""One Spark session for all tests that need it (`make test-fast` skips these); each golden store is unpacked once."""
 
 import gc
 import os

@@ -1,5 +1,5 @@
 """
-Runs docs/notebook.ipynb in a real Jupyter kernel; `python -m tests.notebook` writes what it shows into it.
+Runs docs/notebook.ipynb in a real Jupyter kernel; `python -m tests.notebook` writes the outputs into it.
 
 The kernel is that of any Python with ipykernel: `python -m tests.notebook --python FILE --work DIR` prints what each
 cell shows there, as JSON.

@@ -1,5 +1,5 @@
 """
-Pictures for the documentation: `python -m tests.pictures` draws what verbs print, and shows pages to a Chromium.
+Pictures for the documentation: `python -m tests.pictures` renders verbs' output and pages in Chromium.
 
 Reports are of a healthy store that is ingested, a damaged one that is verified, and one that lost an index file and is
 rebuilt; `browse` shows a store and its lake. Pages have the widths of a desk, a tablet and a phone, light or dark.

@@ -1,4 +1,5 @@
-"""Which cases of a large matrix a run tries: a sample that is the same in every run, all of them with `--whole`.
+"""
+The selection of cases from a large matrix: the same sample in every run, or all cases with `--whole`.
 
 `@pytest.mark.sample(12)` above a `parametrize` keeps twelve of its cases; `always=[…]` names ids that once failed.
 A case that is named on the command line runs in any case: `pytest 'tests/…/test_scan.py::test_name[b551-base]'`.

@@ -1,4 +1,4 @@
-"""Which way imports go, what light commands load, and that every swallowed error has its reason."""
+"""The direction of imports, the modules that light commands load, and a reason for every ignored error."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The documentation against what it documents."""
+"""The documentation compared with the code."""
 
 import pkgutil
 import re

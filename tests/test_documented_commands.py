@@ -1,4 +1,4 @@
-"""Every command that the documentation shows is run and prints what its page shows, as do scripts for schedulers."""
+"""Every documented command is run and prints what its page shows, as do the scripts for schedulers."""
 
 import importlib.util
 import subprocess

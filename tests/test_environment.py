@@ -1,4 +1,4 @@
-"""What is installed is what was locked, the container image works, and every benchmark runs."""
+"""The installed packages are the locked ones, the container image works, and every benchmark runs."""
 
 import json
 import os

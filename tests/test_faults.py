@@ -1,5 +1,5 @@
 """
-Faults: no verb is green on damage that it reads, none is red on health, and the page of faults says so.
+Faults: no verb accepts damage that it reads, none reports a healthy store, and the page of faults is current.
 
 One by one, and in company: then no right file is changed, no verdict is green on damage, and no two verbs contradict.
 """

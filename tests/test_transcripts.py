@@ -1,5 +1,5 @@
 """
-What users see: commands with their output and exit code, in `tests/transcripts`, one page a subject.
+Commands with their output and exit code as users see them, in `tests/transcripts`, one page per subject.
 
 A page names its store in the first line, and others that lie beside it under their own names; a later line may name
 another one, in an empty folder. `pytest

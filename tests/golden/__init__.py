@@ -1,4 +1,4 @@
-"""Stores that real brokers wrote, how tests unpack them, and what those brokers answered; see `README.md`."""
+"""Stores written by real brokers, how tests unpack them, and recorded answers of those brokers; see `README.md`."""
 
 import json
 import shutil

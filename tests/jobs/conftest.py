@@ -1,4 +1,4 @@
-"""What tests of several packages begin with."""
+"""Fixtures shared by tests of several packages."""
 
 import shutil
 import subprocess

@@ -1,5 +1,5 @@
 """
-What we make of a store's log, beside what the broker left.
+Compares the files that we derive from a store's log with those that the broker left.
 
 Everything is made twice, by the scalar modules and by the compiled ones, from the log alone; the broker's files are
 read as they are. Where a rebuild from the log cannot be equal (`explain_index`), a file must still follow from the real

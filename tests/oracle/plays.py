@@ -1,5 +1,5 @@
 """
-Scenarios played once for all tests that look at what they leave, or kept as golden stores.
+Scenarios that are played once for all tests of their results, or stored as golden stores.
 
     python -m tests.oracle.plays --out build/golden --release 5.5.0 --scenario everyday
 

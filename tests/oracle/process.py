@@ -1,5 +1,5 @@
 """
-One Java process that runs one RocketMQ release and does what it reads, line by line.
+A Java process that runs one RocketMQ release and executes commands line by line.
 
 The driver in `driver/` is compiled once against each release's own JARs. The process leads a process group of its own
 and ends with its standard input, so nothing survives the test: not when it fails, not when it is killed.

@@ -1,5 +1,5 @@
 """
-The RocketMQ releases that judge this project, how their stores are laid out, and what their brokers are given.
+The RocketMQ releases of the oracle tests, the layout of their stores, and their brokers' settings.
 
 A release is a set of published modules. Some modules of some releases were never published; the nearest published
 version is in for those, and only for modules that do not decide what is in a store (see docs/internals/formats.md).

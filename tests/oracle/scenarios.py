@@ -1,5 +1,5 @@
 """
-What is sent to a real RocketMQ, and why: one function a scenario, its docstring the reason.
+The messages sent to a real RocketMQ: one function per scenario, with the reason in its docstring.
 
 A scenario plays on a `Stage` and runs on every release from `since` on. The stores it leaves are judged by
 `tests/oracle/test_*.py`, and kept as golden stores by `tests/oracle/plays.py`.

@@ -1,5 +1,5 @@
 """
-A real store and a real broker, as the tests speak with them.
+The interface between tests and a real store or broker.
 
 Both leave the store as RocketMQ left it; both are closed the clean way by their `with` block unless the driver is
 killed before.

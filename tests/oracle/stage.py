@@ -1,5 +1,5 @@
 """
-Where a scenario plays: one store directory, and whatever releases work on it one after another.
+The environment of a scenario: one store directory, and the releases that use it one after another.
 
 The stage notes what was sent and what came back, and from which physical offset on which release wrote. What mqadmin
 has answered is compared with what is printed here.

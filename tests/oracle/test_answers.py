@@ -1,4 +1,4 @@
-"""What mqadmin prints about topics, groups, traces and messages: a live broker's answers and ours are the same text."""
+"""mqadmin's output about topics, groups, traces and messages: a live broker's and ours are equal."""
 
 import json
 import time

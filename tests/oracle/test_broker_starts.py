@@ -1,5 +1,5 @@
 """
-Stores that are damaged, and repaired, and what real brokers make of them.
+Damaged and repaired stores, and the behaviour of real brokers that start on them.
 
 A start goes as `verify` says; no repair lets a broker delete a message that is whole; what was repaired is served.
 """

@@ -1,4 +1,4 @@
-"""Brokers killed at random moments, started again and killed again: every file they leave has an explanation."""
+"""Brokers killed at random moments, restarted and killed again: every file that they leave is explained."""
 
 import shutil
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Random messages, real store classes and ours: the files are equal every time, and so are malformed texts."""
+"""Random messages, real store classes and ours: the files are always equal, as are malformed texts."""
 
 import os
 import struct

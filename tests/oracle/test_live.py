@@ -1,4 +1,4 @@
-"""A lake fed again and again while a real broker appends, rolls, flushes and deletes."""
+"""A lake that is filled repeatedly while a real broker appends, rolls, flushes and deletes."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""A lake gives a store back: a real broker starts on it, serves it, lets groups go on where they were."""
+"""Stores restored from a lake: a real broker starts on them and serves them, and groups continue."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Queues in RocksDB: changed from files and back, over gaps, and left to the broker; real ones open them and go on."""
+"""Queues in RocksDB: converted from files and back, across gaps, and left to the broker; real brokers open them."""
 
 import shutil
 import subprocess

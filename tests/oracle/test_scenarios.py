@@ -1,5 +1,5 @@
 """
-What real brokers leave when a scenario is played, and what they say of what we make of it.
+The stores that real brokers leave after each scenario, and their answers about our versions of the files.
 
 Outside the matrix each test has one scenario on one release: golden stores (`tests/golden`), which the same scenarios
 left on every release, prove the same bytes without a broker.

@@ -1,5 +1,5 @@
 """
-Where a broker of 5.x keeps its queues: each store kind, with and without light queues, stopped cleanly and killed.
+The queue storage of 5.x brokers: each kind, with and without light queues, stopped cleanly and killed.
 
 What this project reads from a copy of the store is compared with what the broker itself answers: rows, units, limits.
 """

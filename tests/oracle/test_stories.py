@@ -1,4 +1,4 @@
-"""The stories of messages with random lives, told of a store and of its lake, beside what their driver wrote down."""
+"""Histories of messages with random lives, from a store and from its lake, compared with the driver's own log."""
 
 from collections import Counter
 from collections.abc import Iterator

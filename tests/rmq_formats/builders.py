@@ -1,4 +1,4 @@
-"""Records and segments for tests: say what matters, the rest is ordinary."""
+"""Records and segments for tests: fields that are not given have ordinary values."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -1,5 +1,5 @@
 """
-Queues and index files as their broker writes them, one put after the other: what the compiled builds are compared with.
+Queues and index files built entry by entry like the broker does, as reference for the compiled builders.
 
 A broker *appends* to a queue. It compares a unit's place by its queue offset with the place where it writes, but only
 to drop a unit that comes too low; one that is too high is written all the same, where the last one ended. And a queue

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: any record that a broker could store, and damage that could befall its bytes."""
+"""Hypothesis strategies: any record that a broker could store, and possible damage of its bytes."""
 
 from hypothesis import strategies as st
 

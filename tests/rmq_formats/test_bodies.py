@@ -1,4 +1,4 @@
-"""Bodies: what producers sent, however it is stored, and the lines of traces."""
+"""Bodies as sent by producers, in every stored form, and the lines of traces."""
 
 import zlib
 from contextlib import suppress

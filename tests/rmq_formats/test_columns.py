@@ -1,4 +1,4 @@
-"""The compiled columns hold what the scalar decoder reads, and give every record back, whoever has stored the rows."""
+"""The compiled columns equal the scalar decoder's fields, and every record can be rebuilt from them."""
 
 import datetime as dt
 import os

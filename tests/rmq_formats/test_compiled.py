@@ -1,4 +1,4 @@
-"""Machine code is kept where it can be, named after everything it was built from, and complete after a warm-up."""
+"""Compiled code is cached where possible, named after its inputs, and complete after a warm-up."""
 
 import errno
 import os

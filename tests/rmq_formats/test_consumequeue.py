@@ -1,4 +1,4 @@
-"""What units a record gives, and how a broker appends them."""
+"""The units of a record, and how a broker appends them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The compiled queue build gives what the scalar modules give, whatever the records and wherever they are cut."""
+"""The compiled queue builder equals the scalar modules, for any records and any division."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The compiled build against the scalar model; broken chains, and two files held against each other."""
+"""The compiled builder compared with the scalar model; broken chains, and comparing two files."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""How a broker puts keys into index files and finds them, and how many slots and entries a file tells that it has."""
+"""How a broker adds keys to index files and finds them, and the numbers of slots and entries of a file."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""The compiled primitives are held to the standard library and to the scalar modules, and never leave their buffers."""
+"""The compiled primitives equal the standard library and the scalar modules, and never leave their buffers."""
 
 import ctypes
 import mmap

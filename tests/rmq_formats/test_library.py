@@ -1,4 +1,4 @@
-"""The face of the library: its names, its errors, and layouts that are declared once."""
+"""The public interface of the library: its names, its errors, and layouts that are declared once."""
 
 import doctest
 import importlib

@@ -1,4 +1,4 @@
-"""Segments that a broker still writes, that a new leader has taken back, and bridges over what was lost."""
+"""Segments that a broker still writes, truncations by a new leader, and bridges over lost ranges."""
 
 import errno
 from collections.abc import Callable, Iterable, Sequence

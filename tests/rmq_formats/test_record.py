@@ -1,4 +1,4 @@
-"""One record: what its bytes mean, what they may be, and that encoding gives them back."""
+"""One record: the meaning and valid values of its bytes, and that encoding reproduces them."""
 
 import struct
 import zlib

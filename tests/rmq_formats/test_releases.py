@@ -1,4 +1,4 @@
-"""What releases do differently, how a store tells which one wrote it, and the rule of a broker's next start."""
+"""Differences between releases, the detection of a store's release, and the rule of a broker's next start."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows that brokers of 5.x keep in RocksDB, as real ones wrote them and as they are made."""
+"""RocksDB rows of 5.x brokers, as written by real ones and as built by us."""
 
 from collections.abc import Callable
 from contextlib import suppress

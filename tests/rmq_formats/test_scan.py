@@ -1,4 +1,4 @@
-"""The compiled scan gives the pieces that the scalar walk gives, whatever the window, the cut and the damage."""
+"""The compiled scan yields the same pieces as the scalar walk, for any window, division and damage."""
 
 import errno
 import gc

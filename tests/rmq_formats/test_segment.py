@@ -1,5 +1,5 @@
 """
-Segments: how records follow each other, how a segment ends, and what happens to bytes that are no record.
+Segments: the chain of records, the end of a segment, and bytes that are not a record.
 
 Read from top to bottom this tells how a CommitLog works.
 """

@@ -1,4 +1,4 @@
-"""Files beside log, queues and index, as real brokers wrote them: the timer's, a tier's index, epochs."""
+"""Files other than log, queues and index, as written by real brokers: the timer's, a tier's index, epochs."""
 
 import json
 from pathlib import Path

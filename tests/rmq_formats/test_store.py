@@ -1,4 +1,4 @@
-"""The files of a store: what their names say, what is in the checkpoint, and that golden stores are what they were."""
+"""The files of a store: the facts in their names, the checkpoint, and that golden stores are unchanged."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 """
-What tests have one driver do, beyond what verbs offer: `python -m tests.scale.application STEPS`.
+Steps that a driver runs for tests, beyond the verbs: `python -m tests.scale.application STEPS`.
 
 STEPS is a JSON list of [name, arguments]; all run in one application, and their results are printed as a JSON list.
 Workers do not have this file: being the main program, what is defined in it travels with the tasks.

@@ -1,4 +1,4 @@
-"""Beside a running broker: who holds the lock, what stays in the page cache, how fast, how full the disk may be."""
+"""Next to a running broker: the lock, the page cache, the read rate, and the free space on the disk."""
 
 import ctypes
 import errno

@@ -1,4 +1,4 @@
-"""A real cluster: other processes, that have nothing of ours but what spark-submit ships."""
+"""A real cluster: other processes that have only the code that spark-submit ships."""
 
 import hashlib
 import os

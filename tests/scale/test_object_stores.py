@@ -1,4 +1,4 @@
-"""Stores and lakes on S3 and on Azure: real servers, signed requests, and no key where somebody might read it."""
+"""Stores and lakes on S3 and on Azure: real servers, signed requests, and no key in any output."""
 
 import hashlib
 import json

@@ -1,5 +1,5 @@
 """
-Verbs agree: each way to read a damaged store gives all of its messages, or says with its exit code that it does not.
+Verbs agree: each way to read a damaged store returns all of its messages, or reports a loss by its exit code.
 
 The truth about faults is what the verbs give together: a message that one of them has, and another leaves out, is
 missing there. The truth about clocks is the log as the broker left it, of which only the store times are changed: they

@@ -1,4 +1,4 @@
-"""A broker's hand on a store, for tests: it appends, rolls over, deletes old segments, and crashes."""
+"""A simulated broker for tests: it appends to a store, rolls over, deletes old segments, and crashes."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A real browser, led page by page: what it loads, what a page says, how it looks. Chromium, by its own protocol."""
+"""Remote control of a real Chromium: loaded resources, content and layout of pages."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Run verbs as a user does, in this process, and campaigns in programs that may fork, as they start nothing before."""
+"""Run verbs as a user does, in this process, and run campaigns in programs that can fork."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Repairs that are killed before a step, and commands while a second actor changes a file of the store."""
+"""Repairs that are killed before a step, and commands while another process changes a file of the store."""
 
 import os
 import shutil

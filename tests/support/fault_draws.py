@@ -1,5 +1,5 @@
 """
-Random faults in company: one to four at once in stores of many releases, each draw judged against its truth.
+Random combinations of one to four faults in stores of many releases, each checked against the planted faults.
 
     python -m tests.support.fault_draws WHAT SEED COUNT [FAULTS]          draw, judge, and shrink what fails
     python -m tests.support.fault_draws WHAT OPTIONS STORE KIND:SEED …    one again; OPTIONS such as lake,bridge or -

@@ -1,5 +1,5 @@
 """
-The one table of what can happen to a store.
+The table of all faults that tests can plant in a store.
 
 `KINDS` are drawn: each chooses its own place at random. `faults` are those of the page of faults, each in a fixed place
 of one store, and `STARTS` those on which real brokers were started.

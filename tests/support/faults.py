@@ -1,5 +1,5 @@
 """
-The page of faults: what each verb says of each way in which a store can be damaged.
+The page of faults: the result of each verb for each kind of damage.
 
     python -m tests.support.faults > docs/internals/faults.md
 

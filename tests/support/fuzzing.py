@@ -1,4 +1,4 @@
-"""Tiny stores, mutated: what the readable modules find in them, and what plan, scan and columns find."""
+"""Mutated tiny stores: compares the results of the readable modules with those of plan, scan and columns."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

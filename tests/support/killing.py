@@ -1,5 +1,5 @@
 """
-Commands that are killed, by the hundred: a command, the moment at which it is killed, and a check of what it left.
+Commands that are killed hundreds of times: a command, the moment of the kill, and a check of the result.
 
 `every_effect` kills after effects on the disk, `random_moments` at any time. `killed_verbs` has the commands other than
 `ingest`, `killing_commands` whole processes. This process imports and compiles everything once, then forks one command

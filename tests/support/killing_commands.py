@@ -1,5 +1,5 @@
 """
-Whole commands, with their JVM and Python workers, killed by the dozen beside a broker that writes and deletes.
+Complete commands, with their JVM and Python workers, killed next to a broker that writes and deletes.
 
 `python -m tests.support.killing_commands FOLDER KILLS WAY…`. Of the ways `follow` has commands that follow the store,
 beside `optimize`; else each runs once. With `crashes` the broker cuts off the end of its log now and then, and deletes

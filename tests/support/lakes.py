@@ -1,4 +1,4 @@
-"""A lake as readers see it that are not Spark, and what lies in it besides."""
+"""A lake as seen by readers other than Spark, and its other files."""
 
 import json
 import struct

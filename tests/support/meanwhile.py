@@ -1,4 +1,4 @@
-"""Something that happens to a store at a certain moment of a run."""
+"""Changes of a store at a certain moment of a run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

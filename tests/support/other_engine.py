@@ -1,4 +1,4 @@
-"""Spark with Delta as another engine that writes to a lake: the features that it turns on, and what it sees there."""
+"""Spark with Delta as another engine that writes to a lake: features that it enables, and its view of the lake."""
 
 import re
 import shutil

@@ -1,5 +1,5 @@
 """
-What other projects publish, fetched into the project's cache by the Ivy that Spark ships: once, for all tests.
+Artifacts published by other projects, fetched into the cache once for all tests, with the Ivy in Spark.
 
 `python -m tests.support.published` fetches what `make test-slow` needs, beside what else a fresh machine has to do.
 """

@@ -1,4 +1,4 @@
-"""Small stores as a broker would write them, and their lakes: say which messages, the rest follows."""
+"""Small stores as a broker would write them, and their lakes, built from a list of messages."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Runs the recipes of docs/tables.md; `python -m tests.support.recipes DATA` needs nothing but what users have."""
+"""Runs the recipes of docs/tables.md; `python -m tests.support.recipes DATA` needs only what users have."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What the documentation shows: its commands, as scenes on a store that fits what a page tells, and its recipes."""
+"""The commands and recipes of the documentation, as scenes on a store that fits each page."""
 
 import os
 import re

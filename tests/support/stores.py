@@ -1,4 +1,4 @@
-"""What the scalar layer says of a store, for tests to hold the pipeline to."""
+"""The scalar layer's view of a store, as reference for the pipeline."""
 
 import atexit
 import hashlib

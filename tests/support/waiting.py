@@ -1,4 +1,4 @@
-"""Waiting for what other processes do: by looking again, never by counting on a time that is usually enough."""
+"""Waiting for other processes by polling, never for a fixed time."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""A store whose every name is an attack, and its lake: what the tests of pages and those in a browser show."""
+"""A store in which every name is an injection attempt, and its lake, for the tests of pages and in a browser."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pages of `browse`: what they give to whom, whatever is asked and whatever a store's names are."""
+"""The pages of `browse`: their content and access control, for any request and any names in a store."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The pages in a real browser: nothing is loaded from elsewhere, nothing is in the way of anybody."""
+"""The pages in a real browser: nothing is loaded from other servers, and every control is usable."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Questions of pages: none holds up another or outlives its browser; and sentences of stories in Chinese."""
+"""Requests of pages: none blocks another or outlives its browser; and the Chinese sentences of histories."""
 
 import ast
 import asyncio

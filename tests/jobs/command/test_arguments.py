@@ -1,4 +1,4 @@
-"""Whatever an option is given, on the command line or in a file, is taken or refused in words; never a traceback."""
+"""Any value of any option, typed or in a file, is accepted or refused with a message, never with a traceback."""
 
 import json
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Which engine works, and that both do the same: this process, and Spark's tasks."""
+"""The choice of the engine, and that this process and Spark's tasks give the same results."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every verb, in every mode: its JSON is as its schema says, 80 columns show it, Python and the tour call it."""
+"""Every verb in every mode: its JSON matches the schema, 80 columns suffice, and Python and the tour can call it."""
 
 import json
 import os

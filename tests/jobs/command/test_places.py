@@ -1,4 +1,4 @@
-"""No option of any verb writes into a store, through no link; a new option that names a place cannot forget it."""
+"""No option of any verb writes into a store, not even through a link; new options with paths are included."""
 
 import os
 from collections.abc import Callable, Iterator

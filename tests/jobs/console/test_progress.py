@@ -1,4 +1,4 @@
-"""What is said while something takes long."""
+"""Progress messages of long operations."""
 
 import time
 from io import StringIO

@@ -1,4 +1,4 @@
-"""Keys come from the environment, a profile or a file, and nothing that is printed shows them."""
+"""Keys from the environment, a profile or a file never appear in any output."""
 
 import os
 from pathlib import Path

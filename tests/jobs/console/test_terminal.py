@@ -1,4 +1,4 @@
-"""What a user sees in a terminal, and a log file without one: real processes, at a pty and in a pipe."""
+"""Output in a terminal, and in a log file: real processes, on a pty and in a pipe."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""What `inspect` and `verify` say of the next start of a broker, on stores of real brokers, damaged here."""
+"""Predictions of a broker's next start by `inspect` and `verify`, on damaged stores of real brokers."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A store and a lake of the same log: what one has and the other lacks is named, with its cause."""
+"""A store and a lake of the same log: data that only one side has is reported with its cause."""
 
 import shutil
 from pathlib import Path

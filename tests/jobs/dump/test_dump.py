@@ -1,4 +1,4 @@
-"""`dump`: every record, unit and entry of one file with its offset, and how the file ends."""
+"""`dump`: every record, unit and entry of one file with its offset, and the end of the file."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""An export holds few decompressed bytes at once, and names the bodies that it leaves as they are stored."""
+"""An export holds few decompressed bodies in memory, and reports the bodies that it leaves compressed."""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""`export` writes the messages that a condition chooses, of a store or its lake, into a file or a stream."""
+"""`export` writes the messages of a store or its lake that match a condition, to a file or a stream."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What was excluded is nowhere in the lake: not a body, key, property or tag, in whatever form the broker stored it."""
+"""Excluded messages leave no trace in the lake, regardless of the form in which the broker stored them."""
 
 import zlib
 from collections.abc import Iterator, Mapping

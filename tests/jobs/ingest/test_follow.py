@@ -1,4 +1,4 @@
-"""`ingest --follow`: run after run in one process, beside a broker that writes, restarts, cuts back and expires."""
+"""`ingest --follow`: run after run in one process, while a broker writes, restarts, truncates and expires its log."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""`ingest --follow` for hours, while Spark SQL looks after the tables and others read them."""
+"""`ingest --follow` for hours, while Spark SQL maintains the tables and other engines read them."""
 
 import os
 import subprocess

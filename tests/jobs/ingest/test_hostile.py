@@ -1,4 +1,4 @@
-"""Damage and malice: every byte of a store may be wrong, and the lake may fail as well."""
+"""Damage and attacks: every byte of a store may be wrong, and the lake may fail as well."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""From real brokers' stores to Delta tables, read back by readers that are not Spark."""
+"""From real brokers' stores to Delta tables, read by engines other than Spark."""
 
 import json
 import os

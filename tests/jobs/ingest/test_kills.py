@@ -1,5 +1,5 @@
 """
-Killed runs lose nothing and double nothing: the lake equals the history of the store, for a reader that is no Spark.
+Killed runs neither lose nor duplicate anything: the lake equals the store's history, for readers without Spark.
 
 `KILLS` and `LONGEST_S` in the environment set how many random kills the long version makes, and for how long;
 `SPARK_KILLS` how many whole commands, with their JVM and Python workers.

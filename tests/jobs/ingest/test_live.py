@@ -1,4 +1,4 @@
-"""A store that changes while we look: half-written records, segments that are sealed, appear and go, and `--settle`."""
+"""A store that changes during a run: incomplete records, segments that are sealed, created and deleted, `--settle`."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""Damage that may still heal, and the pieces of a log that are no messages."""
+"""Damage that is not acknowledged, and the parts of a log that are not messages."""
 
 import errno
 import gc

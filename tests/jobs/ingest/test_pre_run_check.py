@@ -1,4 +1,4 @@
-"""A look before a run: it may say that there is nothing to do only where a run would find nothing, and never else."""
+"""The check before a run: it reports that nothing is new only if a run would find nothing."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Ranges of a log: any cut gives the same pieces, whatever lies in the bytes. No Spark here."""
+"""Ranges of a log: any division gives the same pieces, for any bytes. No Spark is used."""
 
 import shutil
 from collections.abc import Iterator, Sequence

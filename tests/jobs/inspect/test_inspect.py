@@ -1,4 +1,4 @@
-"""`inspect`: what a store holds, whether it is well, who wrote it, what to run next."""
+"""`inspect`: the content and state of a store, its release, and the next command."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""Statements that name a lake's tables elsewhere, views over them, recipes of the documentation, and optimize."""
+"""Catalog statements for a lake's tables, views over them, recipes of the documentation, and optimize."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""`--iceberg`: the catalog shows what Delta's log says, exactly once, whatever happens between the two."""
+"""`--iceberg`: the catalog shows the content of Delta's log, exactly once, after any interruption."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whose store is this: copies, slaves, wiped stores, namesakes, and logs whose broker took their end back."""
+"""Recognition of stores: copies, slaves, wiped stores, stores with the same label, and truncated logs."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Lakes that have lost something, have forgotten their runs, or are from an earlier release."""
+"""Lakes that have lost data or the record of their runs, or that are from an earlier release."""
 
 import json
 import os

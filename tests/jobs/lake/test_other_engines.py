@@ -1,4 +1,4 @@
-"""Other engines write to the lake: Spark during our runs and merges. docs/internals/guarantees.md has the table."""
+"""Other engines write to the lake during our runs and merges; see the table in docs/internals/guarantees.md."""
 
 import os
 import re

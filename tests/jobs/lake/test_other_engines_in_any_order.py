@@ -1,4 +1,4 @@
-"""Statements of Spark's SQL and `deltalake`, runs and merges of ours, in any order: 0 lost, 0 twice, 0 back."""
+"""Statements of Spark SQL and `deltalake`, our runs and merges, in any order: no lost, duplicated or restored rows."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Runs of a lake: what each leaves, who goes first, and how many come at the same time."""
+"""Runs of a lake: the files that each leaves, their order, and concurrent runs."""
 
 import json
 import os

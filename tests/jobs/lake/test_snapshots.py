@@ -1,4 +1,4 @@
-"""What a reader sees of a lake, also of one that has lost files."""
+"""Reading a lake, including lakes that have lost files."""
 
 import shutil
 from collections import Counter

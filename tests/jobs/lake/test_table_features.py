@@ -1,4 +1,4 @@
-"""Tables with features that other engines turn on: docs/internals/guarantees.md has the table."""
+"""Tables with features that other engines enable; see the table in docs/internals/guarantees.md."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Files of tables: how they are written and clustered, what Delta's log says of them, and who else reads them."""
+"""Files of tables: how they are written and clustered, their entries in Delta's log, and other readers."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Tables are as they are declared; findings and inflated bodies among them."""
+"""Tables match their declarations, including findings and inflated bodies."""
 
 import zlib
 from pathlib import Path

@@ -1,5 +1,5 @@
 """
-`./spark-submit.sh`, run for real: in copies of this checkout, by a user who has nothing yet.
+`./spark-submit.sh` in copies of this checkout, run as a user with an empty home.
 
 Most copies have an empty lock file, so that an environment is made in seconds and without a network, and a stand-in for
 `jobs.main` that tells what it was called with.

@@ -1,5 +1,5 @@
 """
-The wheel and the source archive: built, installed into empty environments of every Python here, and run from there.
+The wheel and the source archive: built, installed into empty environments of every Python, and run there.
 
 Slow: an environment takes a minute, and packages come from a registry (or pip's cache).
 """

@@ -1,4 +1,4 @@
-"""The session that every Spark verb and every Spark test gets, and our code on the workers of a cluster."""
+"""The Spark session of all verbs and tests, and our code on the workers of a cluster."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What spark-submit is given, and what a run leaves in the cache for the next."""
+"""The arguments of spark-submit, and the files that a run leaves in the cache for the next one."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""The index in the lake: the broker's own files, in any number of runs."""
+"""The index in the lake: equal to the broker's own files, after any number of runs."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The queues of a growing store: every unit gets one row, in whatever order units and messages arrive and go."""
+"""The queues of a growing store: every unit gets one row, in any order of arrival and deletion."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""`traces`: a row for each line that clients report, once, as long as the log holds the message that reports it."""
+"""`traces`: one row for each line that clients report, as long as the log has the message with the line."""
 
 import zlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""An answer from a store that has lost a file is whole, or says what it lacks: generated, not listed."""
+"""An answer from a store that has lost a file is complete, or says what is missing; the cases are generated."""
 
 import shlex
 import shutil

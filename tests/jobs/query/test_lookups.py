@@ -1,4 +1,4 @@
-"""Queries of stores and lakes, with and without their indexes, and a plain look at every message agree."""
+"""Queries of stores and lakes, with and without indexes, agree with a scan of all messages."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Lines of mqadmin where no live broker has to be asked: its texts, pulls, traces and tables, and operators' stores."""
+"""mqadmin lines that need no live broker: texts, pulls, traces, tables, and stores of operators."""
 
 import json
 import shlex

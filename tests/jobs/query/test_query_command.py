@@ -1,4 +1,4 @@
-"""What the `query` verb takes, prints in each form, writes and returns."""
+"""The `query` verb: its options, output formats, files and exit codes."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""One planted case for each reason why an answer is empty: the reason given is the right one."""
+"""One planted case for each reason of an empty answer: the correct reason is given."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Every recorded mqadmin line is answered as the real mqadmin did, and stores as their brokers answered about them."""
+"""Recorded mqadmin lines give the real mqadmin's output, and stores give the recorded answers of their brokers."""
 
 import re
 import shlex

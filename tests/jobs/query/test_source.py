@@ -1,4 +1,4 @@
-"""The interface of queries: a store and its lake give the same messages, both what a walk over every record gives."""
+"""The interface of queries: a store and its lake return the same messages as a walk over every record."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack

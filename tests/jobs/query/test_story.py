@@ -1,4 +1,4 @@
-"""The story of a message beside what the driver wrote down that sent it to a real broker and consumed it."""
+"""The history of a message, compared with the log of the driver that sent and consumed it on a real broker."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Stores of one lake that share topics, queue ids, offsets and, once, a label: each answer belongs to one of them."""
+"""Stores of one lake that share topics, queue ids, offsets and a label: each answer belongs to one of them."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""Rebuilt index files and queues, put into a store: whole or not at all, and never under a running broker."""
+"""Rebuilt index files and queues, installed into a store: atomically, and never under a running broker."""
 
 import os
 import shutil

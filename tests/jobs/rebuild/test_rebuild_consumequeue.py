@@ -1,5 +1,5 @@
 """
-`rebuild-consumequeue`: the queues of real brokers, written again from their logs.
+`rebuild-consumequeue`: the queues of real brokers, rebuilt from their logs.
 
 Over a log that has lost something, rebuilds of queues and of index files name the gap, and what is left is at its own
 place. A task that dies and is done again, as Spark does, leaves nothing of its first attempt among the results.

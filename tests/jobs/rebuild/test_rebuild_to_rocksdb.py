@@ -1,4 +1,4 @@
-"""Queues as rows of RocksDB, as a broker writes them, and as files again of a store that has only rows."""
+"""Queues as RocksDB rows, as a broker writes them, and as files built from a store that has only rows."""
 
 import shutil
 import subprocess

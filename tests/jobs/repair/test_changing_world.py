@@ -1,5 +1,5 @@
 """
-The world changes between any two steps: what another process writes meanwhile is not lost, or the command refuses.
+Another process writes between any two steps: its changes are not lost, or the command refuses.
 
 A repair that is killed before any of its steps is undone, or done again and undone, and no message is lost.
 

@@ -1,4 +1,4 @@
-"""A damaged store is repaired: what log and lake can tell is right again, the rest is named, all can be undone."""
+"""A damaged store is repaired as far as log and lake allow, the rest is reported, and everything can be undone."""
 
 import shutil
 from pathlib import Path

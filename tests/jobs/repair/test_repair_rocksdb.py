@@ -1,4 +1,4 @@
-"""A store whose queues or index are in RocksDB: files are repaired, rows are left to the broker, and it is said."""
+"""A store with queues or index in RocksDB: files are repaired, rows are left to the broker and reported."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Reports: the same facts for programs and for people, whatever a store's names are."""
+"""Reports: the same facts as JSON and as HTML, for any names in a store."""
 
 import json
 import re

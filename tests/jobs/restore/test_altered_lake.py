@@ -1,4 +1,4 @@
-"""Rows that another engine has updated, any column of any row: each other record is named, none comes into a store."""
+"""Rows that another engine has updated, in any column: each changed record is reported, and none is restored."""
 
 import json
 import shutil

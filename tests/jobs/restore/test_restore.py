@@ -1,4 +1,4 @@
-"""The lake gives the log back, byte for byte, and says what it cannot give."""
+"""The lake restores the log byte for byte, and reports what it cannot restore."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Queries of Spark on a store and on a lake that is filled meanwhile: what a table of the user's own has in the end."""
+"""Spark queries on a store, and on a lake that is being filled: the final content of the user's own table."""
 
 import re
 from contextlib import suppress

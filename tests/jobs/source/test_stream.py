@@ -1,4 +1,4 @@
-"""What a query with micro-batches reads of a store, planned and read here, as Spark does it in its processes."""
+"""Micro-batches of a store, planned and read in this process, as Spark does in its processes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise

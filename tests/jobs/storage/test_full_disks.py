@@ -1,4 +1,4 @@
-"""A disk that is full at any stage, and a server of S3 that denies or fails now and then: named; nothing is lost."""
+"""A disk that is full at any stage, and an S3 server that denies or fails: errors name it, and nothing is lost."""
 
 import errno
 from collections.abc import Callable

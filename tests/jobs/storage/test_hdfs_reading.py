@@ -1,4 +1,4 @@
-"""The nodes of an HDFS that do not answer as they should: what a real one does only once in a while."""
+"""HDFS nodes that respond incorrectly, as real ones rarely do."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What every storage promises, whichever it is."""
+"""The common behaviour of all storages."""
 
 import errno
 import os

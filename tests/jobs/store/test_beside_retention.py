@@ -1,4 +1,4 @@
-"""Verbs that need a log without a hole, while a running broker deletes the beginning of its store."""
+"""Verbs that need a complete log, while a running broker deletes the beginning of its store."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A broker's configuration: what is read of it, and what comes into the lake."""
+"""A broker's configuration: how it is read, and its rows in the lake."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The one reader of queue files: where a queue ends, and what is read to know it."""
+"""The reader of queue files: the end of a queue, and the reads that are needed to find it."""
 
 import os
 from pathlib import Path

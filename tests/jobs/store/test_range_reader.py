@@ -1,4 +1,4 @@
-"""Reading a range of a log that a broker writes to meanwhile, with damage in it, or whose clock was wrong."""
+"""Reading a range of a log while a broker writes to it, with damage in it, or with a wrong clock."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""What no file of a store says is detected: its release, and how long the slots of its timer are."""
+"""Detected facts that no file states: the release, and the length of the timer's slots."""
 
 from pathlib import Path
 

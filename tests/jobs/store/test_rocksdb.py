@@ -1,4 +1,4 @@
-"""Databases of a broker, read as of one moment, without a byte written beside them."""
+"""A broker's databases, read as of one moment, without writing into their folders."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What becomes of each value in a column of each type: written by hand, as docs/typed.md has it."""
+"""The expected value of each input in a column of each type: written by hand, as in docs/typed.md."""
 
 import datetime as dt
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Bodies of Avro: bytes written by hand, and fastavro as the judge of any other."""
+"""Avro bodies: bytes written by hand, and fastavro as the reference for all others."""
 
 import datetime as dt
 import json

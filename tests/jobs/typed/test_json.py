@@ -1,4 +1,4 @@
-"""Both readers of JSON: what a body means is written by hand, and the fast reader is held to the scalar one."""
+"""Both JSON readers: expected values are written by hand, and the fast reader must equal the scalar one."""
 
 import json
 import tracemalloc

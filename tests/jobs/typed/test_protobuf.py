@@ -1,4 +1,4 @@
-"""Bodies of Protobuf: bytes written by hand, and Google's package as the judge of any other."""
+"""Protobuf bodies: bytes written by hand, and Google's package as the reference for all others."""
 
 import datetime as dt
 from decimal import Decimal

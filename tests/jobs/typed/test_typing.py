@@ -1,4 +1,4 @@
-"""`type`: each message of a topic is one typed row or one dead letter, whatever happens in between."""
+"""`type`: each message of a topic is one typed row or one dead letter, after any interruption."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The whole verification, but for what its transcripts show."""
+"""The complete verification, except for the parts in transcripts."""
 
 import json
 import re

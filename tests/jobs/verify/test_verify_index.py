@@ -1,4 +1,4 @@
-"""Index files held against the log: what nothing explains is a finding, what something explains is a note."""
+"""Index files compared with the log: unexplained differences are findings, explained ones are notes."""
 
 import shutil
 from collections.abc import Iterable, Sequence

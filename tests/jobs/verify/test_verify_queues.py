@@ -1,4 +1,4 @@
-"""`verify`, queue part: nothing is said of what real brokers wrote, and of one planted fault exactly that."""
+"""The queues in `verify`: no findings for real brokers' stores, and exactly the planted fault otherwise."""
 
 import gc
 import shutil

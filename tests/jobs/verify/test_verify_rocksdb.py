@@ -1,4 +1,4 @@
-"""Queues in RocksDB, alone and beside files, compared with the log and with each other."""
+"""Queues in RocksDB, alone and in addition to files, compared with the log and with each other."""
 
 import shutil
 import tracemalloc
