@@ -5,8 +5,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,7 +26,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores, unfinished_run
 from jobs.lake.upkeep import optimize
 from jobs.store.spark_workers import SparkWorkers
-from jobs.store.workers import Item, OneByOne, Result
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record, record_of_row
 from tests.golden import GOLDEN, SCENARIO, StoreOf, unpack, unpack_situation
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -51,6 +51,7 @@ from tests.support.lakes import (
     table_of,
     taken,
 )
+from tests.support.meanwhile import Meanwhile
 from tests.support.stores import records_of, segments_of, tree_state
 
 _BASES = ("b420-base", "b551-base")
@@ -184,31 +185,16 @@ def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_pa
     assert stepped.steps > 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Interrupted(OneByOne):
-    """Somebody presses Ctrl-C as the second step reads."""
-
-    read: tuple[list[int], ...] = ([],)
-
-    def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
-    ) -> list[Result]:
-        if sizes and self.read[0]:
-            raise KeyboardInterrupt
-        self.read[0].extend(sizes[:1])
-        return OneByOne.map(self, items, task, label, sizes)
-
-
 def test_an_interruption_costs_no_more_than_one_step(broker: Broker, tmp_path: Path) -> None:
     records = broker.append(some_records(200))
-    asked = request(broker.root, tmp_path / "lake", SEGMENT_SIZE)
+    asked, reads = request(broker.root, tmp_path / "lake", SEGMENT_SIZE), count()
+
+    def interrupt() -> None:
+        if next(reads):  # the first step is read
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ingest(asked, _Interrupted())
+        ingest(asked, Meanwhile(happens=interrupt))
     committed = len(rows_of(tmp_path / "lake"))
     rest = ingest(asked, OneByOne())
 

@@ -88,6 +88,9 @@ def test_a_file_says_which_columns_every_row_has(tmp_path: Path) -> None:
     stats = json.loads(action.stats)
     assert stats["nullCount"] == {"broker": 0, "store_id": 0, "physical_offset": 0}
     assert (stats["minValues"]["physical_offset"], stats["maxValues"]["physical_offset"]) == (7, 9)
+    status = path.stat()
+    assert (action.size, action.rows) == (status.st_size, 2)
+    assert abs(action.modification_time - status.st_mtime * 1000) < 60_000
 
 
 def _is_required(path: Path, name: str) -> bool:

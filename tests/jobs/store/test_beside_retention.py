@@ -1,8 +1,8 @@
 """Verbs that need a complete log, while a running broker deletes the beginning of its store."""
 
 import shutil
-from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from unittest.mock import patch
 
@@ -44,19 +44,6 @@ def verified(store: Path, workers: Workers) -> Verdict:
     return verify(VerifyRequest(str(store)), workers)
 
 
-class _AtSecondReading:
-    """Something that happens when the log is read for the second time: `verify` reads it for the queues first."""
-
-    def __init__(self, happens: Callable[[], object]) -> None:
-        self._happens = happens
-        self._readings = 0
-
-    def __call__(self) -> None:
-        self._readings += 1
-        if self._readings == 2:
-            self._happens()
-
-
 @pytest.mark.parametrize("index_files", [0, 3])
 def test_what_is_deleted_before_the_queues_are_joined_is_no_finding(store: Path, index_files: int) -> None:
     verdict = verified(store, Meanwhile(happens=partial(expire, store, index_files=index_files)))
@@ -69,7 +56,12 @@ def test_what_is_deleted_before_the_queues_are_joined_is_no_finding(store: Path,
 @pytest.mark.parametrize("index_files", [0, 3])
 def test_what_is_deleted_before_index_files_are_recomputed_is_no_finding(store: Path, index_files: int) -> None:
     whole = verified(store, OneByOne()).parts["index"].numbers
-    happens = _AtSecondReading(partial(expire, store, index_files=index_files))
+    readings = count(1)
+
+    def happens() -> None:
+        if next(readings) == 2:  # the first is for the queues
+            expire(store, index_files=index_files)
+
     verdict = verified(store, Meanwhile(happens=happens))
     left = verdict.parts["index"].numbers
 
