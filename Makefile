@@ -19,7 +19,7 @@ WRITERS := tests/oracle/test_scenarios.py
 COMPILED := $(wildcard $(patsubst %,tests/rmq_formats/test_%.py,bodies columns compiled index_build consumequeue_build kernels open_segments rocksdb scan)) \
 	tests/test_faults.py
 FAST := $(filter-out $(COMPILED),$(wildcard tests/test_*.py tests/rmq_formats/test_*.py)) \
-	$(wildcard $(patsubst %,tests/jobs/%.py,command/test_arguments command/test_cli command/test_options launch/test_submission))
+	$(wildcard $(patsubst %,tests/jobs/%.py,command/test_cli command/test_options launch/test_submission))
 
 # With the JIT off compiled code counts. Random examples are the same ones in every run: so is the result.
 COVERED := NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or campaign or spark)" --hypothesis-seed=0

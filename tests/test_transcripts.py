@@ -20,7 +20,10 @@ import pytest
 from tests.golden import StoreOf
 from tests.support.commands import Run
 
-PAGES = sorted((Path(__file__).parent / "transcripts").glob("*.md"))
+PAGES = [
+    pytest.param(page, id=page.stem, marks=pytest.mark.xdist_group(page.stem))  # each on whichever worker is free
+    for page in sorted((Path(__file__).parent / "transcripts").glob("*.md"))
+]
 _PART = re.compile(r"<!-- store: (\S[^>]*\S) -->|^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 _CODE = re.compile(r" +# exit code (\d+)$")
@@ -83,7 +86,7 @@ def _played(console: str, run: Run, folder: Path) -> str:
     return f"```console\n{''.join(lines)}```"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES)
 def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 - fixtures
     page: Path,
     golden: StoreOf,
@@ -98,6 +101,7 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "rmq-lake")
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("PRISTINE", str(tmp_path / "pristine"))
+    monkeypatch.setattr("jobs.console.progress._PLAIN_INTERVAL", 1e9)  # a slow machine would show its progress
 
     def play(part: re.Match[str]) -> str:
         if part[1] is None:

@@ -408,11 +408,3 @@ def _messages_with_a_command(module: Path) -> list[str]:
 
 def _is_example(target: ast.expr) -> bool:
     return isinstance(target, ast.Name) and target.id in {"_EPILOG", "_EXAMPLES"}
-
-
-def test_inspect_of_a_file_recommends_what_prints_it(golden: StoreOf, run: Run) -> None:
-    file = golden("b551-base") / "checkpoint"
-    outcome = run("inspect", file)
-
-    assert outcome.code is ExitCode.USAGE
-    assert outcome.err.splitlines()[-1].endswith(f"dump {file}")

@@ -13,7 +13,6 @@ from hypothesis import given
 
 from jobs.console.result import ExitCode
 from jobs.products.registry import NAMES
-from jobs.query.mqadmin.arguments import parse
 from jobs.query.mqadmin.java import check_charset, decode_as_java, map_text
 from jobs.query.mqadmin.text import host_text, pad, time_text
 from rmq_formats.commitlog.record import Host
@@ -341,44 +340,3 @@ def test_a_query_of_our_own_gives_each_message_once(run: Run, colliding: Path) -
     shown = run("query", "by-key", "-t", "Orders", "-k", "AaAa", *place).out
 
     assert len(shown.splitlines()) - 1 == 12
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "mqadmin topicStatus -t T",
-        "sh mqadmin topicStatus -t T",
-        "bin/mqadmin topicStatus -t T",
-        "sh bin/mqadmin topicStatus -t T",
-        "bash ./mqadmin topicStatus -t T",
-        "/opt/rocketmq/bin/mqadmin topicStatus -t T",
-        r"'bin\mqadmin.cmd' topicStatus -t T",
-    ],
-)
-def test_a_line_is_taken_as_it_was_pasted(line: str) -> None:
-    assert parse(shlex.split(line), Release.of("5.5.1")).command == "topicStatus"
-
-
-# As RocketMQ 5.1.1 wrote it: keys that are numbers have no quotes.
-_MAPPING = """{"topicQueueMappingInfoMap":{"Orders":{"bname":"b0","hostedQueues":{0:[
-{"bname":"b0","endOffset":-1,"gen":0,"logicOffset":0,"queueId":0,"startOffset":0}
-],1:[{"bname":"b1","endOffset":5,"gen":0,"logicOffset":0,"queueId":3,"startOffset":0},
-{"bname":"b0","endOffset":-1,"gen":1,"logicOffset":5,"queueId":1,"startOffset":0}]
-},"scope":"__global__","topic":"Orders","totalQueues":2}}}"""
-
-
-def test_a_static_topic_has_rows_of_its_own_queues(tmp_path: Path, ask: Run) -> None:
-    """Mqadmin shows them under `__syslo__global__`; a queue that another broker has the beginning of is left out."""
-    store = write_store(tmp_path / "store", stored([Sent(queue_id=number % 2) for number in range(9)]))
-    (store / "config").mkdir()
-    (store / "config" / "topicQueueMapping.json").write_text(_MAPPING)
-
-    code, out, err = ask(store, "topicStatus -t Orders", "--release", "5.1.1")
-
-    assert code == ExitCode.CLEAN
-    assert [row[:4] for row in map(str.split, out.splitlines()[1:])] == [
-        ["__syslo__global__", "0", "0", "5"],
-        ["b0", "0", "0", "5"],
-        ["b0", "1", "0", "4"],
-    ]
-    assert "queue 1 of Orders is in part on another broker" in err

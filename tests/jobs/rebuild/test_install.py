@@ -149,20 +149,6 @@ def test_a_store_without_a_lock_file_is_a_stopped_one(store: Path) -> None:
         assert not (store / "lock").exists()
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_files_get_owner_group_and_mode_of_what_is_there(store: Path, folder: str) -> None:
-    lose(store, folder)
-    for path in (store / folder).rglob("*"):
-        path.chmod(0o751 if path.is_dir() else 0o640)
-    (store / folder).chmod(0o751)
-    install(planned(store, folder))
-
-    found = {(path.is_dir(), path.stat().st_mode & 0o777) for path in (store / folder).rglob("*")}
-    assert found <= {(True, 0o751), (False, 0o640)}
-    assert (store / folder).stat().st_mode & 0o777 == 0o751
-    assert {path.stat().st_uid for path in (store / folder).rglob("*")} == {store.stat().st_uid}
-
-
 def test_a_user_who_may_not_give_files_away_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lose(store, INDEX)
     out = rebuilt(store)
@@ -170,19 +156,6 @@ def test_a_user_who_may_not_give_files_away_is_refused(store: Path, monkeypatch:
     plan = plan_of(store, out)
     with pytest.raises(RefusedError, match="run as that user"):
         install(plan)
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_a_folder_elsewhere_stays_there(golden: StoreOf, store: Path, folder: str) -> None:
-    elsewhere = store.parent / "fast-disk" / "idx"
-    elsewhere.parent.mkdir()
-    (store / folder).rename(elsewhere)
-    (store / folder).symlink_to(elsewhere)
-    lose(store, folder)
-    install(planned(store, folder))
-
-    assert (store / folder).is_symlink()
-    assert [*files_in(elsewhere).values()] == [*files_in(golden(STORE) / folder).values()]
 
 
 def test_a_directory_that_changed_since_the_rebuild_is_refused(store: Path) -> None:

@@ -239,22 +239,6 @@ def test_a_row_that_another_engine_changed_replaces_neither_a_sound_record_nor_a
     assert any(f"left out, at {at:,}" in note for note in summary.notes)
 
 
-def test_nothing_is_taken_from_a_lake_whose_log_goes_on_otherwise(store: Path, tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    ingest_store(store, lake, release="5.3.3")
-    last = max((store / "commitlog").iterdir())
-    data = bytearray(last.read_bytes())
-    first = int.from_bytes(data[:4], "big")
-    data[first - 1] ^= 1  # a property of the file's only record, or of its first one
-    end = len(data.rstrip(b"\0"))
-    data[first:end] = bytes(end - first)
-    last.write_bytes(data)
-
-    summary = repaired(store, lake)
-
-    assert any("nothing is taken from the lake" in note for note in summary.notes)
-
-
 @pytest.mark.parametrize("name", ["b498-base", "b533-base", "b551-base"])
 def test_an_index_that_begins_elsewhere_than_the_lost_one_survives_a_crash(
     name: str, golden: StoreOf, tmp_path: Path

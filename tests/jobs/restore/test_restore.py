@@ -12,13 +12,11 @@ from deltalake import DeltaTable
 from jobs.console.result import ExitCode
 from jobs.ingest.run import ingest
 from jobs.lake.compaction import compact
-from jobs.lake.findings import INDEX
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import GivenSettings
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import OneByOne
-from jobs.verify.run import VerifyRequest, verify
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.commands import overwrite, result_of
 from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
@@ -51,17 +49,6 @@ def request(lake: Path, out: Path, **options: object) -> RestoreRequest:
 
 def log_of(store: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
-
-
-@pytest.mark.parametrize("name", ["b498-base", "b498-retry"])
-def test_rules_of_index_files_are_named_as_verify_names_them(name: str, golden: StoreOf, tmp_path: Path) -> None:
-    """They were named by the first release that follows them, 4.9.1."""
-    ingest_store(golden(name), tmp_path / "lake")
-    asked = request(tmp_path / "lake", tmp_path / "out", with_index=True, wanted=GivenSettings())
-    notes = verify(VerifyRequest(str(golden(name))), OneByOne()).parts[INDEX].notes
-    (named,) = (note.partition(" (")[0] for note in notes if note.startswith("index rules"))
-
-    assert f"{named} (detected" in "index " + restore(asked, OneByOne()).forms[-1]
 
 
 @pytest.mark.parametrize("change", [{"queue_offset": "queue_offset + 1"}, {"flag": "flag + 1"}, {"body_crc": "7"}])
