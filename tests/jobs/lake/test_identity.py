@@ -211,6 +211,20 @@ def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_aga
         assert ingest_beside(broker.root).messages == 10
 
 
+def test_a_store_that_lags_into_offsets_between_fingerprints_is_known_by_its_rows(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(400))
+    ingest_beside(broker.root)
+    (lone,) = (path for path in (broker.root / "commitlog").iterdir() if int(path.name) == SEGMENT_SIZE)
+    (tmp_path / "part" / "commitlog").mkdir(parents=True)
+    shutil.copy(lone, tmp_path / "part" / "commitlog")
+
+    summary = ingest_beside(tmp_path / "part", "elsewhere")
+
+    assert summary.run is None
+    assert len(rows_of(tmp_path / "lake")) == 400
+
+
 def test_fingerprints_stay_few_and_reach_back_to_the_beginning() -> None:
     known: tuple[Fingerprint, ...] = ()
     for run_number in range(5000):
