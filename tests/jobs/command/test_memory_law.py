@@ -1,0 +1,237 @@
+"""
+Peak memory follows nothing that a store or a lake has more of: each verb runs where there is some, and where twice.
+
+Segments are small, so that many ranges are read one after the other, as in a large log. A peak is that of a process of
+its own, on two cores, without the pages of files. The first run of a verb may compile, which takes memory as well.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from _pytest.mark import ParameterSet
+
+from benchmarks.stores import Recipe, make_store
+from jobs.command import cli
+from jobs.console.result import ExitCode
+from rmq_formats.commitlog.layout import BLANK, RECORD
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.warm_up import warm_up
+from tests.support.commands import overwrite
+
+SEGMENT = 4 << 20
+RELEASE = "--release 5.5.1"
+KEY, ID = "order-000000000007", "0A0000078C3C18B4AAC2000000000007"
+TYPES = 'topic.Bench000 = {format = "json", schema = "id bigint"}'  # each body is a dead letter
+_TRIES = 3  # allocators keep more or less of what threads have freed
+_ENDS = (ExitCode.CLEAN, ExitCode.DAMAGE, ExitCode.MISMATCH)
+_PROGRAM = r"""
+import os, re, sys
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+verb, *words = sys.argv[1:]
+if verb == "browse":
+    from jobs.browse.pages import Pages
+    from jobs.browse.workers import Question
+    from jobs.query.place import Place
+    pages = Pages(Place(**{name.strip("-"): value for name, value in zip(words[::2], words[1::2])}))
+    for path in ("/", "/messages", "/topics", "/groups"):
+        code = 0 if pages.answer(0, Question(path, {}, "en")).status == 200 else 1
+else:
+    from jobs.command import cli
+    code = int(cli.main([verb, *words]))
+status = open("/proc/self/status").read()
+kib = lambda name: int(re.search(name + r":\s+(\d+)", status)[1])
+print("ended with", code, "after", kib("VmHWM") - kib("RssFile") - kib("RssShmem"), "KiB", file=sys.stderr)
+"""
+LINES = {
+    "inspect": "inspect --deep {store}",
+    "dump": "dump {segment}",
+    "verify": "verify {store} {forms}",
+    "rebuild-index": "rebuild-index {store} --out {out} {forms}",
+    "rebuild-consumequeue": "rebuild-consumequeue {store} --out {out} {release}",
+    "repair": "repair {store} --out {out} --lake {lake} {forms}",
+    "ingest": "ingest {store} --lake {out} {forms}",
+    "diff": "diff {store} {lake} {broker}",
+    "restore": "restore {lake} --out {out} {broker}",
+    "export of a store": "export --store {store} --out {out}",
+    "export of a lake": "export --lake {lake} --out {out}",
+    "list of a store": "query list --store {store} -t Bench000 {release}",
+    "list of a lake": "query list --lake {lake} -t Bench000 {broker}",
+    "by-key in a store": "query by-key --store {store} -t Bench001 -k {key} {forms}",
+    "by-key in a log": "query by-key --store {store} -t Bench001 -k {key} --through-log {release}",
+    "by-key in a lake": "query by-key --lake {lake} -t Bench001 -k {key} {broker}",
+    "story in a store": "query story --store {store} {id} {forms}",
+    "story in a lake": "query story --lake {lake} {id} {broker}",
+    "sql": "query sql --lake {lake} 'select topic, count(*) from messages group by topic'",
+    "sql of all": "query sql --lake {lake} 'select * from messages' --limit 0 --output ndjson",
+    "printMsgByQueue": "query mqadmin --store {store} {release} printMsgByQueue -t Bench000 -a b -i 0",
+    "type": "type {copy} --types {types}",
+    "infer": "type {lake} --infer -t Bench000",
+    "optimize": "optimize {copy}",
+    "catalog": "catalog {lake}",
+    "browse a store": "browse --store {store}",
+    "browse a lake": "browse --lake {lake} {broker}",
+}
+
+
+class Scene(NamedTuple):
+    """A store and its lake, and what words in a command line stand for."""
+
+    folder: Path
+    store: Path
+    forms: str
+    broker: str = ""
+
+    def line(self, verb: str) -> list[str]:
+        """Return the words of a command, with an output directory and a copy of the lake that are new."""
+        out, copy, lake = (self.folder / name for name in ("out", "copy", "lake"))
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.rmtree(copy, ignore_errors=True)
+        if "{copy}" in LINES[verb]:
+            shutil.copytree(lake, copy)
+        segment = min((self.store / "commitlog").iterdir())
+        words = {"store": self.store, "lake": lake, "out": out / "new", "copy": copy, "segment": segment, "id": ID}
+        words |= {"types": self.folder / "types.toml"}
+        out.mkdir()
+        return shlex.split(LINES[verb].format(forms=self.forms, release=RELEASE, broker=self.broker, key=KEY, **words))
+
+
+def scene(  # noqa: PLR0913, PLR0917 - what there may be more of
+    folder: Path, messages: int = 100_000, size: int = 256, queues: int = 4, keys: int = 1, index_num: int = 100_000
+) -> Scene:
+    """Make a store as a stopped broker leaves it, and its lake."""
+    recipe = Recipe(messages * size, size, topics=2, queues=queues // 2, segment_size=SEGMENT, keys=keys)
+    store, forms = make_store(recipe, folder), f"--hash-slots 1009 --index-num {index_num} {RELEASE}"
+    for kind, options in (("consumequeue", RELEASE), ("index", forms)):
+        _run(f"rebuild-{kind} {store} --out {folder / kind} {options}")
+        for manifest in (folder / kind).glob("*.json"):
+            manifest.unlink()
+        (folder / kind).rename(store / kind)
+    _run(f"ingest {store} --lake {folder / 'lake'} {forms}")
+    (folder / "types.toml").write_text(TYPES)
+    return Scene(folder, store, forms)
+
+
+def _run(line: str) -> None:
+    assert cli.main([*shlex.split(line), "--quiet"]) in _ENDS
+
+
+def damaged(folder: Path, amount: int) -> Scene:
+    """Change a bit in the bodies of as many records, and in as many units of the queues."""
+    made, random = scene(folder), np.random.default_rng(4711)
+    segments = sorted((made.store / "commitlog").iterdir())
+    for number in random.choice(100_000, amount, replace=False).tolist():
+        segment, place = divmod(number, (SEGMENT - BLANK.size) // 256)
+        overwrite(segments[segment], place * 256 + RECORD[0].size, b"???")
+    for queue in sorted((made.store / "consumequeue").glob("*/*/*")):
+        for number in random.choice(25_000, amount // 4, replace=False).tolist():
+            overwrite(queue, number * UNIT.size + UNIT.offset("tags_code"), b"?")
+    return made
+
+
+def brokers(folder: Path, amount: int) -> Scene:
+    """Make a lake of several small stores."""
+    recipe = Recipe(256_000, 256, topics=2, queues=2, segment_size=SEGMENT)
+    stores = [make_store(replace(recipe, seed=number), folder) for number in range(amount)]
+    for number, store in enumerate(stores):
+        _run(f"ingest {store} --lake {folder / 'lake'} --broker b{number} {RELEASE}")
+    (folder / "types.toml").write_text(TYPES)
+    return Scene(folder, stores[0], RELEASE, "--broker b0")
+
+
+# What there is more of: how much, how a scene is made, and the verbs of `make test-slow`, then those of a campaign.
+AXES: Mapping[str, tuple[int, Callable[[Path, int], Scene], str, str]] = {
+    "messages": (
+        200_000,
+        scene,
+        "verify, rebuild-index, rebuild-consumequeue, repair, ingest, diff, restore, type, by-key in a log",
+        ", ".join(LINES),
+    ),
+    "queues": (
+        800,
+        lambda folder, amount: scene(folder, queues=amount),
+        "verify, rebuild-consumequeue, ingest, inspect",
+        "repair, restore, diff, list of a store, browse a store, browse a lake, printMsgByQueue",
+    ),
+    "keys": (
+        8,
+        lambda folder, amount: scene(folder, 50_000, 600, keys=amount),
+        "verify, rebuild-index, ingest",
+        "repair, restore, by-key in a store, by-key in a lake",
+    ),
+    "index files": (
+        30,
+        lambda folder, amount: scene(folder, index_num=300_000 // amount),
+        "verify, rebuild-index",
+        "ingest, repair, restore, by-key in a store, story in a store",
+    ),
+    "differences": (20_000, damaged, "ingest, diff", "repair, restore"),  # `verify` names each of them
+    "brokers": (
+        8,
+        brokers,
+        "restore, by-key in a lake, browse a lake",
+        "diff, list of a lake, story in a lake, sql, type, optimize, catalog, export of a lake",
+    ),
+}
+
+
+def _cases() -> Iterator[ParameterSet]:
+    for axis, (_, _, often, seldom) in AXES.items():
+        for verb in dict.fromkeys([*often.split(", "), *seldom.split(", ")]):
+            marks = [pytest.mark.slow] if verb in often.split(", ") else [pytest.mark.slow, pytest.mark.campaign]
+            yield pytest.param(axis, verb, marks=marks)
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Scene, Scene]]:
+    """Return a function that makes the two scenes of an axis, once."""
+
+    @cache
+    def made(axis: str) -> tuple[Scene, Scene]:
+        amount, make, *_ = AXES[axis]
+        small, large = (make(tmp_path_factory.mktemp("scene"), amount * times) for times in (1, 2))
+        return small, large
+
+    assert warm_up()
+    return made
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux's /proc")
+@pytest.mark.parametrize(("axis", "verb"), [*_cases()])
+def test_peak_memory_does_not_follow_what_there_is_more_of(
+    axis: str, verb: str, scenes: Callable[[str], tuple[Scene, Scene]]
+) -> None:
+    few, many = scenes(axis)
+    large, small = _peak(many.line(verb)), _peak(few.line(verb))
+    for _ in range(_TRIES - 1):
+        if large > 1.2 * small:
+            large = min(large, _peak(many.line(verb)))
+
+    print(axis, "·", verb, "·", small >> 10, large >> 10, "MiB")
+    assert large <= 1.2 * small
+
+
+def _peak(words: list[str]) -> int:
+    """Return the KiB that a command takes at the most, in a process of its own."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=500,
+    )
+    seen = re.search(r"ended with (\d+) after (\d+) KiB", ended.stderr)
+    assert seen is not None and int(seen[1]) in {*_ENDS, ExitCode.NOT_FOUND}, ended.stderr  # noqa: PT018
+    return int(seen[2])
