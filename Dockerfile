@@ -20,7 +20,7 @@ COPY --chown=10001 jobs/ jobs/
 COPY --chown=10001 rmq_formats/ rmq_formats/
 COPY --chown=10001 conf/ conf/
 RUN ["./spark-submit.sh", "--version"]
-RUN [".venv/bin/python", "-c", "from jobs.launch import jars, java; home = java.find_java_home(); [jars.fetched(section, home) for section in ('delta', 's3')]"]
+RUN [".venv/bin/python", "-c", "from jobs.launch import engine, spark; home = engine.find_java_home(); [spark.fetch_jars(section, home) for section in ('delta', 's3')]"]
 # Machine code of the scans, for processors of this kind: the first run on another kind compiles once (30 CPU-seconds).
 RUN [".venv/bin/python", "-m", "rmq_formats.warm_up"]
 

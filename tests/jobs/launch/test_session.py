@@ -142,8 +142,8 @@ def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSess
 
 _SHOWN = """
 import os, sys
-from jobs.launch.worker_daemon import prepare
-prepare()
+from jobs.launch.worker_daemon import import_task_module
+import_task_module()
 names = {open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")}
 print("numba" in sys.modules, "pandas" in sys.modules, names - {"python", "python3", "jemalloc_bg_thd"} - {sys.argv[1]})
 """
