@@ -17,11 +17,11 @@ from jobs.lake.runs import (
     KnownStore,
     Manifest,
     commit_prepared,
+    delete_files_outside_manifest,
     has_leftover_files,
     prepare,
     read_manifest,
     replace_prepared,
-    sweep_run_files,
     unfinished_run,
 )
 from jobs.lake.superseded import Superseded
@@ -107,7 +107,7 @@ class NextRun:
             commit_prepared(self.lake, newest)
             self.summary.recovered = leftover.run
         if newest is not None and (self.was_cut_off or newest is not self.known.newest):
-            sweep_run_files(self.lake, newest)
+            delete_files_outside_manifest(self.lake, newest)
         self.known = replace(self.known, newest=newest)
         return tables
 
@@ -170,7 +170,7 @@ class NextRun:
         self.summary.run = manifest.run
         self.summary.versions = commit_prepared(self.lake, manifest)
         if self.may_have_leftover_files:
-            sweep_run_files(self.lake, manifest)
+            delete_files_outside_manifest(self.lake, manifest)
         for error in maintain_tables(self.lake, manifest):
             # The run has brought everything. Later runs try the upkeep again.
             text = f"run {manifest.run} is committed, but maintenance of the lake failed: {one_line(error)}"

@@ -420,7 +420,7 @@ def unfinished_run(lake: Lake, store: KnownStore) -> Manifest | None:
     return store.newest if store.newest and store.newest.run > done else None
 
 
-def sweep_run_files(lake: Lake, manifest: Manifest) -> None:
+def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
     """
     Delete files of this run's attempts that are not part of it; they can never be committed.
 

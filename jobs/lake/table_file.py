@@ -124,7 +124,7 @@ class TableFile:
             return self.close()
 
     def write_rows(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Append rows passed as tuples."""
+        """Append rows, each a mapping from column to value."""
         schema = pa.schema([field for field in self._table.schema if field.name not in self._constants])
         left = iter(rows)
         while some := list(islice(left, _ROWS_AT_ONCE)):

@@ -82,7 +82,7 @@ def _warm_up(context: SparkContext, module: str) -> None:
         context.parallelize(range(count), count).mapPartitions(work).collect()
 
 
-def await_workers() -> None:
+def await_worker_warm_up() -> None:
     """Wait for workers that are starting: tasks that are submitted earlier would start additional ones."""
     if _warming:
         _warming.pop().join()

@@ -43,7 +43,7 @@ class Printer:
     _named: dict[str, list[int]] = field(default_factory=dict)  # name of a body's file → offsets of the messages
 
     @property
-    def as_json(self) -> bool:
+    def prints_rows(self) -> bool:
         """Whether rows are printed instead of mqadmin's layout."""
         return self.form is not Form.TEXT
 
@@ -74,7 +74,7 @@ class Printer:
                 f"rmq-lake: the body of the message at offset {record.physical_offset} ({message.offset_id}) is "
                 f"damaged: its CRC is {computed:08x}, the record states {stored:08x}; it is shown as it is stored"
             )
-        is_shown_raw = self.as_json or not sys.stdout.isatty()
+        is_shown_raw = self.prints_rows or not sys.stdout.isatty()
         return message if is_shown_raw else Message(message.record, message.release, shown=printable)
 
     def note(self, sentence: str) -> None:
@@ -108,14 +108,14 @@ class Printer:
 
     def row(self, kind: str, value: Mapping[str, object], shown: str) -> None:
         """Print one row: *shown* in mqadmin's layout, or else its values."""
-        if self.as_json:
+        if self.prints_rows:
             self.object(kind, value)
         else:
             self.out(shown)
 
     def layout(self, shown: str) -> None:
         """Print a line that exists only in mqadmin's layout."""
-        if not self.as_json:
+        if not self.prints_rows:
             self.out(shown)
 
     def object(self, kind: str, value: Mapping[str, object]) -> None:
@@ -134,7 +134,7 @@ class Printer:
         for stored in answer.messages:
             path = self._write_body(stored)
             message = self.shown(stored)
-            if self.as_json:
+            if self.prints_rows:
                 shown = json_text.message_object(message, answer.offsets, with_body=self.charset is not None)
                 self.object("message", {**shown, **({"body_path": str(path)} if path else {})})
                 continue
@@ -152,7 +152,7 @@ class Printer:
 
     def rows(self, answer: Answer, topic: str, key_type: str, key: str, *, has_index_key: bool) -> None:
         """Print messages like queryMsgByKey: one line each."""
-        if self.as_json:
+        if self.prints_rows:
             for message in map(self.shown, answer.messages):
                 self.object("message", json_text.message_object(message, with_body=self.charset is not None))
         elif answer.messages:

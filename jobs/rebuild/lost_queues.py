@@ -49,7 +49,7 @@ RecordedUnits = Callable[[QueueName, int, int], Mapping[int, tuple[int, int, int
 _FEW = 2  # units: more than one changed record explains
 
 
-def select_lost(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files, and the user's decisions
+def keep_lost(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files, and the user's decisions
     store: Store,
     settings: QueueSettings,
     joined: JoinResult,

@@ -17,7 +17,7 @@ from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.join import collect_log, compare, topics_of
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
 from jobs.products.queues.unit_files import damaged_ranges
-from jobs.rebuild.lost_queues import RecordedUnits, select_lost
+from jobs.rebuild.lost_queues import RecordedUnits, keep_lost
 from jobs.rebuild.queue_database import QueueOfRows, build_database, stored_ends
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, names_text, queue_note
 from jobs.storage.local import LocalStorage, flush_directory
@@ -156,7 +156,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
                     raise OSError(f"{path}: {size} bytes, {expected} were written")
             if seen is not None and topics is not None:
                 joined = compare(workers, store, settings.rules, seen, log, topics)
-                made = select_lost(store, settings, joined, check, built, request, summary)
+                made = keep_lost(store, settings, joined, check, built, request, summary)
             summary.files = sum(len(queue.files) for queue in made)
             every, needed, manifest = built, made, describe_files(made)
     summary.units, summary.queues = sum(queue.units for queue in needed), len(needed)

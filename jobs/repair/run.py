@@ -66,7 +66,7 @@ from jobs.repair.start_protection import (
     write_blanks,
     write_bridges,
 )
-from jobs.restore.config import RestoreSettings, recorded_topics
+from jobs.restore.config import RestoredFileSettings, recorded_topics
 from jobs.restore.plan import Plan, plan_log
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
@@ -313,7 +313,7 @@ class _Repair:
     checkpoint: Path | None = None
     blanks: Mapping[str, Path] = field(default_factory=dict)  # queue files with blanks for bridges
     accepted: set[str] = field(default_factory=set)  # that were made
-    forms: RestoreSettings | None = None  # of queue and index files, as the lake has seen them
+    forms: RestoredFileSettings | None = None  # of queue and index files, as the lake has seen them
 
     @property
     def store(self) -> Store:
@@ -409,7 +409,7 @@ class _Repair:
             commitlog=request.commitlog, care=request.care,
         )  # fmt: skip
         found = diff(asked, self.workers)
-        self.forms = RestoreSettings.of(in_lake.known, request.wanted, lake)
+        self.forms = RestoredFileSettings.of(in_lake.known, request.wanted, lake)
         self._count_of_topics(in_lake, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:

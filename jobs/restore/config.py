@@ -117,7 +117,7 @@ def recorded_topics(lake: Lake, store_id: str) -> tuple[TopicsAt, ...]:
     return topics_in(data for _, data in sorted(rows(lake, CONFIG_FILES.name, ["run", "bytes"], newest)))
 
 
-class RestoreSettings(NamedTuple):
+class RestoredFileSettings(NamedTuple):
     """The settings of files that are made from the log: given, else as runs recorded them, else RocketMQ's defaults."""
 
     index_files: Known[Geometry]

@@ -23,7 +23,13 @@ from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import index_header
-from jobs.restore.config import NotResumableError, RestoreSettings, changed_file_error, create_or_compare, write_config
+from jobs.restore.config import (
+    NotResumableError,
+    RestoredFileSettings,
+    changed_file_error,
+    create_or_compare,
+    write_config,
+)
 from jobs.restore.plan import Interval, NothingToRestoreError, Plan, last_store_timestamp, plan_log, unchecked_note
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
@@ -174,7 +180,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
         summary.notes.append(
             f"a broker that starts on this log cuts it off at the gap at {min(places)}, if it walks that file ({why})"
         )
-    _build_rest(request, RestoreSettings.of(known, request.wanted, request.lake), summary, workers)
+    _build_rest(request, RestoredFileSettings.of(known, request.wanted, request.lake), summary, workers)
     summary.newest_store_timestamp = last_store_timestamp(request.lake, known, plan.end)
     # What a broker that was stopped in order leaves: everything up to the last message is on the disk.
     indexed = max((index_header(path).end_timestamp for path in (request.out / INDEX_FOLDER).glob("*")), default=0)
@@ -316,7 +322,7 @@ def _summary(
     )
 
 
-def _build_rest(request: RestoreRequest, forms: RestoreSettings, summary: Summary, workers: Workers) -> None:
+def _build_rest(request: RestoreRequest, forms: RestoredFileSettings, summary: Summary, workers: Workers) -> None:
     """
     Build queues and index files from the restored log; each folder gets its final name when it is complete.
 

@@ -199,15 +199,15 @@ def known_writers(
 def writers_of(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
     """Return whose rules are followed in a store of these eras: those of the newest release of each."""
     # Records that contradict each other may begin two eras at one offset: the later one counts.
-    rules = rules_of(*{since_of(eras, number): era.highest for number, era in enumerate(eras)}.items())
-    text = _in_words((span_of(era), since_of(eras, number)) for number, era in enumerate(eras))
+    rules = rules_of(*{first_offset_of_era(eras, number): era.highest for number, era in enumerate(eras)}.items())
+    text = _in_words((span_of(era), first_offset_of_era(eras, number)) for number, era in enumerate(eras))
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided(matter) for era in eras)
     writers = Writers(rules, text, tuple(eras[-1].candidates))
     return Known(writers, ASSUMED if undecided else DETECTED, reasons or "nothing in the store shows it")
 
 
-def since_of(eras: Sequence[Era], number: int) -> int:
+def first_offset_of_era(eras: Sequence[Era], number: int) -> int:
     """Return from which offset on an era's rules hold: the first one's hold from the beginning."""
     return eras[number].first_offset if number else 0
 

@@ -8,7 +8,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from jobs.console.progress import Work, show_spark_progress
-from jobs.launch.session import await_workers, hadoop_options
+from jobs.launch.session import await_worker_warm_up, hadoop_options
 from jobs.store.workers import Item, Result, compile_first, record_count
 from rmq_formats.compiled import IS_FIRST_USE
 from rmq_formats.errors import FormatError
@@ -52,7 +52,7 @@ class SparkWorkers:
             return []
         records = self.spark.sparkContext.accumulator(0)
         if sizes:
-            await_workers()
+            await_worker_warm_up()
             if IS_FIRST_USE and (self.spark.sparkContext.master or "").startswith("local"):
                 compile_first()
             _counts[1] += len(items)

@@ -110,7 +110,7 @@ class UnitCollector:
 
     def _add(self, records: "RawRecords", at: int, stop: int, release: Release) -> None:
         rules, tags = self._rules, self._tags
-        reading = kernels.Reading(
+        reading = kernels.DispatchSettings(
             PARSER_CODES[release.property_parser], rules.multi_dispatch and release.multi_dispatch, rules.lmq,
             release.multi_dispatch_excludes_topics, self._delays, self._default_delay,
         )  # fmt: skip

@@ -22,7 +22,7 @@ from rmq_formats.commitlog.layout import INNER_BATCH, TRANSACTION_MASK, Transact
 from rmq_formats.compiled import compiled, helper
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.kernels.integers import Bytes, Integers, byte_at, read_i32, read_i64, same_bytes
-from rmq_formats.kernels.text import clean_text_size, copy_clean_text, hash_bytes, hash_text, next_property
+from rmq_formats.kernels.text import clean_text_size, copy_clean_text, hash_text, next_property, table_hash
 from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TAGS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class QueueTable(NamedTuple):
     names: Bytes
 
 
-class Reading(NamedTuple):
+class DispatchSettings(NamedTuple):
     """How the records of one release are read, with the broker's own configuration."""
 
     parser: int
@@ -104,7 +104,7 @@ def find_queue(buffer: Bytes, start: int, end: int, queue_id: int, queues: Queue
     """Return the row of a queue (-1 when it is new) and its slot."""
     slots, keys, names = queues
     # Spread, or "T2" of queue 1 would be where "T3" of queue 0 is.
-    slot = hash_bytes(buffer, start, end, (queue_id * _SPREAD) & _LOW_32) & (slots.size - 1)
+    slot = table_hash(buffer, start, end, (queue_id * _SPREAD) & _LOW_32) & (slots.size - 1)
     while slots[slot] >= 0:
         row = slots[slot]
         name, name_end = keys[row, NAME], keys[row, NAME_END]
@@ -226,7 +226,7 @@ def tag_number(buffer: Bytes, start: int, end: int, code: int, tags: TagTable, c
 
 @compiled
 def collect(
-    records: "RawRecords", at: int, stop: int, reading: Reading,
+    records: "RawRecords", at: int, stop: int, reading: DispatchSettings,
     queues: QueueTable, units: Integers, count: int, known_tags: TagTable, tag_count: int,
 ) -> Stop:  # fmt: skip
     """Collect the units of records *at* to *stop*; *count* and *tag_count* say how many units and tags there are."""

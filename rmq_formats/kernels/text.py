@@ -335,7 +335,7 @@ def is_text(texts: Texts, number: int, buffer: Bytes, start: int, end: int) -> b
 
 
 @inlined
-def hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
+def table_hash(buffer: Bytes, start: int, end: int, seed: int) -> int:
     """Return a number of 32 bits that spreads texts over a table; *seed* also has 32 bits: no product leaves 64."""
     value = seed
     at = start
@@ -354,7 +354,7 @@ def number_of(texts: Texts, buffer: Bytes, start: int, end: int) -> int:
     """Return the number of a text, a new one if it was not seen before; FULL when the table is full."""
     state, slots, ends, heap = texts
     mask = slots.size - 1
-    slot = hash_bytes(buffer, start, end, number_at(state, integer(_SEED))) & mask
+    slot = table_hash(buffer, start, end, number_at(state, integer(_SEED))) & mask
     while True:
         number = number_at(slots, slot) - 1
         if number < 0:

@@ -133,7 +133,7 @@ def _wanted_tags(line: Line) -> _Tags:
 def _print(messages: list[Message], queue: PulledQueue, context: Context, charset: str | None) -> None:
     """Print pulled messages, with bodies in a charset, or without bodies (None)."""
     printer = context.printer
-    if printer.as_json:
+    if printer.prints_rows:
         printer.details(Answer(messages, offsets=queue.offsets))
         return
     for message in messages:
@@ -176,7 +176,7 @@ def print_queue(line: Line, context: Context) -> ExitCode:
         return queue
     charset = _charset(line)
     prints_body = line.is_true("printBody")
-    prints_messages = line.is_true("printMsg") or context.printer.as_json
+    prints_messages = line.is_true("printMsg") or context.printer.prints_rows
     tags = _wanted_tags(line)
     counted: Counter[str] = Counter()
     found = 0
@@ -207,7 +207,7 @@ def print_queue(line: Line, context: Context) -> ExitCode:
 def consume(line: Line, context: Context) -> ExitCode:
     """Print the oldest messages of a topic or queue, or those from an offset on (consumeMessage)."""
     refused = _why_not(line, context)
-    if refused and context.printer.as_json:
+    if refused and context.printer.prints_rows:
         raise UnsupportedFormat(refused)
     if refused:
         context.printer.out(refused)

@@ -29,10 +29,10 @@ from jobs.lake.runs import (
     Manifest,
     OtherRunActiveError,
     commit_prepared,
+    delete_files_outside_manifest,
     known_stores,
     prepare,
     register,
-    sweep_run_files,
     unfinished_run,
 )
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
@@ -181,7 +181,7 @@ def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(l
         merged = [merge_group(group) for group in groups]
         written = [Path(lake.locate(QUARANTINE.name, action.path)) for action in merged if action is not None]
         assert [True] == [path.exists() for path in written]
-        sweep_run_files(lake, manifest)
+        delete_files_outside_manifest(lake, manifest)
         assert [False] == [path.exists() for path in written]
         return merged
 

@@ -124,8 +124,8 @@ def test_work_waits_for_workers_that_start_and_for_nothing_else(
     monkeypatch.setattr(session, "_warming", [warming])
     warming.start()
 
-    session.await_workers()
-    session.await_workers()
+    session.await_worker_warm_up()
+    session.await_worker_warm_up()
 
     assert not warming.is_alive()
 
