@@ -40,7 +40,7 @@ from jobs.restore.run import RestoreRequest, restore
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
-from jobs.store.workers import InProcessWorkers, OneByOne, Workers
+from jobs.store.workers import InProcessWorkers, SerialWorkers, Workers
 from rmq_formats.arrow import SCHEMA
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import RawRecords
@@ -118,7 +118,7 @@ def main() -> None:
     peers: dict[str, Callable[[], Measured | None]] = {
         "read": lambda: checksum(store),
         "floor": lambda: floor(store, scratch),
-        **_ingests("one process", store, scratch, OneByOne()),
+        **_ingests("one process", store, scratch, SerialWorkers()),
         **_ingests(f"{given.cores} processes", store, scratch, InProcessWorkers(width=given.cores)),
         "cp": lambda: _synced(lambda: shutil.copytree(store / "commitlog", scratch / "copy")),
     }
@@ -138,7 +138,7 @@ def main() -> None:
                 seen[name].append(own or figures)
     restored = _restored(store, scratch, InProcessWorkers(width=given.cores))
     with count_log_bytes() as read:
-        ingest_into_new_lake(store, scratch / "lake", OneByOne(), _TABLES["all tables"])
+        ingest_into_new_lake(store, scratch / "lake", SerialWorkers(), _TABLES["all tables"])
     shutil.rmtree(scratch)
     answer(_result(given, {name: medians(runs) for name, runs in seen.items()} | {"restore": restored}, read.total))
 

@@ -24,7 +24,7 @@ from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.launch.engine import cores
 from jobs.products.index.settings import GivenSettings
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
-from jobs.store.workers import OneByOne, Workers
+from jobs.store.workers import SerialWorkers, Workers
 
 _RECORD_SIZE = 256
 _RUNS = 3
@@ -48,12 +48,12 @@ def main() -> None:
     given = asked(__doc__, gib=5.5, folder=FOLDER, release=RELEASE, no_broker=False, no_spark=False, cores=2)
     store = make_store(Recipe(int(given.gib * (1 << 30)), _RECORD_SIZE), given.folder)
     out = given.folder / "out"
-    result, _ = ours(store, out, OneByOne())  # warms up
+    result, _ = ours(store, out, SerialWorkers())  # warms up
     figures: dict[str, Any] = {
         "log_gib": given.gib,
         "messages": result.records,
         "keys": result.row_keys,
-        "one_process": _best(store, out, OneByOne()) | {"cores": cores()},
+        "one_process": _best(store, out, SerialWorkers()) | {"cores": cores()},
     }
     if not given.no_spark:
         figures["spark"] = _best(store, out, spark_workers(given.cores)) | {"cores": given.cores}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.broker import RELEASE
 from jobs.products.index.settings import GivenSettings
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, RECORD
 from rmq_formats.commitlog.record import Host, encode_record, new_record
 from rmq_formats.store import name_of_offset
@@ -89,7 +89,7 @@ def make_healthy_store(recipe: Recipe, folder: Path) -> Path:
         _add_queues(recipe, store)
         out = folder / "index-of-healthy-store"
         shutil.rmtree(out, ignore_errors=True)
-        rebuild(RebuildIndexRequest(str(store), str(out), GivenSettings(release=RELEASE)), OneByOne())
+        rebuild(RebuildIndexRequest(str(store), str(out), GivenSettings(release=RELEASE)), SerialWorkers())
         (store / "index").mkdir()
         for file in out.rglob("*"):
             if file.is_file() and file.name.isdigit():

@@ -14,7 +14,7 @@ from benchmarks.ingest import checksum
 from benchmarks.measuring import answer, asked, count_log_bytes, in_turns
 from benchmarks.stores import FOLDER, Recipe, make_healthy_store
 from jobs.products.index.settings import GivenSettings
-from jobs.store.workers import InProcessWorkers, OneByOne, Workers
+from jobs.store.workers import InProcessWorkers, SerialWorkers, Workers
 from jobs.verify.run import VerifyRequest, verify
 
 
@@ -31,13 +31,13 @@ def main() -> None:
     peers = in_turns(
         {
             "read": lambda: checksum(store),
-            "verify, one process": lambda: verified(OneByOne()),
+            "verify, one process": lambda: verified(SerialWorkers()),
             f"verify, {given.cores} processes": lambda: verified(InProcessWorkers(width=given.cores)),
         },
         given.runs,
     )
     with count_log_bytes() as read:
-        verified(OneByOne())
+        verified(SerialWorkers())
     answer(
         {
             "mib": given.mib,

@@ -23,7 +23,7 @@ from jobs.lake.lake import Lake
 from jobs.rebuild import index
 from jobs.report import of_ingest, of_store
 from jobs.report.document import Report, write_report
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import unpack
 from tests.support.browser import browser
@@ -106,7 +106,7 @@ def reports(folder: Path) -> Iterator[Report]:
     shutil.rmtree(damaged / "consumequeue" / "T1" / "1")
     for store in (damaged, lossy):
         sorted((store / "index").iterdir())[2].unlink()
-    workers = OneByOne()
+    workers = SerialWorkers()
     lake = str(folder / "lake")
     summary = ingest(IngestRequest(str(healthy), lake, "broker-a", hash_slots=100, index_num=20), workers)
     yield of_ingest.report_of_ingest(summary, Lake(lake))
@@ -158,7 +158,7 @@ def picture_pages(pictures: Path) -> None:
         folder = Path(name)
         store = unpack("b551-base", folder).rename(folder / "store")
         asked = IngestRequest(str(store), str(folder / "lake"), "broker-a", hash_slots=100, index_num=20)
-        ingest(asked, OneByOne())
+        ingest(asked, SerialWorkers())
         sorted((store / "index").iterdir())[8].unlink()
         shutil.rmtree(store / "consumequeue" / "T3" / "1")
         for kind, shots in SHOTS.items():

@@ -6,8 +6,8 @@ from typing import Any
 
 from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain, messages_per_second
 from jobs.query.lake_source import LakeSource
-from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, one_of, quoted, text
-from jobs.query.message import Message, Wanted
+from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, quoted, sql_in, sql_literal
+from jobs.query.message import ListConditions, Message
 from jobs.query.source import whole_number
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.broker_rules import typed_index_keys
@@ -56,7 +56,7 @@ class LakeLists:
         self.source = source
         self._tables: LakeTables = source.tables
 
-    def histogram(self, wanted: Wanted, slots: int, _seconds: float) -> Histogram | None:
+    def histogram(self, wanted: ListConditions, slots: int, _seconds: float) -> Histogram | None:
         """Return the number of messages of a topic, or of all topics, per slot of time; estimated for a large lake."""
         every = self._tables.files(MESSAGES, "store_timestamp")
         files = [file for file in every if file.low is not None and file.high is not None]
@@ -73,7 +73,7 @@ class LakeLists:
                 for slot in range(first, last + 1):
                     counts[slot] += (file.rows or 0) // (last - first + 1)
             return Histogram(start, step, counts, "of all topics, estimated by the sizes of files")
-        of_topic = "" if wanted.topic is None else f" AND topic = {text(wanted.topic)}"
+        of_topic = "" if wanted.topic is None else f" AND topic = {sql_literal(wanted.topic)}"
         of_topic += "" if wanted.queue_id is None else f" AND queue_id = {wanted.queue_id}"
         times = f"store_timestamp >= {begin} AND store_timestamp <= {end}"
         for row in self.source.select(
@@ -97,7 +97,7 @@ class LakeLists:
             "max(to_offset) AS to_offset, CAST(max(time) AS VARCHAR) AS newest_run "
             f"FROM runs WHERE {_PREPARED} GROUP BY broker, store_id ORDER BY broker, store_id"
         )
-        return self._rows(sql) if self._tables.has("runs") else Rows((), (), note="the lake has no table runs")
+        return self._rows(sql) if self._tables.has_table("runs") else Rows((), (), note="the lake has no table runs")
 
     def _rows(self, sql: str) -> Rows:
         """Run a query for a page, and return its rows under its column names."""
@@ -106,7 +106,7 @@ class LakeLists:
 
     def growth(self, slots: int) -> Histogram | None:
         """Return the number of messages that each run added to the lake; None if there was only one run."""
-        if not self._tables.has("runs"):
+        if not self._tables.has_table("runs"):
             return None
         rows = self.source.select("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
         ended = [(int(row["ended"] or 0), int(row["messages"] or 0)) for row in rows]
@@ -121,11 +121,11 @@ class LakeLists:
     def losses(self) -> Rows:
         """Return the number of findings of each kind in the newest verifications, and the number of damaged places."""
         rows: list[tuple[Cell, ...]] = []
-        if self._tables.has("quarantine"):
+        if self._tables.has_table("quarantine"):
             by_broker = "GROUP BY broker ORDER BY broker"
             counted = self.source.select("broker, count(*) AS places", "quarantine", rest=by_broker)
             rows += [("damage", row["broker"], "quarantine", row["places"]) for row in counted]
-        if self._tables.has("findings"):
+        if self._tables.has_table("findings"):
             newest = "verification = (SELECT max(f.verification) FROM findings f WHERE f.store_id = findings.store_id)"
             columns = "broker, kind, sum(times) AS times"
             by_kind = "GROUP BY broker, kind ORDER BY broker, kind"
@@ -136,7 +136,7 @@ class LakeLists:
     def gaps(self) -> Rows:
         """Return the newest parts of logs that no run could read."""
         rows: list[tuple[Cell, ...]] = []
-        if self._tables.has("runs"):
+        if self._tables.has_table("runs"):
             newest_first = f"ORDER BY time DESC LIMIT {_RUNS_READ}"
             details = self.source.select("broker, run, detail", "runs", _PREPARED, rest=newest_first)
             for row in details:
@@ -160,7 +160,7 @@ class LakeLists:
     def groups(self) -> Rows:
         """Return the lag of each group in each topic, as the newest run saw it."""
         columns = ("consumer group", "topic", "queues", "behind", "most in one queue")
-        if not self._tables.has("consumer_offsets"):
+        if not self._tables.has_table("consumer_offsets"):
             return Rows(columns, (), note="the lake has no table consumer_offsets")
         where = self.source.condition("kind = 'consumer'")
         sql = (
@@ -194,17 +194,17 @@ class LakeLists:
 
     def chains(self, message: Message) -> Iterator[dict[str, Any]]:
         """Yield, for each key of a message, the chain of its slot in the rebuilt index file."""
-        if not self._tables.has(INDEX_ENTRIES):
+        if not self._tables.has_table(INDEX_ENTRIES):
             return
         offset = message.record.physical_offset
         keys = {index_key_hash(key.text): key.key for key in typed_index_keys(message.record, self.source.release)}
-        of_keys = f"{one_of('key_hash', keys)} AND physical_offset = {offset}"
+        of_keys = f"{sql_in('key_hash', keys)} AND physical_offset = {offset}"
         columns = "DISTINCT store_id, index_file, slot, key_hash"
         own = self.source.select(columns, INDEX_ENTRIES, of_keys) if keys else []
         for store_id, file in sorted({(row["store_id"], row["index_file"]) for row in own}):
             of_file = [row for row in own if (row["store_id"], row["index_file"]) == (store_id, file)]
-            slots = one_of("slot", {row["slot"] for row in of_file})
-            inside = self.source.condition(f"store_id = {text(store_id)} AND index_file = {file}", slots)
+            slots = sql_in("slot", {row["slot"] for row in of_file})
+            inside = self.source.condition(f"store_id = {sql_literal(store_id)} AND index_file = {file}", slots)
             # The newest entries of all slots with one query, since each reads a complete column.
             entries = self._tables.rows(
                 "SELECT * FROM (SELECT slot, entry, physical_offset, key_hash, row_number() OVER "  # noqa: S608 - numbers, and a text quoted
@@ -230,7 +230,7 @@ class LakeLists:
         every = f"SELECT * FROM {quoted(name)}"  # noqa: S608 - a name that the lake has
         if self._is_too_large(name):
             return Rows((), (), every, _TOO_MANY)
-        all_kinds = self._tables.kinds(every).items()
+        all_kinds = self._tables.column_types(every).items()
         kinds = {column: kind for column, kind in all_kinds if "struct<" not in kind and "map<" not in kind}
         unknown = filters.keys() - kinds.keys()
         if unknown:
@@ -240,7 +240,7 @@ class LakeLists:
         conditions = [
             f'"{column}" = {number}'  # integers have to be equal, so that statistics skip files
             if kinds[column].startswith(("int", "uint")) and (number := whole_number(part)) is not None
-            else f'contains(CAST("{column}" AS VARCHAR), {text(part)})'
+            else f'contains(CAST("{column}" AS VARCHAR), {sql_literal(part)})'
             for column, part in filters.items()
         ]
         newest = next((column for column in _NEWEST_FIRST if column in kinds), None)

@@ -22,12 +22,12 @@ from jobs.inspect.text import health_text
 from jobs.launch.failures import expected_errors, one_line
 from jobs.query import lookups
 from jobs.query import story as stories
-from jobs.query.json_text import line, message_object
+from jobs.query.json_text import json_line, message_object
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import position_of, read_page
-from jobs.query.message import MAX_TIME, MIN_TIME, Message, Wanted
+from jobs.query.message import MAX_TIME, MIN_TIME, ListConditions, Message
 from jobs.query.place import Place, open_place
-from jobs.query.source import Source, silent, whole_number
+from jobs.query.source import Source, do_nothing, whole_number
 from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline_lines
 from jobs.store.store import log_directories, read_broker_conf
@@ -111,7 +111,7 @@ class Pages:
 
     def _front(self, lists: Lists, _question: Question) -> Reply:
         if isinstance(lists, LakeLists):
-            histogram = lists.histogram(Wanted(), _SLOTS, 1)
+            histogram = lists.histogram(ListConditions(), _SLOTS, 1)
             return self._page(
                 "front_lake.html",
                 stores=lists.stores(),
@@ -126,7 +126,7 @@ class Pages:
         if self._overview is None:
             conf = read_broker_conf(self._place.broker_conf)
             folders = log_directories(self._place.commitlog, conf)
-            self._overview = inspect_store(self._place.location, folders, conf, deep=False, progress=silent)
+            self._overview = inspect_store(self._place.location, folders, conf, deep=False, progress=do_nothing)
         report = self._overview
         return self._page(
             "front_store.html",
@@ -169,7 +169,7 @@ class Pages:
     def _download(self, lists: Lists, question: Question) -> Reply:
         """Stream the messages of a list, one JSON object per line, as `query list --json` prints them."""
         page = read_page(lists.source, _wanted(question), question.before, _DOWNLOADED, _SECONDS, _ROOM)
-        lines = "".join(line("message", message_object(found)) for found in page.messages)
+        lines = "".join(json_line("message", message_object(found)) for found in page.messages)
         return Reply(lines.encode(), next=page.next)
 
     def _find(self, lists: Lists, question: Question) -> Reply:
@@ -267,13 +267,13 @@ class Pages:
         )
 
 
-def _wanted(question: Question) -> Wanted:
+def _wanted(question: Question) -> ListConditions:
     given = [question.query.get(name) or None for name in _MESSAGE_FIELDS]
     topic, queue, key, tag, words, since, until = given
     number = None if queue is None else whole_number(queue)
     if queue is not None and (number is None or topic is None):
         raise UnsupportedFormat(f"{queue[:40]!r} is not the number of a queue of a topic")
-    return Wanted(topic, key, tag, words, _time(since, MIN_TIME), _time(until, MAX_TIME), number)
+    return ListConditions(topic, key, tag, words, _time(since, MIN_TIME), _time(until, MAX_TIME), number)
 
 
 def _time(text: str | None, otherwise: int) -> int:

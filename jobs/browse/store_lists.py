@@ -10,8 +10,8 @@ from typing import Any
 
 from jobs.browse.shown import Cell, Histogram, Link, Rows, chain, messages_per_second
 from jobs.query.lookups import read_page
-from jobs.query.message import MIN_TIME, Message, Wanted
-from jobs.query.reasons import open_halves
+from jobs.query.message import MIN_TIME, ListConditions, Message
+from jobs.query.reasons import open_half_messages
 from jobs.query.store_source import StoreSource
 from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
@@ -38,7 +38,7 @@ class StoreLists:
         self.source = source
         self._reader = source.reader
 
-    def histogram(self, wanted: Wanted, slots: int, seconds: float) -> Histogram | None:
+    def histogram(self, wanted: ListConditions, slots: int, seconds: float) -> Histogram | None:
         """Return the number of messages of a topic, or of all topics, per slot of time, from its queues."""
         last_moment = monotonic() + seconds
         every = sorted(self._reader.queues.values(), key=lambda queue: queue.capacity - queue.start, reverse=True)
@@ -61,7 +61,7 @@ class StoreLists:
 
             # For a chart only: store times ascend in a queue but for steps of the broker's clock.
             def stored(number: int, queue: StoredQueue = queue) -> int:
-                return self.source.stored_at(queue, number) or MIN_TIME
+                return self.source.store_time_of(queue, number) or MIN_TIME
 
             low = bisect_left(range(end), start, first, key=stored)
             high = bisect_left(range(end), start + len(counts) * step, low, key=stored)
@@ -69,14 +69,14 @@ class StoreLists:
             if step_of_samples > 1:
                 note = note or "times of messages between those that were looked at are estimated"
             numbers = [*range(low, high, step_of_samples), *([high] if low < high else [])]
-            times = (self.source.stored_at(queue, min(number, high - 1)) for number in numbers)
+            times = (self.source.store_time_of(queue, min(number, high - 1)) for number in numbers)
             slots_of_numbers = [0 if time is None else (time - start) // step for time in times]
             for (number, slot), (following, last) in pairwise(zip(numbers, slots_of_numbers, strict=True)):
                 _spread(counts, following - number, slot, last if following - number > 1 else slot)
         return Histogram(start, step, counts, note)
 
     def _times(self, units: Iterable[tuple[StoredQueue, int]]) -> list[int]:
-        times = (self.source.stored_at(queue, number) for queue, number in units)
+        times = (self.source.store_time_of(queue, number) for queue, number in units)
         return [time for time in times if time is not None]
 
     def topics(self) -> Rows:
@@ -145,7 +145,7 @@ class StoreLists:
         counts: Counter[tuple[str, str, str]] = Counter()
         note = ""
         for topic in sorted({name for name, _ in self._reader.queues if name.startswith(DLQ_PREFIX)}):
-            page = read_page(self.source, Wanted(topic), None, _MOST_READ, 1)
+            page = read_page(self.source, ListConditions(topic), None, _MOST_READ, 1)
             note = note if page.next is None else f"of each group the newest {_MOST_READ:,} at most"
             for one in page.messages:
                 about, tries = one.properties, one.record.reconsume_times
@@ -160,7 +160,7 @@ class StoreLists:
         if release.half_message_in_real_topic:
             (halves, was_cut_short), part = self._open_in_log(), "as far as the log was searched"
         else:
-            (halves, was_cut_short), part = open_halves(self.source, _MOST_READ), f"the newest {_MOST_READ:,}"
+            (halves, was_cut_short), part = open_half_messages(self.source, _MOST_READ), f"the newest {_MOST_READ:,}"
         rows = [
             (half.record.store_timestamp, about.get(REAL_TOPIC, half.topic), about.get("PGROUP"), half.message_id)
             for half, about in ((half, half.properties) for half in halves)
@@ -173,7 +173,9 @@ class StoreLists:
         found: list[Message] = []
         ended: set[int] = set()
         last_moment = monotonic() + _SECONDS_OF_HALVES
-        for offset, message in self.source.logged(Wanted(), self._reader.store.end_offset, _SPAN_OF_HALVES):
+        for offset, message in self.source.by_time_from_log(
+            ListConditions(), self._reader.store.end_offset, _SPAN_OF_HALVES
+        ):
             if message is None:
                 if monotonic() > last_moment and offset > self._reader.store.start_offset:
                     return found, True

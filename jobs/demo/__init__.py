@@ -163,9 +163,9 @@ def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
 
 
 def _what_spark_ran() -> str:
-    from jobs.store.spark_workers import taken_counts
+    from jobs.store.spark_workers import take_task_counts
 
-    tasks, ranges = taken_counts()
+    tasks, ranges = take_task_counts()
     text = f"Spark ran {counted(tasks, 'task')} for this, {counted(ranges, 'range')} of the log among them."
     return f"{text} So small a step\nneeds no Spark: without `--engine spark` the command's own process does the same."
 

@@ -192,7 +192,7 @@ def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> Start
     segments = [segment for segment in store.segments if segment.base_offset > cut.offset]
     if not cut.messages and not any(segment.base_offset < log.end for segment in segments):
         return outcome
-    files = [store.below(one.location) for one in segments]
+    files = [store.path_below_root(one.location) for one in segments]
     files += [*_queue_files_after(store, cut.offset), *outcome.deletes_files]
     deleted = tuple(dict.fromkeys(files))
     return replace(outcome, cuts_at=cut.offset, deletes_messages=cut.messages, deletes_files=deleted)
@@ -305,7 +305,8 @@ def doubtful_length(store: Store, conf: BrokerConf) -> str:
     if not store.segments or conf.segment_size is not None or not usual_size(store.segments).is_doubtful:
         return ""
     odd = store.segments[-1]
-    return f"{store.below(odd.location)} may have been cut: nothing says its length but its own {odd.size:,} bytes"
+    path = store.path_below_root(odd.location)
+    return f"{path} may have been cut: nothing says its length but its own {odd.size:,} bytes"
 
 
 def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
@@ -319,7 +320,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
     for segment in store.segments:
         if not is_doubtful and segment.size != size:
             is_last = segment.location == newest
-            yield FileLength(store.below(segment.location), segment.size, size, is_last)
+            yield FileLength(store.path_below_root(segment.location), segment.size, size, is_last)
     yield from _foreign(store, COMMITLOG_FOLDER, 0, size)
     sizes = file_sizes(store)
     if conf.consume_queue_size:

@@ -16,7 +16,7 @@ from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import KnownStore, known_logs
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
-from jobs.query.place import Place, open_stores, seeming_writers
+from jobs.query.place import Place, likely_writers, open_stores
 from jobs.query.reasons import coverage_text, unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, ask_each
 from jobs.query.store_reader import StoreReader
@@ -82,7 +82,7 @@ def plan(asked: ExportSelection, options: Mapping[str, str]) -> ExportPlan:
     label = asked.place.broker or DEFAULT_BROKER
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     with StoreReader(store) as reader:
-        release = asked.place.release or seeming_writers(reader).value.newest
+        release = asked.place.release or likely_writers(reader).value.newest
         times = reader.segment_times
     parser = release.property_parser
     items: list[Item] = [

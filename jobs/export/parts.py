@@ -129,11 +129,11 @@ def _write_lines(path: Path, rows: _Slices, release: Release, kind: Format) -> N
                     file.write((csv_line(tuple(value)) if is_first else "") + csv_line(tuple(value.values())))
                     is_first = False
                 elif kind is Format.JSON:
-                    file.write(f"{json_text.line('message', value).rstrip()},\n")
+                    file.write(f"{json_text.json_line('message', value).rstrip()},\n")
                 elif len(body.data or b"") < _LONG:
-                    file.write(json_text.line("message", value))
+                    file.write(json_text.json_line("message", value))
                 else:
-                    file.writelines(json_text.pieces("message", value))
+                    file.writelines(json_text.json_pieces("message", value))
             del batch, bodies
 
 

@@ -48,7 +48,7 @@ from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import CutBackError, Outcome, confirm_deleted, confirm_uncut, read_chained, watermark
-from jobs.store.ranges import Newest, Range, Settling, describe, holes, newest_segment, plan_ranges
+from jobs.store.ranges import NewestSegment, Range, Settling, describe_plan, holes, newest_segment, plan_ranges
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import IsTierError, Store, list_again
 from jobs.store.topics import known_topics
@@ -122,7 +122,7 @@ def _ingest(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_ag
 class _Run(NextRun):
     store: Store
     is_registered: bool
-    newest: Newest | None = None  # as it was when the run was planned
+    newest: NewestSegment | None = None  # as it was when the run was planned
     files: dict[str, list[AddedFile]] = field(default_factory=dict)  # of this run, by table
     state: dict[str, Any] = field(default_factory=dict)  # what later runs must know
     unmatched: tuple[str, ...] = ()  # patterns of topics that no known topic matches: the log must have one
@@ -143,7 +143,7 @@ class _Run(NextRun):
         ranges = self._plan(min(one.from_offset for one in started))
         self.clock.lap("planning")
         if self.request.dry_run:
-            self.summary.plan = describe(ranges)
+            self.summary.plan = describe_plan(ranges)
             self.summary.open = self.earlier_damage
             return
         work = RangePass(self.output, tuple(one.collector for one in started))

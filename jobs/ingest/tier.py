@@ -39,7 +39,7 @@ from jobs.products.product import Gap, Output
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, run_range, watermark
-from jobs.store.ranges import WHOLE_SEGMENTS, Range, Settling, describe, holes, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, Settling, describe_plan, holes, plan_ranges
 from jobs.store.release import given_rules
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import TierQueue
@@ -133,7 +133,7 @@ class _TierRun(NextRun):
         self.clock.lap("planning")
         if self.request.dry_run:
             self.summary.open = self.earlier_damage
-            self.summary.plan = describe([part.range for _, bundle in bundles for part in bundle])
+            self.summary.plan = describe_plan([part.range for _, bundle in bundles for part in bundle])
             self.summary.seconds = self.clock.laps
             yield self.summary
             return

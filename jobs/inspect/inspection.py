@@ -67,7 +67,7 @@ def inspect_store(
     problems, marks, sampled = Problems(), Marks(), Sampled()
 
     def see(record: MessageRecord) -> None:
-        marks.see(record)
+        marks.add_record(record)
         sample(record, sampled)
 
     state = inspect_state(store, marks, problems)

@@ -13,7 +13,7 @@ from jobs.dump.file import DumpFile
 from jobs.inspect.report import LogReport, Problems, SegmentReport
 from jobs.store.epochs import queue_evidence
 from jobs.store.log_ends import right_name, wrong_name_text
-from jobs.store.ranges import cut_short, holes, newest_written, usual_size
+from jobs.store.ranges import cut_short_segments, holes, newest_written, usual_size
 from jobs.store.record_places import COMPILED_BEHIND, WalkedPiece, left_over_bytes, records_from, walk
 from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
@@ -160,7 +160,7 @@ class LogInspector:
 
     def _check_names(self) -> None:
         segments = self.store.segments
-        usual, short = usual_size(segments).size, [segment for segment, _ in cut_short(segments)]
+        usual, short = usual_size(segments).size, [segment for segment, _ in cut_short_segments(segments)]
         for segment in segments:
             text = f"{segment.size} bytes long, the others {usual}: a broker would not load this log"
             if segment is segments[-1] and segment in short:

@@ -9,7 +9,7 @@ from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.file import time_text
 from jobs.inspect.report import Problem, SegmentReport, StoreReport
-from jobs.store.release import DETECTED, span_of
+from jobs.store.release import DETECTED, era_text
 from jobs.store.waiting import MOST_COUNTED
 from rmq_formats.store import FileKind
 
@@ -164,7 +164,7 @@ def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
     for era in report.eras:
         since = f" from offset {era.first_offset:,}" if era.first_offset else ""
         how = "detected; --verbose lists the evidence" if era.marks else "nothing in the store shows which"
-        yield f"{span_of(era)}{since} ({DETECTED if verbose and era.marks else how})"
+        yield f"{era_text(era)}{since} ({DETECTED if verbose and era.marks else how})"
         yield from (mark.reason for mark in era.marks if verbose)
 
 

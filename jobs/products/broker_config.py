@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jobs.lake.tables import BROKER_CONFIG, CONFIG_FILES, CONSUMER_OFFSETS
 from jobs.products.product import FinishedProduct, Run, StartedProduct, State, nothing_to_collect
-from jobs.store.broker_config import BrokerConfig, broker_config, config_files, unpacked
+from jobs.store.broker_config import BrokerConfig, broker_config, config_files, unpack_offsets
 
 FILES = "files"  # in the state: name → SHA-256 of the newest version that the lake has
 _KINDS = ("topic", "group")
@@ -98,7 +98,7 @@ def new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
     for kind, group, topic, queues, _ in config.readers:
         if queues:
             key = (str(kind), group, topic)
-            _add(offsets, key, {intern(str(queue)): offset for queue, offset in unpacked(queues)})
+            _add(offsets, key, {intern(str(queue)): offset for queue, offset in unpack_offsets(queues)})
             before = known.offsets.get(key)
             offsets[key] = before if before == offsets[key] else offsets[key]
     return BrokerState(digests, offsets)

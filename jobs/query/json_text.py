@@ -69,12 +69,12 @@ def utf8_text(body: bytes) -> str | None:
         return None
 
 
-def line(kind: str, value: Mapping[str, object]) -> str:
+def json_line(kind: str, value: Mapping[str, object]) -> str:
     """Return one line of the output."""
-    return "".join(pieces(kind, value))
+    return "".join(json_pieces(kind, value))
 
 
-def pieces(kind: str, value: Mapping[str, object]) -> Iterator[str]:
+def json_pieces(kind: str, value: Mapping[str, object]) -> Iterator[str]:
     """Yield one line of output field by field, so that a large body is in memory only once."""
     yield "{"
     for number, (name, field) in enumerate({"version": VERSION, "type": kind, **value}.items()):

@@ -22,10 +22,10 @@ from jobs.query.lake_tables import (
     SUPERSEDED,
     LakeStore,
     LakeTables,
-    one_of,
-    text,
+    sql_in,
+    sql_literal,
 )
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted, entries_under, says
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, count_entries, has_key
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import (
     EXPLAINED_BY,
@@ -42,7 +42,7 @@ from jobs.query.source import (
     Sentence,
     Source,
 )
-from jobs.store.broker_config import Progress, ReaderKind
+from jobs.store.broker_config import ReaderKind, ReaderProgress
 from jobs.store.log_ends import LostPart
 from jobs.store.release import RELEASE, writers_of
 from jobs.store.selection import TopicChoices
@@ -105,14 +105,14 @@ class LakeSource(Source):
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
         records = [_record(row) for row in self.select("*", MESSAGES, sampled, OURS, rest=f"LIMIT {_SAMPLED}")]
         writers = writers_of(detect_eras(mark for record in records for mark in record_marks(record)), MATTER)
-        self.say_if_assumed(writers)
+        self.note_assumed_release(writers)
         return writers.value.possible
 
     # statements
 
     def condition(self, *conditions: str) -> str:
         """Return *conditions* as SQL, combined with the condition on the store."""
-        return " AND ".join((f"store_id = {text(self.store.store_id)}", *conditions))
+        return " AND ".join((f"store_id = {sql_literal(self.store.store_id)}", *conditions))
 
     def select(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
         """Return rows of a table for this store; the caller has quoted every text."""
@@ -149,11 +149,11 @@ class LakeSource(Source):
         """
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
-            rows = self.select("*", MESSAGES, one_of("physical_offset", some), OURS)
+            rows = self.select("*", MESSAGES, sql_in("physical_offset", some), OURS)
             by_offset = {row["physical_offset"]: row for row in rows}
             lost = [offset for offset in some if offset not in by_offset]
             if lost:
-                self.lack(
+                self.note_incomplete(
                     f"the table {MESSAGES} has no row of {len(lost)} messages that {INDEX_ENTRIES} has entries of, the "
                     f"first at offset {min(lost)}: rows were deleted"
                 )
@@ -165,7 +165,7 @@ class LakeSource(Source):
 
     def superseded(self, condition: str) -> Iterator[Message]:
         """Yield the matching messages that the broker has truncated."""
-        if self.tables.has(SUPERSEDED):
+        if self.tables.has_table(SUPERSEDED):
             yield from map(self._message, self.select("*", SUPERSEDED, condition, OURS))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
@@ -177,20 +177,20 @@ class LakeSource(Source):
 
     @cached_property
     def _runs(self) -> list[dict[str, Any]]:
-        if not self.tables.has(RUNS):
+        if not self.tables.has_table(RUNS):
             return []
         return self.select("manifest, detail", RUNS, "state = 'prepared'", rest="ORDER BY run")
 
     @cached_property
     def _chosen(self) -> TopicChoices | str | None:
         """The topics that runs selected, or why they are unknown; the newest run has those of all earlier ones."""
-        return next((self.tables.chosen(row["detail"], row["manifest"]) for row in self._runs[-1:]), None)
+        return next((self.tables.topic_choices(row["detail"], row["manifest"]) for row in self._runs[-1:]), None)
 
     def _lack_left_out(self, *topics: str) -> None:
         """Note that an answer lacks messages of *topics* (or of any topic) that runs left out."""
         reason = self._left_out(*topics)
         if reason:
-            self.lack(reason)
+            self.note_incomplete(reason)
 
     def _left_out(self, *topics: str) -> str | None:
         return self._chosen.left_out(topics) if isinstance(self._chosen, TopicChoices) else self._chosen
@@ -201,15 +201,15 @@ class LakeSource(Source):
             self.say(reason)
 
     @property
-    def lacks(self) -> str | None:  # type: ignore[override]
+    def damage_text(self) -> str | None:  # type: ignore[override]
         """Say that runs found damage, whose messages are only in the table `quarantine`."""
-        count = self.select("count(*) AS places", QUARANTINE)[0]["places"] if self.tables.has(QUARANTINE) else 0
+        count = self.select("count(*) AS places", QUARANTINE)[0]["places"] if self.tables.has_table(QUARANTINE) else 0
         return f"the lake's table quarantine has {_places(count)}, whose messages are not answered" if count else None
 
     def damage(self, low: int = 0, high: int = MAX_TIME) -> list[LostPart]:
         """Return the damage and gaps that runs found between two offsets; their messages have no rows."""
         found: list[LostPart] = []
-        if self.tables.has(QUARANTINE):
+        if self.tables.has_table(QUARANTINE):
             inside = (f"physical_offset < {high}", f"physical_offset + length > {low}")
             columns = "count(*) AS places, min(physical_offset) AS first, max(physical_offset + length) AS last"
             row = self.select(columns, QUARANTINE, *inside)[0]
@@ -225,19 +225,19 @@ class LakeSource(Source):
                 found.append(LostPart(start, end, why))
         return found
 
-    def lack_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
+    def note_known_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
         for lost in self.damage(low, high):
-            self.lack(lost.text)
+            self.note_incomplete(lost.text)
 
     # messages
 
     def by_offset(self, physical_offset: int) -> Message | None:
         return self._first(f"physical_offset = {physical_offset}")
 
-    def by_key(self, wanted: KeyWanted) -> Iterator[Message]:
+    def by_key(self, wanted: KeyQuery) -> Iterator[Message]:
         self._lack_left_out(wanted.topic)
-        self.lack_damage()
-        key, of_topic = text(wanted.key), (f"topic = {text(wanted.topic)}", *_window(wanted))
+        self.note_known_damage()
+        key, of_topic = sql_literal(wanted.key), (f"topic = {sql_literal(wanted.topic)}", *_window(wanted))
         if wanted.kind is not KeyKind.KEY:
             column = "uniq_key" if wanted.kind is KeyKind.UNIQUE else "tags"
             found = self._newest_first(MESSAGES, f"{column} = {key}", *of_topic)
@@ -254,17 +254,17 @@ class LakeSource(Source):
 
     @property
     def _has_index(self) -> bool:
-        return not self._through_log and self.tables.has(INDEX_ENTRIES)
+        return not self._through_log and self.tables.has_table(INDEX_ENTRIES)
 
-    def by_entry(self, wanted: KeyWanted) -> Iterator[Message]:
+    def by_entry(self, wanted: KeyQuery) -> Iterator[Message]:
         if not self._has_index:
             yield from self.by_key(wanted)
             return
         self._lack_left_out(wanted.topic)
-        self.lack_damage()
+        self.note_known_damage()
         key_hash = index_key_hash(wanted.text)
         for message in self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", *_window(wanted)):
-            yield from [message] * entries_under(message, key_hash)
+            yield from [message] * count_entries(message, key_hash)
 
     def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield a queue's messages by queue offset; if several have the same one, the one stored first."""
@@ -279,7 +279,7 @@ class LakeSource(Source):
         """Return a queue's message by queue offset; if several have it, the one stored first."""
         return self._first(*_in_queue(topic, queue_id), f"queue_offset = {queue_offset}")
 
-    def by_time(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+    def by_time(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """
         Yield messages stored before an offset of the log, newest first.
 
@@ -290,7 +290,7 @@ class LakeSource(Source):
             self._say_left_out()
         else:
             self._lack_left_out(*(() if wanted.topic is None else (wanted.topic,)))
-        if wanted.key is not None and self.tables.has(INDEX_ENTRIES):
+        if wanted.key is not None and self.tables.has_table(INDEX_ENTRIES):
             found = self._placed(self._offsets_under(wanted, wanted.key, before))
             yield from ((message.record.physical_offset, message) for message in found)
             return
@@ -304,31 +304,31 @@ class LakeSource(Source):
                 yield low, None
             before = low
 
-    def _offsets_under(self, wanted: Wanted, key: str, before: int) -> Iterator[int]:
+    def _offsets_under(self, wanted: ListConditions, key: str, before: int) -> Iterator[int]:
         """Return the offsets of messages with a key, from the index, or with this unique key; descending."""
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
         window = _window(wanted)
-        of_topic = [f"topic = {text(wanted.topic)}"] if wanted.topic is not None else []
-        found = [self._offsets(MESSAGES, f"uniq_key = {text(key)}", OURS, *of_topic, *window, before=before)]
+        of_topic = [f"topic = {sql_literal(wanted.topic)}"] if wanted.topic is not None else []
+        found = [self._offsets(MESSAGES, f"uniq_key = {sql_literal(key)}", OURS, *of_topic, *window, before=before)]
         if topics:
             hashes = {index_key_hash(key_text(topic, key)) for topic in topics}
-            entries = (one_of("key_hash", hashes), one_of("topic", topics), f"key = {text(key)}", *window)
+            entries = (sql_in("key_hash", hashes), sql_in("topic", topics), f"key = {sql_literal(key)}", *window)
             found.append(self._offsets(INDEX_ENTRIES, *entries, before=before))
         return (offset for offset, _ in groupby(merge(*found, reverse=True)))
 
-    def _conditions(self, wanted: Wanted) -> Iterator[str]:
+    def _conditions(self, wanted: ListConditions) -> Iterator[str]:
         yield from _window(wanted)
         for column, value in (("topic", wanted.topic), ("tags", wanted.tag)):
             if value is not None:
-                yield f"{column} = {text(value)}"
+                yield f"{column} = {sql_literal(value)}"
         if wanted.queue_id is not None:
             yield f"queue_id = {wanted.queue_id}"
         if wanted.key is not None:
-            yield f"(uniq_key = {text(wanted.key)} OR array_has(keys, {text(wanted.key)}))"
+            yield f"(uniq_key = {sql_literal(wanted.key)} OR array_has(keys, {sql_literal(wanted.key)}))"
         if wanted.words is not None:
             # Bodies are any bytes: SQL compares their digits, and the caller the bytes of each message that is found.
-            digits = text(wanted.words.encode().hex())
-            inflated = "body_inflated" in self.tables.kinds(f"SELECT * FROM {MESSAGES}")  # noqa: S608 - a name of ours
+            digits = sql_literal(wanted.words.encode().hex())
+            inflated = "body_inflated" in self.tables.column_types(f"SELECT * FROM {MESSAGES}")  # noqa: S608 - a name of ours
             found = [f"contains(encode({name}, 'hex'), {digits})" for name in ("body", "body_inflated")[: 1 + inflated]]
             # What no run has decompressed is decompressed by the caller.
             packed = f"sys_flag & {COMPRESSED} = {COMPRESSED}{' AND body_inflated IS NULL' if inflated else ''}"
@@ -358,7 +358,7 @@ class LakeSource(Source):
     def fill_or_note_queue_gaps(self, topic: str) -> None:
         """Note why the queues of a topic may lack messages: a lake has no source other than its rows."""
         del topic
-        self.lack_damage()
+        self.note_known_damage()
 
     def next_number(self, topic: str, queue_id: int, number: int) -> int:
         conditions = (*_in_queue(topic, queue_id), f"queue_offset >= {number}")
@@ -373,7 +373,7 @@ class LakeSource(Source):
 
     def queue_ids(self, topic: str) -> list[int]:
         self._lack_left_out(topic)
-        return sorted(self.tables.values("queue_id", self.condition(f"topic = {text(topic)}", _WITH_UNIT)))
+        return sorted(self.tables.values("queue_id", self.condition(f"topic = {sql_literal(topic)}", _WITH_UNIT)))
 
     def has_topic(self, topic: str) -> bool:
         self._lack_left_out(topic)
@@ -384,35 +384,35 @@ class LakeSource(Source):
         return frozenset(self.tables.values("topic", self.condition(OURS)))
 
     def topics_of(self, unique_key: str) -> frozenset[str]:
-        rows = self.select("DISTINCT topic", MESSAGES, f"uniq_key = {text(unique_key)}", OURS)
+        rows = self.select("DISTINCT topic", MESSAGES, f"uniq_key = {sql_literal(unique_key)}", OURS)
         if not rows:
             self._lack_left_out()
         return frozenset(row["topic"] for row in rows)
 
-    def stored_of(self, topic: str) -> tuple[Message, Message] | None:
-        first, last = (self._first(f"topic = {text(topic)}", order=order) for order in ("ASC", "DESC"))
+    def first_and_last(self, topic: str) -> tuple[Message, Message] | None:
+        first, last = (self._first(f"topic = {sql_literal(topic)}", order=order) for order in ("ASC", "DESC"))
         return (first, last) if first and last else None
 
     # to explain an empty answer
 
     def occurrences(self, text_: str) -> Iterator[Occurrence]:
-        quoted = text(text_)
+        quoted = sql_literal(text_)
         condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
         oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {EXPLAINED_BY}"
         places = self.select("store_timestamp, physical_offset", MESSAGES, condition, rest=oldest_first)
         for message in self._placed(place["physical_offset"] for place in places):
             at = message.record.physical_offset
             for kind in KeyKind:
-                if says(message, kind, text_):
-                    indexed = self.by_key(KeyWanted(kind, message.topic, text_))
+                if has_key(message, kind, text_):
+                    indexed = self.by_key(KeyQuery(kind, message.topic, text_))
                     yield Occurrence(message, kind, any(other.record.physical_offset == at for other in indexed))
 
     def taken_back(self, text_: str) -> Iterator[Message]:
-        quoted = text(text_)
-        ids = f"uniq_key = {quoted} OR offset_msg_id = {text(text_.upper())}"
+        quoted = sql_literal(text_)
+        ids = f"uniq_key = {quoted} OR offset_msg_id = {sql_literal(text_.upper())}"
         return self.superseded(f"({ids} OR array_has(keys, {quoted}))")
 
-    def place(self, physical_offset: int) -> Reason:
+    def why_no_message_at(self, physical_offset: int) -> Reason:
         columns, is_before = "physical_offset, total_size, offset_msg_id", f"physical_offset < {physical_offset}"
         before = self.select(columns, MESSAGES, is_before, rest="ORDER BY physical_offset DESC LIMIT 1")
         covered = self.coverage()
@@ -429,7 +429,7 @@ class LakeSource(Source):
         self._lack_left_out()
         return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")
 
-    def count(self, wanted: Wanted) -> int | None:
+    def count(self, wanted: ListConditions) -> int | None:
         counted = wanted._replace(key=None, tag=None, words=None)
         return int(self.select("count(*) AS messages", MESSAGES, OURS, *self._conditions(counted))[0]["messages"])
 
@@ -447,28 +447,28 @@ class LakeSource(Source):
     # evidence
 
     def _origin(self, table: str) -> Origin:
-        return Origin(table, version=self.tables.version(table))
+        return Origin(table, version=self.tables.table_version(table))
 
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages with a unique key in every topic, including truncated ones."""
         del topics
         self._lack_left_out()
-        has_key = f"uniq_key = {text(unique_key)}"
+        same_id = f"uniq_key = {sql_literal(unique_key)}"
         if len(self.tables.stores) > 1:  # a client retries on another broker where it cannot reach the first
-            elsewhere = f"{has_key} AND store_id <> {text(self.store.store_id)}"
+            elsewhere = f"{same_id} AND store_id <> {sql_literal(self.store.store_id)}"
             found = self.tables.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES} WHERE {elsewhere}")  # noqa: S608
             others = ", ".join(sorted(str(LakeStore(row["broker"], row["store_id"])) for row in found))
             if others:
                 self.say(f"other stores of the lake have copies of this message: {others}; --broker asks them")
-        yield from self._newest_first(MESSAGES, has_key)
-        yield from self.superseded(has_key)
+        yield from self._newest_first(MESSAGES, same_id)
+        yield from self.superseded(same_id)
 
     def origin_of(self, message: Message) -> Origin:
         return self._origin(MESSAGES if message.superseded_by_run is None else SUPERSEDED)
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
         """Return the rows of consume_queue that point to a message, including those with an unexpected tags code."""
-        if not self.tables.has(_QUEUES):
+        if not self.tables.has_table(_QUEUES):
             return []
         record = message.record
         rows = self.select(
@@ -489,10 +489,10 @@ class LakeSource(Source):
 
     def key_facts(self, message: Message) -> list[KeyFact]:
         hashes = {key: index_key_hash(key.text) for key in typed_index_keys(message.record, self.release)}
-        if not self.tables.has(INDEX_ENTRIES):
+        if not self.tables.has_table(INDEX_ENTRIES):
             return [KeyFact(key.kind.value, key.key, Check.NOT_KNOWN, None) for key in hashes]
         at = f"physical_offset = {message.record.physical_offset}"
-        of_keys = one_of("key_hash", hashes.values())
+        of_keys = sql_in("key_hash", hashes.values())
         rows = self.select("DISTINCT key_hash", INDEX_ENTRIES, of_keys, at) if hashes else []
         found, origin = {row["key_hash"] for row in rows}, self._origin(INDEX_ENTRIES)
         return [
@@ -500,11 +500,11 @@ class LakeSource(Source):
             for key, key_hash in hashes.items()
         ]
 
-    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Origin]]:
-        if not self.tables.has(_PROGRESS) or not topics:
+    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
+        if not self.tables.has_table(_PROGRESS) or not topics:
             return
         columns = "kind, consumer_group, topic, queue_id, next_offset"
-        rows = self.select(columns, _PROGRESS, one_of("topic", topics), rest="ORDER BY run")
+        rows = self.select(columns, _PROGRESS, sql_in("topic", topics), rest="ORDER BY run")
         # Rows come oldest first: of each reader of a queue the newest one stays.
         newest = {
             (row["kind"], row["consumer_group"], row["topic"], row["queue_id"]): row["next_offset"] for row in rows
@@ -512,7 +512,7 @@ class LakeSource(Source):
         origin = self._origin(_PROGRESS)
         for (kind, group, topic, queue_id), next_offset in newest.items():
             if next_offset is not None:
-                yield Progress(ReaderKind(kind), group, topic, queue_id, next_offset, _PROGRESS), origin
+                yield ReaderProgress(ReaderKind(kind), group, topic, queue_id, next_offset, _PROGRESS), origin
 
     def removal_of(self, message: Message) -> Sentence | None:
         """Say that the broker has truncated a record, if a later run found other bytes at its offset."""
@@ -521,7 +521,7 @@ class LakeSource(Source):
         return None if run is None else Sentence(template, run=run)
 
     def unknown_facts(self) -> list[Sentence]:
-        missing = [name for name in (_QUEUES, INDEX_ENTRIES, _PROGRESS) if not self.tables.has(name)]
+        missing = [name for name in (_QUEUES, INDEX_ENTRIES, _PROGRESS) if not self.tables.has_table(name)]
         sentences = [Sentence("the lake has no table {name}", name=name) for name in missing]
         return [*sentences, Sentence("when retention deletes a record from its broker's store, a lake does not know")]
 
@@ -546,10 +546,10 @@ def open_lake_stores(
 
 
 def _in_queue(topic: str, queue_id: int) -> tuple[str, str, str]:
-    return f"topic = {text(topic)}", f"queue_id = {queue_id}", _WITH_UNIT
+    return f"topic = {sql_literal(topic)}", f"queue_id = {queue_id}", _WITH_UNIT
 
 
-def _window(wanted: Wanted | KeyWanted) -> list[str]:
+def _window(wanted: ListConditions | KeyQuery) -> list[str]:
     conditions = [f"store_timestamp >= {wanted.begin}"] if wanted.begin != MIN_TIME else []
     return [*conditions, *([f"store_timestamp <= {wanted.end}"] if wanted.end != MAX_TIME else [])]
 

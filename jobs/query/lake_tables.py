@@ -54,7 +54,7 @@ class LakeStore(NamedTuple):
         return f"{self.broker} ({self.store_id})"
 
 
-class TableFile(NamedTuple):
+class FileLimits(NamedTuple):
     """A file of a table, with the limits of an integer column and its number of rows, if known."""
 
     low: int | None
@@ -71,9 +71,9 @@ class LakeTables:
         self._options = options
         self._builder = QueryBuilder(_SETTINGS)
         self._opened: dict[str, DeltaTable | None] = {}
-        self._files: dict[tuple[str, str], list[TableFile]] = {}
+        self._files: dict[tuple[str, str], list[FileLimits]] = {}
         self._values: dict[str, list[Any]] = {}
-        if not self.has(MESSAGES):
+        if not self.has_table(MESSAGES):
             raise NotAStore(f"not a lake: it has no table {MESSAGES}", None, self._lake)
 
     def _table(self, name: str, path: str = "") -> DeltaTable | None:
@@ -126,7 +126,7 @@ class LakeTables:
         by_id = {store.store_id: store for store in sorted(found)}  # another engine may change a label
         return sorted(by_id.values())
 
-    def files(self, name: str, column: str) -> Sequence[TableFile]:
+    def files(self, name: str, column: str) -> Sequence[FileLimits]:
         """Return the files of a table from Delta's log, highest values of *column* first."""
         known = self._files.get((name, column))
         if known is None:
@@ -134,19 +134,19 @@ class LakeTables:
             for row in self._actions(name):
                 has_limits = row.get(f"null_count.{column}") == 0  # a row without a value is within no limits
                 low, high = (row.get(f"{end}.{column}") if has_limits else None for end in ("min", "max"))
-                known.append(TableFile(low, high, row.get("num_records")))
+                known.append(FileLimits(low, high, row.get("num_records")))
             known.sort(key=lambda file: _ALWAYS if file.high is None else file.high, reverse=True)
             self._files[name, column] = known
         return known
 
-    def has(self, name: str) -> bool:
+    def has_table(self, name: str) -> bool:
         """Return whether the lake has a table, which is then registered."""
         return self._table(name) is not None
 
     @cached_property
     def views(self) -> Mapping[str, str]:
         """The views whose tables are there by their names, which SQL then knows, and what one row of each is."""
-        found = [view for view in views() if all(map(self.has, view.tables))]
+        found = [view for view in views() if all(map(self.has_table, view.tables))]
         for view in found:
             self._builder.execute(f"CREATE VIEW {view.name} AS {view.sql}")
         return {view.name: view.row.removeprefix("One row is ") for view in found}
@@ -154,7 +154,7 @@ class LakeTables:
     @cached_property
     def listed(self) -> Mapping[str, tuple[str, str]]:
         """Every table and view by its name, which SQL then knows: which of both it is, and of some what a row is."""
-        found = {name: ("table", "") for name in (MESSAGES, *LISTED) if self.has(name)}
+        found = {name: ("table", "") for name in (MESSAGES, *LISTED) if self.has_table(name)}
         found |= {name: ("view", row) for name, row in self.views.items()}
         lake = Lake(self._lake, self._options)
         for topic in sorted({file.name.split("/")[0] for file in lake.list_files(_TYPED) if _LOG in file.name}):
@@ -167,12 +167,12 @@ class LakeTables:
             found[refused] = "table", "one body that its topic's declaration refuses"
         return found
 
-    def version(self, name: str) -> int | None:
+    def table_version(self, name: str) -> int | None:
         """Return the version of a table that answers use; None if the lake lacks it."""
         table = self._table(name)
         return None if table is None else int(table.version())
 
-    def chosen(self, detail: str, manifest: str) -> TopicChoices | str:
+    def topic_choices(self, detail: str, manifest: str) -> TopicChoices | str:
         """Return the topics that runs selected, or why they are unknown; early runs stored them only in manifests."""
         try:
             known = json.loads(detail)
@@ -183,7 +183,7 @@ class LakeTables:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # reported
             return f"runs may have left out topics: {manifest} cannot be read ({type(error).__name__})"
 
-    def kinds(self, sql: str) -> dict[str, str]:
+    def column_types(self, sql: str) -> dict[str, str]:
         """Return the columns of a query, with their Arrow type names."""
         return {field.name: str(field.type) for field in pa.schema(self._builder.execute(f"{sql} LIMIT 0").schema)}
 
@@ -226,7 +226,7 @@ def is_lake(location: str, options: Mapping[str, str]) -> bool:
     return True
 
 
-def text(value: str) -> str:
+def sql_literal(value: str) -> str:
     """Quote a text for SQL."""
     return "'" + value.replace("'", "''") + "'"
 
@@ -236,6 +236,8 @@ def quoted(name: str) -> str:
     return name if name.isidentifier() and name.islower() else f'"{name}"'
 
 
-def one_of(column: str, values: Iterable[int | str]) -> str:
+def sql_in(column: str, values: Iterable[int | str]) -> str:
     """Return the condition that a column has one of *values*."""
-    return f"{column} IN ({', '.join(text(value) if isinstance(value, str) else str(value) for value in values)})"
+    return (
+        f"{column} IN ({', '.join(sql_literal(value) if isinstance(value, str) else str(value) for value in values)})"
+    )

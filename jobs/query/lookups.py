@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from jobs.query import reasons
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message
 from jobs.query.source import Answer, Reason, ReasonKind, Source, whole_number
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.errors import UnsupportedFormat
@@ -45,11 +45,11 @@ def by_key(  # noqa: PLR0913 - the options of the query
 ) -> Answer:
     """Find the newest *limit* messages (None: all) of *topic* with *key*, in log order."""
     _refuse_none(limit)
-    wanted = KeyWanted(KeyKind(kind), topic, key, *window)
+    wanted = KeyQuery(KeyKind(kind), topic, key, *window)
     found = source.by_key(wanted)
     newest = list(islice(found, limit))
     if not newest:
-        return Answer(reason=reasons.no_key(source, wanted))
+        return Answer(reason=reasons.no_message_under_key(source, wanted))
     answer = Answer(_in_log_order(newest))
     if limit is not None and next(found, None) is not None:
         answer.notes.append(f"only the newest {limit} are shown, as a broker would; -m 0 shows all")
@@ -68,7 +68,7 @@ def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, l
     The broker returns the newest *limit* entries with the hash, with a message once for each of its keys that has this
     hash; the client keeps those with the key, and up to 4.9.2 it ignores their topic.
     """
-    wanted = KeyWanted(KeyKind.KEY, topic, key, *window)
+    wanted = KeyQuery(KeyKind.KEY, topic, key, *window)
     newest = list(islice(source.by_entry(wanted), limit))
 
     def is_kept(message: Message) -> bool:
@@ -87,7 +87,7 @@ def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, l
                 f"query by-key -t {topic} -k {key} finds it"
             )
             return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, text))
-    return Answer(reason=reasons.no_key(source, wanted))
+    return Answer(reason=reasons.no_message_under_key(source, wanted))
 
 
 def by_unique_key(
@@ -100,10 +100,10 @@ def by_unique_key(
 ) -> Answer:
     """Find the message of *topic* with a producer's id: the one stored first, or all, by store time."""
     _refuse_none(limit)
-    wanted = KeyWanted(KeyKind.UNIQUE, topic, unique_key)
+    wanted = KeyQuery(KeyKind.UNIQUE, topic, unique_key)
     found = _in_log_order(islice(source.by_key(wanted), limit))
     if not found:
-        return Answer(reason=reasons.no_key(source, wanted))
+        return Answer(reason=reasons.no_message_under_key(source, wanted))
     found.sort(key=attrgetter("record.store_timestamp"))
     if not source.release.by_unique_key_keeps_all and limit is not None:
         del found[1:]
@@ -137,7 +137,7 @@ def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
             return reasons.other_broker(source, text, named, sorted({*hosts, message.record.store_host}))
         if named.host not in hosts:
             return reasons.other_broker(source, text, named, hosts)
-    return source.place(named.physical_offset)
+    return source.why_no_message_at(named.physical_offset)
 
 
 def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
@@ -146,12 +146,12 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
     if at_offset is not None:
         return Answer([at_offset])
     for candidate in [topic] if topic else sorted(source.topics_of(text)):
-        found = _in_log_order(islice(source.by_key(KeyWanted(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_LIMIT))
+        found = _in_log_order(islice(source.by_key(KeyQuery(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_LIMIT))
         if found:
             return Answer(found[:1])
     reason = _no_offset_id(source, text, any_host=any_host)
     if topic and not reasons.is_offset_reading(reason):
-        of_topic = reasons.no_key(source, KeyWanted(KeyKind.UNIQUE, topic, text))
+        of_topic = reasons.no_message_under_key(source, KeyQuery(KeyKind.UNIQUE, topic, text))
         if reason.kind is ReasonKind.OTHER_BROKER and of_topic.kind is ReasonKind.NOT_ON_DISK:
             return Answer(reason=reason)
         return Answer(reason=reasons.explain_wrong_id_kind(text, of_topic))
@@ -161,13 +161,13 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
 def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None) -> Answer:
     """Find the message with *queue_offset* in its queue; *broker* must be the source's, if that is known."""
     if broker is not None and source.broker not in {None, broker}:
-        return Answer(reason=reasons.other_name(str(source.broker), broker))
+        return Answer(reason=reasons.other_broker_name(str(source.broker), broker))
     offsets = source.queue_offsets(topic, queue_id)
     if offsets and offsets.minimum <= queue_offset < offsets.maximum:
         message = source.in_queue(topic, queue_id, queue_offset)
         if message:
             return Answer([message], offsets=offsets)
-    return Answer(reason=reasons.no_offset(source, topic, queue_id, queue_offset, offsets))
+    return Answer(reason=reasons.no_message_at_offset(source, topic, queue_id, queue_offset, offsets))
 
 
 def _in_log_order(messages: "islice[Message] | list[Message]") -> list[Message]:
@@ -183,7 +183,7 @@ class Page(NamedTuple):
 
 
 def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
-    source: Source, wanted: Wanted, before: int | None, limit: int, seconds: float, room: float = math.inf
+    source: Source, wanted: ListConditions, before: int | None, limit: int, seconds: float, room: float = math.inf
 ) -> Page:
     """
     Return at most *limit* messages stored before an offset of the log, newest first.
@@ -204,7 +204,7 @@ def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
         if time.monotonic() > last_moment:
             page = Page(found, offset, was_cut_short=True)
             break
-    source.lack_damage(found[-1].record.physical_offset if found and page.next is not None else 0, end)
+    source.note_known_damage(found[-1].record.physical_offset if found and page.next is not None else 0, end)
     return page
 
 

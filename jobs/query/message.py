@@ -116,7 +116,7 @@ MIN_TIME = 0
 MAX_TIME = MAX_LONG
 
 
-class Wanted(NamedTuple):
+class ListConditions(NamedTuple):
     """The filter of a list of messages; None: any."""
 
     topic: str | None = None
@@ -145,7 +145,7 @@ class Wanted(NamedTuple):
         return self.words is None or self.words.encode() in (message.body_within() or message.record.body)
 
 
-class KeyWanted(NamedTuple):
+class KeyQuery(NamedTuple):
     """The messages requested by a key."""
 
     kind: KeyKind
@@ -167,7 +167,7 @@ class KeyWanted(NamedTuple):
         Brokers do not index rollbacks.
         """
         is_indexed = message.transaction is not TransactionType.ROLLBACK
-        return is_indexed and message.topic == self.topic and says(message, self.kind, self.key)
+        return is_indexed and message.topic == self.topic and has_key(message, self.kind, self.key)
 
     def takes(self, message: Message) -> bool:
         """Return whether a message of the log matches."""
@@ -180,13 +180,13 @@ class KeyWanted(NamedTuple):
         return index_keys(message.record, message.release).count(self.text)
 
 
-def says(message: Message, kind: KeyKind, key: str) -> bool:
+def has_key(message: Message, kind: KeyKind, key: str) -> bool:
     """Return whether a message has *key* as a key of this kind."""
     if kind is KeyKind.UNIQUE:
         return message.unique_key == key
     return message.tags == key if kind is KeyKind.TAG else key in message.keys
 
 
-def entries_under(message: Message, key_hash: int) -> int:
+def count_entries(message: Message, key_hash: int) -> int:
     """Return the number of a message's entries with a hash in a broker's index, for all of its keys."""
     return sum(index_key_hash(key) == key_hash for key in index_keys(message.record, message.release))

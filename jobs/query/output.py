@@ -52,9 +52,9 @@ class Printer:
         if self._rows is not None:
             self._rows.close()
         elif self.form is Form.JSON:
-            self.out("[]\n")
+            self.write("[]\n")
 
-    def out(self, shown: str) -> None:
+    def write(self, shown: str) -> None:
         """Write to standard output, in UTF-8 in any locale."""
         if sys.stdout.isatty():
             # mqadmin fills its columns with blanks, which a terminal would wrap; a pipe gets all of them.
@@ -64,7 +64,7 @@ class Printer:
         takes_bytes = hasattr(sys.stdout, "buffer")
         click.echo(shown.encode("utf-8", "replace") if takes_bytes else shown, nl=False)
 
-    def shown(self, message: Message) -> Message:
+    def message_to_print(self, message: Message) -> Message:
         """Return *message* in printable form; report a damaged body, which changes the exit code."""
         if not message.has_right_body:
             self.has_damage = True
@@ -96,29 +96,29 @@ class Printer:
         for reason in lacking:
             self._say_once(f"messages may be missing in this answer: {reason}")
         if answer.reason:
-            return self.empty(answer.reason)
+            return self.print_reason(answer.reason)
         return ExitCode.DAMAGE if self.has_damage or lacking else ExitCode.CLEAN
 
-    def empty(self, reason: Reason) -> ExitCode:
+    def print_reason(self, reason: Reason) -> ExitCode:
         """Print why the answer is empty."""
         if self.form in {Form.JSON, Form.NDJSON}:
-            self.object("empty", {"reason": str(reason.kind), "text": reason.text})
+            self.print_object("empty", {"reason": str(reason.kind), "text": reason.text})
         say(f"rmq-lake: {reason.text}")
         return ExitCode.NOT_FOUND
 
-    def row(self, kind: str, value: Mapping[str, object], shown: str) -> None:
+    def print_row(self, kind: str, value: Mapping[str, object], shown: str) -> None:
         """Print one row: *shown* in mqadmin's layout, or else its values."""
         if self.prints_rows:
-            self.object(kind, value)
+            self.print_object(kind, value)
         else:
-            self.out(shown)
+            self.write(shown)
 
-    def layout(self, shown: str) -> None:
+    def print_mqadmin_line(self, shown: str) -> None:
         """Print a line that exists only in mqadmin's layout."""
         if not self.prints_rows:
-            self.out(shown)
+            self.write(shown)
 
-    def object(self, kind: str, value: Mapping[str, object]) -> None:
+    def print_object(self, kind: str, value: Mapping[str, object]) -> None:
         """Print one row."""
         row = {"version": json_text.VERSION, "type": kind, **value}
         is_for_people = self.form in {Form.TABLE, Form.CSV}
@@ -127,19 +127,19 @@ class Printer:
 
     def plain_rows(self, form: Form) -> RowPrinter:
         """Return a printer for rows other than messages; it must be closed."""
-        return RowPrinter(form, self.out, ascii_only=sys.stdout.isatty())
+        return RowPrinter(form, self.write, ascii_only=sys.stdout.isatty())
 
-    def details(self, answer: Answer, *, has_offset_id: bool = True) -> None:
+    def print_details(self, answer: Answer, *, has_offset_id: bool = True) -> None:
         """Print messages in full."""
         for stored in answer.messages:
             path = self._write_body(stored)
-            message = self.shown(stored)
+            message = self.message_to_print(stored)
             if self.prints_rows:
                 shown = json_text.message_object(message, answer.offsets, with_body=self.charset is not None)
-                self.object("message", {**shown, **({"body_path": str(path)} if path else {})})
+                self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
                 continue
-            self.out(
-                text.detail(
+            self.write(
+                text.detail_lines(
                     message,
                     self.zone,
                     has_offset_id=has_offset_id,
@@ -150,15 +150,15 @@ class Printer:
             )
             self.note(_TRACKS)
 
-    def rows(self, answer: Answer, topic: str, key_type: str, key: str, *, has_index_key: bool) -> None:
+    def print_rows(self, answer: Answer, topic: str, key_type: str, key: str, *, has_index_key: bool) -> None:
         """Print messages like queryMsgByKey: one line each."""
         if self.prints_rows:
-            for message in map(self.shown, answer.messages):
-                self.object("message", json_text.message_object(message, with_body=self.charset is not None))
+            for message in map(self.message_to_print, answer.messages):
+                self.print_object("message", json_text.message_object(message, with_body=self.charset is not None))
         elif answer.messages:
             asked = f"{topic}@{key_type}@{key}" if has_index_key else None
-            for line in text.key_rows(map(self.shown, answer.messages), asked):
-                self.out(line)
+            for line in text.key_rows(map(self.message_to_print, answer.messages), asked):
+                self.write(line)
 
     def _write_body(self, message: Message) -> Path | None:
         if self.bodies is None:

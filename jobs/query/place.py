@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
-from jobs.query.source import MATTER, Progress, Source, only_one, silent
+from jobs.query.source import MATTER, Progress, Source, do_nothing, only_one
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 
@@ -75,7 +75,7 @@ def open_place(place: Place) -> Iterator[Source]:
 
 
 @contextmanager
-def open_stores(place: Place, progress: Progress = silent) -> Iterator[Sequence[Source]]:
+def open_stores(place: Place, progress: Progress = do_nothing) -> Iterator[Sequence[Source]]:
     """Open a store, or each matching store of a lake; there is at least one."""
     if place.lake is not None:
         from jobs.query.lake_source import open_lake_stores  # with SQL's engine
@@ -93,17 +93,17 @@ def open_stores(place: Place, progress: Progress = silent) -> Iterator[Sequence[
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
-        writers = None if place.release else seeming_writers(reader)
+        writers = None if place.release else likely_writers(reader)
         releases = writers.value.possible if writers else (place.release or NEWEST,)
         broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
         source = StoreSource(reader, *releases, through_log=place.through_log, progress=progress, broker=broker)
         source.delay_levels = conf.delay_level or source.delay_levels
         if writers:
-            source.say_if_assumed(writers)
+            source.note_assumed_release(writers)
         yield [source]
 
 
-def seeming_writers(reader: "StoreReader") -> "Known[Writers]":
+def likely_writers(reader: "StoreReader") -> "Known[Writers]":
     """Return the releases that probably wrote a store, with few reads."""
     from jobs.store.release import QUICK, known_writers
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC
 from operator import attrgetter
 
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, Wanted
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message
 from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_text, time_text
 from jobs.query.source import EXPLAINED_BY, Coverage, Occurrence, Reason, ReasonKind, Source
 from rmq_formats.commitlog.layout import TransactionType
@@ -33,7 +33,7 @@ _ONLY = {
 }
 
 
-def no_key(source: Source, wanted: KeyWanted) -> Reason:
+def no_message_under_key(source: Source, wanted: KeyQuery) -> Reason:
     """Explain why no message was found under a key."""
     topic, key = wanted.topic, wanted.key
     age = attrgetter("message.record.store_timestamp", "message.record.physical_offset")
@@ -57,10 +57,10 @@ def no_key(source: Source, wanted: KeyWanted) -> Reason:
     if seen:
         places = _places(seen, is_part=is_part)
         return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {names}, not under {topic} ({places})")
-    return nowhere(source, key, wanted.kind)
+    return no_message_anywhere(source, key, wanted.kind)
 
 
-def _same_kind(seen: list[Occurrence], wanted: KeyWanted, *, is_part: bool) -> Reason:
+def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Reason:
     key = wanted.key
     if all(one.is_shadowed for one in seen):
         message = seen[0].message
@@ -93,26 +93,26 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
     elif stored in (HALF_TOPIC, rocksdb_rows.HALF_TOPIC):
         kind = ReasonKind.HALF
         text = f"{key!r} is still half of a transaction: prepared under {stored}, not committed to {topic}"
-        if half_end(source, message)[0] is not None:
+        if half_message_end(source, message)[0] is not None:
             kind = ReasonKind.ROLLED_BACK
             text = f"the transaction of {key!r} was rolled back; its half message is under {stored}"
     return Reason(kind, f"{text} ({_place(message)})")
 
 
-def nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
+def no_message_anywhere(source: Source, key: str, kind: KeyKind) -> Reason:
     """Explain that no message in any topic has *key*."""
     named = offset_id(key) if kind is KeyKind.UNIQUE else None
     if named is not None and named.host in source.hosts() and source.by_offset(named.physical_offset):
         text = f"{key} is an offset id of this broker, not a producer's id: by-id finds it"
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
-    lacks = f"; {source.lacks}" if source.lacks else ""
-    hint = other_case(source, key)
+    lacks = f"; {source.damage_text}" if source.damage_text else ""
+    hint = other_case_hint(source, key)
     return Reason(
         ReasonKind.NOT_ON_DISK, f"no message has the key {key!r}{hint}; {coverage_text(source.coverage())}{lacks}"
     )
 
 
-def other_case(source: Source, key: str) -> str:
+def other_case_hint(source: Source, key: str) -> str:
     """Return a hint if the key exists in upper or lower case."""
     others = sorted({key.upper(), key.lower()} - {key})
     found = next((other for other in others if next(iter(source.occurrences(other)), None)), None)
@@ -141,7 +141,7 @@ def unknown_topic(source: Source, topic: str) -> Reason:
     """Explain that a topic was deleted, or never existed, and suggest similar names."""
     from difflib import get_close_matches
 
-    stored = source.stored_of(topic)
+    stored = source.first_and_last(topic)
     if stored is not None and source.knows_topics:
         first, last = stored
         text = (
@@ -176,7 +176,7 @@ def not_an_offset_id(text: str) -> Reason:
 def other_broker(source: Source, text: str, named: OffsetId, known: Iterable[Host]) -> Reason:
     """Explain that an offset id belongs to another broker, or is not an offset id at all."""
     if not 0 < named.host.port <= _HIGHEST_PORT:
-        hint = other_case(source, text)
+        hint = other_case_hint(source, text)
         if hint:
             return Reason(ReasonKind.WRONG_KIND_OF_ID, f"no message has the id {text!r}{hint}")
         text = (
@@ -198,18 +198,20 @@ def is_offset_reading(reason: Reason | None) -> bool:
     return reason is not None and reason.kind not in others
 
 
-def no_offset(source: Source, topic: str, queue_id: int, queue_offset: int, offsets: OffsetRange | None) -> Reason:
+def no_message_at_offset(
+    source: Source, topic: str, queue_id: int, queue_offset: int, offsets: OffsetRange | None
+) -> Reason:
     """Explain why a queue has no message with this queue offset."""
     if not source.has_topic(topic):
         return unknown_topic(source, topic)
     if offsets is None:
         ids = ", ".join(map(str, source.queue_ids(topic))) or "none"
         text = f"{topic} has no queue {queue_id}; its queues: {ids}"
-        if any(message.record.queue_id == queue_id for message in source.stored_of(topic) or ()):
+        if any(message.record.queue_id == queue_id for message in source.first_and_last(topic) or ()):
             text += "; the log has messages of it, its files are lost: --through-log answers from the log"
         return Reason(ReasonKind.QUEUE_UNKNOWN, text)
     queue = f"queue {queue_id} of {topic} holds offsets {offsets.minimum} to {offsets.maximum - 1}"
-    lacks = f"; {source.lacks}" if source.lacks else ""
+    lacks = f"; {source.damage_text}" if source.damage_text else ""
     if queue_offset >= offsets.maximum:
         return Reason(ReasonKind.OFFSET_ABOVE_MAX, f"offset {queue_offset} is not there yet: {queue}{lacks}")
     if queue_offset < offsets.minimum:
@@ -237,12 +239,14 @@ def _place(message: Message) -> str:
     return f"offset id {message.offset_id}, stored {_time(message.record.store_timestamp)}"
 
 
-def other_name(broker: str, named: str) -> Reason:
+def other_broker_name(broker: str, named: str) -> Reason:
     """Explain that a query is about another broker."""
     return Reason(ReasonKind.OTHER_BROKER, f"this is the broker {broker}, not {named}")
 
 
-def why_empty(source: Source, wanted: Wanted, following: int | None, before: int | None, seconds: float) -> Reason:
+def why_empty(
+    source: Source, wanted: ListConditions, following: int | None, before: int | None, seconds: float
+) -> Reason:
     """Explain why a page of the messages *before* a position has no *wanted* ones."""
     if wanted.topic is not None and not source.has_topic(wanted.topic):
         return unknown_topic(source, wanted.topic)
@@ -256,17 +260,17 @@ def why_empty(source: Source, wanted: Wanted, following: int | None, before: int
     return _no_match(source, wanted)
 
 
-def _no_key(source: Source, wanted: Wanted, key: str) -> Reason:
+def _no_key(source: Source, wanted: ListConditions, key: str) -> Reason:
     seen = [one for one in source.occurrences(key) if wanted.topic in {None, one.message.topic}]
     is_unique = any(one.kind is KeyKind.UNIQUE for one in seen)
     kind = KeyKind.UNIQUE if is_unique else KeyKind.KEY
     topic = wanted.topic or next((one.message.topic for one in seen if one.kind is kind), None)
     if topic is None:
-        return nowhere(source, key, kind)
-    return no_key(source, KeyWanted(kind, topic, key, wanted.begin, wanted.end))
+        return no_message_anywhere(source, key, kind)
+    return no_message_under_key(source, KeyQuery(kind, topic, key, wanted.begin, wanted.end))
 
 
-def _no_match(source: Source, wanted: Wanted) -> Reason:
+def _no_match(source: Source, wanted: ListConditions) -> Reason:
     in_times = "" if (wanted.begin, wanted.end) == (MIN_TIME, MAX_TIME) else " in these times"
     number = source.count(wanted)
     if number == 0 or not wanted.is_search:
@@ -281,11 +285,11 @@ def _no_match(source: Source, wanted: Wanted) -> Reason:
     return Reason(ReasonKind.NO_MATCH, f"none of {messages}{_of(wanted)}{stored}{_with(wanted)}")
 
 
-def _of(wanted: Wanted) -> str:
+def _of(wanted: ListConditions) -> str:
     return "" if wanted.topic is None else f" of {wanted.topic}"
 
 
-def _with(wanted: Wanted) -> str:
+def _with(wanted: ListConditions) -> str:
     asked = (
         f"the key {wanted.key!r}" if wanted.key is not None else "",
         f"the tag {wanted.tag!r}" if wanted.tag is not None else "",
@@ -298,7 +302,7 @@ def _with(wanted: Wanted) -> str:
 # the ends of half messages, by the queue of op messages
 
 
-def open_halves(source: Source, limit: int) -> tuple[list[Message], bool]:
+def open_half_messages(source: Source, limit: int) -> tuple[list[Message], bool]:
     """
     Find the open half messages among the newest *limit* of each queue: neither committed nor rolled back.
 
@@ -332,7 +336,7 @@ def open_halves(source: Source, limit: int) -> tuple[list[Message], bool]:
     return newest, was_cut_short
 
 
-def half_end(source: Source, half: Message) -> tuple[Message | None, bool]:
+def half_message_end(source: Source, half: Message) -> tuple[Message | None, bool]:
     """
     Find the op message that ends a half message: commits and rollbacks both write one.
 

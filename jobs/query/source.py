@@ -6,10 +6,9 @@ from enum import StrEnum, unique
 from typing import NamedTuple, Protocol, Self
 
 from jobs.console.result import RequestError
-from jobs.query.message import MAX_TIME, KeyWanted, Message, Wanted
+from jobs.query.message import MAX_TIME, KeyQuery, ListConditions, Message
 from jobs.query.mqadmin.text import OffsetRange
-from jobs.store.broker_config import BrokerConfig
-from jobs.store.broker_config import Progress as ReaderProgress
+from jobs.store.broker_config import BrokerConfig, ReaderProgress
 from jobs.store.release import ASSUMED, Known, Writers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import Unit
@@ -186,7 +185,7 @@ class Source(Protocol):
 
     name: str  # by which a user chooses the store
     broker: str | None  # the broker's name, where it is known
-    lacks: str | None = None  # a remark on messages that are missing in the store, whichever question is asked
+    damage_text: str | None = None  # a remark on messages that are missing in the store, whichever question is asked
     searches_all: bool  # whether every message is searched where an index leaves a question open
     knows_topics: bool  # whether a topic that `topics` does not name certainly does not exist
     config: BrokerConfig | None = None  # the broker's settings of topics and groups; of a lake, tables have them
@@ -208,7 +207,7 @@ class Source(Protocol):
         if note not in self.notes:
             self.notes.append(note)
 
-    def say_if_assumed(self, writers: Known[Writers]) -> None:
+    def note_assumed_release(self, writers: Known[Writers]) -> None:
         """Note that the release is assumed, because several may have written the store."""
         if writers.origin == ASSUMED:
             newest = writers.value.newest
@@ -217,7 +216,7 @@ class Source(Protocol):
                 f"this is the answer of {newest}; --release chooses another"
             )
 
-    def lack(self, reason: str) -> None:
+    def note_incomplete(self, reason: str) -> None:
         """Note why an answer may be incomplete, once."""
         if reason not in self._reasons:
             self._reasons.append(reason)
@@ -227,7 +226,7 @@ class Source(Protocol):
         """Why messages may be missing in the answers so far."""
         return self._reasons
 
-    def lack_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
+    def note_known_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
         """Note known damage between two offsets; a store notes damage while it reads."""
         del low, high
 
@@ -236,17 +235,17 @@ class Source(Protocol):
     def by_offset(self, physical_offset: int) -> Message | None:
         """Return the message that begins at an offset."""
 
-    def by_key(self, wanted: KeyWanted) -> Iterator[Message]:
+    def by_key(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield the messages with a key, newest first, once for each time that the broker indexed them."""
 
-    def by_entry(self, wanted: KeyWanted) -> Iterator[Message]:
+    def by_entry(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield the message of every index entry with a key's hash, in the broker's order, including other keys."""
 
     def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield the messages of a queue with queue offsets from *begin* to before *end*; None for a lost one."""
         return (self.in_queue(topic, queue_id, number) for number in range(begin, end))
 
-    def by_time(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+    def by_time(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """
         Yield messages stored before an offset of the log, newest first; the caller filters them.
 
@@ -295,7 +294,7 @@ class Source(Protocol):
         del unique_key
         return self.topics()
 
-    def stored_of(self, topic: str) -> tuple[Message, Message] | None:
+    def first_and_last(self, topic: str) -> tuple[Message, Message] | None:
         """Return the first and last message of a topic, if that needs no long search."""
 
     def config_file(self, name: str) -> Mapping[str, object]:
@@ -313,10 +312,10 @@ class Source(Protocol):
         del text
         return iter(())
 
-    def place(self, physical_offset: int) -> Reason:
+    def why_no_message_at(self, physical_offset: int) -> Reason:
         """Return why no message begins at an offset."""
 
-    def count(self, wanted: Wanted) -> int | None:
+    def count(self, wanted: ListConditions) -> int | None:
         """Return the number of messages of a topic, or of all, in a time window; None if unknown."""
 
     def hosts(self) -> list[Host]:
@@ -356,7 +355,7 @@ class Source(Protocol):
         """Return the facts that this source cannot provide."""
 
 
-def silent(*_: object) -> None:
+def do_nothing(*_: object) -> None:
     """Show no progress and no notes."""
 
 
@@ -383,7 +382,7 @@ def ask_each(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tupl
     if found:
         source = only_one([source for source, _ in found])
         for why in (f"{one.name}: {why}" for one, _ in asked if one is not source for why in one.lacking):
-            source.lack(why)
+            source.note_incomplete(why)
         return source, found[0][1]
     reasons = [(source.name, answer.reason) for source, answer in asked if answer.reason is not None]
     # Of the kind that a store with the topic gives.

@@ -17,9 +17,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyWanted, Message, entries_under
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, Message, count_entries
 from jobs.query.mqadmin.text import OffsetRange
-from jobs.query.source import Check, KeyFact, Origin, Progress, silent
+from jobs.query.source import Check, KeyFact, Origin, Progress, do_nothing
 from jobs.query.store_reader import StoreReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
 from jobs.store.rocksdb import Database, rows_under
@@ -78,7 +78,7 @@ def _holding(block: RecordBlock, text: str) -> Iterator[int]:
 
 
 def search(
-    store: StoreReader, text: str, progress: Progress, span: Span = ALL, lose: Lose = silent
+    store: StoreReader, text: str, progress: Progress, span: Span = ALL, lose: Lose = do_nothing
 ) -> Iterator[MessageRecord]:
     """Yield the records of *span* that contain *text*, in log order; call *lose* for unreadable parts."""
     for before, start, end in holes(store.store.segments):
@@ -185,7 +185,7 @@ class StoreIndex:
         self._store = store
         self._reader = store.reader
 
-    def why_not(self, kind: KeyKind) -> str | None:
+    def why_not_searchable(self, kind: KeyKind) -> str | None:
         """Return why the index cannot be used; None if it can, empty if the user does not want it."""
         if self._store.through_log:
             return ""
@@ -209,11 +209,11 @@ class StoreIndex:
         """The index in RocksDB, if it is the one to use and can be read."""
         return None if isinstance(self._rocksdb, str) else self._rocksdb
 
-    def find(self, wanted: KeyWanted) -> Iterator[Message]:
+    def find(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield the messages from the index, and those from uncovered parts of the log, newest first."""
         if self.database is not None:
             offsets = sorted(set(self._rows(self.database, wanted)), reverse=True)
-            found = (self._store.pointed_at(offset, _ROW) for offset in offsets)
+            found = (self._store.message_pointed_at(offset, _ROW) for offset in offsets)
             yield from (message for message in found if message and wanted.has_key(message))
             return
         # A message comes as often as the broker has entries of it, though two files may share it and the log has it,
@@ -236,30 +236,32 @@ class StoreIndex:
             if file.header.begin_timestamp < wanted.begin:
                 return
 
-    def entries(self, wanted: KeyWanted) -> Iterator[Message]:
+    def entries(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield the message of every entry with a key's hash, in the broker's order, including other keys."""
         if self.database is not None:
-            yield from filter(None, (self._store.pointed_at(at, _ROW) for at in self._rows(self.database, wanted)))
+            yield from filter(
+                None, (self._store.message_pointed_at(at, _ROW) for at in self._rows(self.database, wanted))
+            )
             return
         line = f"query by-key -t {wanted.topic} -k {wanted.key}"
         given: Counter[int] = Counter()  # offset → its entries under the hash so far
         for span, file in self._parts:
             if file is None:
                 if any(True for _ in self._find_uncovered(span, wanted, given)):
-                    self._store.lack(f"mqadmin finds no message in that part of the log; {line} does")
+                    self._store.note_incomplete(f"mqadmin finds no message in that part of the log; {line} does")
                 continue
             hits = self._hits(file, wanted)
             if hits is None:
-                self._store.lack(f"{file.file} is damaged; {line} searches the log instead")
+                self._store.note_incomplete(f"{file.file} is damaged; {line} searches the log instead")
             for offset in hits or ():
                 given[offset] += 1
-                message = self._store.pointed_at(offset, _ENTRY)
+                message = self._store.message_pointed_at(offset, _ENTRY)
                 if message:
                     yield message
             if file.header.begin_timestamp < wanted.begin:
                 return
 
-    def find_without_log(self, wanted: KeyWanted) -> Iterator[Message]:
+    def find_without_log(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield only the index's messages: searching the log for each topic and kind would take too long."""
         if self.database is not None:
             yield from self.find(wanted)
@@ -269,10 +271,10 @@ class StoreIndex:
 
     def leads_to(self, message: Message, kind: KeyKind, key: str) -> bool:
         """Return whether the index has a key of a message."""
-        found = self.find_without_log(KeyWanted(kind, message.topic, key))
+        found = self.find_without_log(KeyQuery(kind, message.topic, key))
         return any(other.record.physical_offset == message.record.physical_offset for other in found)
 
-    def fact(self, message: Message, key: IndexKey) -> KeyFact:
+    def key_fact(self, message: Message, key: IndexKey) -> KeyFact:
         """Return whether the index points to a message; None if the store has no index."""
         offset, store = message.record.physical_offset, self._reader.store
         if store.index_files and self._reader.index_geometry is not None:
@@ -283,21 +285,21 @@ class StoreIndex:
                     if any(hop.entry.physical_offset == offset for hop in file.hits(key.text, MIN_TIME, MAX_TIME)):
                         found = nearest = file
                         break
-            place = Origin(store.below(nearest.file if nearest else None) or "index")
+            place = Origin(store.path_below_root(nearest.file if nearest else None) or "index")
             check = self._store.check_of_key(key.kind, is_found=found is not None)
             return KeyFact(key.kind.value, key.key, check, place)
         if self.database is None:
             check = Check.NOT_KNOWN if store.index_files else Check.MISSING
             return KeyFact(key.kind.value, key.key, check, None)
         time = message.record.store_timestamp
-        under_key = self._store.by_key(KeyWanted(key.kind, message.topic, key.key, time, time))
+        under_key = self._store.by_key(KeyQuery(key.kind, message.topic, key.key, time, time))
         leads = any(one.record.physical_offset == offset for one in under_key)
         check = self._store.check_of_key(key.kind, is_found=leads)
         return KeyFact(key.kind.value, key.key, check, Origin("RocksDB, index"))
 
-    def _with_key(self, hits: Iterable[int], wanted: KeyWanted, seen: Counter[int]) -> Iterator[Message]:
+    def _with_key(self, hits: Iterable[int], wanted: KeyQuery, seen: Counter[int]) -> Iterator[Message]:
         for offset in hits:
-            message = self._store.pointed_at(offset, _ENTRY)
+            message = self._store.message_pointed_at(offset, _ENTRY)
             if message and wanted.has_key(message):
                 if _stands_for(wanted.text, message, seen[offset]):
                     yield message
@@ -324,7 +326,7 @@ class StoreIndex:
             parts.append(_Part(Span(store.start_offset, newer_first), None))
         return parts
 
-    def _hits(self, file: IndexReader, wanted: KeyWanted) -> list[int] | None:
+    def _hits(self, file: IndexReader, wanted: KeyQuery) -> list[int] | None:
         """Return the offsets with a hash in an index file, newest first; None if the file is damaged."""
         window = wanted.begin, wanted.end
         header = file.header
@@ -336,7 +338,7 @@ class StoreIndex:
             self._store.say(f"damaged index file: {damage}")
             return None
 
-    def _find_uncovered(self, span: Span, wanted: KeyWanted, given: Counter[int]) -> Iterator[Message]:
+    def _find_uncovered(self, span: Span, wanted: KeyQuery, given: Counter[int]) -> Iterator[Message]:
         """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
         few = few_records(self._reader, span)
         records = few if few is not None else (one.record for one in self._store.search(wanted.key, span))
@@ -354,20 +356,20 @@ class StoreIndex:
                     given[offset] += times
                     yield from [message] * times
 
-    def _entries_later(self, wanted: KeyWanted, span: Span, offset: int) -> int:
+    def _entries_later(self, wanted: KeyQuery, span: Span, offset: int) -> int:
         """Return how many entries of the first message of *span* are in the previous file, which follow later."""
         sharing = [part for part in self._parts if part.file and part.span.start <= offset == part.span.end]
         files = [part.file for part in sharing if part.file and offset == span.start]
         return sum((self._hits(file, wanted) or []).count(offset) for file in files)
 
-    def _rows(self, database: Database, wanted: KeyWanted) -> Iterator[int]:
+    def _rows(self, database: Database, wanted: KeyQuery) -> Iterator[int]:
         """Yield the message offsets of RocksDB rows, in row order: the oldest hour first."""
         try:
             for row in rows_under(database, wanted.topic, wanted.kind, wanted.key):
                 if wanted.begin <= row.store_timestamp <= wanted.end:
                     yield row.physical_offset
         except CorruptData as damage:
-            self._store.lack(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
+            self._store.note_incomplete(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
 
 
 def _stands_for(text: str, message: Message, number: int) -> bool:
@@ -378,7 +380,7 @@ def _stands_for(text: str, message: Message, number: int) -> bool:
     """
     # Entries do not show which of the colliding keys each is of, and all lead to the same message: of each round of
     # them as many count for *text* as the message has this key.
-    colliding = entries_under(message, index_key_hash(text))
+    colliding = count_entries(message, index_key_hash(text))
     return not colliding or number % colliding < index_keys(message.record, message.release).count(text)
 
 

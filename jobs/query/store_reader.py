@@ -17,7 +17,7 @@ from jobs.store.queue_files import StoredQueue, features_of, keeps_light_in_rock
 from jobs.store.ranges import newest_segment
 from jobs.store.record_places import record_places
 from jobs.store.rocksdb import Database, has_rows, open_database
-from jobs.store.store import Segment, Store, geometry_of_index, reading
+from jobs.store.store import Segment, Store, geometry_of_index, lazy_read
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
@@ -116,7 +116,7 @@ class StoreReader:
             found[segment.base_offset] = low, high
         return found
 
-    def record_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
+    def record_bounds_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
         """Return the bounds of the record around *physical_offset*; of the last record if the offset is after it."""
         begin = end = segment.base_offset
         for begin, end in record_places(self._bytes(segment)):  # noqa: B007 - the last place remains
@@ -132,7 +132,7 @@ class StoreReader:
             return self.store.end_offset
         segment = newest.segment
         file_end = segment.base_offset + segment.readable
-        _, end = self.record_around(segment, file_end)
+        _, end = self.record_bounds_around(segment, file_end)
         left = min(HEAD.size, file_end - end)
         return file_end if any(self.file(segment.location).read(end - segment.base_offset, left)) else end
 
@@ -194,7 +194,7 @@ class StoreReader:
         if geometry is None:
             return []
         files = reversed(self.store.index_files)
-        return [IndexReader(reading(self.file, file.location), geometry, file.location) for file in files]
+        return [IndexReader(lazy_read(self.file, file.location), geometry, file.location) for file in files]
 
     def index_readers_around(self, physical_offset: int) -> Iterator[IndexReader]:
         """Yield the index files that cover an offset, newest first."""

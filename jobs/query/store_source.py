@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from heapq import merge, nlargest
 from itertools import chain, islice, product, zip_longest
 
-from jobs.query.message import MAX_TIME, KeyWanted, Message, Wanted, says
+from jobs.query.message import MAX_TIME, KeyQuery, ListConditions, Message, has_key
 from jobs.query.mqadmin.text import OffsetRange, second_text
 from jobs.query.source import (
     EXPLAINED_BY,
@@ -29,12 +29,11 @@ from jobs.query.source import (
     ReasonKind,
     Sentence,
     Source,
-    silent,
+    do_nothing,
 )
 from jobs.query.store_index import ALL, COMPILED_FROM, LOG_SEARCHED_UNASKED, LogQueue, Span, StoreIndex, search
 from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
-from jobs.store.broker_config import BrokerConfig, broker_config, read_config
-from jobs.store.broker_config import Progress as ReaderProgress
+from jobs.store.broker_config import BrokerConfig, ReaderProgress, broker_config, read_config
 from jobs.store.log_ends import LostPart, lost_ends
 from jobs.store.queue_files import QueueFile, QueueStorage, StoredQueue, features_of
 from jobs.store.ranges import newest_written
@@ -73,7 +72,7 @@ class StoreSource(Source):
         reader: StoreReader,
         *releases: Release,
         through_log: bool = False,
-        progress: Progress = silent,
+        progress: Progress = do_nothing,
         broker: str | None = None,
     ) -> None:
         """
@@ -116,7 +115,7 @@ class StoreSource(Source):
         record = self.reader.read_record(physical_offset)
         return Message(record, self.release) if record else None
 
-    def pointed_at(self, physical_offset: int, pointer: str) -> Message | None:
+    def message_pointed_at(self, physical_offset: int, pointer: str) -> Message | None:
         """Return the message to which *pointer* of an index or queue points; note if it is lost."""
         message = self.by_offset(physical_offset)
         if message is not None:
@@ -148,12 +147,12 @@ class StoreSource(Source):
             yield Message(record, self.release)
 
     def _lose(self, start: int, end: int, reason: str) -> None:
-        self.lack(f"the log from offset {start} to {end} cannot be read as messages: {reason}")
+        self.note_incomplete(f"the log from offset {start} to {end} cannot be read as messages: {reason}")
 
     # messages by key
 
-    def by_key(self, wanted: KeyWanted) -> Iterator[Message]:
-        why_not = self._index.why_not(wanted.kind)
+    def by_key(self, wanted: KeyQuery) -> Iterator[Message]:
+        why_not = self._index.why_not_searchable(wanted.kind)
         if why_not is None:
             yield from self._index.find(wanted)
             return
@@ -167,8 +166,8 @@ class StoreSource(Source):
             if found:
                 yield from [found] * times
 
-    def by_entry(self, wanted: KeyWanted) -> Iterator[Message]:
-        is_indexed = self._index.why_not(KeyKind.KEY) is None
+    def by_entry(self, wanted: KeyQuery) -> Iterator[Message]:
+        is_indexed = self._index.why_not_searchable(KeyKind.KEY) is None
         return self._index.entries(wanted) if is_indexed else self.by_key(wanted)
 
     def occurrences(self, text: str, searched: int = LOG_SEARCHED_UNASKED) -> Iterator[Occurrence]:
@@ -178,7 +177,7 @@ class StoreSource(Source):
         If the log has more than *searched* bytes, it is not searched for messages that are in no index file.
         """
         given: set[tuple[int, KeyKind, bool]] = set()
-        wanted = (KeyWanted(kind, topic, text) for topic, kind in product(sorted(self.topics()), KeyKind))
+        wanted = (KeyQuery(kind, topic, text) for topic, kind in product(sorted(self.topics()), KeyKind))
         indexed = (
             Occurrence(message, one.kind, is_indexed=True)
             for one in wanted
@@ -196,7 +195,7 @@ class StoreSource(Source):
     def _logged(self, text: str) -> Iterator[Occurrence]:
         for message in self.search(text):
             for kind in KeyKind:
-                if says(message, kind, text):
+                if has_key(message, kind, text):
                     yield Occurrence(message, kind, self._index.leads_to(message, kind, text))
             items = property_items(java_text(message.record.properties_raw), message.release.property_parser)
             # The message's own id, which that of its batch follows and hides (5.0.0 to 5.3.3).
@@ -206,7 +205,7 @@ class StoreSource(Source):
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages with a unique key, topic by topic; for a small log, also those in no index."""
         for topic in topics:
-            yield from self.by_key(KeyWanted(KeyKind.UNIQUE, topic, unique_key))
+            yield from self.by_key(KeyQuery(KeyKind.UNIQUE, topic, unique_key))
         # The index has every copy but a rollback of these releases: a search would only find copies that it lost.
         is_whole = not self.release.half_message_in_real_topic
         for seen in self.occurrences(unique_key, COMPILED_FROM if is_whole else LOG_SEARCHED_UNASKED):
@@ -252,7 +251,9 @@ class StoreSource(Source):
                 self.say(f"{topic}/{queue_id} has no files; --through-log searches the log for its messages")
             for queue in queues:
                 if self._may_lack_files(queue, self._offsets_in_files(queue)):
-                    self.lack(f"the queue files of {topic}/{queue.name.queue_id} may not be complete at an end")
+                    self.note_incomplete(
+                        f"the queue files of {topic}/{queue.name.queue_id} may not be complete at an end"
+                    )
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         name = (topic, queue_id)
@@ -349,17 +350,21 @@ class StoreSource(Source):
         unit = self._unit_holding(queue, queue_offset)
         pointed_at = None
         if unit is not None:
-            pointed_at = self.pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
+            pointed_at = self.message_pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
             if pointed_at is None or any(
                 one.queue.queue_id == queue_id
                 and one.queue_offset <= queue_offset < one.queue_offset + (one.batch_count or 1)
                 for one in self._units(pointed_at.record, topic)
             ):
                 return pointed_at
-            self.lack(f"unit {queue_offset} of {topic}/{queue_id} points at another message, at {unit.physical_offset}")
+            self.note_incomplete(
+                f"unit {queue_offset} of {topic}/{queue_id} points at another message, at {unit.physical_offset}"
+            )
         if queue.is_batch or not self.searches_all:
             if pointed_at is None:
-                self.lack(f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself")
+                self.note_incomplete(
+                    f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself"
+                )
             return pointed_at
         message = self._message_in_log(topic, queue_id, queue_offset)
         if message is not None:
@@ -422,13 +427,13 @@ class StoreSource(Source):
     def _modified(self, queue: StoredQueue, file: QueueFile, following: QueueFile) -> int:
         """Return when the broker last wrote to a file, by its last unit: a copy has another modification time."""
         boundary = following.base_offset // queue.unit_size
-        newest, next_one = (self.stored_at(queue, number) for number in (boundary - 1, boundary))
+        newest, next_one = (self.store_time_of(queue, number) for number in (boundary - 1, boundary))
         listed = self.reader.store.queue_files
         modified = next(other.modified_ms for other in listed if other.location == file.location)
         is_original = next_one is not None and modified <= next_one + _DISPATCH_MS
         return modified if newest is None or is_original else newest
 
-    def stored_at(self, queue: StoredQueue, number: int) -> int | None:
+    def store_time_of(self, queue: StoredQueue, number: int) -> int | None:
         """Return the store time (ms) of a unit's message; None if unit or message are lost."""
         unit = queue.unit(number) if number >= 0 else None
         message = self.by_offset(unit.physical_offset) if unit else None
@@ -463,7 +468,7 @@ class StoreSource(Source):
     def knows_topics(self) -> bool:  # type: ignore[override]
         return bool(self.reader.topic_config) or self.reader.why_not_in_rocksdb is None
 
-    def stored_of(self, topic: str) -> tuple[Message, Message] | None:
+    def first_and_last(self, topic: str) -> tuple[Message, Message] | None:
         if not self.searches_all:
             return None
         first = last = None
@@ -486,7 +491,7 @@ class StoreSource(Source):
         """The lost parts of the log before its first segment and after its last record."""
         return list(lost_ends(self.reader.store))
 
-    def place(self, physical_offset: int) -> Reason:
+    def why_no_message_at(self, physical_offset: int) -> Reason:
         store = self.reader.store
         if physical_offset < store.start_offset:
             text = f"offset {physical_offset} is deleted: the log begins at {store.start_offset}"
@@ -496,7 +501,7 @@ class StoreSource(Source):
             kind = ReasonKind.BEHIND_LOG if physical_offset >= store.end_offset else ReasonKind.SEGMENT_DELETED
             text = f"offset {physical_offset} is in no file of the log; the last one ends at {store.end_offset}"
             return Reason(kind, text)
-        begin, end = self.reader.record_around(segment, physical_offset)
+        begin, end = self.reader.record_bounds_around(segment, physical_offset)
         if begin < physical_offset < end:
             record = self.by_offset(begin)
             named = f", {record.offset_id}" if record else ""
@@ -508,7 +513,7 @@ class StoreSource(Source):
         text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
         return Reason(ReasonKind.NO_RECORD, text)
 
-    def count(self, wanted: Wanted) -> int | None:
+    def count(self, wanted: ListConditions) -> int | None:
         if self.reader.store.log_size > COMPILED_FROM:
             return None
         counted = wanted._replace(key=None, tag=None, words=None)
@@ -540,7 +545,7 @@ class StoreSource(Source):
 
     # messages by time
 
-    def by_time(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+    def by_time(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """
         Yield messages stored before an offset of the log, newest first.
 
@@ -552,39 +557,39 @@ class StoreSource(Source):
         elif not self.searches_all and wanted.topic is not None and self.queues_of(wanted.topic, wanted.queue_id):
             yield from self._queued(wanted.topic, wanted, before)
         else:
-            yield from self.logged(wanted, before, limit)
+            yield from self.by_time_from_log(wanted, before, limit)
 
-    def _under_key(self, wanted: Wanted, before: int, limit: int) -> Iterator[int]:
+    def _under_key(self, wanted: ListConditions, before: int, limit: int) -> Iterator[int]:
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
         kept: set[int] = set()
         for topic, kind in product(topics, (KeyKind.KEY, KeyKind.UNIQUE)):
-            for message in self.by_key(KeyWanted(kind, topic, wanted.key or "")):
+            for message in self.by_key(KeyQuery(kind, topic, wanted.key or "")):
                 if message.record.physical_offset < before and wanted.takes(message):
                     kept.add(message.record.physical_offset)
                 if len(kept) > 2 * (limit + 1):
                     kept = set(nlargest(limit + 1, kept))
         yield from sorted(kept, reverse=True)
 
-    def _queued(self, topic: str, wanted: Wanted, before: int) -> Iterator[tuple[int, Message | None]]:
+    def _queued(self, topic: str, wanted: ListConditions, before: int) -> Iterator[tuple[int, Message | None]]:
         self.fill_or_note_queue_gaps(topic)
         queues = self.queues_of(topic, wanted.queue_id)
         for part in self._parts(wanted, before):
             units = (reversed(list(self._units_within(queue, part))) for queue in queues)
             for offset in merge(*units, reverse=True):
-                yield offset, self.pointed_at(offset, f"a unit of {topic}")
+                yield offset, self.message_pointed_at(offset, f"a unit of {topic}")
 
     def _units_within(self, queue: StoredQueue, part: Span) -> Iterator[int]:
         first, end = self.reader.unit_range(queue)
         for number in range(bisect_left(range(end), part.start, first, key=partial(_named_offset, queue)), end):
             unit = queue.unit(number)
             if unit is None:
-                self.lack(f"{queue.name.topic}/{queue.name.queue_id} has no unit {number}")
+                self.note_incomplete(f"{queue.name.topic}/{queue.name.queue_id} has no unit {number}")
             elif unit.physical_offset >= part.end:
                 return
             else:
                 yield unit.physical_offset
 
-    def _parts(self, wanted: Wanted, before: int) -> list[Span]:
+    def _parts(self, wanted: ListConditions, before: int) -> list[Span]:
         """Return the parts of the log before an offset that may have messages in a time window, newest first."""
         times = self.reader.segment_times
         parts: list[Span] = []
@@ -603,7 +608,7 @@ class StoreSource(Source):
             is_adjacent = is_wanted
         return parts[::-1]
 
-    def logged(self, wanted: Wanted, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+    def by_time_from_log(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
         """Yield messages of the log itself, as `by_time` does."""
         # A span is read forwards and given backwards. It begins at a boundary, never inside a record: the chain of
         # records from there meets the beginning of the span before, so no record is in two spans or in none.
@@ -615,7 +620,7 @@ class StoreSource(Source):
             while end > part.start:
                 low = self._boundary_before(max(end - size, part.start))
                 kept: deque[int] = deque(maxlen=limit + 1)  # a span without boundaries may be a whole segment
-                for record in search(self.reader, text, silent, Span(low, end), self._lose):
+                for record in search(self.reader, text, do_nothing, Span(low, end), self._lose):
                     if record.physical_offset < end and self._is_listed(Message(record, self.release), wanted):
                         kept.append(record.physical_offset)
                 yield from ((offset, self.by_offset(offset)) for offset in reversed(kept))
@@ -626,9 +631,9 @@ class StoreSource(Source):
     def _lack_lost(self, *, is_before: bool) -> None:
         for lost in self.lost_ends:
             if (lost.end <= self.reader.store.start_offset) is is_before:
-                self.lack(lost.text)
+                self.note_incomplete(lost.text)
 
-    def _is_listed(self, message: Message, wanted: Wanted) -> bool:
+    def _is_listed(self, message: Message, wanted: ListConditions) -> bool:
         topic = message.topic if wanted.topic is None else wanted.topic
         # A light queue has no messages of its own.
         is_light = topic.startswith(LMQ_PREFIX)
@@ -659,7 +664,7 @@ class StoreSource(Source):
         segment = self.reader.store.segment_at(offset)
         if segment is None:
             return Origin("commitlog", offset)
-        return Origin(self.reader.store.below(segment.location), offset - segment.base_offset)
+        return Origin(self.reader.store.path_below_root(segment.location), offset - segment.base_offset)
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
         return [self._queue_fact(expected) for expected in expected_units(message.record, self.rules)]
@@ -693,11 +698,15 @@ class StoreSource(Source):
             return Origin(f"RocksDB, queue {queue.name.topic}/{queue.name.queue_id}")
         file = queue.file_at(position)
         if file is not None:
-            return Origin(self.reader.store.below(file.location), position * queue.unit_size - file.base_offset)
+            return Origin(
+                self.reader.store.path_below_root(file.location), position * queue.unit_size - file.base_offset
+            )
         return Origin(f"{queue.name.kind.value}/{queue.name.topic}/{queue.name.queue_id}")
 
     def key_facts(self, message: Message) -> list[KeyFact]:
-        return [self._index.fact(message, key) for key in dict.fromkeys(typed_index_keys(message.record, self.release))]
+        return [
+            self._index.key_fact(message, key) for key in dict.fromkeys(typed_index_keys(message.record, self.release))
+        ]
 
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
         for reader in self.config.progress:

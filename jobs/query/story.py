@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from jobs.query import lookups
 from jobs.query.json_text import iso_time
-from jobs.query.message import KeyWanted, Message
+from jobs.query.message import KeyQuery, Message
 from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_text, time_text
-from jobs.query.reasons import TIMER_TOPIC, half_end
+from jobs.query.reasons import TIMER_TOPIC, half_message_end
 from jobs.query.source import Answer, Check, KeyFact, Origin, QueueFact, Sentence, Source, whole_number
-from jobs.store.broker_config import Progress, ReaderKind
+from jobs.store.broker_config import ReaderKind, ReaderProgress
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.indexfile.broker_rules import KeyKind
@@ -89,7 +89,7 @@ _TRACES = {
 
 
 @unique
-class Consumed(StrEnum):
+class ConsumptionState(StrEnum):
     """Whether a group has consumed a copy, at the time of the snapshot."""
 
     CONSUMED = "consumed"
@@ -99,10 +99,10 @@ class Consumed(StrEnum):
 
 
 _CONSUMED = {
-    Consumed.CONSUMED: Sentence("consumed"),
-    Consumed.FAILED: Sentence("taken, and sent back for a retry"),
-    Consumed.IN_FLIGHT: Sentence("taken, not yet consumed"),
-    Consumed.NOT_YET: Sentence("not yet"),
+    ConsumptionState.CONSUMED: Sentence("consumed"),
+    ConsumptionState.FAILED: Sentence("taken, and sent back for a retry"),
+    ConsumptionState.IN_FLIGHT: Sentence("taken, not yet consumed"),
+    ConsumptionState.NOT_YET: Sentence("not yet"),
 }
 
 
@@ -110,7 +110,7 @@ class GroupFact(NamedTuple):
     """The position of a consumer group relative to a copy."""
 
     group: str
-    state: Consumed
+    state: ConsumptionState
     next_offset: int
     place: Origin
 
@@ -300,7 +300,7 @@ def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: li
     if not copy.is_taken_back:  # its units and index entries went with it, other messages have its place in the queue
         copy.queues, copy.keys = source.queue_facts(message), source.key_facts(message)
     if copy.role is Role.HALF:
-        copy.ended, was_cut_short = half_end(source, message) if message.topic in HALF_TOPICS else (None, False)
+        copy.ended, was_cut_short = half_message_end(source, message) if message.topic in HALF_TOPICS else (None, False)
         copy.text = Sentence("{half}: {state}", half=copy.text, state=_half_state(copy, copies))
         if was_cut_short:
             unknown.append(
@@ -335,7 +335,7 @@ def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
 
 def _reports(source: Source, unique_key: str) -> list[Report]:
     topics = sorted(name for name in source.topics() if name == TRACE_TOPIC or name.startswith("rmq_sys_TRACE_DATA_"))
-    found = chain.from_iterable(source.by_key(KeyWanted(KeyKind.KEY, topic, unique_key)) for topic in topics)
+    found = chain.from_iterable(source.by_key(KeyQuery(KeyKind.KEY, topic, unique_key)) for topic in topics)
     traces = [
         (trace, message)
         for message in islice(found, _MOST_TRACES)
@@ -365,7 +365,7 @@ def _trace_text(trace: Trace, message: Message, group: str) -> Sentence:
     return Sentence("trace: {event}", event=event)
 
 
-def _groups(copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[Progress, Origin]]) -> Iterator[GroupFact]:
+def _groups(copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[ReaderProgress, Origin]]) -> Iterator[GroupFact]:
     waiting = (
         one.message.properties.get(REAL_TOPIC, "") if one.role is Role.RETRY_WAITING else one.message.topic
         for one in later
@@ -376,11 +376,11 @@ def _groups(copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[Progress,
     pulled = {reader.consumer_group: reader.next_offset for reader, _ in here if reader.kind is ReaderKind.PULL}
     for reader, place in here:
         if reader.kind is ReaderKind.CONSUMER and reader.consumer_group:
-            state = Consumed.NOT_YET
+            state = ConsumptionState.NOT_YET
             if reader.next_offset > number:
-                state = Consumed.FAILED if reader.consumer_group in retried else Consumed.CONSUMED
+                state = ConsumptionState.FAILED if reader.consumer_group in retried else ConsumptionState.CONSUMED
             elif pulled.get(reader.consumer_group, -1) > number:
-                state = Consumed.IN_FLIGHT
+                state = ConsumptionState.IN_FLIGHT
             yield GroupFact(reader.consumer_group, state, reader.next_offset, place)
 
 
@@ -397,7 +397,7 @@ def _state(copies: Sequence[Copy]) -> Sentence:
     if last.role not in _READ_BY_CONSUMERS:
         return state
     facts = [fact for copy in copies if copy.role in _READ_BY_CONSUMERS for fact in copy.groups]
-    done = {fact.group for fact in facts if fact.state is Consumed.CONSUMED}
+    done = {fact.group for fact in facts if fact.state is ConsumptionState.CONSUMED}
     others = {fact.group for fact in facts} - done
     if not facts:
         return Sentence("{state}, no consumer group has a position in its queue", state=state)

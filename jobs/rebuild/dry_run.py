@@ -15,7 +15,7 @@ from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, load_settings
 from jobs.rebuild.queue_run import RebuildQueuesRequest
 from jobs.rebuild.queues import ROCKSDB
-from jobs.store.ranges import describe, holes, plan_ranges
+from jobs.store.ranges import describe_plan, holes, plan_ranges
 from jobs.store.store import Store
 
 
@@ -97,7 +97,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
         request.out,
         {**settings.describe(), "lost_only": request.lost_only},
         list(settings.lines()),
-        describe(plan_ranges(store)),
+        describe_plan(plan_ranges(store)),
         _gaps(store),
         f"{which}, {geometry.file_size:,} bytes each, up to {geometry.capacity:,} keys a file",
         [name for name, reason in reasons.items() if reason is None],
@@ -121,7 +121,7 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
         str(request.out),
         settings.describe(),
         [f"  as RocketMQ {settings.release} writes them ({settings.release_origin})"],
-        describe(plan_ranges(store)),
+        describe_plan(plan_ranges(store)),
         _gaps(store),
         written,
     )

@@ -30,7 +30,7 @@ from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST
 from jobs.storage.local import flush_directory, read_file
 from jobs.storage.locations import is_local, local_path
-from jobs.store.beside_broker import ATTEMPT, FileState, RefusedError, acting_as, acting_as_before, file_states, user_of
+from jobs.store.beside_broker import ATTEMPT, FileState, RefusedError, acting_as, acting_as_root, file_states, user_of
 from jobs.store.store import REPLACED
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
@@ -424,7 +424,7 @@ def _make_parents(staging: Path, path: str, plan: Installation) -> Path:
 
 
 def _copy(file: NewFile, target: Path, plan: Installation) -> None:
-    with acting_as_before():
+    with acting_as_root():
         stored = file.source.open("rb")
     with stored, target.open("x+b") as copy:
         descriptor = copy.fileno()

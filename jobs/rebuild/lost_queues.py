@@ -30,7 +30,7 @@ from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
 from jobs.storage.local import read_file
 from jobs.store.log_ends import has_lost_end
-from jobs.store.queue_files import QueueStorage, features_of, keeps_light_in_rocksdb, queues_of_rows
+from jobs.store.queue_files import QueueStorage, features_of, keeps_light_in_rocksdb, queues_in_rocksdb
 from jobs.store.ranges import holes
 from jobs.store.store import Store, StoredFile
 from jobs.store.topics import Fate, newest_times
@@ -316,7 +316,7 @@ class _Judge:
         if place is None or made["tags_code"][place] == stored["tags_code"][place]:
             return False
         is_double = features_of(self._store).queues is QueueStorage.BOTH  # files are a second copy of queues in RocksDB
-        copies = {queue.name: queue for queue in queues_of_rows(self._store)} if is_double else {}
+        copies = {queue.name: queue for queue in queues_in_rocksdb(self._store)} if is_double else {}
         copy = copies.get(queue.name)
         position = _first_of(file, queue) + place
         if copy is not None and units_of(copy, position, position + 1)["tags_code"][0] == made["tags_code"][place]:

@@ -32,7 +32,7 @@ from jobs.rebuild.queues import BuiltFile, QueueRecipe, queue_note
 from jobs.storage.local import explaining_full_disk, flush_directory, flush_file, sha256_of
 from jobs.storage.locations import local_path
 from jobs.store.queue_files import queues_of_files
-from jobs.store.rocksdb import said_as_errors_of_files
+from jobs.store.rocksdb import rocksdb_errors_as_oserror
 from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import Store
 from jobs.store.topics import Fate, topic_evidence
@@ -178,7 +178,7 @@ def write_table(path: str, rows: Iterable[_Rows]) -> None:
     """Write sorted keys and values as one table; compaction turns it into a table like a broker's."""
     from rocksdict import SstFileWriter
 
-    with explaining_full_disk(path), said_as_errors_of_files(path):
+    with explaining_full_disk(path), rocksdb_errors_as_oserror(path):
         writer = SstFileWriter(table_options(with_filter=False))
         writer.open(path)
         for keys, values in rows:
@@ -258,7 +258,7 @@ def build_database(
     queues = sorted((queue for _, some, _ in built for queue in some), key=lambda queue: queue.name)
     carried = stored_ends(store, {queue.name for queue in queues})
     folder = Path(local_path(recipe.scratch.location)) / "database"
-    with explaining_full_disk(str(folder)), said_as_errors_of_files(str(place)):
+    with explaining_full_disk(str(folder)), rocksdb_errors_as_oserror(str(place)):
         tables = [path for paths, *_ in built for path in paths]
         _write(folder, tables, queues, _bounds(queues, carried, max((end for *_, end in built), default=0)))
     folder.rename(place)

@@ -23,12 +23,12 @@ from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_q
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_room
-from jobs.store.queue_ends import look
+from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, features_of
 from jobs.store.ranges import holes
 from jobs.store.release import ASSUMED
 from jobs.store.store import Store, StoreRequest
-from jobs.store.topics import Fate, TopicsAt, newest_times, topic_evidence
+from jobs.store.topics import Fate, RecordedTopics, newest_times, topic_evidence
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
@@ -53,7 +53,7 @@ class RebuildQueuesRequest(StoreRequest):
     proven_only: bool = False  # no file whose size is only assumed
     accepted: frozenset[str] = frozenset()  # files that a user has decided: the log is right
     recorded: RecordedUnits | None = None  # of the lake, which decides as well
-    recorded_topics: Sequence[TopicsAt] | None = None
+    recorded_topics: Sequence[RecordedTopics] | None = None
     to: str = FILES
     seen: SeenQueues = NOTHING_SEEN
     scratch: Scratch | None = None  # of the caller; None: a directory below `out`
@@ -132,7 +132,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
             {kind: known.value for kind, known in settings.file_sizes.items()},
             *(settings.ext_file_size, request.groups, str(out), scratch),
         )
-        seen = look(workers, store) if request.lost_only else None  # before the log is read
+        seen = probe_queue_ends(workers, store) if request.lost_only else None  # before the log is read
         topics = topics_of(store, seen.queues, request.recorded_topics) if seen is not None else None
         check = LogCheck()
         shared, checked = scratch if recipe.groups > 1 else None, check if request.lost_only else None

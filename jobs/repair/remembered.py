@@ -20,7 +20,7 @@ from jobs.products.index.key_row import collect_range
 from jobs.products.queues.unit_files import collect_units
 from jobs.storage.locations import local_path
 from jobs.store.beside_broker import FileState, file_states
-from jobs.store.chain import Outcome, run_collected, run_range
+from jobs.store.chain import Outcome, run_range, run_with_check
 from jobs.store.ranges import Range
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER
@@ -121,6 +121,6 @@ def _parts_of(task: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
     if not isinstance(task, partial) or task.func is not run_range:
         return (task,)
     inner = task.keywords["task"]
-    if isinstance(inner, partial) and inner.func is run_collected:
+    if isinstance(inner, partial) and inner.func is run_with_check:
         return inner.keywords["task"], inner.keywords["range_collector"]
     return (inner,)

@@ -83,11 +83,11 @@ from jobs.store.store import (
     header_of,
     list_store,
 )
-from jobs.store.topics import TopicsAt
+from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
 from jobs.verify.findings import CHECKPOINT_AHEAD, CHECKPOINT_TIME, REPEATED, SHORT_CHECKPOINT
 from jobs.verify.log import doubted_end, lost_end
-from jobs.verify.rocksdb_queues import is_of_rows, rows_to_come, steps_for_rows
+from jobs.verify.rocksdb_queues import is_about_rocksdb_rows, note_on_missing_rows, steps_for_rows
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
@@ -268,7 +268,7 @@ class _InLake(NamedTuple):
 
     lake: Lake
     known: KnownStore
-    topics: tuple[TopicsAt, ...]
+    topics: tuple[RecordedTopics, ...]
 
     def units(self, name: QueueName, first: int, end: int) -> dict[int, tuple[int, int, int]]:
         """Return the units in [first, end) that runs have found to match their records."""
@@ -357,7 +357,7 @@ class _Repair:
         after = start_after(verdict)
         self.summary.at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
         store = self.store
-        self.summary.notes += {rows_to_come(store)}.intersection(verdict.parts[QUEUES].notes)
+        self.summary.notes += {note_on_missing_rows(store)}.intersection(verdict.parts[QUEUES].notes)
         # A repair never corrects rows of RocksDB.
         findings = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
         self.summary.notes += [" ".join((step.words, *step.commands)) for step in steps_for_rows(findings, store)]
@@ -475,7 +475,7 @@ class _Repair:
         if not store.segments and not self.segments:
             return  # nothing follows from a log that is elsewhere
         own = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
-        own = [one for one in own if not is_of_rows(one, store)]
+        own = [one for one in own if not is_about_rocksdb_rows(one, store)]
         if any(one.part == QUEUES for one in own):
             self._make_queues(verdict)
         index = verdict.parts[INDEX]

@@ -25,7 +25,7 @@ from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import local_path
 from jobs.storage.scratch import scratch_beside
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import WHOLE_SEGMENTS, Range, cut_short, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, cut_short_segments, plan_ranges
 from jobs.store.store import Segment, Store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.columns import message_batch
@@ -191,7 +191,7 @@ def _changed(work: SegmentWork, records: RawRecords, made: BinaryIO, unchecked: 
 def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -> list[MendedSegment]:
     """Extend truncated segments with zeros: a broker does not load a log with a segment of another size."""
     made = []
-    for segment, size in cut_short(store.segments):
+    for segment, size in cut_short_segments(store.segments):
         if segment.base_offset not in besides:
             source = Path(local_path(segment.location))
             path = folder / name_of_offset(segment.base_offset)

@@ -28,7 +28,7 @@ from jobs.store.beside_broker import FileState
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, eras_of, given_rules
 from jobs.store.store import Store
-from jobs.store.topics import TopicsAt, topics_in
+from jobs.store.topics import RecordedTopics, recorded_topics_in
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
 from rmq_formats.store import FileKind
@@ -109,12 +109,12 @@ def _version(name: str, of_file: Sequence[Mapping[str, Any]], until: int | None)
     return data
 
 
-def recorded_topics(lake: Lake, store_id: str) -> tuple[TopicsAt, ...]:
+def recorded_topics(lake: Lake, store_id: str) -> tuple[RecordedTopics, ...]:
     """Return the newest tables of topics that runs have recorded of a store, the newest last."""
     wanted = (pc.field("store_id") == store_id) & (pc.field("name") == TOPICS_FILE) & pc.field("bytes").is_valid()
     runs = [run for (run,) in rows(lake, CONFIG_FILES.name, ["run"], wanted)]
     newest = wanted & pc.field("run").isin(sorted(runs)[-_VERSIONS:])
-    return topics_in(data for _, data in sorted(rows(lake, CONFIG_FILES.name, ["run", "bytes"], newest)))
+    return recorded_topics_in(data for _, data in sorted(rows(lake, CONFIG_FILES.name, ["run", "bytes"], newest)))
 
 
 class RestoredFileSettings(NamedTuple):

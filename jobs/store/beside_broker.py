@@ -242,7 +242,7 @@ def acting_as(user: int, group: int) -> Iterator[None]:
 
 
 @contextmanager
-def acting_as_before() -> Iterator[None]:
+def acting_as_root() -> Iterator[None]:
     """Within `acting_as`, act as root once more: for our own files outside the store."""
     user, group = os.geteuid(), os.getegid()
     if user == os.getuid():

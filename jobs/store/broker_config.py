@@ -79,7 +79,7 @@ class RocksConfig(NamedTuple):
     counter: int  # of changes; 0 where the database does not count them
     changed_ms: int | None  # when the table was last changed; None where the database does not say
 
-    def counts_beside(self, config: dict[str, object] | None) -> bool:
+    def wins_over_json(self, config: dict[str, object] | None) -> bool:
         """Return whether a broker takes the table from here although there is also a JSON file."""
         return config is None or self.counter >= change_counter(config)
 
@@ -104,7 +104,7 @@ def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
             _text(key): decode_config(value) for key, value in database.items(family) if key != VERSION_KEY
         }
         if table.table == _OFFSETS:
-            values = dict(objects({name: value.get(_OFFSETS) for name, value in values.items()}))
+            values = dict(object_entries({name: value.get(_OFFSETS) for name, value in values.items()}))
         return RocksConfig(folder, values, change_counter(config), change_time(config))
 
 
@@ -168,7 +168,7 @@ def read_config(store: Store, name: str) -> dict[str, object] | None:
         return config
     with suppress(FormatError):  # a database that cannot be read has no topics
         table = rocksdb_config(store, ConfigTable.TOPICS)
-        if table is not None and table.rows and table.counts_beside(config):
+        if table is not None and table.rows and table.wins_over_json(config):
             return {TOPIC_TABLE: dict(table.rows)}
     return config
 
@@ -192,7 +192,7 @@ def decoded_file(store: Store, file: StoredFile) -> dict[str, object]:
         return decode_config(store.read(file, 0, _LARGEST))
 
 
-def objects(table: object) -> Iterator[_Row]:
+def object_entries(table: object) -> Iterator[_Row]:
     """Yield the entries of a table that are objects, by name; nothing if it is not a table."""
     yield from ((name, value) for name, value in _items(table) if isinstance(value, dict))
 
@@ -240,7 +240,7 @@ class ReaderKind(StrEnum):
     DELAY = "delay"
 
 
-class Progress(NamedTuple):
+class ReaderProgress(NamedTuple):
     """How far a reader of a queue is."""
 
     kind: ReaderKind
@@ -255,12 +255,12 @@ QueueOffsets: TypeAlias = "array[int]"
 """Queue ids, each followed by the next offset there: there may be a million, each of which would be two objects."""
 
 
-def unpacked(offsets: QueueOffsets) -> Iterator[tuple[int, int]]:
+def unpack_offsets(offsets: QueueOffsets) -> Iterator[tuple[int, int]]:
     """Yield queue ids and offsets."""
     return zip(offsets[::2], offsets[1::2], strict=True)
 
 
-class Reader(NamedTuple):
+class ReaderOffsets(NamedTuple):
     """How far a reader is in the queues of a topic."""
 
     kind: ReaderKind
@@ -275,14 +275,14 @@ class BrokerConfig(NamedTuple):
 
     topics: _Table
     groups: _Table
-    readers: tuple[Reader, ...]
+    readers: tuple[ReaderOffsets, ...]
     unread: str | None  # why something is missing; None where nothing is
 
     @property
-    def progress(self) -> Iterator[Progress]:
+    def progress(self) -> Iterator[ReaderProgress]:
         """Yield each reader's next offset in each queue."""
         for kind, group, topic, offsets, place in self.readers:
-            yield from (Progress(kind, group, topic, *one, place) for one in unpacked(offsets))
+            yield from (ReaderProgress(kind, group, topic, *one, place) for one in unpack_offsets(offsets))
 
 
 def broker_config(store: Store) -> BrokerConfig:
@@ -303,15 +303,15 @@ class _Parts:
 
     def table(self, table: ConfigTable) -> tuple[_Table, str]:
         config, stored = self._json(table.file), self._database(table)
-        if stored is not None and stored.counts_beside(config or None):
+        if stored is not None and stored.wins_over_json(config or None):
             return stored.rows, stored.folder
-        return dict(objects(config.get(table.table))), f"{CONFIG_FOLDER}/{table.file}"
+        return dict(object_entries(config.get(table.table))), f"{CONFIG_FOLDER}/{table.file}"
 
-    def readers(self) -> Iterator[Reader]:
+    def readers(self) -> Iterator[ReaderOffsets]:
         """Yield consumers, those of light queues, pulls, and levels of delayed messages."""
         yield from self._of_groups(ReaderKind.CONSUMER, *self.table(ConfigTable.CONSUMER_OFFSETS))
         light, place = self._json(_LIGHT_FILE), f"{CONFIG_FOLDER}/{_LIGHT_FILE}"
-        yield from self._of_groups(ReaderKind.CONSUMER, dict(objects(light.get(_OFFSETS))), place)
+        yield from self._of_groups(ReaderKind.CONSUMER, dict(object_entries(light.get(_OFFSETS))), place)
         of_one_queue = {name: {"0": offset} for name, offset in _items(light.get(_LIGHT_TABLE))}
         yield from self._of_groups(ReaderKind.CONSUMER, of_one_queue, place)
         pulls = self._database(ConfigTable.PULL_OFFSETS)  # which only configManagerVersion=v2 keeps
@@ -321,13 +321,13 @@ class _Parts:
         levels = _items(self._json(_DELAY_FILE).get(_OFFSETS))
         queues = ((int(level) - 1, offset) for level, offset in levels if _NUMBER.fullmatch(level))
         checked = self._checked(((one, offset) for one, offset in queues if one >= 0), f"{place}: {SCHEDULE_TOPIC}")
-        yield Reader(ReaderKind.DELAY, None, SCHEDULE_TOPIC, checked, place)
+        yield ReaderOffsets(ReaderKind.DELAY, None, SCHEDULE_TOPIC, checked, place)
 
-    def _of_groups(self, kind: ReaderKind, table: _Table, place: str) -> Iterator[Reader]:
+    def _of_groups(self, kind: ReaderKind, table: _Table, place: str) -> Iterator[ReaderOffsets]:
         for name, offsets in table.items():
             topic, _, group = name.partition("@")
             queues = ((int(queue), offset) for queue, offset in offsets.items() if _NUMBER.fullmatch(queue))
-            yield Reader(kind, group, topic, self._checked(queues, f"{place}: {name}"), place)
+            yield ReaderOffsets(kind, group, topic, self._checked(queues, f"{place}: {name}"), place)
 
     def _checked(self, queues: Iterable[tuple[int, object]], reader: str) -> QueueOffsets:
         """Return the offsets that a broker could load; note a number that it could not."""

@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from jobs.store.range_reader import RangeReader, Seen
-from jobs.store.ranges import Newest, Range, balanced, beginning_of, written_sizes
+from jobs.store.range_reader import RangeFacts, RangeReader
+from jobs.store.ranges import NewestSegment, Range, balance_ranges, beginning_of, written_sizes
 from jobs.store.store import Store, list_again
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
@@ -33,11 +33,11 @@ class Outcome(NamedTuple, Generic[T]):
     """The result of a task for one range."""
 
     range: Range
-    seen: Seen
+    seen: RangeFacts
     payload: T
 
 
-def keep(_: object) -> None:
+def discard_nothing(_: object) -> None:
     """Discard nothing."""
 
 
@@ -45,7 +45,7 @@ def read_chained(
     workers: Workers,
     ranges: Sequence[Range],
     task: Task[T],
-    discard: Callable[[T], object] = keep,
+    discard: Callable[[T], object] = discard_nothing,
     collector: "LogCheck | None" = None,
 ) -> list[Outcome[T]]:
     """
@@ -55,17 +55,17 @@ def read_chained(
     *collector* that is not complete yet sees every piece.
     """
     if collector is not None and not collector.is_complete:
-        with_collector = partial(run_collected, task=task, range_collector=collector.range_collector)
+        with_collector = partial(run_with_check, task=task, range_collector=collector.range_collector)
         collected = read_chained(workers, ranges, with_collector, lambda payload: discard(payload[0]))
         collector.add_ranges([outcome.payload[1] for outcome in collected])
         return [Outcome(outcome.range, outcome.seen, outcome.payload[0]) for outcome in collected]
     run = partial(run_range, task=task)
-    ranges, sizes = balanced(ranges, written_sizes(ranges), workers.width)
+    ranges, sizes = balance_ranges(ranges, written_sizes(ranges), workers.width)
     outcomes = workers.map(ranges, run, "reading", sizes)
-    return chained(outcomes, lambda range_: workers.map([range_], run, "reading again")[0], discard)
+    return accept_chained(outcomes, lambda range_: workers.map([range_], run, "reading again")[0], discard)
 
 
-def run_collected(
+def run_with_check(
     range_: Range, pieces: Pieces, *, task: Task[T], range_collector: "type[RangeCheck]"
 ) -> "tuple[T, RangeCheck]":
     """Run *task* on the pieces of a range that a new collector has looked at; return both results."""
@@ -73,8 +73,10 @@ def run_collected(
     return task(range_, collector.check_pieces(pieces)), collector
 
 
-def chained(
-    outcomes: Sequence[Outcome[T]], read_again: Callable[[Range], Outcome[T]], discard: Callable[[T], object] = keep
+def accept_chained(
+    outcomes: Sequence[Outcome[T]],
+    read_again: Callable[[Range], Outcome[T]],
+    discard: Callable[[T], object] = discard_nothing,
 ) -> list[Outcome[T]]:
     """Return the outcomes that chain, and those of ranges that were read again because they did not."""
     # A range that was cut inside a segment syncs: it begins at the first record that proves itself, which may be a copy
@@ -171,7 +173,7 @@ def confirm_gone(store: Store, ranges: Sequence[Range]) -> None:
                 raise CutBackError(errno.ESTALE, "the log was rewritten while it was read", range_.location)
 
 
-def confirm_uncut(store: Store, newest: Newest | None) -> None:
+def confirm_uncut(store: Store, newest: NewestSegment | None) -> None:
     """
     Raise `CutBackError` if the *newest* segment of before the reading is not there any more, unless by retention.
 
@@ -185,7 +187,7 @@ def confirm_uncut(store: Store, newest: Newest | None) -> None:
     raise CutBackError(errno.ESTALE, "the log was truncated while it was read", newest.segment.location)
 
 
-def _still_begins(newest: Newest, store: Store) -> bool:
+def _still_begins(newest: NewestSegment, store: Store) -> bool:
     try:
         now = beginning_of(newest.segment, store)
     except OSError as error:
@@ -196,7 +198,7 @@ def _still_begins(newest: Newest, store: Store) -> bool:
     return now is not None and all(old in {0, new} for old, new in zip(newest.beginning or b"", now, strict=False))
 
 
-def read_what_stays(
+def read_undeleted(
     workers: Workers,
     log: ListedLog,
     task: Task[T],

@@ -66,7 +66,7 @@ def lost_ends(store: Store, newest: int | None = None, log_end: int | None = Non
     started = lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
     if started is not None:
         yield LostPart(started.oldest, started.start, f"the log has lost its beginning: {started.text}")
-    newest = newest_known(store, queues) if newest is None else newest
+    newest = newest_known_offset(store, queues) if newest is None else newest
     log_end = _end_of_records(store, newest) if log_end is None else log_end
     if log_end is not None and has_lost_end(store, newest, log_end):
         text = f"the log has lost its end: it ends at {log_end}, and queues or index files lead to {newest}"
@@ -82,7 +82,7 @@ def last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]:
             yield unit
 
 
-def newest_known(store: Store, queues: Iterable[StoredQueue]) -> int:
+def newest_known_offset(store: Store, queues: Iterable[StoredQueue]) -> int:
     """Return the newest offset that the last index file and some queues lead to; -1 if they lead to none."""
     modified = {file.location: file.modified_ms for file in store.queue_files}
     latest = sorted(queues, key=lambda queue: modified[queue.files[-1].location], reverse=True)[:_MOST_QUEUES]

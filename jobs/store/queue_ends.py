@@ -22,7 +22,7 @@ _AT_ONCE = 500  # queues a task
 _MOST_FOREIGN = 64  # ends of queues that are looked for in the log
 
 
-class Look(NamedTuple):
+class QueueEnds(NamedTuple):
     """The queues as they were before the log was read."""
 
     queues: tuple[StoredQueue, ...]
@@ -43,13 +43,13 @@ _Wish = tuple[StoredQueue, int | None, int]
 """A queue to look at; the position after its known units; the offset before which their records are."""
 
 
-def look(
+def probe_queue_ends(
     workers: Workers,
     store: Store,
     watermarks: Mapping[QueueName, int] | None = None,
     from_offset: int = 0,
     takes: Callable[[str], bool] | None = None,
-) -> Look:
+) -> QueueEnds:
     """
     Look at every queue twice; a store that was shut down in order was dispatched to its end.
 
@@ -78,7 +78,7 @@ def look(
                 for queue in queues
             ],
         )
-    return Look(
+    return QueueEnds(
         tuple(queues),
         tuple(max(first.get(queue.name, at).watermark, queue.start) for queue, at in zip(queues, seen, strict=True)),
         tuple(at.end for at in seen),
@@ -125,10 +125,10 @@ def _look_at_all(workers: Workers, wishes: Sequence[_Wish]) -> list[_Seen]:
 
 
 def _look_at(wishes: Sequence[_Wish]) -> list[_Seen]:
-    return [seen_of(*wish) for wish in wishes]
+    return [probe_queue_end(*wish) for wish in wishes]
 
 
-def seen_of(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
+def probe_queue_end(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
     """Return the end of a queue at one look."""
     return _end_near(queue, known, from_offset) or _end_anywhere(queue, known, from_offset)
 

@@ -243,11 +243,11 @@ def stored_queues(store: Store, opener: Opener | None = None) -> list[StoredQueu
     """
     queues = queues_of_files(store.queue_files, opener or store.storage)
     names = {(queue.name.topic, queue.name.queue_id) for queue in queues}
-    alone = (queue for queue in queues_of_rows(store) if (queue.name.topic, queue.name.queue_id) not in names)
+    alone = (queue for queue in queues_in_rocksdb(store) if (queue.name.topic, queue.name.queue_id) not in names)
     return sorted([*queues, *alone], key=lambda queue: queue.name)
 
 
-def queues_of_rows(store: Store) -> list[StoredQueue]:
+def queues_in_rocksdb(store: Store) -> list[StoredQueue]:
     """Return the queues that a store has in RocksDB, sorted by name; `FormatError` where it cannot be read."""
     if rocksdb_queue_folder(store) is None:
         return []

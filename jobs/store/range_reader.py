@@ -21,7 +21,7 @@ TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerpri
 
 
 @dataclass(slots=True)
-class Seen:
+class RangeFacts:
     """The boundaries and the end of a range, as far as it was read."""
 
     next: int  # where the piece after its last one begins
@@ -47,7 +47,7 @@ class RangeReader:
         self._range = range_
         self._window = range_.window or window
         self._was_read = was_read
-        self._seen = Seen(range_.start_offset, range_.store_timestamp)
+        self._seen = RangeFacts(range_.start_offset, range_.store_timestamp)
         self._looked = (-1, 0)  # where something was last looked at again, and how often
         self._firsts: list[Fingerprint] = []  # of the range, of the group before the last one, of the last one
         self._tail = (0, b"")  # where the last records begin, and their bytes
@@ -162,7 +162,7 @@ class RangeReader:
         self._seen.records += count
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> RangeFacts:
         """The facts of the range, once its pieces are read."""
         if not self._seen.records:
             return self._seen

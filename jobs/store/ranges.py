@@ -1,10 +1,10 @@
 """
 Which bytes of the log a run reads: ranges that tasks can work on side by side.
 
-Ranges are cut by size, and the last ones by the number of tasks that run side by side (`balanced`). Only the first one
-of a segment begins at a known record; each other one finds its first record by itself, and `jobs.store.chain` accepts
-it only if the range before it ends exactly there. So the cut never changes the result, and no byte is read twice to
-plan.
+Ranges are cut by size, and the last ones by the number of tasks that run side by side (`balance_ranges`). Only the
+first one of a segment begins at a known record; each other one finds its first record by itself, and
+`jobs.store.chain` accepts it only if the range before it ends exactly there. So the cut never changes the result, and
+no byte is read twice to plan.
 """
 
 import time
@@ -160,7 +160,7 @@ def _written_in(range_: Range) -> int:
         return range_.size
 
 
-def balanced(
+def balance_ranges(
     ranges: Sequence[Range], sizes: Sequence[int], width: int, least: int = _LEAST_PIECE
 ) -> tuple[list[Range], list[int]]:
     """
@@ -187,14 +187,14 @@ def _part(range_: Range, start: int, end: int) -> Range:
     return replace(range_, start=start, end=end, sync=True, store_timestamp=None)
 
 
-class Newest(NamedTuple):
+class NewestSegment(NamedTuple):
     """The newest segment that has been written to, for all before it are final while it is there."""
 
     segment: Segment
     beginning: bytes | None  # its first bytes; empty where they cannot be read, None where it had just been deleted
 
 
-def newest_segment(store: Store) -> Newest | None:
+def newest_segment(store: Store) -> NewestSegment | None:
     """
     Return the newest segment that has been written to.
 
@@ -206,9 +206,9 @@ def newest_segment(store: Store) -> Newest | None:
         except OSError as error:  # what a file system never stored is read from no disk
             if not is_unreadable(error):
                 raise
-            return Newest(segment, b"")
+            return NewestSegment(segment, b"")
         if beginning is None or any(beginning[: BLANK.size]):  # what retention took had been written to
-            return Newest(segment, beginning)
+            return NewestSegment(segment, beginning)
     return None
 
 
@@ -281,7 +281,7 @@ def _size_by_names(segments: Sequence[Segment]) -> int | None:
     return size if size // 2 < longest <= size and not size % _BLOCK else None
 
 
-def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
+def cut_short_segments(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
     """
     Yield segments that are shorter than most, and the size they should have: a broker does not load a log with one.
 
@@ -293,7 +293,7 @@ def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
             yield segment, usual
 
 
-def describe(ranges: Sequence[Range]) -> dict[str, int | None]:
+def describe_plan(ranges: Sequence[Range]) -> dict[str, int | None]:
     """Return the figures of a plan, for `--dry-run` and the report."""
     return {
         "ranges": len(ranges),

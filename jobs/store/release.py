@@ -135,7 +135,7 @@ class Marks:
         for mark in marks:
             self.add(mark)
 
-    def see(self, record: MessageRecord) -> None:
+    def add_record(self, record: MessageRecord) -> None:
         """Add the marks of a record."""
         self.add_all(record_marks(record))
 
@@ -200,7 +200,7 @@ def writers_of(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
     """Return whose rules are followed in a store of these eras: those of the newest release of each."""
     # Records that contradict each other may begin two eras at one offset: the later one counts.
     rules = rules_of(*{first_offset_of_era(eras, number): era.highest for number, era in enumerate(eras)}.items())
-    text = _in_words((span_of(era), first_offset_of_era(eras, number)) for number, era in enumerate(eras))
+    text = _in_words((era_text(era), first_offset_of_era(eras, number)) for number, era in enumerate(eras))
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided(matter) for era in eras)
     writers = Writers(rules, text, tuple(eras[-1].candidates))
@@ -212,7 +212,7 @@ def first_offset_of_era(eras: Sequence[Era], number: int) -> int:
     return eras[number].first_offset if number else 0
 
 
-def span_of(era: Era) -> str:
+def era_text(era: Era) -> str:
     """Name the releases that an era is of."""
     return str(era.lowest) if len(era.candidates) == 1 else f"{era.lowest} to {era.highest}"
 
@@ -240,7 +240,7 @@ def eras_of(
             continue
         with suppress(OSError):  # one that cannot be read gives nothing away
             for record in islice(_records(store, segment), effort.records):
-                marks.see(record)
+                marks.add_record(record)
                 if tags_left:
                     mark = _tag_mark(readers, record)
                     tags_left -= mark is not None
@@ -321,7 +321,7 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
     own = Marks()
     with suppress(OSError):  # the part read so far counts, this time
         for record in islice(_records(store, segment), records):
-            own.see(record)
+            own.add_record(record)
         if identity and identity == _identity(segment, records):
             if len(_remembered) >= _MOST_REMEMBERED:
                 _remembered.clear()

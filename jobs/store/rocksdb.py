@@ -112,7 +112,7 @@ def check_installed(location: str, verb: str) -> None:
 
 
 @contextmanager
-def said_as_errors_of_files(location: str) -> Iterator[None]:
+def rocksdb_errors_as_oserror(location: str) -> Iterator[None]:
     """Raise what RocksDB says while it writes to *location* as an `OSError`, with the number of a full disk."""
     try:
         yield

@@ -13,10 +13,10 @@ from jobs.store.workers import Item, Result, compile_first, record_count
 from rmq_formats.compiled import IS_FIRST_USE
 from rmq_formats.errors import FormatError
 
-_counts = [0, 0]  # of tasks and of ranges of the log that Spark ran for this process since `taken_counts`
+_counts = [0, 0]  # of tasks and of ranges of the log that Spark ran for this process since `take_task_counts`
 
 
-def taken_counts() -> tuple[int, int]:
+def take_task_counts() -> tuple[int, int]:
     """Return the numbers of tasks and ranges since the last call, and start again at zero."""
     tasks, ranges = _counts
     _counts[:] = 0, 0
@@ -75,7 +75,7 @@ class SparkWorkers:
             for item in part:
                 try:
                     yield is_first, task(item)
-                    spare_collector()
+                    freeze_collected_objects()
                 except (FormatError, OSError) as error:
                     if is_first:
                         raise  # Spark tries once more
@@ -94,7 +94,7 @@ class SparkWorkers:
 _spared: list[bool] = []  # one, once this worker has done a task
 
 
-def spare_collector() -> None:
+def freeze_collected_objects() -> None:
     """
     Exclude the objects of a worker's first task, modules and compiled code, from Python's garbage collection.
 

@@ -112,7 +112,7 @@ class Store:
         found = self.segments[number] if number >= 0 else None
         return found if found and offset < found.base_offset + found.readable else None
 
-    def below(self, location: str | None) -> str:
+    def path_below_root(self, location: str | None) -> str:
         """Return the path of a file, or folder, below the store's root."""
         return (location or "").removeprefix(f"{self.root}/")
 
@@ -340,7 +340,7 @@ def geometry_of_index(
         def opened(location: str) -> Reader:
             return stack.enter_context(store.storage.open(location))
 
-        files = [Content(file.size, reading(opened, file.location)) for file in store.index_files]
+        files = [Content(file.size, lazy_read(opened, file.location)) for file in store.index_files]
         return stated_geometry(files, hash_slots, index_num)
 
 
@@ -352,6 +352,6 @@ def header_of(file: StoredFile, store: Store) -> IndexHeader | None:
         return None
 
 
-def reading(opened: Callable[[str], Reader], location: str) -> Read:
+def lazy_read(opened: Callable[[str], Reader], location: str) -> Read:
     """Return the function that reads a file, which is opened when it is first called."""
     return lambda position, length: opened(location).read(position, length)

@@ -104,20 +104,20 @@ def known_topics(store: Store) -> frozenset[str]:
     )
 
 
-class TopicsAt(NamedTuple):
+class RecordedTopics(NamedTuple):
     """A table of topics as it was once."""
 
     topics: frozenset[str]
     changed_ms: int | None  # when it was changed
     counter: int = 0  # of its changes; 0 where it does not count them
 
-    def follows(self, recorded: "TopicsAt") -> bool:
+    def follows(self, recorded: "RecordedTopics") -> bool:
         """Return whether a broker derived this table from a *recorded* one: it is neither an old copy nor recreated."""
         is_later = (self.changed_ms or 0) > (recorded.changed_ms or 0)
         return self == recorded or (is_later and (not self.counter or self.counter >= recorded.counter))
 
 
-def topics_in(versions: Iterable[bytes]) -> tuple[TopicsAt, ...]:
+def recorded_topics_in(versions: Iterable[bytes]) -> tuple[RecordedTopics, ...]:
     """Return the tables in versions of `config/topics.json` that say when they were changed."""
     found = []
     for data in versions:
@@ -126,7 +126,7 @@ def topics_in(versions: Iterable[bytes]) -> tuple[TopicsAt, ...]:
     return tuple(table for table in found if table is not None and table.changed_ms is not None)
 
 
-def topic_evidence(store: Store, recorded: Sequence[TopicsAt] | None = None) -> TopicEvidence:
+def topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | None = None) -> TopicEvidence:
     """
     Return the broker's table of topics; an old copy, which lacks topics that have queues, is not used.
 
@@ -141,8 +141,8 @@ def topic_evidence(store: Store, recorded: Sequence[TopicsAt] | None = None) -> 
         return TopicEvidence(None, with_queues, doubt=f"the table of topics cannot be read: {error.reason}")
     config = read_json(store, TOPICS_FILE)
     table, newest = _table_of(config), recorded[-1] if recorded else None
-    if stored is not None and stored.rows and stored.counts_beside(config):
-        table, newest = TopicsAt(frozenset(stored.rows), stored.changed_ms), None  # a lake records files alone
+    if stored is not None and stored.rows and stored.wins_over_json(config):
+        table, newest = RecordedTopics(frozenset(stored.rows), stored.changed_ms), None  # a lake records files alone
     is_recorded = newest is not None and (table is None or not table.follows(newest))
     if newest is not None and is_recorded:
         is_begun_anew = table is not None and (table.changed_ms or 0) > (newest.changed_ms or 0)
@@ -164,9 +164,9 @@ def topic_evidence(store: Store, recorded: Sequence[TopicsAt] | None = None) -> 
     return TopicEvidence(table.topics, with_queues, table.changed_ms, absent, is_recorded, asked)
 
 
-def _table_of(config: Mapping[str, object] | None) -> TopicsAt | None:
+def _table_of(config: Mapping[str, object] | None) -> RecordedTopics | None:
     values = config or {}
     table = values.get(TOPIC_TABLE)
     if not isinstance(table, dict) or not table:
         return None
-    return TopicsAt(frozenset(table), change_time(values), change_counter(values))
+    return RecordedTopics(frozenset(table), change_time(values), change_counter(values))

@@ -49,7 +49,7 @@ class Workers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OneByOne:
+class SerialWorkers:
     """This process, one item after the other, without progress."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -69,7 +69,7 @@ class OneByOne:
 
 
 @dataclass(frozen=True, slots=True)
-class InProcessWorkers(OneByOne):
+class InProcessWorkers(SerialWorkers):
     """This process, with progress, in as many threads as the workers are wide."""
 
     def map(
@@ -93,9 +93,9 @@ class InProcessWorkers(OneByOne):
 class WorkersOnDemand:
     """This process for little work, and Spark from the first large plan on until plans are small again."""
 
-    def __init__(self, spark: Callable[[], Workers], here: OneByOne | None = None, small: int = SMALL) -> None:
+    def __init__(self, spark: Callable[[], Workers], here: SerialWorkers | None = None, small: int = SMALL) -> None:
         """Call *spark* when the first plan of at least *small* bytes comes; *here* does the others."""
-        self._here = here or OneByOne()
+        self._here = here or SerialWorkers()
         self._workers: Workers = self._here
         self._spark = spark
         self.small = small

@@ -15,10 +15,10 @@ import pyarrow as pa
 from fastavro.schema import parse_schema
 
 from jobs.typed import binary_values
-from jobs.typed.binary_values import Read, at_byte, reader_of, sized, texts, then
+from jobs.typed.binary_values import Read, converted_read, reader_of, refused_at_byte, sized, texts
 from jobs.typed.ddl import MOST_DIGITS, SchemaError, is_wider, type_text
 from jobs.typed.formats import BodyFormat, Reader
-from jobs.typed.values import RefusedBodyError, Times, exactly, member
+from jobs.typed.values import RefusedBodyError, Times, exact_context, member_path
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and how many bytes of a schema's number follow: Confluent's, RocketMQ's
@@ -52,13 +52,13 @@ def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: Times) -> Read
 
     def values_of(body: bytes, _: object) -> Mapping[str, object]:
         if not body:
-            raise at_byte("an empty body", 0)
+            raise refused_at_byte("an empty body", 0)
         number, at = (None, 0) if None in records else _registered(body)
         if number not in records:
             raise RefusedBodyError("a schema ID that has no file in the folder", f"schema {number}")
         values, at = records[number].read(body, at)
         if at != len(body):
-            raise at_byte("more after the record", at)
+            raise refused_at_byte("more after the record", at)
         return values
 
     return reader_of(values_of, columns)
@@ -68,7 +68,7 @@ def _registered(body: bytes) -> tuple[int, int]:
     """Return the number of a body's schema, and the byte after the header that has it."""
     size = _HEADERS.get(body[0])
     if size is None:
-        raise at_byte("no header of a schema registry", 0)
+        raise refused_at_byte("no header of a schema registry", 0)
     return int.from_bytes(binary_values.piece(body, 1, size)[0], "big"), 1 + size
 
 
@@ -126,9 +126,9 @@ class _Record:
                 for name, step in steps:
                     values[name], at = step(body, at)
             except RefusedBodyError as error:
-                raise error.within(member("", name)) from None
+                raise error.within(member_path("", name)) from None
             except IndexError:
-                raise at_byte(binary_values.CUT, len(body)).within(member("", name)) from None
+                raise refused_at_byte(binary_values.CUT, len(body)).within(member_path("", name)) from None
             return values, at
 
         return types, read
@@ -147,11 +147,11 @@ class _Record:
         def read_item(found: dict[object, object], body: bytes, at: int) -> int:
             key, after = _string(body, at) if is_map else (len(found), at)
             if key in found:
-                raise at_byte(binary_values.TWICE, at)
+                raise refused_at_byte(binary_values.TWICE, at)
             try:
                 found[key], after = item.read(body, after)
             except RefusedBodyError as error:
-                raise error.within(member("", key) if isinstance(key, str) else f"[{key}]") from None
+                raise error.within(member_path("", key) if isinstance(key, str) else f"[{key}]") from None
             return after
 
         def read(body: bytes, at: int) -> tuple[object, int]:
@@ -172,7 +172,7 @@ class _Record:
             # As spark-avro does: the numbers in the names of members count the branches that have values.
             numbers = iter(range(len(types)))
             reads = [
-                branch.read if branch.type is None else then(branch.read, _named(f"member{next(numbers)}"))
+                branch.read if branch.type is None else converted_read(branch.read, _named(f"member{next(numbers)}"))
                 for branch in branches
             ]
             types = [pa.struct([(f"member{number}", type_) for number, type_ in enumerate(types)])]
@@ -180,7 +180,7 @@ class _Record:
         def read(body: bytes, at: int) -> tuple[object, int]:
             branch, after = _long(body, at)
             if not 0 <= branch < len(reads):
-                raise at_byte("a union has no such branch", at)
+                raise refused_at_byte("a union has no such branch", at)
             return reads[branch](body, after)
 
         return _Reading(types[0] if types else None, read)
@@ -194,13 +194,15 @@ class _Record:
             binary_values.nanosecond_instant if unit == "nanos" else lambda value: binary_values.instant(value * factor)
         )
         if kind == "timestamp":
-            return _Reading(_INSTANT, then(_long, instant))
-        return _Reading(_INSTANT, then(_long, lambda value: binary_values.local_instant(instant(value), times)))
+            return _Reading(_INSTANT, converted_read(_long, instant))
+        return _Reading(
+            _INSTANT, converted_read(_long, lambda value: binary_values.local_instant(instant(value), times))
+        )
 
 
 def _int_or_date(schema: _Schema) -> _Reading:
     if schema.get("logicalType") == "date":
-        return _Reading(pa.date32(), then(_int, binary_values.day))
+        return _Reading(pa.date32(), converted_read(_int, binary_values.day))
     return _Reading(pa.int32(), _int)
 
 
@@ -213,7 +215,7 @@ def _fixed(schema: _Schema) -> _Reading:
         return binary_values.piece(body, at, size)
 
     if schema.get("logicalType") == "uuid" and size == _UUID_SIZE:
-        return _Reading(pa.string(), then(read, lambda data: str(uuid.UUID(bytes=data))))
+        return _Reading(pa.string(), converted_read(read, lambda data: str(uuid.UUID(bytes=data))))
     return _bytes_or_decimal(schema, read)
 
 
@@ -222,7 +224,7 @@ def _bytes_or_decimal(schema: _Schema, read: Read | None = None) -> _Reading:
     if schema.get("logicalType") != "decimal" or schema["precision"] > MOST_DIGITS:
         return _Reading(pa.binary(), read)
     type_ = pa.decimal128(schema["precision"], schema.get("scale", 0))
-    return _Reading(type_, then(read, _decimal(type_)))
+    return _Reading(type_, converted_read(read, _decimal(type_)))
 
 
 def _named(name: str) -> Callable[[object], object]:
@@ -230,7 +232,7 @@ def _named(name: str) -> Callable[[object], object]:
 
 
 def _decimal(type_: pa.DataType) -> Callable[[bytes], Decimal]:
-    limit, context = 10**type_.precision, exactly(MOST_DIGITS)
+    limit, context = 10**type_.precision, exact_context(MOST_DIGITS)
 
     def convert(data: bytes) -> Decimal:
         number = int.from_bytes(data, "big", signed=True)
@@ -253,12 +255,12 @@ def _blocks(body: bytes, at: int, read_item: Callable[[int], int]) -> int:
         if count < 0:
             size, at = _long(body, at)  # in bytes, so that a reader may skip the block
         if abs(count) > len(body) - at:  # no item is shorter than a byte
-            raise at_byte("a block claims more items than the body has bytes", begin)
+            raise refused_at_byte("a block claims more items than the body has bytes", begin)
         first = at
         for _ in range(abs(count)):
             at = read_item(at)
         if size is not None and size != at - first:
-            raise at_byte("a block whose size differs from the size that it states", begin)
+            raise refused_at_byte("a block whose size differs from the size that it states", begin)
 
 
 def _long(body: bytes, at: int) -> tuple[int, int]:
@@ -272,13 +274,13 @@ def _long(body: bytes, at: int) -> tuple[int, int]:
 def _int(body: bytes, at: int) -> tuple[int, int]:
     number, after = _long(body, at)
     if not -(1 << 31) <= number < 1 << 31:
-        raise at_byte(binary_values.TOO_LARGE.format("int"), at)
+        raise refused_at_byte(binary_values.TOO_LARGE.format("int"), at)
     return number, after
 
 
 def _boolean(body: bytes, at: int) -> tuple[bool, int]:
     if body[at] > 1:
-        raise at_byte("not a valid boolean", at)
+        raise refused_at_byte("not a valid boolean", at)
     return body[at] == 1, at + 1
 
 
@@ -292,7 +294,7 @@ def _enum(schema: _Schema) -> _Reading:
     def read(body: bytes, at: int) -> tuple[str, int]:
         number, after = _long(body, at)
         if not 0 <= number < len(symbols):
-            raise at_byte("an enum has no such symbol", at)
+            raise refused_at_byte("an enum has no such symbol", at)
         return symbols[number], after
 
     return _Reading(pa.string(), read)

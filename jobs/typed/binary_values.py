@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.typed.formats import Reader, Row, typed
+from jobs.typed.formats import Reader, Row, typed_rows
 from jobs.typed.values import EPOCH, RefusedBodyError, Times, Value, in_zone
 
 Read = Callable[[bytes, int], tuple[object, int]]  # of a body from a byte on: the value, and the byte after it
@@ -22,7 +22,7 @@ _EARLIEST_DAY, _LATEST_DAY = date.min.toordinal() - _DAY, date.max.toordinal() -
 _NANOSECONDS = 1000  # in a microsecond
 
 
-def at_byte(reason: str, at: int) -> RefusedBodyError:
+def refused_at_byte(reason: str, at: int) -> RefusedBodyError:
     """Return the refusal of a body at a byte, to which those who read it add the path."""
     return RefusedBodyError(reason, f" at byte {at}")
 
@@ -41,11 +41,11 @@ def varint(body: bytes, at: int) -> tuple[int, int]:
         if shift >= _BITS:
             break
     if byte >= 128 or found >> _BITS:  # noqa: PLR2004
-        raise at_byte("a number of more than 64 bits", begin)
+        raise refused_at_byte("a number of more than 64 bits", begin)
     return found, at
 
 
-def then(read: Read, convert: Callable[[Any], object]) -> Read:
+def converted_read(read: Read, convert: Callable[[Any], object]) -> Read:
     """Return a reading whose values are converted."""
 
     def both(body: bytes, at: int) -> tuple[object, int]:
@@ -64,9 +64,9 @@ def piece(body: bytes, at: int, size: int) -> tuple[bytes, int]:
     """Return *size* bytes of a body, and the byte after them."""
     after = at + size
     if size < 0:
-        raise at_byte("a length below 0", at)
+        raise refused_at_byte("a length below 0", at)
     if after > len(body):
-        raise at_byte(CUT, at)
+        raise refused_at_byte(CUT, at)
     return body[at:after], after
 
 
@@ -75,7 +75,7 @@ def number(form: Struct) -> Read:
 
     def read(body: bytes, at: int) -> tuple[object, int]:
         if at + form.size > len(body):
-            raise at_byte(CUT, at)
+            raise refused_at_byte(CUT, at)
         return form.unpack_from(body, at)[0], at + form.size
 
     return read
@@ -102,7 +102,7 @@ def texts(data_of: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes
         try:
             return data.decode(), after
         except UnicodeDecodeError as error:
-            raise at_byte("invalid UTF-8", after - len(data) + error.start) from None
+            raise refused_at_byte("invalid UTF-8", after - len(data) + error.start) from None
 
     return read
 
@@ -117,9 +117,9 @@ def reader_of(
         try:
             return tuple(map(values_of(body, left).get, names))
         except IndexError:
-            raise at_byte(CUT, len(body)) from None
+            raise refused_at_byte(CUT, len(body)) from None
 
-    return lambda bodies: typed(bodies.to_pylist(), row, types)
+    return lambda bodies: typed_rows(bodies.to_pylist(), row, types)
 
 
 def instant(microseconds: int) -> int:

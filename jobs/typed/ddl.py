@@ -212,14 +212,14 @@ def type_text(type_: pa.DataType) -> str:
     return _NAMES[type_]
 
 
-def without_demands(type_: pa.DataType) -> pa.DataType:
+def all_nullable(type_: pa.DataType) -> pa.DataType:
     """Return a type as tables have it: each field in it may be NULL."""
     if pa.types.is_list(type_):
-        return pa.list_(without_demands(type_.value_type))
+        return pa.list_(all_nullable(type_.value_type))
     if pa.types.is_map(type_):
-        return pa.map_(pa.string(), without_demands(type_.item_type))
+        return pa.map_(pa.string(), all_nullable(type_.item_type))
     if pa.types.is_struct(type_):
-        return pa.struct([pa.field(field.name, without_demands(field.type)) for field in type_])
+        return pa.struct([pa.field(field.name, all_nullable(field.type)) for field in type_])
     return type_
 
 
@@ -230,11 +230,11 @@ def is_wider(new: pa.DataType, old: pa.DataType) -> bool:
     if pa.types.is_decimal(new) and pa.types.is_decimal(old):
         return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
     if new.num_fields and new.id == old.id:
-        return not narrowed(_fields(new), _fields(old))
+        return not narrowed_columns(_fields(new), _fields(old))
     return any(old in row and new in row[row.index(old) :] for row in _WIDER)
 
 
-def narrowed(new: Iterable[pa.Field], old: Iterable[pa.Field]) -> list[str]:
+def narrowed_columns(new: Iterable[pa.Field], old: Iterable[pa.Field]) -> list[str]:
     """Return the old columns whose values the new columns would not hold."""
     types = {field.name: field.type for field in new}
     return [
@@ -254,7 +254,7 @@ def table_name(topic: str, type_: str | None) -> str:
 def typed_table(name: str, columns: Sequence[pa.Field]) -> Table:
     """Return a typed table: where each row is from, and the columns of its body."""
     refuse_reserved(columns)
-    of_body = (column(field.name, without_demands(field.type), "of the body") for field in columns)
+    of_body = (column(field.name, all_nullable(field.type), "of the body") for field in columns)
     return Table(
         name, "the body of one message", (*PROVENANCE, *of_body), statistics=("physical_offset", "store_timestamp")
     )

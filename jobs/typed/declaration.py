@@ -16,7 +16,7 @@ from jobs.typed.ddl import (
     LONGEST_FOLDER,
     SchemaError,
     columns_text,
-    narrowed,
+    narrowed_columns,
     parse_columns,
     refuse_reserved,
     table_name,
@@ -52,7 +52,7 @@ class DeclarationError(RequestError):
     """A file of types says something that is not understood; the message has the file and the line or the key."""
 
 
-class LosingError(Exception):
+class ValuesLostError(Exception):
     """The table of an earlier declaration has values that the new one has no place for; the message says which."""
 
 
@@ -89,10 +89,10 @@ class TopicType:
         """Return a reader of such bodies, which have names of their own for the columns."""
         return self.format.reader(_renamed(self.columns, self.sources), self.times)
 
-    def described(self) -> dict[str, object]:
+    def describe(self) -> dict[str, object]:
         """Return all that decides which rows a body gives: a change of it is a new type."""
         if self.by is not None:
-            return {"by": self.by, "types": {name: one.described() for name, one in sorted(self.types.items())}}
+            return {"by": self.by, "types": {name: one.describe() for name, one in sorted(self.types.items())}}
         zone = None if self.times.zone is None else str(self.times.zone)
         return {
             "format": self.format.name,
@@ -276,27 +276,27 @@ class _Declared:
 
 def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
     """
-    Return whether a table that was *declared* differently must be rebuilt; `LosingError` if values would be lost.
+    Return whether a table that was *declared* differently must be rebuilt; `ValuesLostError` if values would be lost.
 
     Without --retype, a table keeps its rows if the new declaration reads each of them as the old one did, and possibly
     more bodies. Columns are added. If a type is wider, the table is rebuilt.
     """
-    now = type_.described()
+    now = type_.describe()
     if now == declared:
         return False
     if "by" in now or "by" in declared:
         types = declared.get("types")
         if now.get("by") != declared.get("by") or not isinstance(types, Mapping):
-            raise LosingError("with another by")
+            raise ValuesLostError("with another by")
         if types.keys() - type_.types.keys():
-            raise LosingError(f"without these types: {', '.join(sorted(types.keys() - type_.types.keys()))}")
+            raise ValuesLostError(f"without these types: {', '.join(sorted(types.keys() - type_.types.keys()))}")
         # A type that is added has dead letters that are its rows.
         rebuilt = [name not in types or needs_rebuild(one, types[name]) for name, one in type_.types.items()]
         return any(rebuilt)
     old = {column.name: column for column in parse_columns(str(declared["columns"]))}
     new = {column.name: column for column in type_.all_columns}
-    if lost := narrowed(new.values(), old.values()):
-        raise LosingError(f"without, or with another type of: {', '.join(lost)}")
+    if lost := narrowed_columns(new.values(), old.values()):
+        raise ValuesLostError(f"without, or with another type of: {', '.join(lost)}")
     changed = {name for name in ("from", "properties") if _about(old, now[name]) != _about(old, declared[name])}
     changed |= {
         key
@@ -306,12 +306,12 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
         and not (key in _MORE and declared.get(key) is None)
     }
     if changed:
-        raise LosingError(f"with another {', '.join(sorted(changed))}")
+        raise ValuesLostError(f"with another {', '.join(sorted(changed))}")
     demanded = [
         one.name for one in new.values() if not one.nullable and (one.name not in old or old[one.name].nullable)
     ]
     if demanded:
-        raise LosingError(f"where this may be NULL: {', '.join(demanded)}")
+        raise ValuesLostError(f"where this may be NULL: {', '.join(demanded)}")
     return any(new[name].type != column.type for name, column in old.items())
 
 

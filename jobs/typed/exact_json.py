@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from jobs.typed.formats import Row, Typed, decoded, typed
-from jobs.typed.values import Number, RefusedBodyError, Times, Value, member, struct_of
+from jobs.typed.formats import Row, TypedRows, body_text, typed_rows
+from jobs.typed.values import Number, RefusedBodyError, Times, Value, member_path, struct_of
 
 _DEEPEST = 100  # objects and arrays in each other
 _BRACKETS = re.compile(rb'[\[{]+|[\]}]+|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # and texts, which may have some
@@ -21,17 +21,17 @@ _HALF = re.compile(r"\\u[dD]")
 _LONE = re.compile("[\ud800-\udfff]")
 
 
-def read_all(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times) -> Typed:
+def read_all(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times) -> TypedRows:
     """Return the rows, or the refusals, of bodies, and the fields that no column takes."""
 
     def read(body: bytes, left: dict[str, Value]) -> Row:
-        value = parsed(body)
+        value = parse_body(body)
         row = tuple(struct_of(value, columns, times, "$").values())
         for path, one in _unknown(value, pa.struct(columns), "$"):
             left.setdefault(path, one)
         return row
 
-    return typed(bodies, read, [column.type for column in columns])
+    return typed_rows(bodies, read, [column.type for column in columns])
 
 
 def _unknown(value: Value, type_: pa.DataType, path: str) -> Iterator[tuple[str, Value]]:
@@ -39,7 +39,7 @@ def _unknown(value: Value, type_: pa.DataType, path: str) -> Iterator[tuple[str,
     if pa.types.is_struct(type_) and isinstance(value, dict):
         types = {field.name: field.type for field in type_}
         for name, one in value.items():
-            inner = member(path, name)
+            inner = member_path(path, name)
             if name in types:
                 yield from _unknown(one, types[name], inner)
             else:
@@ -50,12 +50,12 @@ def _unknown(value: Value, type_: pa.DataType, path: str) -> Iterator[tuple[str,
             yield from _unknown(item, item_type, f"{path}[]")
 
 
-def parsed(body: bytes) -> Value:
+def parse_body(body: bytes) -> Value:
     """Return the one document of a body, its numbers as they are spelled; `RefusedBodyError` where there is none."""
     if not body.strip(b" \t\r\n"):
         raise RefusedBodyError("an empty body", "byte 0")
     _refuse_depth(body)
-    text = decoded(body)
+    text = body_text(body)
     try:
         value = json.loads(
             text, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant, object_pairs_hook=_object
@@ -92,7 +92,7 @@ def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise RefusedBodyError("a key occurs twice in one object", f"key {member('', twice).lstrip('.')}")
+        raise RefusedBodyError("a key occurs twice in one object", f"key {member_path('', twice).lstrip('.')}")
     return found
 
 
@@ -107,4 +107,4 @@ def _refuse_lone_surrogates(value: Value, path: str) -> None:
         for name, one in value.items():
             if _LONE.search(name):
                 raise RefusedBodyError("half of a surrogate pair", path)
-            _refuse_lone_surrogates(one, member(path, name))
+            _refuse_lone_surrogates(one, member_path(path, name))

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.typed.ddl import without_demands
-from jobs.typed.exact_json import parsed, read_all
-from jobs.typed.formats import Typed, UnknownField, array_of, merge_unknown, shortened
-from jobs.typed.values import UNITS, Number, RefusedBodyError, Times, converted, member
+from jobs.typed.ddl import all_nullable
+from jobs.typed.exact_json import parse_body, read_all
+from jobs.typed.formats import TypedRows, UnknownField, array_of, example_text, merge_unknown
+from jobs.typed.values import UNITS, Number, RefusedBodyError, Times, convert_value, member_path
 from rmq_formats.json import columns as cells
 from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, members, named
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes
@@ -31,7 +31,7 @@ _HEADS = np.zeros(256, np.bool_)  # of numbers
 _HEADS[list(b"-0123456789")] = True
 
 
-def read_bodies(columns: Sequence[pa.Field], times: Times, bodies: pa.Array) -> Typed:
+def read_bodies(columns: Sequence[pa.Field], times: Times, bodies: pa.Array) -> TypedRows:
     """Return the rows, or the refusals, of bodies of one type, none of which is NULL."""
     ends = np.frombuffer(bodies.buffers()[1], np.int32, len(bodies) + 1, bodies.offset * 4)
     stored = bodies.buffers()[2]
@@ -44,7 +44,7 @@ def read_bodies(columns: Sequence[pa.Field], times: Times, bodies: pa.Array) -> 
     again = np.flatnonzero(is_judged)
     unknown = batch.unknown_fields(is_judged)
     if not again.size:
-        return Typed(arrays, {}, unknown)
+        return TypedRows(arrays, {}, unknown)
     exact = read_all((bodies[number].as_py() for number in again.tolist()), columns, times)
     merge_unknown(unknown, {path: one._replace(at=int(again[one.at])) for path, one in exact.unknown.items()})
     refusals = {int(again[number]): refusal for number, refusal in exact.refusals.items()}
@@ -55,7 +55,7 @@ def read_bodies(columns: Sequence[pa.Field], times: Times, bodies: pa.Array) -> 
         order = pa.array(np.argsort(np.concatenate([np.flatnonzero(plain), judged]), kind="stable"))
         rows = [pa.concat_arrays(two).take(order) for two in zip(rows, exact.columns, strict=True)]
     assert all(len(row) + len(refusals) == len(bodies) for row in rows)
-    return Typed(rows, refusals, unknown)
+    return TypedRows(rows, refusals, unknown)
 
 
 class _Places(NamedTuple):
@@ -87,9 +87,9 @@ class _Batch:
             fields = {}
             for code, at, count in zip(codes.tolist(), first[firsts].tolist(), counts.tolist(), strict=True):
                 row = kept[at]
-                value = parsed(bytes(self.data[values.starts[row] : values.ends[row]]))
-                name = member(path, names.dictionary[code].as_py())
-                fields[name] = UnknownField(count, int(values.bodies[row]), shortened(value))
+                value = parse_body(bytes(self.data[values.starts[row] : values.ends[row]]))
+                name = member_path(path, names.dictionary[code].as_py())
+                fields[name] = UnknownField(count, int(values.bodies[row]), example_text(value))
             merge_unknown(found, fields)
         return found
 
@@ -117,7 +117,7 @@ class _Batch:
         for number, column in enumerate(fields):
             here = slice(number * size, (number + 1) * size)
             inner = _Places(starts[here], ends[here], places.bodies)
-            array = self._array(inner, column.type, member(path, column.name))
+            array = self._array(inner, column.type, member_path(path, column.name))
             if not column.nullable and array.null_count:
                 self.is_odd[places.bodies[np.asarray(array.is_null()) & ~is_null]] = True
             arrays.append(array)
@@ -131,7 +131,7 @@ class _Batch:
 
     def _array(self, places: _Places, type_: pa.DataType, path: str) -> pa.Array:
         if pa.types.is_struct(type_):
-            fields = list(without_demands(type_))
+            fields = list(all_nullable(type_))
             arrays, is_null = self.struct(places, list(type_), path)
             return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(is_null))
         if pa.types.is_list(type_) or pa.types.is_map(type_):
@@ -153,17 +153,17 @@ class _Batch:
         offsets, mask = pa.array(np.append(np.int32(0), found.ends)), pa.array(is_null)
         if is_list:
             values = self._array(inner, type_.value_type, path)
-            return pa.ListArray.from_arrays(offsets, values, without_demands(type_), mask=mask)
+            return pa.ListArray.from_arrays(offsets, values, all_nullable(type_), mask=mask)
         values = self._array(inner, type_.item_type, path)
         keys = self._texts(_Places(key_starts, key_ends, bodies))
-        return pa.MapArray.from_arrays(offsets, keys, values, without_demands(type_), mask=mask)
+        return pa.MapArray.from_arrays(offsets, keys, values, all_nullable(type_), mask=mask)
 
     def _judged(self, places: _Places, row: int, type_: pa.DataType) -> object:
         """Return a value as the scalar reader has it; None, and its body is odd, where it refuses it."""
         text = bytes(self.data[places.starts[row] : places.ends[row]])
         try:
             value = Number(text.decode()) if _HEADS[text[0]] else json.loads(text) if text[0] == _QUOTE else text
-            return converted(value, type_, self.times, "")
+            return convert_value(value, type_, self.times, "")
         except RefusedBodyError:
             self.is_odd[places.bodies[row]] = True
             return None

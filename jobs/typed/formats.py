@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.typed.ddl import SchemaError, type_text, without_demands
+from jobs.typed.ddl import SchemaError, all_nullable, type_text
 from jobs.typed.values import DECIMAL, Number, Refusal, RefusedBodyError, Times, Value, struct_of
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ class UnknownField(NamedTuple):
     example: str  # its value in that body, shortened
 
 
-class Typed(NamedTuple):
+class TypedRows(NamedTuple):
     """The rows of those bodies that have one, in their order, and the refusals of the others."""
 
     columns: Sequence[pa.Array]
@@ -36,7 +36,7 @@ class Typed(NamedTuple):
     unknown: Mapping[str, UnknownField] = MappingProxyType({})  # by the path of the field
 
 
-Reader = Callable[[pa.Array], Typed]  # of bodies of one type, none of which is NULL
+Reader = Callable[[pa.Array], TypedRows]  # of bodies of one type, none of which is NULL
 
 
 class BodyFormat(NamedTuple):
@@ -69,15 +69,15 @@ def _text_reader(pattern: str, columns: Sequence[pa.Field], times: Times) -> Rea
     def row(matched: tuple[bytes, Mapping[str, str] | None], _: object) -> Row:
         body, groups = matched
         if groups is None:
-            decoded(body)
+            body_text(body)
             raise RefusedBodyError("does not match the pattern", "$")
         values = {field.name: _value_of_group(groups[field.name], field.type, times) for field in columns}
         return tuple(struct_of(values, columns, times, "$").values())
 
-    def read(bodies: pa.Array) -> Typed:
+    def read(bodies: pa.Array) -> TypedRows:
         stored = bodies.to_pylist()
         groups = _matched(pattern, list(map(_text_or_none, stored))).to_pylist()
-        return typed(zip(stored, groups, strict=True), row, [column.type for column in columns])
+        return typed_rows(zip(stored, groups, strict=True), row, [column.type for column in columns])
 
     return read
 
@@ -101,12 +101,12 @@ def _matched(pattern: str, texts: Sequence[str | None]) -> pa.Array:
 
 
 def _text_or_none(body: bytes) -> str | None:
-    with suppress(UnicodeDecodeError):  # it has no groups: `decoded` names the byte
+    with suppress(UnicodeDecodeError):  # it has no groups: `body_text` names the byte
         return body.decode()
     return None
 
 
-def decoded(body: bytes) -> str:
+def body_text(body: bytes) -> str:
     """Return a body as text; `RefusedBodyError` names the byte from which it is none."""
     try:
         return body.decode()
@@ -128,7 +128,9 @@ def _value_of_group(group: str, type_: pa.DataType, times: Times) -> Value:
     return group
 
 
-def typed(bodies: Iterable[T], read: Callable[[T, dict[str, Value]], Row], types: Sequence[pa.DataType]) -> Typed:
+def typed_rows(
+    bodies: Iterable[T], read: Callable[[T, dict[str, Value]], Row], types: Sequence[pa.DataType]
+) -> TypedRows:
     """Return what *read* makes of bodies, as columns of some types; it notes the fields that no column takes."""
     rows: list[Row] = []
     refusals: dict[int, Refusal] = {}
@@ -141,12 +143,12 @@ def typed(bodies: Iterable[T], read: Callable[[T, dict[str, Value]], Row], types
             refusals[number] = error.of_body
             continue
         if left:
-            merge_unknown(unknown, {path: UnknownField(1, number, shortened(one)) for path, one in left.items()})
+            merge_unknown(unknown, {path: UnknownField(1, number, example_text(one)) for path, one in left.items()})
     cells = zip(*rows, strict=True) if rows else ((),) * len(types)
-    return Typed([array_of(values, type_) for values, type_ in zip(cells, types, strict=True)], refusals, unknown)
+    return TypedRows([array_of(values, type_) for values, type_ in zip(cells, types, strict=True)], refusals, unknown)
 
 
-def shortened(value: Value) -> str:
+def example_text(value: Value) -> str:
     """Return a value as an example: of a long text its beginning, of an object, an array or bytes only the size."""
     for type_, text in ((list, "[{} items]"), (dict, "{{{} fields}}"), (bytes, "[{} bytes]")):
         if isinstance(value, type_):
@@ -169,4 +171,4 @@ def array_of(values: Sequence[object], type_: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(type_):  # texts are ten times as fast as Decimals
         texts = [value if value is None else format(value, "f") for value in values]
         return pa.array(texts, pa.string()).cast(type_)
-    return pa.array(values, without_demands(type_))
+    return pa.array(values, all_nullable(type_))

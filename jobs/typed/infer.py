@@ -22,8 +22,8 @@ from jobs.lake.tables import MESSAGES
 from jobs.store.workers import Workers
 from jobs.typed.ddl import MOST_DIGITS, RESERVED, SchemaError, columns_text, parse_columns
 from jobs.typed.declaration import TopicType
-from jobs.typed.exact_json import parsed
-from jobs.typed.formats import JSON, Row, typed
+from jobs.typed.exact_json import parse_body
+from jobs.typed.formats import JSON, Row, typed_rows
 from jobs.typed.run import absent_topics
 from jobs.typed.task import read_topic
 from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, day, instant
@@ -154,12 +154,12 @@ def _shape_of(lake: Lake, topic: str, file: StoredFile) -> Shape:
     shape = Shape()
 
     def take(body: bytes, _: object) -> Row:
-        value = parsed(body)
+        value = parse_body(body)
         if isinstance(value, dict):
             shape.add(value)
         return ()
 
-    for _ in read_topic(lake, file, topic, lambda bodies: typed(bodies.to_pylist(), take, ())):
+    for _ in read_topic(lake, file, topic, lambda bodies: typed_rows(bodies.to_pylist(), take, ())):
         pass
     return shape
 

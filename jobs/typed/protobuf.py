@@ -20,10 +20,10 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from jobs.typed import binary_values
-from jobs.typed.binary_values import Read, at_byte, reader_of, sized, texts, then, varint
+from jobs.typed.binary_values import Read, converted_read, reader_of, refused_at_byte, sized, texts, varint
 from jobs.typed.ddl import SchemaError
 from jobs.typed.formats import BodyFormat, Reader
-from jobs.typed.values import Number, RefusedBodyError, Times, Value, member
+from jobs.typed.values import Number, RefusedBodyError, Times, Value, member_path
 
 _VARINT, _EIGHT, _SIZED, _GROUP, _END, _FOUR = range(6)  # wire types
 _DEEPEST = 100  # unknown groups in each other
@@ -77,7 +77,7 @@ def _after_header(body: bytes, wanted: Sequence[int]) -> int:
         index, at = varint(body, at)
         indexes.append(binary_values.zigzag(index))
     if count < 0 or (indexes or [0]) != wanted:
-        raise at_byte("another message of the registry's schema", _HEADER)
+        raise refused_at_byte("another message of the registry's schema", _HEADER)
     return at
 
 
@@ -119,22 +119,22 @@ class _Field(NamedTuple):
                 value, at = scalar.read(body, at)
                 items.append(value)
             if at > end:
-                raise at_byte(binary_values.CUT, end)
+                raise refused_at_byte(binary_values.CUT, end)
             return at
         if wire_type != scalar.wire:
-            raise at_byte("another wire type than the field's", begin)
+            raise refused_at_byte("another wire type than the field's", begin)
         value, at = scalar.read(body, at)
         if self.is_map:
             entries = found.setdefault(self.name, {})
             key = value["key"]  # type: ignore[index]
             key = str(key).lower() if isinstance(key, bool) else str(key)
             if key in entries:
-                raise at_byte(binary_values.TWICE, begin)
+                raise refused_at_byte(binary_values.TWICE, begin)
             entries[key] = value["value"]  # type: ignore[index]
         elif self.is_repeated:
             found.setdefault(self.name, []).append(value)
         elif self.name in found:
-            raise at_byte("a field occurs twice in one message", begin)
+            raise refused_at_byte("a field occurs twice in one message", begin)
         else:
             found[self.name] = value
         return at
@@ -153,7 +153,7 @@ class _Body:
         inner = (*outer, descriptor.full_name)
         is_entry = descriptor.GetOptions().map_entry  # its key and its value have the place of the map
         fields = {
-            one.number: self._field(one, inner, path if is_entry else member(path, one.name))
+            one.number: self._field(one, inner, path if is_entry else member_path(path, one.name))
             for one in descriptor.fields
         }
         missing = {one.name: one.default for one in fields.values()}
@@ -165,7 +165,7 @@ class _Body:
                 tag, at = varint(body, at)
                 number = tag >> 3
                 if not 0 < number <= _MOST:
-                    raise at_byte("no number of a field", begin)
+                    raise refused_at_byte("no number of a field", begin)
                 field = fields.get(number)
                 if field is None:
                     begin, at = at, _skipped(body, at, tag)
@@ -174,9 +174,9 @@ class _Body:
                     try:
                         at = field.take(found, body, at, tag & 7)
                     except RefusedBodyError as error:
-                        raise error.within(member("", field.name)) from None
+                        raise error.within(member_path("", field.name)) from None
                 if at > end:
-                    raise at_byte(binary_values.CUT, end)
+                    raise refused_at_byte(binary_values.CUT, end)
             _check(fields, found, end)
             return {**missing, **found}
 
@@ -201,26 +201,28 @@ class _Body:
             raise SchemaError(f"{field.full_name}: a group")
         if field.type == FieldDescriptor.TYPE_ENUM:
             names = {one.number: one.name for one in field.enum_type.values}
-            return _Scalar(pa.string(), _VARINT, then(varint, _enum(names)), names.get(0))
+            return _Scalar(pa.string(), _VARINT, converted_read(varint, _enum(names)), names.get(0))
         message = field.message_type
         if message is None:
             return _SCALARS[field.type]
         if message.full_name in outer or not message.fields:
             return _SCALARS[FieldDescriptor.TYPE_BYTES]._replace(
-                read=then(sized(varint), _proven(message)), default=None
+                read=converted_read(sized(varint), _proven(message)), default=None
             )
         fields, read_message = self._message(message, outer, path)
 
         def read(body: bytes, at: int) -> tuple[Any, int]:
             size, at = varint(body, at)
             if at + size > len(body):
-                raise at_byte(binary_values.CUT, at)
+                raise refused_at_byte(binary_values.CUT, at)
             return read_message(body, at, at + size), at + size
 
         if message.full_name == "google.protobuf.Timestamp":
-            return _Scalar(pa.timestamp("us", "UTC"), _SIZED, then(read, _instant), 0)
+            return _Scalar(pa.timestamp("us", "UTC"), _SIZED, converted_read(read, _instant), 0)
         if message.full_name in _WRAPPERS:
-            return _Scalar(fields[1].type, _SIZED, then(read, lambda values: values["value"]), fields[1].default)
+            return _Scalar(
+                fields[1].type, _SIZED, converted_read(read, lambda values: values["value"]), fields[1].default
+            )
         type_ = pa.struct([(one.name, one.type) for one in fields.values()])
         return _Scalar(type_, _SIZED, read, None)
 
@@ -229,10 +231,10 @@ def _check(fields: _Fields, found: Mapping[str, object], end: int) -> None:
     oneofs = set()
     for field in fields.values():
         if field.is_required and field.name not in found:
-            raise at_byte("a required value is missing", end).within(member("", field.name))
+            raise refused_at_byte("a required value is missing", end).within(member_path("", field.name))
         if field.oneof is not None and field.name in found:
             if field.oneof in oneofs:
-                raise at_byte("two fields of a oneof", end).within(member("", field.name))
+                raise refused_at_byte("two fields of a oneof", end).within(member_path("", field.name))
             oneofs.add(field.oneof)
 
 
@@ -250,7 +252,7 @@ def _skipped(body: bytes, at: int, tag: int) -> int:
         elif wire_type in {_EIGHT, _FOUR}:
             at += 8 if wire_type == _EIGHT else 4
         elif wire_type != _END or not groups or groups.pop() != number:
-            raise at_byte(f"nested deeper than {_DEEPEST}" if wire_type == _GROUP else "no wire type", at)
+            raise refused_at_byte(f"nested deeper than {_DEEPEST}" if wire_type == _GROUP else "no wire type", at)
         if not groups:
             return at
         tag, at = varint(body, at)
@@ -323,17 +325,21 @@ _F = FieldDescriptor
 _SCALARS = {
     _F.TYPE_DOUBLE: _Scalar(pa.float64(), _EIGHT, binary_values.DOUBLE, 0.0),
     _F.TYPE_FLOAT: _Scalar(pa.float32(), _FOUR, binary_values.FLOAT, 0.0),
-    _F.TYPE_INT64: _Scalar(pa.int64(), _VARINT, then(varint, _signed), 0),
-    _F.TYPE_UINT64: _Scalar(_UNSIGNED, _VARINT, then(varint, Decimal), Decimal(0)),
-    _F.TYPE_INT32: _Scalar(pa.int32(), _VARINT, then(varint, _within(*_INT, _signed)), 0),
-    _F.TYPE_FIXED64: _Scalar(_UNSIGNED, _EIGHT, then(binary_values.number(Struct("<Q")), Decimal), Decimal(0)),
+    _F.TYPE_INT64: _Scalar(pa.int64(), _VARINT, converted_read(varint, _signed), 0),
+    _F.TYPE_UINT64: _Scalar(_UNSIGNED, _VARINT, converted_read(varint, Decimal), Decimal(0)),
+    _F.TYPE_INT32: _Scalar(pa.int32(), _VARINT, converted_read(varint, _within(*_INT, _signed)), 0),
+    _F.TYPE_FIXED64: _Scalar(
+        _UNSIGNED, _EIGHT, converted_read(binary_values.number(Struct("<Q")), Decimal), Decimal(0)
+    ),
     _F.TYPE_FIXED32: _Scalar(pa.int64(), _FOUR, binary_values.number(Struct("<I")), 0),
-    _F.TYPE_BOOL: _Scalar(pa.bool_(), _VARINT, then(varint, _boolean), False),  # noqa: FBT003 - the value
+    _F.TYPE_BOOL: _Scalar(pa.bool_(), _VARINT, converted_read(varint, _boolean), False),  # noqa: FBT003 - the value
     _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, texts(sized(varint)), ""),
     _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, sized(varint), b""),
-    _F.TYPE_UINT32: _Scalar(pa.int64(), _VARINT, then(varint, _within(0, (1 << 32) - 1, "a field of 32 bits", int)), 0),
+    _F.TYPE_UINT32: _Scalar(
+        pa.int64(), _VARINT, converted_read(varint, _within(0, (1 << 32) - 1, "a field of 32 bits", int)), 0
+    ),
     _F.TYPE_SFIXED32: _Scalar(pa.int32(), _FOUR, binary_values.number(Struct("<i")), 0),
     _F.TYPE_SFIXED64: _Scalar(pa.int64(), _EIGHT, binary_values.number(Struct("<q")), 0),
-    _F.TYPE_SINT32: _Scalar(pa.int32(), _VARINT, then(varint, _within(*_INT, binary_values.zigzag)), 0),
-    _F.TYPE_SINT64: _Scalar(pa.int64(), _VARINT, then(varint, binary_values.zigzag), 0),
+    _F.TYPE_SINT32: _Scalar(pa.int32(), _VARINT, converted_read(varint, _within(*_INT, binary_values.zigzag)), 0),
+    _F.TYPE_SINT64: _Scalar(pa.int64(), _VARINT, converted_read(varint, binary_values.zigzag), 0),
 }

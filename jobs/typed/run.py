@@ -29,7 +29,7 @@ from jobs.lake.superseded import ObsoleteRows
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
 from jobs.store.workers import Workers
 from jobs.typed.ddl import TYPING, parse_columns
-from jobs.typed.declaration import DeclarationError, LosingError, TopicType, needs_rebuild
+from jobs.typed.declaration import DeclarationError, TopicType, ValuesLostError, needs_rebuild
 from jobs.typed.formats import UnknownField
 from jobs.typed.task import TypedFile, type_file
 from jobs.typed.typings import (
@@ -40,11 +40,11 @@ from jobs.typed.typings import (
     TopicState,
     Typing,
     commit_typing,
-    left_of,
     lost_file,
     newest_typing,
     prepare,
-    sweep,
+    remaining_changes,
+    sweep_typing,
 )
 from rmq_formats.errors import NotAStore
 
@@ -127,7 +127,7 @@ def type_lake(request: TypeRequest, workers: Workers) -> Summary:
         snapshot = _messages(lake)
         recovered = None
         if before.number:
-            left = left_of(lake, before)
+            left = remaining_changes(lake, before)
             lost = lost_file(lake, left)
             if lost is None:
                 recovered = _finished(lake, left, was_cut_off=was_cut_off)
@@ -151,7 +151,7 @@ def _finished(lake: Lake, left: Typing, *, was_cut_off: bool) -> int | None:
     """Commit the rest of a killed typing, and return its number; None where nothing was left."""
     commit_typing(lake, left)
     if left.changes or was_cut_off:
-        sweep(lake, left)
+        sweep_typing(lake, left)
     return left.number if left.changes else None
 
 
@@ -196,7 +196,7 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreState], int]:
 
 
 def _topic(request: TypeRequest, type_: TopicType, before: Typing, cut_of: Callable[[str, StoreState], int]) -> _Topic:
-    state = TopicState(type_.described(), {}, type_.tables)
+    state = TopicState(type_.describe(), {}, type_.tables)
     old = before.topics.get(type_.topic)
     if old is None:
         return _Topic(type_, state, (), replaces=False)
@@ -217,7 +217,7 @@ def _is_made_again(request: TypeRequest, type_: TopicType, old: TopicState) -> b
         return True
     try:
         return bool(old.tables) and needs_rebuild(type_, old.declared)
-    except LosingError as error:
+    except ValuesLostError as error:
         words = [tool_command(), "type", request.lake.location, "--types", request.source, "--retype", type_.topic]
         raise DeclarationError(
             f'{request.source}: [topic."{type_.topic}"]: the table {", ".join(old.tables)} was made {error}; '
@@ -259,7 +259,7 @@ def _typed(
     typing = Typing(number, states, changes, detail)
     prepare(lake, typing)
     commit_typing(lake, typing)
-    sweep(lake, typing)
+    sweep_typing(lake, typing)
     return summary
 
 

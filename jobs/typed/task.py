@@ -21,7 +21,7 @@ from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
 from jobs.typed.ddl import TYPING, typed_table
 from jobs.typed.declaration import TopicType
-from jobs.typed.formats import JSON, Reader, Typed, UnknownField, merge_unknown
+from jobs.typed.formats import JSON, Reader, TypedRows, UnknownField, merge_unknown
 from jobs.typed.values import Refusal, Times
 
 _KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE))
@@ -138,7 +138,7 @@ class _Work:
                 refusals.setdefault(number, Refusal("its type is not declared", place))
         self._write_dead(type_, rows, refusals)
 
-    def _write(self, type_: TopicType, rows: pa.RecordBatch, results: Typed) -> None:
+    def _write(self, type_: TopicType, rows: pa.RecordBatch, results: TypedRows) -> None:
         self._write_dead(type_, rows, results.refusals)
         typed = rows.select([*_KEPT, "properties"])
         typed = typed.take(_fitting_rows(rows, results.refusals)) if results.refusals else typed
@@ -205,7 +205,7 @@ def _fitting_rows(rows: pa.RecordBatch, refusals: Mapping[int, Refusal]) -> pa.A
     return pa.array(np.delete(np.arange(rows.num_rows), list(refusals)))
 
 
-def _results(reader: Reader, rows: pa.RecordBatch) -> Typed:
+def _results(reader: Reader, rows: pa.RecordBatch) -> TypedRows:
     errors, bodies = rows.column(BODY_ERROR), _bodies(rows)
     unread = pc.or_(bodies.is_null(), errors.is_valid())
     if not unread.true_count:
@@ -218,7 +218,7 @@ def _results(reader: Reader, rows: pa.RecordBatch) -> Typed:
     results = reader(bodies.take(others))
     refusals |= {others[number].as_py(): refusal for number, refusal in results.refusals.items()}
     unknown = {path: one._replace(at=others[one.at].as_py()) for path, one in results.unknown.items()}
-    return Typed(results.columns, refusals, unknown)
+    return TypedRows(results.columns, refusals, unknown)
 
 
 def _as_read(dead: pa.RecordBatch) -> pa.RecordBatch:

@@ -165,7 +165,7 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
             commit(lake, table, change.added, transaction, note, rewrite, replaces=change.replaces)
 
 
-def left_of(lake: Lake, typing: Typing) -> Typing:
+def remaining_changes(lake: Lake, typing: Typing) -> Typing:
     """Return a typing with the changes alone that no table has yet."""
     changes = (one for one in typing.changes if committed_transaction(lake, one.table, TYPING) < typing.number)
     return replace(typing, changes=tuple(changes))
@@ -176,7 +176,7 @@ def lost_file(lake: Lake, typing: Typing) -> str | None:
     return next((lost for one in typing.changes for lost in lost_files(lake, one.table, one.added)), None)
 
 
-def sweep(lake: Lake, typing: Typing) -> None:
+def sweep_typing(lake: Lake, typing: Typing) -> None:
     """Delete what attempts of a committed typing left, and the manifests of long ago."""
     tables = {table for state in typing.topics.values() for table in state.tables}
     for table in {*(change.table for change in typing.changes), DEAD_LETTERS.name, TYPINGS.name, *tables}:

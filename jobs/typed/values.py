@@ -75,7 +75,7 @@ class Times:
     zone: tzinfo | None = None  # of times without a zone
 
 
-def converted(value: Value, type_: pa.DataType, times: Times, path: str) -> object:
+def convert_value(value: Value, type_: pa.DataType, times: Times, path: str) -> object:
     """Return a value of JSON as a column of a type has it; `RefusedBodyError` where it would be bent."""
     if value is None:
         return None
@@ -84,11 +84,13 @@ def converted(value: Value, type_: pa.DataType, times: Times, path: str) -> obje
     if pa.types.is_list(type_):
         if not isinstance(value, list):
             raise RefusedBodyError("not an array", path)
-        return [converted(one, type_.value_type, times, f"{path}[{number}]") for number, one in enumerate(value)]
+        return [convert_value(one, type_.value_type, times, f"{path}[{number}]") for number, one in enumerate(value)]
     if pa.types.is_map(type_):
         if not isinstance(value, Mapping):
             raise RefusedBodyError("not an object", path)
-        return {name: converted(one, type_.item_type, times, member(path, name)) for name, one in value.items()}
+        return {
+            name: convert_value(one, type_.item_type, times, member_path(path, name)) for name, one in value.items()
+        }
     try:
         return _scalar(value, type_, times)
     except RefusedBodyError as error:
@@ -116,14 +118,14 @@ def struct_of(value: Value, fields: Sequence[pa.Field], times: Times, path: str)
         raise RefusedBodyError("not an object", path)
     found = {}
     for field in fields:
-        cell = converted(value.get(field.name), field.type, times, member(path, field.name))
+        cell = convert_value(value.get(field.name), field.type, times, member_path(path, field.name))
         if cell is None and not field.nullable:
-            raise RefusedBodyError("a required value is missing", member(path, field.name))
+            raise RefusedBodyError("a required value is missing", member_path(path, field.name))
         found[field.name] = cell
     return found
 
 
-def member(path: str, name: str) -> str:
+def member_path(path: str, name: str) -> str:
     """Return the path of a member of an object."""
     shown = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
     return f"{path}.{shown}" if shown.isidentifier() else f"{path}[{shown!r}]"
@@ -168,13 +170,13 @@ def decimal(value: Value, type_: pa.DataType) -> Decimal:
         raise RefusedBodyError(f"not a valid {type_text(type_)}")
     number = Decimal(value)
     try:
-        return number.quantize(Decimal(1).scaleb(-type_.scale), context=exactly(type_.precision))
+        return number.quantize(Decimal(1).scaleb(-type_.scale), context=exact_context(type_.precision))
     except (Inexact, InvalidOperation):
         raise RefusedBodyError(f"a number has more digits than {type_text(type_)}") from None
 
 
 @lru_cache
-def exactly(precision: int) -> Context:
+def exact_context(precision: int) -> Context:
     """Return arithmetic of so many digits that rounds nothing."""
     return Context(prec=precision, traps=[Inexact, InvalidOperation])
 

@@ -242,18 +242,18 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
     half = request.care is not None
     if asked != AUTO:
         return workers_of(Engine(asked), half=half)
-    from jobs.store.workers import OneByOne, WorkersOnDemand
+    from jobs.store.workers import SerialWorkers, WorkersOnDemand
 
     def for_large_steps() -> "Workers":
         lacking = lacking_spark()
         if lacking:
             announce_once(f"rmq-lake: a large step is read in one process; Spark would use more cores. {lacking}")
-            return OneByOne(options)
+            return SerialWorkers(options)
         return workers_of(Engine.SPARK, half=half)
 
     is_all_local = all(map(is_local, (request.store, request.lake, *request.commitlog)))
     options = {} if is_all_local else file_system_options()
-    return WorkersOnDemand(for_large_steps, OneByOne(options))
+    return WorkersOnDemand(for_large_steps, SerialWorkers(options))
 
 
 def _say_findings(step: Summary, before: Summary | None) -> None:

@@ -43,7 +43,7 @@ from jobs.console.rows import Form
 from jobs.launch.failures import shown_as_usage
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.message import MAX_TIME, MIN_TIME, Wanted
+from jobs.query.message import MAX_TIME, MIN_TIME, ListConditions
 from jobs.query.output import Printer
 from jobs.query.place import Place, open_stores
 from jobs.query.source import (
@@ -53,7 +53,7 @@ from jobs.query.source import (
     ReasonKind,
     Source,
     ask_each,
-    silent,
+    do_nothing,
 )
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.broker_rules import KeyKind
@@ -63,7 +63,7 @@ from rmq_formats.release import NEWEST
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
 
-def form_of(output: str, *, as_json: bool) -> Form:
+def output_form(output: str, *, as_json: bool) -> Form:
     """Return the form that is asked for; `--json` is `--output ndjson`."""
     form = Form(output)
     if as_json and form not in {Form.TEXT, Form.NDJSON}:
@@ -71,7 +71,7 @@ def form_of(output: str, *, as_json: bool) -> Form:
     return Form.NDJSON if as_json else form
 
 
-def closed_at_the_end(printer: Printer) -> Printer:
+def closing_printer(printer: Printer) -> Printer:
     """Return a printer that prints the end of its form when the command ends."""
     click.get_current_context().call_on_close(printer.close)
     return printer
@@ -129,8 +129,8 @@ def _options(  # noqa: PLR0913 - one argument an option
     if (hash_slots is None) != (index_num is None):
         raise click.UsageError("--hash-slots and --index-num belong together")
     geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
-    form = form_of(output, as_json=as_json)
-    printer = closed_at_the_end(Printer(time_zone, form, quiet, bodies, charset if body else None))
+    form = output_form(output, as_json=as_json)
+    printer = closing_printer(Printer(time_zone, form, quiet, bodies, charset if body else None))
     return Options(replace(place, geometry=geometry, through_log=through_log), printer, any_host)
 
 
@@ -144,11 +144,11 @@ def _opened(options: Options) -> Iterator[Sequence[Source]]:
     if place.store is None and place.lake is None:
         raise click.UsageError(ONE_SOURCE)
     with ExitStack() as stack:
-        searched = silent if printer.quiet else stack.enter_context(late_progress("searching the log"))
+        searched = do_nothing if printer.quiet else stack.enter_context(late_progress("searching the log"))
         try:
             opened = stack.enter_context(open_stores(place, searched))
         except OtherBrokerError as error:
-            click.get_current_context().exit(printer.empty(Reason(ReasonKind.OTHER_BROKER, str(error))))
+            click.get_current_context().exit(printer.print_reason(Reason(ReasonKind.OTHER_BROKER, str(error))))
         yield opened
 
 
@@ -215,7 +215,7 @@ def by_key(  # noqa: PLR0913 - one argument an option
             sentence = given.interpretation(printer.zone) if given is not None else None
             if sentence is not None:
                 printer.note(sentence)
-        printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
+        printer.print_rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
         return printer.finish(answer, source)
 
 
@@ -249,7 +249,7 @@ def _print_ids(options: Options, sources: Sequence[Source], texts: Sequence[str]
     for text in texts:
         ask = partial(lookups.by_any_id, text=text, topic=topic, any_host=options.any_host)
         source, answer = ask_each(sources, ask)
-        printer.details(answer)
+        printer.print_details(answer)
         outcome = max(outcome, printer.finish(answer, source))
     return outcome
 
@@ -268,7 +268,7 @@ def by_unique_key(
     with _opened(options) as sources:
         source, answer = ask_each(sources, ask)
         printer = options.printer
-        printer.details(answer, has_offset_id=False)
+        printer.print_details(answer, has_offset_id=False)
         return printer.finish(answer, source)
 
 
@@ -292,7 +292,7 @@ def by_offset(
         source, answer = ask_each(
             sources, lambda one: lookups.by_offset(one, topic, queue_id, offset, broker=broker_name)
         )
-        printer.details(answer)
+        printer.print_details(answer)
         return printer.finish(answer, source)
 
 
@@ -319,7 +319,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
 
     if queue_id is not None and topic is None:
         raise click.UsageError("--queue goes with -t TOPIC")
-    wanted = Wanted(topic, key, tag, words, *options.window(since, until), queue_id)
+    wanted = ListConditions(topic, key, tag, words, *options.window(since, until), queue_id)
 
     def ask(source: Source) -> Answer:
         start = None if before is None else position_of(before)
@@ -333,7 +333,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     with _opened(options) as sources:
         source, answer = ask_each(sources, ask)
         printer = options.printer
-        printer.rows(answer, topic or "", "K", key or "", has_index_key=False)
+        printer.print_rows(answer, topic or "", "K", key or "", has_index_key=False)
         return printer.finish(answer, source)
 
 
@@ -367,7 +367,7 @@ def story(
         printer = options.printer
         for told in stories.stories(source, answer.messages):
             lines = (*story_lines(told, printer.zone), "")
-            printer.row("story", story_object(told), "".join(f"{line}\n" for line in lines))
+            printer.print_row("story", story_object(told), "".join(f"{line}\n" for line in lines))
         return printer.finish(answer, source)
 
 
@@ -433,11 +433,11 @@ def decode_id(
     """Show both readings of an id: a broker's (host, port, offset) and a producer's (IP, process, time, counter)."""
     from jobs.query.mqadmin.text import id_readings
 
-    printer = closed_at_the_end(Printer(time_zone, form_of(output, as_json=as_json)))
+    printer = closing_printer(Printer(time_zone, output_form(output, as_json=as_json)))
     readings = id_readings(message_id.strip(), time_zone or UTC, time.time_ns() // 1_000_000)
     if readings is None:
-        return printer.empty(reasons.not_an_offset_id(message_id))
-    printer.row("id", *readings)
+        return printer.print_reason(reasons.not_an_offset_id(message_id))
+    printer.print_row("id", *readings)
     return ExitCode.CLEAN
 
 
@@ -466,7 +466,7 @@ def mqadmin_line(
         if not options.place.location:
             parse(arguments, options.place.release or NEWEST)  # a line that no store answers says so first
         with _opened(options) as sources:
-            line, source = mqadmin.addressed(arguments, sources)
+            line, source = mqadmin.parse_and_choose_source(arguments, sources)
             now = time.time_ns() // 1_000_000
             return mqadmin.run(line, Context(source, options.printer, now, options.any_host))
     except UnsupportedFormat as error:

@@ -199,11 +199,11 @@ def _begun(place: StorePlace, how: _Form, form: StoreForm, engine: str, *, warm:
     """Refuse a directory in use, and to change the store of a running broker; then choose the engine."""
     refuse_nonempty_directory(how.out)
     if how.wants_install and not how.dry_run:
-        refuse_beside_broker(place.store)
+        refuse_running_broker(place.store)
     return StoreRun(place, engine, form.max_rate, warm=warm)
 
 
-def refuse_beside_broker(store: str) -> None:
+def refuse_running_broker(store: str) -> None:
     """Refuse to change the store of a running broker."""
     if broker_process(store) is not None:
         raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")

@@ -26,7 +26,7 @@ from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity, Step
 from jobs.diagnosis.broker_start import start_lines
 from jobs.repair.journal import JOURNAL
-from jobs.verbs.rebuild import refuse_beside_broker
+from jobs.verbs.rebuild import refuse_running_broker
 
 if TYPE_CHECKING:
     from jobs.repair.run import RepairSummary
@@ -88,7 +88,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     if applies and undoes:
         raise click.UsageError("--apply and --undo exclude each other")
     if applies or undoes:
-        refuse_beside_broker(place.store)
+        refuse_running_broker(place.store)
     if undoes:
         return _undone(place.store, out, answer)
     if not (out / JOURNAL).exists():

@@ -23,7 +23,7 @@ from jobs.store.queue_files import QueueFile, StoredQueue, stored_queues
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, StoredFile, list_again
 from jobs.store.units import Units, is_gone, is_written, units_of
-from jobs.store.workers import OneByOne, Workers
+from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.findings import FOREIGN_COPY, OTHER_COPY, OTHER_UNIT, OUT_OF_ORDER, PartReport
 from jobs.verify.log import record_findings
 from rmq_formats.arrays import slices
@@ -133,7 +133,7 @@ def _across(files: Sequence[tuple[_CompactedFile, _Verified]], store: Store) -> 
     for file, verified in files:
         yield from verified.findings
         if before is not None and verified.first is not None and verified.first <= before:
-            start = store.below(file.log and file.log.location), 0, "queue offset"
+            start = store.path_below_root(file.log and file.log.location), 0, "queue offset"
             cause = "the file is of an earlier state of the log, or a record changed after the broker wrote it"
             yield Finding(QUEUES, OUT_OF_ORDER, *start, str(verified.first), f"more than {before}", cause)
         before = verified.last if verified.last is not None else before
@@ -155,7 +155,7 @@ def _verify(file: _CompactedFile, *, store: Store, rules: QueueRules, is_closed:
 def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_closed: bool) -> _Verified:
     if file.log is None or file.units is None:
         there, lacking = file.log or file.units, "compactionCq" if file.log else "compactionLog"
-        alone = store.below(there and there.location), None, "file"
+        alone = store.path_below_root(there and there.location), None, "file"
         cause = f"a file is lost, or the broker was killed while it replaced both; it does not start so. {_MADE_AGAIN}"
         expected = f"one of this name in {lacking}"
         return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "alone", expected, cause),))
@@ -164,7 +164,7 @@ def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_cl
     log = file.store(store)
     check = LogCheck()
     ranges = plan_ranges(log, log.start_offset, DEFAULT_RANGE_SIZE)
-    outcomes = read_chained(OneByOne(), ranges, partial(_collect, file=file, rules=rules), collector=check)
+    outcomes = read_chained(SerialWorkers(), ranges, partial(_collect, file=file, rules=rules), collector=check)
     checks = check.checks
     made = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload for outcome in outcomes)])
     findings = list(_of_records(file, log, checks, made))
@@ -182,7 +182,7 @@ def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_cl
 
 def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], made: Units) -> Iterator[Finding]:
     yield from map(_as_damage, record_findings(log, checks)[0])
-    name = log.below(log.segments[0].location)
+    name = log.path_below_root(log.segments[0].location)
     records = sum(check.records for check in checks)
     if records > made.size:
         found, expected = f"{records - made.size} of other queues", f"records of {file.topic} {file.queue_id}"
@@ -247,7 +247,7 @@ def _compared_units(
         cause = "the broker was shut down cleanly, and would have written it: the file was truncated or overwritten"
     elif not places.size:
         cause = "the log lost records, or the unit changed after the broker wrote it"
-    place = store.below(file.units and file.units.location), at * UNITS[QueueKind.BATCH].itemsize
+    place = store.path_below_root(file.units and file.units.location), at * UNITS[QueueKind.BATCH].itemsize
     values = f"unit {at}", found or "no unit", expected or "no record"
     return [Finding(QUEUES, OTHER_UNIT, *place, *values, cause, times or lacking)], 0
 
@@ -286,7 +286,7 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
     if not others:
         return count, []
     copy, offset = chosen[others[0]], int(offsets[others[0]])
-    place = store.below(file.location), int(copy["physical_offset"]) - file.base_offset
+    place = store.path_below_root(file.location), int(copy["physical_offset"]) - file.base_offset
     what = f"record of message {copy['queue_offset']}", "other bytes", f"those of the log at {offset}"
     cause = "one of them changed after the broker wrote it"
     return count, [Finding(QUEUES, OTHER_COPY, *place, *what, cause, len(others), offset)]

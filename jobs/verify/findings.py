@@ -72,7 +72,7 @@ class PartReport:
 def unreadable_database(part: str, error: FormatError, store: Store, besides: str = "") -> Finding:
     """Return the finding of a RocksDB that cannot be read; *besides* is what else a broker may do."""
     cause = f"the database is damaged; a broker that starts now may refuse to load it{besides}"
-    place = store.below(error.file), error.offset, "database"
+    place = store.path_below_root(error.file), error.offset, "database"
     return Finding(part, UNREADABLE_DATABASE, *place, error.reason, "one that opens", cause)
 
 
@@ -81,7 +81,7 @@ def place_of(offset: int, store: Store) -> tuple[str, int]:
     segment = max((one for one in store.segments if one.base_offset <= offset), key=_base_offset, default=None)
     if segment is None:
         return f"commitlog/{name_of_offset(offset)}", 0
-    return store.below(segment.location), offset - segment.base_offset
+    return store.path_below_root(segment.location), offset - segment.base_offset
 
 
 class LostRange(NamedTuple):

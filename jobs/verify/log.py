@@ -23,9 +23,9 @@ from jobs.lake.findings import (
     Finding,
 )
 from jobs.store.beside_broker import broker_process
-from jobs.store.log_ends import has_lost_end, lost_start, newest_known, right_name, wrong_name_text
+from jobs.store.log_ends import has_lost_end, lost_start, newest_known_offset, right_name, wrong_name_text
 from jobs.store.queue_files import queues_of_files
-from jobs.store.ranges import cut_short, holes
+from jobs.store.ranges import cut_short_segments, holes
 from jobs.store.store import Store, checkpoint_file, checkpoint_of
 from jobs.verify.findings import CHECKPOINT_AHEAD, SHORT_CHECKPOINT, LostRange, LostRanges, PartReport, place_of
 from rmq_formats.broker_conf import BrokerConf
@@ -106,7 +106,7 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
         cause = "the file was truncated: an interrupted copy, a full disk, or fsck"
         if position is None:
             cause = "a segment is missing: it was deleted, or not copied"
-        place = store.below(location), position
+        place = store.path_below_root(location), position
         finding = wrong_names.attributed(_of_offsets(GAP, place, (hole.start, hole.end), cause))
         findings.append(finding)
         lost.append(LostRange(cut.offset if cut else hole.start, hole.end, finding.follows or finding.title))
@@ -135,7 +135,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
             right = right_name(store, segment, file.read)
             if right is not None:
                 names = name_of_offset(segment.base_offset), name_of_offset(right)
-                place = store.below(segment.location), 0, "name"
+                place = store.path_below_root(segment.location), 0, "name"
                 finding = Finding(LOG, MISNAMED_SEGMENT, *place, *names, wrong_name_text(right), log_offset=right)
                 findings.append(finding)
                 pieces[:] = [piece for piece in pieces if not segment.base_offset <= piece.offset < segment.end]
@@ -163,9 +163,9 @@ def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dic
 
 def _cut_short(store: Store) -> Iterator[Finding]:
     """Yield the newest segment where it is shorter than the others; of another one the gap after it is a finding."""
-    for segment, usual in cut_short(store.segments):
+    for segment, usual in cut_short_segments(store.segments):
         if segment is store.segments[-1]:
-            file = store.below(segment.location)
+            file = store.path_below_root(segment.location)
             yield Finding(
                 LOG, WRONG_FILE_SIZE, file, segment.size, "size", str(segment.size), str(usual),
                 "the file was truncated: an interrupted copy, a full disk, or fsck; a broker does not load the log",
@@ -178,7 +178,7 @@ def _lost_start(store: Store) -> Iterator[Finding]:
     started = lost_start(store) if broker_process(store.root) is None else None
     if started is not None:
         oldest = started.oldest
-        file = store.below(store.segments[0].location)
+        file = store.path_below_root(store.segments[0].location)
         doubt = "undecided: one file alone says so, which may be of another store, or " * (len(started.files) == 1)
         if not store.is_closed:
             doubt = "undecided: the broker was killed, or the copy made, within the minute of a retention, or "
@@ -250,7 +250,7 @@ def doubted_end(store: Store, log_end: int) -> int | None:
     if store.is_closed or not store.segments or broker_process(store.root) is not None:
         return None
     with suppress(OSError):  # said where queues and index files are compared
-        newest = newest_known(store, queues_of_files(store.queue_files, store.storage))
+        newest = newest_known_offset(store, queues_of_files(store.queue_files, store.storage))
         return newest if has_lost_end(store, newest, log_end) else None
     return None
 

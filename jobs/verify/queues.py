@@ -27,7 +27,7 @@ from jobs.lake.findings import (
 from jobs.products.queues.differences import WITHOUT_UNIT, Difference, DifferenceKind, JoinResult
 from jobs.products.queues.join import join
 from jobs.storage.scratch import Scratch
-from jobs.store.broker_config import CONSUMERS_FILE, TOPICS_FILE, Progress, ReaderKind, broker_config, read_config
+from jobs.store.broker_config import CONSUMERS_FILE, TOPICS_FILE, ReaderKind, ReaderProgress, broker_config, read_config
 from jobs.store.chain import confirm_deleted, read_chained, watermark
 from jobs.store.queue_files import (
     KINDS,
@@ -41,7 +41,7 @@ from jobs.store.queue_files import (
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store, checkpoint_of
-from jobs.store.topics import Fate, TopicsAt
+from jobs.store.topics import Fate, RecordedTopics
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from jobs.verify.findings import (
@@ -58,8 +58,8 @@ from jobs.verify.findings import (
 from jobs.verify.rocksdb_queues import (
     DoubleWrite,
     compare_double_write,
+    note_on_missing_rows,
     queue_step,
-    rows_to_come,
     unwritten_light_queues,
 )
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
@@ -127,7 +127,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
     range_size: int = DEFAULT_RANGE_SIZE,
     check: LogCheck | None = None,
     scratch: str | Scratch | None = None,
-    recorded: Sequence[TopicsAt] | None = None,
+    recorded: Sequence[RecordedTopics] | None = None,
 ) -> QueueFindings:
     """Compare the queues of a store with its log, which is read once; *check* sees each record."""
     try:
@@ -223,7 +223,7 @@ def _notes(
     if joined.ahead:
         yield f"{joined.ahead:,} units are newer than the log: it was copied before them"
     if not joined.queues and not store.is_closed and features_of(store).queue_database is not None:
-        yield rows_to_come(store)
+        yield note_on_missing_rows(store)
     if double is not None:
         yield double.sentence()
     if left_out:
@@ -348,7 +348,7 @@ def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[
 
 
 def _progress_findings(
-    progress: Iterable[Progress], queues: Mapping[QueueName, StoredQueue], joined: JoinResult
+    progress: Iterable[ReaderProgress], queues: Mapping[QueueName, StoredQueue], joined: JoinResult
 ) -> Iterator[Finding]:
     """Yield offsets of consumers and delay levels that are after the end of their queues."""
     for reader in progress:

@@ -21,7 +21,7 @@ from jobs.console.amounts import counted
 from jobs.console.result import Step
 from jobs.lake.findings import DAMAGED_TIMER, QUEUES, UNREADABLE_DATABASE, Finding
 from jobs.store.broker_config import is_of_rocksdb_queues
-from jobs.store.queue_files import QueueStorage, StoredQueue, chunks, features_of, queues_of_rows
+from jobs.store.queue_files import QueueStorage, StoredQueue, chunks, features_of, queues_in_rocksdb
 from jobs.store.record_places import segment_bytes
 from jobs.store.store import Segment, Store
 from jobs.store.units import units_of
@@ -92,7 +92,7 @@ def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQue
     if features_of(store).queues is not QueueStorage.BOTH:
         return None
     result = DoubleWrite()
-    copies = {queue.name: queue for queue in queues_of_rows(store)}
+    copies = {queue.name: queue for queue in queues_in_rocksdb(store)}
     plain = {
         name: queue for name, queue in file_queues.items() if name.kind is QueueKind.PLAIN and not queue.in_rocksdb
     }
@@ -151,7 +151,7 @@ def unwritten_light_queues(report: DoubleWrite | None, missing: Iterable[QueueNa
         yield from (name for name in missing if name.topic.startswith(LMQ_PREFIX) and not _is_lite(name))
 
 
-def is_of_rows(finding: Finding, store: Store) -> bool:
+def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
     """Return whether a finding is of rows that only a broker makes, not of files."""
     features = features_of(store)
     folder = finding.file.partition("/")[0]
@@ -163,7 +163,7 @@ def is_of_rows(finding: Finding, store: Store) -> bool:
 def steps_for_rows(findings: Sequence[Finding], store: Store) -> Iterator[Step]:
     """Yield the steps that follow from findings on rows, each step once."""
     features = features_of(store)
-    rows = [finding for finding in findings if is_of_rows(finding, store)]
+    rows = [finding for finding in findings if is_about_rocksdb_rows(finding, store)]
     others = [finding for finding in rows if finding.file.partition("/")[0] == features.other_database]
     of_queues = [finding for finding in rows if finding not in others]
     is_of_files = any(finding.part == QUEUES and finding not in rows for finding in findings)
@@ -189,7 +189,7 @@ def queue_step(store: Store) -> Step | None:
     return None
 
 
-def rows_to_come(store: Store) -> str:
+def note_on_missing_rows(store: Store) -> str:
     """Return the note on a RocksDB without queue units whose broker was killed: its next start makes them."""
     return (
         "RocksDB holds no queue unit: they were in memory when the broker was killed; nothing is lost, "
@@ -226,7 +226,7 @@ _Waiting = tuple[str, str, str, Iterable[_Row]]
 """The messages that wait in one place: the kind of a finding on them, their topic, the place, and their rows."""
 
 
-def add_what_waits(part: PartReport, store: Store) -> None:
+def add_waiting_messages(part: PartReport, store: Store) -> None:
     """Add to the part how much waits, and what of it leads to no record."""
     try:
         waiting = _in_rocksdb(part, store)
@@ -240,7 +240,7 @@ def add_what_waits(part: PartReport, store: Store) -> None:
     try:
         part.findings += _findings(_in_files(part, store), store)
     except FormatError as error:
-        place = store.below(error.file) or "timerwheel", error.offset, "unit"
+        place = store.path_below_root(error.file) or "timerwheel", error.offset, "unit"
         cause = "the timer file is damaged; a broker may not deliver what waits there"
         part.findings.append(Finding(QUEUES, DAMAGED_TIMER, *place, error.reason, "one that a broker writes", cause))
 

@@ -40,14 +40,14 @@ from jobs.store.chain import retry_if_expired
 from jobs.store.epochs import Promotion, promotion_of
 from jobs.store.release import UndecidedError, given_rules, starting_writers
 from jobs.store.store import IsTierError, Store, StoreRequest
-from jobs.store.topics import TopicsAt
+from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
 from jobs.verify.compaction import add_compaction
 from jobs.verify.findings import LostRanges, PartReport, place_of
 from jobs.verify.index import verify_index
 from jobs.verify.log import doubted_by_broker, log_findings
 from jobs.verify.queues import QueueFindings, compare_queues
-from jobs.verify.rocksdb_queues import add_what_waits
+from jobs.verify.rocksdb_queues import add_waiting_messages
 from jobs.verify.tier import verify_tier
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
@@ -67,7 +67,7 @@ class VerifyRequest(StoreRequest):
 
     wanted: GivenSettings = NOTHING_WANTED
     scratch: str | Scratch | None = None
-    recorded_topics: Sequence[TopicsAt] | None = None  # tables of topics that a lake has of this store
+    recorded_topics: Sequence[RecordedTopics] | None = None  # tables of topics that a lake has of this store
 
 
 def verify(request: VerifyRequest, workers: Workers) -> Verdict:
@@ -127,7 +127,7 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> t
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
     queues = compare_queues(workers, store, rules, request.range_size, check, request.scratch, request.recorded_topics)
-    add_what_waits(queues.report, store)
+    add_waiting_messages(queues.report, store)
     add_compaction(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.origin_text})")
     return store, check, queues

@@ -22,7 +22,7 @@ from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import Store, Tier, TierQueue
 from jobs.store.units import Units, units_of
-from jobs.store.workers import OneByOne, Workers
+from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.findings import FOREIGN_RECORD, TIER_UNIT, LostRanges, PartReport
 from jobs.verify.log import UNCHECKED, log_numbers, record_findings
 from jobs.verify.tier_index import NO_KEYS, IndexedQueue, QueueKeys, keys_of, verify_tier_index
@@ -81,7 +81,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
     rules = replace(queue_rules(store, known_releases(store, None).value.rules, BrokerConf()), multi_dispatch=False)
     check = LogCheck()
     outcomes = read_chained(
-        OneByOne(),
+        SerialWorkers(),
         plan_ranges(store, store.start_offset, range_size),
         partial(_collect, rules=rules, queue=queue),
         collector=check,
@@ -94,7 +94,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
     records = sum(check.records for check in checks)
     wrong: list[Finding] = []
     if records > expected.size:
-        place = store.below(store.segments[0].location), None, "records"
+        place = store.path_below_root(store.segments[0].location), None, "records"
         found = f"{records - expected.size} of other queues"
         cause = "the file is of another queue, or its bits changed"
         wrong.append(
@@ -103,7 +103,9 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
     matched = 0
     for stored in queues_of_files(store.queue_files, store.storage):
         matched, differences = _compared(stored, expected, store)
-        wrong += [LostRanges(lost).attributed(one._replace(file=store.below(one.file))) for one in differences]
+        wrong += [
+            LostRanges(lost).attributed(one._replace(file=store.path_below_root(one.file))) for one in differences
+        ]
     indexed = IndexedQueue(queue.place, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))
     return _Verified(findings, wrong, log_numbers(store, checks, end), int(expected.size), matched, indexed)
 

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from jobs.lake.findings import QUEUES
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.trace import TRACE_TOPIC
 from tests.oracle.sessions import ClientMessage, Consumption, RealBroker
@@ -117,7 +117,7 @@ def test_copies_are_those_that_the_broker_serves(version: str, tmp_path: Path, *
     """Each has its unit, and is the record of the log; a broker that starts again serves as many."""
     with Stage(version, tmp_path / "store", tmp_path / "scratch") as stage:
         _play_compacted(stage, is_killed=is_killed)
-        verdict = verify(VerifyRequest(str(stage.store_directory)), OneByOne())
+        verdict = verify(VerifyRequest(str(stage.store_directory)), SerialWorkers())
         with stage.broker(_SETTINGS | _NEVER_AGAIN) as broker:
             copies = len(broker.pull("Comp"))
     notes = verdict.parts[QUEUES].notes

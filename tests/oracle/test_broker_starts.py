@@ -19,7 +19,7 @@ from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
 from jobs.store.release import UndecidedError
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
@@ -130,7 +130,7 @@ class _Broker:
         return planted_start(case, self.root, store, golden(_DONOR))
 
     def said(self, store: Path) -> Verdict:
-        return verify(VerifyRequest(str(store), _GEOMETRY.wanted(self.driver.release)), OneByOne())
+        return verify(VerifyRequest(str(store), _GEOMETRY.wanted(self.driver.release)), SerialWorkers())
 
     def log_end(self, store: Path) -> int | None:
         """Start with a store; return where its log ends then, None where the broker refuses it."""
@@ -235,7 +235,7 @@ def test_no_repair_lets_the_broker_delete_messages(broker: _Broker, tmp_path: Pa
         request = RepairRequest(
             str(store), folder / "repair", wanted=wanted, apply=True, bridge=bridges, deliver_empty=bridges
         )
-        summary = repair(request, OneByOne())
+        summary = repair(request, SerialWorkers())
         end = broker.log_end(store)
         lost = 0 if end is None else sum(offset >= end for offset in whole)
         assert before is not None
@@ -305,7 +305,7 @@ def _repaired(judge: Judge, fault: Fault, store: Path, *, with_lake: bool) -> Pa
             str(store), store.parent / "repair", Lake(str(judge.lake)) if with_lake else None,
             wanted=WANTED, apply=True,
         ),
-        OneByOne(),
+        SerialWorkers(),
     )  # fmt: skip
     return store
 
@@ -385,8 +385,8 @@ def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -
     wanted = GivenSettings(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, driver.release, conf=conf)
     request = RepairRequest(str(store), folder / "repair", wanted=wanted, apply=True)
     with suppress(NotRepairableError, RefusedError, UndecidedError):
-        repair(request, OneByOne())
-    said = verify(VerifyRequest(str(store), wanted), OneByOne())
+        repair(request, SerialWorkers())
+    said = verify(VerifyRequest(str(store), wanted), SerialWorkers())
     log = records(healthy)
     whole, equal = _whole(store, log), _equal(store, log)
     seen = _started(driver, store)
@@ -455,7 +455,7 @@ def test_a_broker_goes_on_after_a_killed_repair_and_no_message_is_lost(golden: S
                 expected = healthy | _written(driver, scene, number)
                 with suppress(NotRepairableError):  # the broker wrote into a new file
                     undo(str(scene.store), scene.request.out)
-                repair(scene.request, OneByOne())
+                repair(scene.request, SerialWorkers())
                 with open_store(driver, scene.store, settings=_KEEP) as opened:
                     served = _served(opened, scene.store)
                 assert sorted(expected) == sorted(served), number
@@ -519,7 +519,7 @@ def test_no_consumer_receives_anything_for_a_bridge(writer: str, tmp_path: Path)
         wanted = _GEOMETRY.wanted(writer)._replace(
             conf=BrokerConf(consume_queue_size=_GEOMETRY.consume_queue_file_size)
         )
-        repair(RepairRequest(str(store), tmp_path / "repair", wanted=wanted, apply=True, bridge=True), OneByOne())
+        repair(RepairRequest(str(store), tmp_path / "repair", wanted=wanted, apply=True, bridge=True), SerialWorkers())
         received = _received(driver, store)
 
     whole = [one.physical_offset for one in log if one is not lost]

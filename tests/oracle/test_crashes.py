@@ -15,7 +15,7 @@ from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
 from jobs.rebuild.install import install, plan_index
 from jobs.store.beside_broker import lock_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord
@@ -95,7 +95,7 @@ def _found_by_verify(store: Path, release: str, explained: list[str]) -> list[Fi
     files = zip(list_index_files(store), explained, strict=True)
     half_made = {path.relative_to(store).as_posix() for path in store.rglob("*") if not path.stat().st_size}
     torn = {f"index/{file.name}" for file, word in files if word == "torn"}
-    verdict = verify(VerifyRequest(str(store), wanted=wanted), OneByOne())
+    verdict = verify(VerifyRequest(str(store), wanted=wanted), SerialWorkers())
     return [
         finding
         for finding in verdict.findings
@@ -176,7 +176,7 @@ def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
     (store / "commitlog" / f"{lost.start:020d}").unlink()
     out = tmp_path / "queues"
     request = queue_run.RebuildQueuesRequest(str(store), out, BrokerConf(consume_queue_size=_FILE), release=writer)
-    summary = queue_run.rebuild(request, OneByOne())
+    summary = queue_run.rebuild(request, SerialWorkers())
     shutil.rmtree(store / "consumequeue")
     shutil.copytree(out, store / "consumequeue", ignore=shutil.ignore_patterns(queue_run.MANIFEST))
     with real_store(writer, store) as opened:
@@ -254,7 +254,7 @@ def test_a_supplement_is_loaded_and_its_keys_are_found(real_store: StoreFactory,
 
 def _rebuild_and_install(store: Path, out: Path, release: str, *, advance_checkpoint: bool = False) -> Result:
     wanted = SMALL_GEOMETRY.wanted(release)
-    made = rebuild(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), OneByOne())
+    made = rebuild(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), SerialWorkers())
     assert not made.contradictions
     with lock_store(str(store), out):
         for plan in plan_index(str(store), str(out), advance_checkpoint=advance_checkpoint):

@@ -15,7 +15,7 @@ import pytest
 
 from jobs.query import story as timeline
 from jobs.query.message import Message
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify import run as verify
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
 from rmq_formats.commitlog.record import MessageRecord, encode_record
@@ -268,5 +268,6 @@ def _indexed(store: Path) -> set[int]:
 def _findings(store: Path, release: str) -> set[str]:
     wanted = SMALL_GEOMETRY.wanted(release)
     return {
-        finding.kind for finding in verify.verify(verify.VerifyRequest(str(store), wanted=wanted), OneByOne()).findings
+        finding.kind
+        for finding in verify.verify(verify.VerifyRequest(str(store), wanted=wanted), SerialWorkers()).findings
     }

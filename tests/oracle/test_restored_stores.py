@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.restore.run import RestoreRequest, Summary, restore
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from tests.oracle.conftest import BrokerFactory
@@ -40,7 +40,7 @@ def test_a_broker_serves_a_restored_store_and_goes_on(real_broker: BrokerFactory
     assert _Life(pulled, printed, *_going_on()) == life
     kept = [record for record in records(out) if record.physical_offset <= log[-1].physical_offset]
     assert log == kept
-    assert [] == verify(VerifyRequest(str(out), SMALL_GEOMETRY.wanted(release)), OneByOne()).findings
+    assert [] == verify(VerifyRequest(str(out), SMALL_GEOMETRY.wanted(release)), SerialWorkers()).findings
 
 
 @pytest.mark.since("4.5.2")  # the first one that can run with DLedger
@@ -76,7 +76,7 @@ def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(
         assert len(_consumed(broker, _LEFT + _MORE)) == _LEFT + _MORE
     ingest_store(store, lake, release=release)
     start = log[len(log) // 3].physical_offset
-    summary = restore(_request(lake, out, release, start=start, until=until), OneByOne())
+    summary = restore(_request(lake, out, release, start=start, until=until), SerialWorkers())
     expected = [record for record in log if record.physical_offset >= summary.from_offset]
     assert 0 < len(expected) < len(log)
     with real_broker(release, out) as broker:
@@ -101,7 +101,7 @@ def test_a_broker_cuts_a_log_off_at_a_gap_so_topics_cannot_be_chosen(
     ingest_store(store, lake, release=release)
     first, after, *_ = _newest_file(store)
     DeltaTable(lake / "messages").delete(f"physical_offset = {first}")
-    summary = restore(_request(lake, out, release), OneByOne())
+    summary = restore(_request(lake, out, release), SerialWorkers())
     with real_broker(release, out) as broker:
         served = {message.physical_offset for message in broker.pull(_TOPIC)}
 
@@ -152,7 +152,7 @@ def _consumed(broker: RealBroker, count: int) -> list[Consumed]:
 def _restored(store: Path, out: Path, release: str) -> Summary:
     lake = out.with_name(f"{out.name}-lake")
     ingest_store(store, lake, release=release)
-    return restore(_request(lake, out, release), OneByOne())
+    return restore(_request(lake, out, release), SerialWorkers())
 
 
 def _request(lake: Path, out: Path, release: str, *, start: int = 0, until: int | None = None) -> RestoreRequest:

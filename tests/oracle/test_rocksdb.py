@@ -13,7 +13,7 @@ from jobs.rebuild.queues import FILES, ROCKSDB
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage import AnyStorage
 from jobs.store.rocksdb import open_database
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.rocksdb.layout import UNIT_FAMILY
 from tests.oracle.conftest import BrokerFactory, Verdict
@@ -143,7 +143,7 @@ def _served(broker: RealBroker) -> Rows:
 def _made(store: Path, out: Path, release: str, target: str) -> Path:
     conf = BrokerConf(consume_queue_size=_FILE)
     request = RebuildQueuesRequest(str(store), out, conf, release=release, to=target)
-    summary = rebuild(request, OneByOne())
+    summary = rebuild(request, SerialWorkers())
     (out / MANIFEST).unlink()
     return out / summary.folder
 
@@ -181,7 +181,7 @@ def test_a_broker_makes_queues_in_rocksdb_again_after_what_a_repair_says(
     min((store / "consumequeue").glob("MANIFEST-*")).unlink()
     sorted((store / "index").iterdir())[2].unlink()
     wanted = SMALL_GEOMETRY.wanted(release)
-    summary = repair(RepairRequest(str(store), tmp_path / "repair", wanted=wanted, apply=True), OneByOne())
+    summary = repair(RepairRequest(str(store), tmp_path / "repair", wanted=wanted, apply=True), SerialWorkers())
     (note,) = summary.notes
     subprocess.run(["bash", "-c", note.rpartition(":")[2]], check=True)
     segments = len(list((store / "commitlog").iterdir()))

@@ -19,7 +19,7 @@ from jobs.query.store_source import StoreSource
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
 from jobs.store.queue_files import QueueStorage, features_of
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
@@ -203,7 +203,7 @@ def test_what_is_read_from_a_store_is_what_its_broker_answers(
         with real_broker(cell.release, store, settings=cell.settings) as broker:
             answers = _answers(broker, cell)
     ingest_store(copy, lake, "b0")
-    found = verify(VerifyRequest(str(copy)), OneByOne())
+    found = verify(VerifyRequest(str(copy)), SerialWorkers())
     units = _units_of(lake, cell)
     behind = found.parts["queues"].numbers["behind"]
 
@@ -264,7 +264,7 @@ def test_a_broker_dispatches_nothing_where_it_reads_light_queues_from_rocksdb_be
             broker.drain()
         edges = [broker.queue_edges(*name) for name in _queues(cell)]
         broker.driver.kill()
-    found = verify(VerifyRequest(str(store)), OneByOne())
+    found = verify(VerifyRequest(str(store)), SerialWorkers())
 
     assert edges == [(0, 0)] * len(edges)
     assert (found.findings, found.severity) == ([], Severity.BEHIND)
@@ -364,7 +364,7 @@ def _rebuilt(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
     for folder in store.glob("consumequeue*"):
         shutil.rmtree(folder)
     conf = BrokerConf(consume_queue_size=SMALL_GEOMETRY.consume_queue_file_size)
-    summary = rebuild(RebuildQueuesRequest(str(store), out, conf, release=cell.release), OneByOne())
+    summary = rebuild(RebuildQueuesRequest(str(store), out, conf, release=cell.release), SerialWorkers())
     (out / MANIFEST).unlink()
     (out / summary.folder).rename(store / "consumequeue")
     return _read(store, cell)

@@ -16,7 +16,7 @@ from jobs.query.reasons import OP_TOPIC
 from jobs.query.source import Check, Source
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.query.story import Consumed as ConsumedFact
+from jobs.query.story import ConsumptionState as ConsumedFact
 from jobs.query.story import Role, Story
 from jobs.store.store import list_store
 from rmq_formats.commitlog.record import MessageRecord

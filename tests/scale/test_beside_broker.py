@@ -24,7 +24,7 @@ from jobs.storage.local import Care
 from jobs.store.beside_broker import DiskWouldFillError
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
 from tests.support.stores import held
@@ -260,9 +260,9 @@ def test_a_lake_that_would_fill_the_brokers_disk_is_refused(
     lake = str(tmp_path / "lake")
     with held(store):
         with pytest.raises(DiskWouldFillError, match=r"75%"):
-            ingest(IngestRequest(str(store), lake), OneByOne())
+            ingest(IngestRequest(str(store), lake), SerialWorkers())
         with pytest.raises(DiskWouldFillError, match=r"75%"):
-            verify(VerifyRequest(str(store)), OneByOne())
+            verify(VerifyRequest(str(store)), SerialWorkers())
 
-    alone: Summary = ingest(IngestRequest(str(store), lake), OneByOne())
+    alone: Summary = ingest(IngestRequest(str(store), lake), SerialWorkers())
     assert 0 < alone.messages

@@ -16,7 +16,7 @@ import pytest
 
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
 from tests.scale.cluster import WORKERS, Cluster, await_no_executor, can_set_apart, executors_at_work, spark_cluster
 from tests.scale.servers import expected_rows, in_one_application, rmq_lake
@@ -86,7 +86,7 @@ def test_a_cluster_ingests_what_this_process_ingests(
     cluster: Cluster, store: Path, ingested: tuple[Ended, Path], tmp_path: Path
 ) -> None:
     ended, lake = ingested
-    ingest(IngestRequest(str(store), str(tmp_path)), OneByOne())
+    ingest(IngestRequest(str(store), str(tmp_path)), SerialWorkers())
 
     assert 0 == ended.code, ended.err
     assert expected_rows(store) == raw_rows(lake)

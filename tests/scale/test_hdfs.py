@@ -12,7 +12,7 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.storage import storage_of
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
 from tests.scale.servers import Hdfs, expected_rows, hdfs, in_one_application
@@ -62,8 +62,8 @@ def run(server: Hdfs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
 def test_every_message_of_a_store_on_hdfs_is_in_the_lake_once(server: Hdfs, local: Path, tmp_path: Path) -> None:
     remote, here = tmp_path / "remote", tmp_path / "here"
     request = IngestRequest(server.uri("/stores/plain"), str(remote), range_size=RANGE)
-    first, second = (ingest(request, OneByOne(server.options)) for _ in range(2))
-    ingest(IngestRequest(str(local), str(here)), OneByOne())
+    first, second = (ingest(request, SerialWorkers(server.options)) for _ in range(2))
+    ingest(IngestRequest(str(local), str(here)), SerialWorkers())
 
     assert (ExitCode.CLEAN, 0, None) == (first.exit_code, second.messages, second.run)
     assert expected_rows(local) == raw_rows(remote)
@@ -101,8 +101,8 @@ def test_inspect_dump_and_query_say_of_hdfs_what_they_say_of_a_disk(server: Hdfs
 
 def test_verify_and_rebuild_index_read_hdfs(server: Hdfs, local: Path, tmp_path: Path) -> None:
     store = server.uri("/stores/plain")
-    verdict = verify(VerifyRequest(store, range_size=RANGE), OneByOne(server.options))
-    rebuild(RebuildIndexRequest(store, str(tmp_path), range_size=RANGE), OneByOne(server.options))
+    verdict = verify(VerifyRequest(store, range_size=RANGE), SerialWorkers(server.options))
+    rebuild(RebuildIndexRequest(store, str(tmp_path), range_size=RANGE), SerialWorkers(server.options))
 
     assert [] == verdict.findings
     made = [path.read_bytes() for path in sorted(tmp_path.iterdir()) if path.name.isdigit()]

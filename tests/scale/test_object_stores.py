@@ -28,7 +28,7 @@ from jobs.query.lake_tables import LakeTables
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.restore.run import RestoreRequest, restore
 from jobs.storage.settings import file_system_settings
-from jobs.store.workers import Item, OneByOne, Result
+from jobs.store.workers import Item, Result, SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
 from tests.jobs.lake.test_iceberg import configure, rows
@@ -69,7 +69,7 @@ class Uploaded:
         return self.server.uri(self.prefix, name)
 
     def ingest(self) -> Summary:
-        return ingest(IngestRequest(self.store, self.lake), OneByOne(self.options))
+        return ingest(IngestRequest(self.store, self.lake), SerialWorkers(self.options))
 
     def downloaded(self, name: str = "lake") -> Path:
         """Return what the server has, on this machine."""
@@ -108,28 +108,28 @@ def test_every_message_of_a_store_on_a_server_is_in_the_lake_there_once(uploaded
     assert (ExitCode.CLEAN, 1, 0, None) == (first.exit_code, first.run, second.messages, second.run)
     assert files == {name for name in files_in(uploaded.downloaded()) if name.endswith(".parquet")}
     assert expected_rows(uploaded.local) == raw_rows(lake)
-    assert [] == verify(VerifyRequest(uploaded.store), OneByOne(uploaded.options)).findings
+    assert [] == verify(VerifyRequest(uploaded.store), SerialWorkers(uploaded.options)).findings
 
-    optimize(uploaded.lake, OneByOne(uploaded.options))
+    optimize(uploaded.lake, SerialWorkers(uploaded.options))
 
     assert expected_rows(uploaded.local) == raw_rows(uploaded.downloaded())
     found = LakeTables(uploaded.lake, uploaded.options).rows("SELECT count(*) AS n FROM messages")
     assert found[0]["n"] == first.messages
     out = uploaded.folder / "out"
     request = RestoreRequest(Lake(uploaded.lake, uploaded.options), out, with_queues=False, with_index=False)
-    restore(request, OneByOne(uploaded.options))
+    restore(request, SerialWorkers(uploaded.options))
     assert raw_records(out) == raw_records(uploaded.local)
     assert without_secrets(lake)
 
 
 @dataclass(frozen=True, slots=True)
-class Together(OneByOne):
+class Together(SerialWorkers):
     """Workers that wait until as many other runs have read their log: what follows, all do at once."""
 
     barrier: threading.Barrier = field(default_factory=lambda: threading.Barrier(1))
 
     def map(self, items: Sequence[Item], task: Any, label: str = "", sizes: Sequence[int] = ()) -> list[Result]:  # noqa: ANN401
-        results: list[Result] = OneByOne.map(self, items, task, label, sizes)
+        results: list[Result] = SerialWorkers.map(self, items, task, label, sizes)
         if sizes:
             self.barrier.wait(240)
         return results
@@ -194,7 +194,7 @@ def test_queries_answer_from_s3_as_from_the_local_store(on_s3: Uploaded, run: Ru
 
 def test_index_files_rebuilt_onto_s3_are_the_brokers_own(on_s3: Uploaded) -> None:
     request = RebuildIndexRequest(on_s3.store, on_s3.server.uri(on_s3.prefix, "index"))
-    result = rebuild(request, OneByOne(on_s3.options))
+    result = rebuild(request, SerialWorkers(on_s3.options))
     made = files_in(on_s3.downloaded("index"))
     manifest = json.loads(made.pop("MANIFEST.json"))
 
@@ -208,7 +208,7 @@ def test_index_files_rebuilt_onto_s3_are_the_brokers_own(on_s3: Uploaded) -> Non
 def test_a_sound_store_on_s3_verifies_and_leaves_no_scratch(on_s3: Uploaded) -> None:
     request = VerifyRequest(on_s3.store, scratch=on_s3.server.uri(on_s3.prefix, "scratch"))
 
-    assert [] == verify(request, OneByOne(on_s3.options)).findings
+    assert [] == verify(request, SerialWorkers(on_s3.options)).findings
     assert {} == files_in(on_s3.downloaded("scratch"))
 
 

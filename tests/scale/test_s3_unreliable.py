@@ -24,7 +24,7 @@ from jobs.lake.snapshots import plain_rows
 from jobs.lake.tables import FINDINGS, RUNS
 from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
 from tests.sampling import some_often
 from tests.scale.servers import ADDRESS, S3Server, expected_rows
@@ -170,10 +170,10 @@ def test_a_server_that_fails_some_requests_costs_time_and_nothing_else(
     said = "nothing"
     with flaky(s3.port, one_in(KINDS[kind]), kind) as server:
         try:
-            ingest(request, OneByOne(S3Server(server.port, s3.folder).options))
+            ingest(request, SerialWorkers(S3Server(server.port, s3.folder).options))
         except OSError as error:
             said = str(error)
-    ingest(request, OneByOne(s3.options))
+    ingest(request, SerialWorkers(s3.options))
     print(kind, server.requests, server.failed, said[:200])
 
     assert server.failed > 0
@@ -214,7 +214,7 @@ class OnS3:
     def __init__(self, s3: S3Server, spark: SparkSession, prefix: str) -> None:
         self.broker = Broker(s3.path(prefix, "store"))
         self.request = IngestRequest(s3.uri(prefix, "store"), s3.uri(prefix, "lake"), broker="b")
-        self.workers = OneByOne(s3.options)
+        self.workers = SerialWorkers(s3.options)
         self.lake = Lake(self.request.lake, s3.options)
         self.messages = s3.path(prefix, "lake", "messages")
         self._spark = spark

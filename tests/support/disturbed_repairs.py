@@ -20,7 +20,7 @@ from jobs.repair import journal
 from jobs.repair import run as story
 from jobs.repair.run import RepairRequest, repair
 from jobs.store.beside_broker import FileState, file_states, lock_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.support.fault_kinds import WANTED
 from tests.support.lakes import ingest_store
@@ -87,12 +87,12 @@ def scene_of(healthy: Path, plant: Callable[[Path], None], folder: Path) -> Scen
     planned: list[Installation] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(story, "_apply", lambda _, plans, __: planned.extend(plans))
-        repair(replace(request, out=folder / "plan"), OneByOne())
+        repair(replace(request, out=folder / "plan"), SerialWorkers())
     steps: list[str] = []
     made = Scene(damaged, store, request, planned, [], {})
     made.again()
     _apply(request, planned, steps.append)
-    assert verify(VerifyRequest(str(store)), OneByOne()).exit_code == 0
+    assert verify(VerifyRequest(str(store)), SerialWorkers()).exit_code == 0
     some = [n for n, step in enumerate(steps) if not all("keep " in near for near in steps[max(n - 1, 0) : n + 2])]
     return made._replace(steps=[*some, len(steps)], repaired=content_of(store))
 

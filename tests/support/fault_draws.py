@@ -29,12 +29,12 @@ from jobs.inspect.report import Problems
 from jobs.lake.findings import DAMAGED_RANGE, MISSING_INDEX_ENTRIES, Finding
 from jobs.lake.lake import Lake
 from jobs.products.queues.differences import DifferenceKind
-from jobs.query.source import silent
+from jobs.query.source import do_nothing
 from jobs.repair.journal import NotRepairableError
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.beside_broker import RefusedError
 from jobs.store.release import UndecidedError
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
@@ -188,10 +188,10 @@ def _hangs(_number: int, _frame: object) -> NoReturn:
 
 def of_faults(one: Planted) -> Iterator[Violation]:
     store = str(one.root)
-    problems = inspect_store(store, (), BrokerConf(), deep=False, progress=silent).problems
+    problems = inspect_store(store, (), BrokerConf(), deep=False, progress=do_nothing).problems
     yield from _of_problems(one, problems)
     inspected = problems.severity
-    found = verify(VerifyRequest(store), OneByOne())
+    found = verify(VerifyRequest(store), SerialWorkers())
     yield from _of_verdict(one, found)
     if inspected.is_alarm and not found.severity.is_alarm:
         yield Violation("inspect is red and verify green", inspected.value)
@@ -200,10 +200,10 @@ def of_faults(one: Planted) -> Iterator[Violation]:
         if taken.is_alarm and not found.severity.is_alarm:
             yield Violation("ingest is red and verify green", taken.value)
     try:
-        plan = repair(RepairRequest(store, one.root.parent / "plan"), OneByOne())
+        plan = repair(RepairRequest(store, one.root.parent / "plan"), SerialWorkers())
         if content_of(one.root) != one.damaged:
             yield Violation("a plan changes the store", "")
-        done = repair(RepairRequest(store, one.root.parent / "repair", apply=True), OneByOne())
+        done = repair(RepairRequest(store, one.root.parent / "repair", apply=True), SerialWorkers())
     except UndecidedError:
         return
     except (NotRepairableError, RefusedError) as error:
@@ -504,7 +504,7 @@ def _repaired(one: Planted, out: str, accepted: frozenset[str] = frozenset(), *,
         str(one.root), one.root.parent / out, _lake_of(one.draw.store) if "lake" in one.draw.options else None,
         apply=apply, bridge="bridge" in one.draw.options, accepted=accepted,
     )  # fmt: skip
-    return repair(request, OneByOne())
+    return repair(request, SerialWorkers())
 
 
 def _of_files(one: Planted, after: Files, accepted: frozenset[str]) -> Iterator[Violation]:

@@ -23,7 +23,7 @@ from jobs.console.result import ExitCode
 from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import index, queue_run
 from jobs.store.release import UndecidedError
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.log import UNCHECKED_FIELDS
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
@@ -110,7 +110,7 @@ def _inspect(store: Path, _fault: Fault, *options: str) -> Cell:
 
 
 def _verify(store: Path, fault: Fault) -> Cell:
-    verdict = verify(VerifyRequest(str(store), wanted=GivenSettings(release="5.3.3")), OneByOne())
+    verdict = verify(VerifyRequest(str(store), wanted=GivenSettings(release="5.3.3")), SerialWorkers())
     if verdict.exit_code is not ExitCode.CLEAN:
         return Cell(verdict.exit_code)
     if fault.unseen == NO_CHECKSUM and any(UNCHECKED_FIELDS in note for note in verdict.parts["log"].notes):
@@ -145,14 +145,14 @@ def _rebuild_index(store: Path, _fault: Fault) -> Cell:
     request = index.RebuildIndexRequest(
         str(store), str(store.parent / "index"), GivenSettings(100, 20, "5.3.3"), lost_only=(store / "index").exists()
     )
-    return _cell(index.rebuild(request, OneByOne()).exit_code, "done")
+    return _cell(index.rebuild(request, SerialWorkers()).exit_code, "done")
 
 
 def _rebuild_queues(store: Path, _fault: Fault) -> Cell:
     request = queue_run.RebuildQueuesRequest(
         str(store), store.parent / "queues", BrokerConf(consume_queue_size=QUEUE_FILE), release="5.3.3", lost_only=True
     )
-    return _cell(queue_run.rebuild(request, OneByOne()).exit_code, "done")
+    return _cell(queue_run.rebuild(request, SerialWorkers()).exit_code, "done")
 
 
 VERBS: dict[str, Callable[[Path, Fault], Cell]] = {

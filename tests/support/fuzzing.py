@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jobs.store.chain import read_chained, watermark
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -166,7 +166,7 @@ def _log(content: bytes, base: int) -> SegmentBytes:
 def found(root: Path, range_size: int) -> Result:
     store = list_store(str(root))
     ranges = plan_ranges(store, store.start_offset, range_size)
-    outcomes = read_chained(OneByOne(), ranges, _collected)
+    outcomes = read_chained(SerialWorkers(), ranges, _collected)
     rows = [row for outcome in outcomes for row in outcome.payload[0]]
     damage = [place for outcome in outcomes for place in outcome.payload[1]]
     return Result(rows, sorted(damage), watermark(outcomes, store.start_offset))

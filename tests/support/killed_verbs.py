@@ -27,7 +27,7 @@ from jobs.lake.upkeep import optimize
 from jobs.products.index.settings import GivenSettings
 from jobs.restore.run import MANIFEST, RestoreRequest, restore
 from jobs.storage import local
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, type_lake
 from rmq_formats.broker_conf import BrokerConf
@@ -81,7 +81,7 @@ def _type(root: Path, *, is_later: bool = True, retries: bool = True) -> None:
     declared = _TYPES.format(id="bigint", epoch='epoch = "s"') if is_later else _TYPES.format(id="int", epoch="")
     (root / "types.toml").write_text(declared)
     types = read_types(root / "types.toml")
-    type_lake(TypeRequest(Lake(str(root / "lake")), types, retries=retries), OneByOne())
+    type_lake(TypeRequest(Lake(str(root / "lake")), types, retries=retries), SerialWorkers())
 
 
 def _write(broker: Broker, start: int, messages: int) -> None:
@@ -174,7 +174,7 @@ _OF_RESTORES: Final = [(os, name) for name in ("open", "write", "fsync", "replac
 def _restore(root: Path, out: str = "out") -> int:
     wanted = GivenSettings(100, 20, _RELEASE, conf=BrokerConf(consume_queue_size=200))
     request = RestoreRequest(Lake(str(root / "lake")), root / out, wanted=wanted, resume=True)
-    return int(restore(request, OneByOne()).exit_code)
+    return int(restore(request, SerialWorkers()).exit_code)
 
 
 def _lake_to_restore(root: Path) -> None:
@@ -210,7 +210,7 @@ def _lake_of_small_files(root: Path) -> None:
 
 
 def _optimize(root: Path) -> int:
-    optimize(str(root / "lake"), OneByOne())
+    optimize(str(root / "lake"), SerialWorkers())
     return 0
 
 

@@ -44,7 +44,7 @@ from jobs.lake.tables import Table
 from jobs.lake.upkeep import optimize
 from jobs.storage.local import LocalStorage
 from jobs.store.chain import CutBackError
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import TRACE_TOPIC, decode_traces
 from tests.golden import unpack_situation
@@ -115,7 +115,7 @@ def told_by_fork(root: Path, work: Callable[[], T]) -> T:
 def run(root: Path) -> int:
     request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096)
     try:
-        return int(ingest(request, OneByOne()).exit_code)
+        return int(ingest(request, SerialWorkers()).exit_code)
     except CutBackError:
         return int(ExitCode.FAILED)
 
@@ -124,7 +124,7 @@ def follow_for_ever(root: Path) -> int:
     """Follow the store, in steps, until somebody kills this process."""
     request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096, step_bytes=8192)
     try:
-        return int(Follower(request, OneByOne(), Pace(0.05), StopRequest()).run().exit_code)
+        return int(Follower(request, SerialWorkers(), Pace(0.05), StopRequest()).run().exit_code)
     except CutBackError:  # of the first step
         return int(ExitCode.FAILED)
 
@@ -409,7 +409,7 @@ def optimize_for_ever(root: Path, seed: int) -> None:
     stopped = Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     while not stopped.wait(random.random()) and os.getppid() != 1:
-        pid = forked(lambda: optimize(str(root / "lake"), OneByOne()))
+        pid = forked(lambda: optimize(str(root / "lake"), SerialWorkers()))
         if random.random() < OPTIMIZERS_KILLED:
             time.sleep(random.random())
             with suppress(ProcessLookupError):
@@ -502,7 +502,7 @@ def many_stores(folder: Path, stores: int) -> dict[str, Any]:
 
     def work(number: int) -> int:
         request = IngestRequest(str(roots[number] / "store"), str(folder / "lake"), broker=f"broker-{number}")
-        return int(ingest(request, OneByOne()).exit_code)
+        return int(ingest(request, SerialWorkers()).exit_code)
 
     codes = sorted(ended(pid) for pid in [forked(partial(work, n % stores)) for n in range(2 * stores)])
     expected = sorted(raw for root in roots for _, raw in stored_records(root / "history"))

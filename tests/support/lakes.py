@@ -16,7 +16,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.store.selection import Selection
-from jobs.store.workers import OneByOne, Workers
+from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_of_row
 from tests.golden import release_of
@@ -61,13 +61,13 @@ class Options(TypedDict, total=False):
 
 
 def ingest_store(store: Path | str, lake: Path | str, broker: str | None = None, **options: Unpack[Options]) -> Summary:
-    return ingest(IngestRequest(str(store), str(lake), broker, **options), OneByOne())
+    return ingest(IngestRequest(str(store), str(lake), broker, **options), SerialWorkers())
 
 
 def ingest_beside(
     store: Path, broker: str | None = "b", workers: Workers | None = None, **options: Unpack[Options]
 ) -> Summary:
-    return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker, **options), workers or OneByOne())
+    return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker, **options), workers or SerialWorkers())
 
 
 def request_of(name: str, store: Path, lake: Path, **options: Unpack[Options]) -> IngestRequest:
@@ -156,7 +156,7 @@ def cut_back_after_a_run(folder: Path, release: str) -> tuple[Broker, IngestRequ
     broker.append(some_records(60))
     taken_back = broker.append(some_records(20, seed=2))
     asked = IngestRequest(str(broker.root), str(folder / "lake"), broker="b", release=release)
-    ingest(asked, OneByOne())
+    ingest(asked, SerialWorkers())
     broker.truncate(taken_back[5].physical_offset)
     broker.append(some_records(40, seed=3))
     return broker, asked

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from jobs.store.ranges import Range
-from jobs.store.workers import Item, OneByOne, Result
+from jobs.store.workers import Item, Result, SerialWorkers
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Meanwhile(OneByOne):
+class Meanwhile(SerialWorkers):
     """Workers before whose first range something happens: after the plan, in front of the tasks."""
 
     happens: Callable[[], object] = lambda: None
@@ -26,11 +26,11 @@ class Meanwhile(OneByOne):
     ) -> list[Result]:
         if sizes:
             self.happens()
-        return OneByOne.map(self, items, task, label, sizes)
+        return SerialWorkers.map(self, items, task, label, sizes)
 
 
 @dataclass(frozen=True, slots=True)
-class BetweenRanges(OneByOne):
+class BetweenRanges(SerialWorkers):
     """Workers before each of whose ranges something happens."""
 
     happens: Callable[[Range], object] = id
@@ -47,7 +47,7 @@ class BetweenRanges(OneByOne):
                 self.happens(item)
             return task(item)
 
-        return OneByOne.map(self, items, with_it, label, sizes)
+        return SerialWorkers.map(self, items, with_it, label, sizes)
 
 
 def preceded(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:

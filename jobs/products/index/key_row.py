@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import ListedLog, read_what_stays
+from jobs.store.chain import ListedLog, read_undeleted
 from jobs.store.ranges import Range, holes
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
@@ -224,7 +224,7 @@ def collect_keys(
         if span.file:
             scratch.delete(span.file)
 
-    start, outcomes = read_what_stays(workers, log, task, discard, collector)
+    start, outcomes = read_undeleted(workers, log, task, discard, collector)
     gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
     return KeyRow(scratch, tuple(outcome.payload for outcome in outcomes), start, gaps)
 

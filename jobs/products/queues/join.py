@@ -51,12 +51,12 @@ from jobs.products.queues.unmatched import (
     resolve_records,
 )
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.chain import ListedLog, read_what_stays, watermark
-from jobs.store.queue_ends import EVERYTHING, Look, look
+from jobs.store.chain import ListedLog, read_undeleted, watermark
+from jobs.store.queue_ends import EVERYTHING, QueueEnds, probe_queue_ends
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store
-from jobs.store.topics import Fate, TopicEvidence, TopicsAt, topic_evidence
+from jobs.store.topics import Fate, RecordedTopics, TopicEvidence, topic_evidence
 from jobs.store.units import Units, stored_tags_codes, units_of
 from jobs.store.workers import Workers
 from rmq_formats.arrays import slices
@@ -73,7 +73,9 @@ _RUNS = 100
 ProbedQueue = tuple[StoredQueue, int, int]  # up to where earlier runs have taken it, and its end
 
 
-def topics_of(store: Store, queues: Iterable[StoredQueue], recorded: Sequence[TopicsAt] | None = None) -> TopicEvidence:
+def topics_of(
+    store: Store, queues: Iterable[StoredQueue], recorded: Sequence[RecordedTopics] | None = None
+) -> TopicEvidence:
     """Return the broker's table of topics; *queues* show additional existing topics."""
     table = topic_evidence(store, recorded)
     return table._replace(with_queues=table.with_queues | {queue.name.topic for queue in queues})
@@ -91,7 +93,7 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
     """Read a log and collect its expected units; *collector* processes each record."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, range_size))
     task = partial(collect_units, rules=rules, groups=groups, scratch=scratch)
-    start, outcomes = read_what_stays(workers, log, task, partial(discard_units, scratch), collector)
+    start, outcomes = read_undeleted(workers, log, task, partial(discard_units, scratch), collector)
     open_ends = (outcome.seen.open_at for outcome in outcomes if outcome.seen.open_at is not None)
     end = next(open_ends, watermark(outcomes, start))
     return CollectedLog([outcome.payload for outcome in outcomes], scratch, groups, start, end)
@@ -104,10 +106,10 @@ def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     range_size: int = DEFAULT_RANGE_SIZE,
     collector: "LogCheck | None" = None,
     scratch_location: str | Scratch | None = None,
-    recorded: Sequence[TopicsAt] | None = None,
+    recorded: Sequence[RecordedTopics] | None = None,
 ) -> JoinResult:
     """Join all of a store, to find its differences; *recorded* are a lake's tables of its topics."""
-    seen = look(workers, store)
+    seen = probe_queue_ends(workers, store)
     topics = topics_of(store, seen.queues, recorded)
     groups = count_groups(store.log_size)
     # Units of a small log stay in memory.
@@ -120,7 +122,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
     workers: Workers,
     store: Store,
     rules: QueueRules,
-    seen: Look,
+    seen: QueueEnds,
     log: CollectedLog,
     topics: TopicEvidence,
     write: Write | None = None,
@@ -168,7 +170,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
     return joined
 
 
-def _groups(seen: Look, log: CollectedLog) -> Iterator[tuple[int, Sequence[ProbedQueue]]]:
+def _groups(seen: QueueEnds, log: CollectedLog) -> Iterator[tuple[int, Sequence[ProbedQueue]]]:
     members: list[list[ProbedQueue]] = [[] for _ in range(log.groups)]
     for probed in zip(seen.queues, seen.watermarks, seen.ends, strict=True):
         members[group_of(probed[0].name, log.groups)].append(probed)

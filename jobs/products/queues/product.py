@@ -25,7 +25,7 @@ from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import Outcome, deleted_ranges
 from jobs.store.log_ends import lost_ends
-from jobs.store.queue_ends import look
+from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, features_of
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
@@ -41,7 +41,7 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         state = {**state, **{name: min(state[name], run.back_to) for name in ("dispatched", "boundary")}}
     takes = run.selection.takes_or_all
     taken_to = int(state["dispatched"]) if state else 0
-    seen = look(run.workers, run.store, _watermarks(state), taken_to, takes)
+    seen = probe_queue_ends(run.workers, run.store, _watermarks(state), taken_to, takes)
     from_offset = max(taken_to, run.store.start_offset)
     # Queues may have been deleted since; records that were dispatched stay so.
     seen = seen._replace(dispatched=max(seen.dispatched, from_offset))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, objects, read_config
+from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
 from jobs.store.queue_files import file_sizes, undecided_sizes
 from jobs.store.release import (
     ASSUMED,
@@ -153,7 +153,7 @@ def _batch_topics(store: Store) -> Iterator[str]:
         if file.about.kind is FileKind.BATCH_CONSUME_QUEUE and file.about.topic:
             yield file.about.topic
     table = (read_config(store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
-    for topic, config in objects(table):
+    for topic, config in object_entries(table):
         attributes = config.get("attributes")
         if isinstance(attributes, dict) and any(attributes.get(name) == "BatchCQ" for name in _QUEUE_TYPES):
             yield topic

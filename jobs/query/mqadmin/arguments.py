@@ -100,7 +100,7 @@ _SINCE = {
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)#(\d\d):(\d\d):(\d\d):(\d{3})")  # yyyy-MM-dd#HH:mm:ss:SSS
 
 
-class Line(NamedTuple):
+class ParsedLine(NamedTuple):
     """A parsed command line: the command, and its options by long name."""
 
     command: str
@@ -170,7 +170,7 @@ class Context(NamedTuple):
         return self.finish(Answer(reason=reason))
 
 
-def parse(arguments: Sequence[str], release: Release) -> Line:
+def parse(arguments: Sequence[str], release: Release) -> ParsedLine:
     """Parse a line as the mqadmin of *release* does; `UnsupportedFormat` names the part that it would reject."""
     words = _without_program(arguments)
     word = words.pop(0) if words else ""
@@ -191,7 +191,7 @@ def parse(arguments: Sequence[str], release: Release) -> Line:
         for *option, since, until in _LETTER.findall(f"{COMMANDS[name]} {_ALWAYS}")
         if (not since or Version.parse(since) <= version) and (not until or version < Version.parse(until))
     ]
-    return Line(name, _options(name, words, letters, release))
+    return ParsedLine(name, _options(name, words, letters, release))
 
 
 def _without_program(arguments: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from jobs.console.result import ExitCode
-from jobs.query.mqadmin.arguments import Context, Line
+from jobs.query.mqadmin.arguments import Context, ParsedLine
 from jobs.query.mqadmin.java import map_text, set_order
 from jobs.query.mqadmin.text import OffsetRange, pad, second_text
 from jobs.query.source import Reason, ReasonKind, Source
@@ -47,7 +47,7 @@ def _config(context: Context) -> BrokerConfig:
     return config
 
 
-def topic_list(line: Line, context: Context) -> ExitCode:
+def topic_list(line: ParsedLine, context: Context) -> ExitCode:
     """Print the topics in the iteration order of the client's set."""
     if "clusterModel" in line.options:
         raise UnsupportedFormat("topicList -c names who consumes a topic, which only brokers at work know")
@@ -56,7 +56,7 @@ def topic_list(line: Line, context: Context) -> ExitCode:
         why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's table of topics is not there, or empty")
         return context.refuse(why)
     for topic in set_order(topics):
-        context.printer.row("topic", {"topic": topic, "settings": topics[topic]}, f"{topic}\n")
+        context.printer.print_row("topic", {"topic": topic, "settings": topics[topic]}, f"{topic}\n")
     return context.finish()
 
 
@@ -76,7 +76,7 @@ class _Row(NamedTuple):
         return self.broker_offset - self.consumer_offset
 
 
-def consumer_progress(line: Line, context: Context) -> ExitCode:
+def consumer_progress(line: ParsedLine, context: Context) -> ExitCode:
     """Print a group's progress in each queue; without -g, the total lag of each group."""
     group = line.options.get("groupName")
     if group is None:
@@ -91,27 +91,27 @@ def consumer_progress(line: Line, context: Context) -> ExitCode:
         return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.prints_rows:
         for row in rows:
-            printer.object("progress", {"consumer_group": group, **row._asdict(), "behind": row.behind})
+            printer.print_object("progress", {"consumer_group": group, **row._asdict(), "behind": row.behind})
         return context.finish()
     is_recent = release.version >= _SHOWS_INFLIGHT
     client, inflight = ("#Client IP",) if line.is_true("showClientIP") else (), ("#Inflight",) if is_recent else ()
     place = ("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
     # Releases with the column #Inflight print one blank less before the last column.
-    printer.out(f"{_columns(*place, *client, '#Diff', *inflight)}{'' if is_recent else '  '}#LastTime\n")
+    printer.write(f"{_columns(*place, *client, '#Diff', *inflight)}{'' if is_recent else '  '}#LastTime\n")
     for row in rows:
         time = second_text(row.last_timestamp, printer.zone) if row.last_timestamp else "N/A"
         named = (row.topic[:_WIDEST_TOPIC], row.broker[:_WIDEST_BROKER], row.queue_id)
         taken = (row.pull_offset - row.consumer_offset,) if is_recent else ()
         numbers = (row.broker_offset, row.consumer_offset, *("N/A" for _ in client), row.behind, *taken)
-        printer.out(f"{_columns(*named, *numbers)}{' ' if is_recent else '  '}{time}\n")
+        printer.write(f"{_columns(*named, *numbers)}{' ' if is_recent else '  '}{time}\n")
     consume = "Consume " if is_recent else ""
-    printer.out(f"\nConsume TPS: 0.00\n{consume}Diff Total: {sum(row.behind for row in rows)}\n")
+    printer.write(f"\nConsume TPS: 0.00\n{consume}Diff Total: {sum(row.behind for row in rows)}\n")
     if is_recent:
-        printer.out(f"Consume Inflight Total: {sum(row.pull_offset - row.consumer_offset for row in rows)}\n")
+        printer.write(f"Consume Inflight Total: {sum(row.pull_offset - row.consumer_offset for row in rows)}\n")
     return context.finish()
 
 
-def _all_groups(line: Line, context: Context) -> ExitCode:
+def _all_groups(line: ParsedLine, context: Context) -> ExitCode:
     """
     Print each group that has a retry topic, as mqadmin finds groups, with its lag.
 
@@ -124,12 +124,12 @@ def _all_groups(line: Line, context: Context) -> ExitCode:
         group, count, version, type_, model, pace = map(pad, values[:-1], _GROUP_WIDTHS)
         return f"{group}  {count}  {version} {type_}  {model}  {pace}  {values[-1]}\n"
 
-    printer.layout(line_of("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
+    printer.print_mqadmin_line(line_of("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
     for topic in set_order(retries):
         group = topic.removeprefix(RETRY_PREFIX)
         behind = sum(row.behind for row in _rows(line, config, group, context))
         shown = line_of(group, 0, "OFFLINE", "", "", 0, behind)
-        printer.row("group", {"consumer_group": group, "behind": behind}, shown)
+        printer.print_row("group", {"consumer_group": group, "behind": behind}, shown)
     return context.finish()
 
 
@@ -157,7 +157,7 @@ def _known_groups(config: BrokerConfig) -> str:
     return f"groups with offsets: {', '.join(groups) or 'none'}"
 
 
-def _rows(line: Line, config: BrokerConfig, group: str, context: Context) -> Iterator[_Row]:
+def _rows(line: ParsedLine, config: BrokerConfig, group: str, context: Context) -> Iterator[_Row]:
     source = context.source
     offsets = {
         (reader.kind, reader.topic, reader.queue_id): reader.next_offset
@@ -179,7 +179,7 @@ def _rows(line: Line, config: BrokerConfig, group: str, context: Context) -> Ite
             yield _Row(topic, context.broker_name, queue_id, end, consumed, max(consumed, pulled), time)
 
 
-def consumer_config(line: Line, context: Context) -> ExitCode:
+def consumer_config(line: ParsedLine, context: Context) -> ExitCode:
     """Print the settings of a group, field by field."""
     config, printer, source = _config(context), context.printer, context.source
     group = line.options["groupName"]
@@ -188,15 +188,15 @@ def consumer_config(line: Line, context: Context) -> ExitCode:
         text = f"the broker has no settings of the group {group}; it has those of {', '.join(sorted(config.groups))}"
         return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.prints_rows:
-        printer.object("group", {"consumer_group": group, "settings": settings})
+        printer.print_object("group", {"consumer_group": group, "settings": settings})
         return context.finish()
     # The broker's own topics name its cluster.
     names = (topic.removesuffix(_REPLY_TOPIC) for topic in config.topics if topic.endswith(_REPLY_TOPIC))
     cluster = next((name for name in names if name in config.topics), "cluster")
-    printer.out(f"{'=' * 29}{cluster}:{context.broker_name}{'=' * 29}\n")
+    printer.write(f"{'=' * 29}{cluster}:{context.broker_name}{'=' * 29}\n")
     for name, _, since in (field.partition("@") for field in _FIELDS.split()):
         if not since or source.release.version >= Version.parse(since):
-            printer.out(f"{pad(name, 40)}=  {_java_text(name, settings.get(name))}\n")
+            printer.write(f"{pad(name, 40)}=  {_java_text(name, settings.get(name))}\n")
     return context.finish()
 
 

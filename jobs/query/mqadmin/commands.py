@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from jobs.console.result import ExitCode
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
-from jobs.query.message import MAX_TIME, KeyWanted, Message
-from jobs.query.mqadmin.arguments import Context, Line, parse
+from jobs.query.message import MAX_TIME, KeyQuery, Message
+from jobs.query.mqadmin.arguments import Context, ParsedLine, parse
 from jobs.query.mqadmin.broker_tables import (
     LOGICAL_BROKER,
     consumer_config,
@@ -52,7 +52,7 @@ _TRACE_WIDTHS = (10, 20, 20, 20, 10, 10)
 _Reported = tuple[Trace, Message]  # a line of a trace, and the message whose body it is in
 
 
-def addressed(arguments: Sequence[str], sources: Sequence[Source]) -> tuple[Line, Source]:
+def parse_and_choose_source(arguments: Sequence[str], sources: Sequence[Source]) -> tuple[ParsedLine, Source]:
     """
     Parse a line like the mqadmin of the release, and return it with the only source that can answer it.
 
@@ -68,7 +68,7 @@ def addressed(arguments: Sequence[str], sources: Sequence[Source]) -> tuple[Line
     return line, sources[0]
 
 
-def _has_answer(line: Line, source: Source) -> bool:
+def _has_answer(line: ParsedLine, source: Source) -> bool:
     options = line.options
     text = options.get("msgKey", options.get("msgId", ""))
     if line.command == "queryMsgById":
@@ -78,11 +78,11 @@ def _has_answer(line: Line, source: Source) -> bool:
         return "topic" not in options or source.has_topic(options["topic"])
     topic = _parent_of_lmq(line) if "topic" in options else options.get("traceTopic", TRACE_TOPIC)
     kind = _KEY_KINDS.get(options.get("keyType", "K"), KeyKind.KEY)
-    wanted = KeyWanted(KeyKind.UNIQUE if line.command == "queryMsgByUniqueKey" else kind, topic, text)
+    wanted = KeyQuery(KeyKind.UNIQUE if line.command == "queryMsgByUniqueKey" else kind, topic, text)
     return next(source.by_key(wanted), None) is not None
 
 
-def run(line: Line, context: Context) -> ExitCode:
+def run(line: ParsedLine, context: Context) -> ExitCode:
     """Run one line."""
     for name in ("consumerGroup", "sendMessage"):
         if line.command not in _GROUP_MATTERS_NOT and name in line.options:
@@ -96,16 +96,16 @@ def run(line: Line, context: Context) -> ExitCode:
 # messages under a key or an id
 
 
-def _limit(line: Line) -> int:
+def _limit(line: ParsedLine) -> int:
     return max(min(line.integer("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
 
 
-def _by_key(line: Line, context: Context) -> ExitCode:
+def _by_key(line: ParsedLine, context: Context) -> ExitCode:
     source = context.source
     topic, key = _parent_of_lmq(line), line.options["msgKey"]
     key_type = line.options.get("keyType", "K")
     if key_type not in _KEY_KINDS:
-        context.printer.out("index type error, just support K for keys or T for tags")
+        context.printer.write("index type error, just support K for keys or T for tags")
         return ExitCode.USAGE
     zone = context.printer.zone
     window = TimeWindow(line.moment("beginTimestamp", 0, zone), line.moment("endTimestamp", MAX_TIME, zone))
@@ -115,11 +115,11 @@ def _by_key(line: Line, context: Context) -> ExitCode:
     else:
         answer = lookups.by_key(source, topic, key, kind=KeyKind.TAG, window=window, limit=limit)
     answer = _with_route(answer, topic, context, f"query by-key -t {topic} -k {key}")
-    context.printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
+    context.printer.print_rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
     return context.finish(answer)
 
 
-def _parent_of_lmq(line: Line) -> str:
+def _parent_of_lmq(line: ParsedLine) -> str:
     """Return the requested topic: for a light queue, its parent, which `-c` names."""
     topic, parent = line.options["topic"], line.options.get("cluster")
     return parent if parent and topic.startswith(LMQ_PREFIX) else topic
@@ -134,7 +134,7 @@ def _with_route(answer: Answer, topic: str, context: Context, instead: str) -> A
     return Answer(reason=Reason(ReasonKind.NO_ROUTE, text))
 
 
-def _by_unique_key(line: Line, context: Context) -> ExitCode:
+def _by_unique_key(line: ParsedLine, context: Context) -> ExitCode:
     topic, unique_key = _parent_of_lmq(line), line.options["msgId"]
     answer = lookups.by_unique_key(context.source, topic, unique_key, show_all="showAll" in line.options)
     answer = _with_route(answer, topic, context, f"query by-unique-key -t {topic} -i {unique_key}")
@@ -148,11 +148,11 @@ def _by_unique_key(line: Line, context: Context) -> ExitCode:
                 f"mqadmin of RocketMQ {release} asks for {time_text(begin, zone)} to {time_text(end, zone)} only and "
                 "would have found nothing"
             )
-    context.printer.details(answer, has_offset_id=False)
+    context.printer.print_details(answer, has_offset_id=False)
     return context.finish(answer)
 
 
-def _by_id(line: Line, context: Context) -> ExitCode:
+def _by_id(line: ParsedLine, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     printer.charset = line.charset("bodyFormat", printer.charset)
     for text in filter(None, (part.strip() for part in line.options["msgId"].split(","))):
@@ -162,7 +162,7 @@ def _by_id(line: Line, context: Context) -> ExitCode:
             answer = _of_topic(answer, topic, text, source.release)
         else:
             answer = _offset_id_only(text, context)
-        printer.details(answer)
+        printer.print_details(answer)
         code = context.finish(answer)
         if code is ExitCode.NOT_FOUND:
             return code  # mqadmin also stops at the first failure
@@ -196,19 +196,19 @@ def _offset_id_only(text: str, context: Context) -> Answer:
     return answer
 
 
-def _by_offset(line: Line, context: Context) -> ExitCode:
+def _by_offset(line: ParsedLine, context: Context) -> ExitCode:
     printer, source = context.printer, context.source
     printer.charset = line.charset("bodyFormat", printer.charset)
     place = line.options["topic"], line.integer("queueId"), line.integer("offset")
     answer = lookups.by_offset(source, *place, broker=line.options["brokerName"])
-    printer.details(answer)
+    printer.print_details(answer)
     return context.finish(answer)
 
 
 # the traces of a message
 
 
-def _message_traces(line: Line, context: Context) -> ExitCode:
+def _message_traces(line: ParsedLine, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic, message_id = line.options.get("traceTopic", TRACE_TOPIC), line.options["msgId"]
     window = TimeWindow(line.integer("beginTimestamp", 0), line.integer("endTimestamp", MAX_TIME))
@@ -220,7 +220,7 @@ def _message_traces(line: Line, context: Context) -> ExitCode:
         return context.finish(answer)
     reported = [
         (trace, message)
-        for message in map(printer.shown, answer.messages)
+        for message in map(printer.message_to_print, answer.messages)
         for trace in decode_traces(message.record.body if message.body is None else message.body)
     ]
     of_message = [one for one in reported if one[0].message_id == message_id]
@@ -228,12 +228,12 @@ def _message_traces(line: Line, context: Context) -> ExitCode:
         for trace, message in of_message:
             place = {"trace_topic": topic, "physical_offset": message.record.physical_offset}
             address = address_text(message.record.born_host)
-            printer.object("trace", {**place, "client_address": address, **trace._asdict()})
+            printer.print_object("trace", {**place, "client_address": address, **trace._asdict()})
         return context.finish(answer)
     answer.reason = _why_no_trace(answer.messages, reported, {trace.kind for trace, _ in of_message}, message_id)
     if answer.reason is None:
         for text in _trace_lines(of_message, context):
-            printer.out(text)
+            printer.write(text)
     return context.finish(answer)
 
 
@@ -300,13 +300,13 @@ def _trace_columns(*values: str) -> str:
 # queues
 
 
-def _query_cq(line: Line, context: Context) -> ExitCode:
+def _query_cq(line: ParsedLine, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic, queue_id = line.options["topic"], line.integer("queue")
     first, count = line.integer("index"), line.integer("count", _DEFAULT_UNITS)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is not None and not source.release.prints_queue_units:
-        printer.out(queue_header(OffsetRange(0, 0)))
+        printer.write(queue_header(OffsetRange(0, 0)))
         printer.note(
             f"queryCq of RocketMQ {source.release} prints no more than this; --release 4.9.8 prints the units "
             f"({offsets.minimum} to {offsets.maximum - 1} are there)"
@@ -314,13 +314,13 @@ def _query_cq(line: Line, context: Context) -> ExitCode:
         return context.finish()
     end = 0 if offsets is None else min(first + count, offsets.maximum, source.pull_end(topic, queue_id, first))
     if offsets is None or end <= first:
-        return context.refuse(reasons.no_offset(source, topic, queue_id, first, offsets))
-    printer.layout(queue_header(offsets))
+        return context.refuse(reasons.no_message_at_offset(source, topic, queue_id, first, offsets))
+    printer.print_mqadmin_line(queue_header(offsets))
     for index in range(first, end):
         unit = source.unit(topic, queue_id, index)
         if unit:
             place = {"topic": topic, "queue_id": queue_id, "queue_offset": index}
-            printer.row("unit", {**place, **unit._asdict()}, queue_unit(index, unit))
+            printer.print_row("unit", {**place, **unit._asdict()}, queue_unit(index, unit))
     return context.finish()
 
 
@@ -346,24 +346,24 @@ def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, Offse
             yield LOGICAL_BROKER, static_id, static_offsets(*parts, first[0], last[0]), last[1]
 
 
-def _topic_status(line: Line, context: Context) -> ExitCode:
+def _topic_status(line: ParsedLine, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic = line.options["topic"]
     if not source.has_topic(topic):
         return context.refuse(reasons.unknown_topic(source, topic))
-    printer.layout(topic_status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
+    printer.print_mqadmin_line(topic_status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
     for broker, queue_id, offsets, stored in sorted(_status_rows(topic, context)):
         queue = {"topic": topic, "broker": broker, "queue_id": queue_id}
         limits = {"min_offset": offsets.minimum, "max_offset": offsets.maximum}
         updated = time_text(stored, printer.zone) if stored > 0 else ""
         shown = topic_status_row(broker, queue_id, *offsets, updated)
-        printer.row("queue", {**queue, **limits, "updated": stored}, shown)
+        printer.print_row("queue", {**queue, **limits, "updated": stored}, shown)
     if source.release.prints_put_tps:
-        printer.layout("\nTopic Put TPS: 0.0\n")  # an offline store has no put TPS
+        printer.print_mqadmin_line("\nTopic Put TPS: 0.0\n")  # an offline store has no put TPS
     return context.finish()
 
 
-_COMMANDS: dict[str, Callable[[Line, Context], ExitCode]] = {
+_COMMANDS: dict[str, Callable[[ParsedLine, Context], ExitCode]] = {
     "queryMsgByKey": _by_key,
     "queryMsgById": _by_id,
     "queryMsgByUniqueKey": _by_unique_key,

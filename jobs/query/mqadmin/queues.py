@@ -15,7 +15,7 @@ from typing import NamedTuple
 from jobs.console.result import ExitCode
 from jobs.query import reasons
 from jobs.query.message import MAX_TIME, Message
-from jobs.query.mqadmin.arguments import Context, Line
+from jobs.query.mqadmin.arguments import Context, ParsedLine
 from jobs.query.mqadmin.java import hash_order, set_order
 from jobs.query.mqadmin.text import OffsetRange, message_line, pad
 from jobs.query.source import Answer, Reason, ReasonKind, Source
@@ -51,7 +51,7 @@ class PulledQueue(NamedTuple):
         """Return `MessageQueue.toString()`."""
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker}, queueId={self.queue_id}]"
 
-    def asked(self, line: Line, context: Context, earliest: int = -MAX_TIME) -> OffsetRange:
+    def asked_range(self, line: ParsedLine, context: Context, earliest: int = -MAX_TIME) -> OffsetRange:
         """Return the requested range by store time; a time before the *earliest* message is no limit."""
 
         def limit(name: str, otherwise: int) -> int:
@@ -123,7 +123,7 @@ class PulledQueue(NamedTuple):
         return status, [one for one in found if tags is None or one.tags in tags], offset
 
 
-def _wanted_tags(line: Line) -> _Tags:
+def _wanted_tags(line: ParsedLine) -> _Tags:
     expression = line.options.get("subExpression", "*")
     if expression.strip() in ("", "*"):
         return None
@@ -134,17 +134,17 @@ def _print(messages: list[Message], queue: PulledQueue, context: Context, charse
     """Print pulled messages, with bodies in a charset, or without bodies (None)."""
     printer = context.printer
     if printer.prints_rows:
-        printer.details(Answer(messages, offsets=queue.offsets))
+        printer.print_details(Answer(messages, offsets=queue.offsets))
         return
     for message in messages:
-        printer.out(message_line(printer.shown(message), queue.offsets, context.broker_name, charset))
+        printer.write(message_line(printer.message_to_print(message), queue.offsets, context.broker_name, charset))
 
 
-def _charset(line: Line) -> str:
+def _charset(line: ParsedLine) -> str:
     return line.charset("charsetName", "UTF-8") or "UTF-8"
 
 
-def print_topic(line: Line, context: Context) -> ExitCode:
+def print_topic(line: ParsedLine, context: Context) -> ExitCode:
     """Print the messages of every queue of a topic (printMsg)."""
     source, printer, topic = context.source, context.printer, line.options["topic"]
     if not source.has_topic(topic):
@@ -154,22 +154,22 @@ def print_topic(line: Line, context: Context) -> ExitCode:
     tags = _wanted_tags(line)
     newline = "\n" if source.release.print_msg_ends_lines else ""
     for queue in _queues(topic, context):
-        asked = queue.asked(line, context)
-        printer.layout(f"minOffset={asked.minimum}, maxOffset={asked.maximum}, {queue.name}{newline}")
+        asked = queue.asked_range(line, context)
+        printer.print_mqadmin_line(f"minOffset={asked.minimum}, maxOffset={asked.maximum}, {queue.name}{newline}")
         offset = asked.minimum
         while offset < asked.maximum:
             status, messages, offset = queue.pull(offset, tags)
             _print(messages, queue, context, charset if prints_body else None)
             if status == _NO_MATCHED:
-                printer.layout(f"{queue.name} no matched msg. status={status}, offset={offset}{newline}")
+                printer.print_mqadmin_line(f"{queue.name} no matched msg. status={status}, offset={offset}{newline}")
             elif status != _FOUND:
                 break
         if newline:
-            printer.layout(_LINE)
+            printer.print_mqadmin_line(_LINE)
     return context.finish()
 
 
-def print_queue(line: Line, context: Context) -> ExitCode:
+def print_queue(line: ParsedLine, context: Context) -> ExitCode:
     """Print the messages of one queue, and counts of their tags (printMsgByQueue)."""
     queue = _named_queue(line, context)
     if not isinstance(queue, PulledQueue):
@@ -180,7 +180,7 @@ def print_queue(line: Line, context: Context) -> ExitCode:
     tags = _wanted_tags(line)
     counted: Counter[str] = Counter()
     found = 0
-    asked = queue.asked(line, context)
+    asked = queue.asked_range(line, context)
     offset = asked.minimum
     while offset < asked.maximum:
         status, messages, offset = queue.pull(offset, tags)
@@ -192,7 +192,7 @@ def print_queue(line: Line, context: Context) -> ExitCode:
             _print(messages, queue, context, charset if prints_body else None)
     if line.is_true("calculate"):
         for tag in sorted(set_order(counted), key=lambda tag: -counted[tag]):
-            context.printer.layout(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
+            context.printer.print_mqadmin_line(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
     if not found:
         text = (
             f"queue {queue.queue_id} of {queue.topic} has no such message from offset {asked.minimum} to before "
@@ -204,27 +204,27 @@ def print_queue(line: Line, context: Context) -> ExitCode:
     return context.finish()
 
 
-def consume(line: Line, context: Context) -> ExitCode:
+def consume(line: ParsedLine, context: Context) -> ExitCode:
     """Print the oldest messages of a topic or queue, or those from an offset on (consumeMessage)."""
     refused = _why_not(line, context)
     if refused and context.printer.prints_rows:
         raise UnsupportedFormat(refused)
     if refused:
-        context.printer.out(refused)
+        context.printer.write(refused)
         return ExitCode.USAGE
     charset, left = _charset(line), line.integer("messageNumber", _MESSAGES)
     if "queueId" in line.options:
         queue = _named_queue(line, context)
         if not isinstance(queue, PulledQueue):
             return queue
-        first, last = queue.asked(line, context, earliest=1)
+        first, last = queue.asked_range(line, context, earliest=1)
         offset = line.integer("offset", 0)
         if offset > last:
-            context.printer.layout(f"{queue.name} no matched msg, offset={offset}\n")
+            context.printer.print_mqadmin_line(f"{queue.name} no matched msg, offset={offset}\n")
             return context.finish()
         first = max(first, offset)
         if last - first > left:
-            context.printer.layout(f"The oldler {left} message will be provided\n")
+            context.printer.print_mqadmin_line(f"The oldler {left} message will be provided\n")
             last = first + left - 1
         _consume(queue, first, last, context, charset)
         return context.finish()
@@ -235,15 +235,17 @@ def consume(line: Line, context: Context) -> ExitCode:
     return context.finish()
 
 
-def _consume_queues(topic: str, left: int, line: Line, context: Context) -> None:
+def _consume_queues(topic: str, left: int, line: ParsedLine, context: Context) -> None:
     charset = _charset(line)
     for queue in _queues(topic, context):
         if left == 0:
             return
         # The last offset is included, which is that of the next message as a rule.
-        first, last = queue.asked(line, context, earliest=1)
+        first, last = queue.asked_range(line, context, earliest=1)
         if last - first > left:
-            context.printer.layout(f"The older {left} message of the {queue.queue_id} queue will be provided\n")
+            context.printer.print_mqadmin_line(
+                f"The older {left} message of the {queue.queue_id} queue will be provided\n"
+            )
             last, left = first + left - 1, 0
         else:
             # One too many: the rest may be -1, with which the next queue begins.
@@ -251,7 +253,7 @@ def _consume_queues(topic: str, left: int, line: Line, context: Context) -> None
         _consume(queue, first, last, context, charset)
 
 
-def _why_not(line: Line, context: Context) -> str | None:
+def _why_not(line: ParsedLine, context: Context) -> str | None:
     options, now = line.options, context.now_ms
     if line.integer("messageNumber", _MESSAGES) <= 0:
         return "Please input a positive messageNumber!"
@@ -273,11 +275,11 @@ def _consume(queue: PulledQueue, first: int, last: int, context: Context, charse
     while offset <= last:
         status, messages, offset = queue.pull(offset, None, last - offset + 1)
         if status == _FOUND:
-            context.printer.layout("Consume ok\n")
+            context.printer.print_mqadmin_line("Consume ok\n")
             _print(messages, queue, context, charset)
             continue
         ended = "no matched msg." if status == _NO_MATCHED else "print msg finished."
-        context.printer.layout(f"{queue.name} {ended} status={status}, offset={offset}\n")
+        context.printer.print_mqadmin_line(f"{queue.name} {ended} status={status}, offset={offset}\n")
         if status != _NO_MATCHED:
             return
 
@@ -294,13 +296,13 @@ def _queues(topic: str, context: Context) -> Iterator[PulledQueue]:
         yield PulledQueue(source, topic, broker, queue_id, offsets)
 
 
-def _named_queue(line: Line, context: Context) -> PulledQueue | ExitCode:
+def _named_queue(line: ParsedLine, context: Context) -> PulledQueue | ExitCode:
     source, named = context.source, line.options["brokerName"]
     topic, queue_id = line.options["topic"], line.integer("queueId")
     if source.broker not in {None, named}:
-        return context.printer.empty(reasons.other_name(str(source.broker), named))
+        return context.printer.print_reason(reasons.other_broker_name(str(source.broker), named))
     source.fill_or_note_queue_gaps(topic)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
-        return context.refuse(reasons.no_offset(source, topic, queue_id, 0, offsets))
+        return context.refuse(reasons.no_message_at_offset(source, topic, queue_id, 0, offsets))
     return PulledQueue(source, topic, named, queue_id, offsets)

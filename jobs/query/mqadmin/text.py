@@ -111,7 +111,7 @@ def key_rows(messages: Iterable[Message], asked: str | None) -> Iterator[str]:
         yield f"{plain}\n" if asked is None else f"{plain} {pad(index_key, 200)}\n"
 
 
-def detail(  # noqa: PLR0913 - what of a message is printed, and how
+def detail_lines(  # noqa: PLR0913 - what of a message is printed, and how
     message: Message,
     zone: tzinfo | None,
     *,

@@ -29,7 +29,7 @@ from jobs.inspect.inspection import inspect_store
 from jobs.inspect.report import StoreReport
 from jobs.query.message import Message
 from jobs.query.place import Place
-from jobs.query.source import silent
+from jobs.query.source import do_nothing
 from jobs.store.store import read_broker_conf
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import encode_record
@@ -84,7 +84,7 @@ def messages_of(pages: Pages, path: str = "/messages") -> list[str]:
 
 
 def inspected(store: Path) -> StoreReport:
-    return inspect_store(str(store), (), read_broker_conf(None), deep=False, progress=silent)
+    return inspect_store(str(store), (), read_broker_conf(None), deep=False, progress=do_nothing)
 
 
 # who is let in

@@ -11,7 +11,7 @@ from jobs.diff import DiffRequest, DiffSummary, NotInLakeError, diff
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.store.selection import Selection
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from tests.golden import GOLDEN, StoreOf, release_of, unpack_situation
 from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
 from tests.support.stores import log_folders
@@ -26,7 +26,7 @@ def taken(store: Path, selection: Selection | None = None) -> Path:
 
 
 def compared(store: Path) -> DiffSummary:
-    return diff(DiffRequest(str(store), Lake(str(store.parent / "lake"))), OneByOne())
+    return diff(DiffRequest(str(store), Lake(str(store.parent / "lake"))), SerialWorkers())
 
 
 QUICK = {"b498-dledger", "b498-multipath", "b420-crash-later"}
@@ -39,7 +39,7 @@ def test_every_brokers_store_equals_its_lake(name: str, golden: StoreOf, tmp_pat
     paths = log_folders(root)
     ingest_store(root, tmp_path / "lake", commitlog=paths, release=release_of(name))
 
-    summary = diff(DiffRequest(str(root), Lake(str(tmp_path / "lake")), commitlog=paths), OneByOne())
+    summary = diff(DiffRequest(str(root), Lake(str(tmp_path / "lake")), commitlog=paths), SerialWorkers())
 
     assert [] == [one for one in summary.differences if "damaged when it was read" not in one.cause]
     assert len(rows_of(tmp_path / "lake")) == summary.equal
@@ -73,7 +73,7 @@ def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> No
     broker, asked = cut_back_after_a_run(tmp_path, RELEASE)
 
     assert compared(broker.root).exit_code == 4
-    ingest(asked, OneByOne())
+    ingest(asked, SerialWorkers())
     assert compared(broker.root).exit_code == 0
 
 
@@ -82,7 +82,7 @@ def test_after_a_failover_no_row_is_called_deleted(tmp_path: Path) -> None:
     replicas = unpack_situation("b551-controller-failover", tmp_path)
     ingest_store(replicas / "new-master-end", tmp_path / "lake")
 
-    summary = diff(DiffRequest(str(replicas / "old-master-killed"), Lake(str(tmp_path / "lake"))), OneByOne())
+    summary = diff(DiffRequest(str(replicas / "old-master-killed"), Lake(str(tmp_path / "lake"))), SerialWorkers())
 
     only_in_store = [one for one in summary.differences if one.what == "only in the store"]
     assert [Severity.CONTRADICTION, Severity.BEHIND] == [one.severity for one in only_in_store]
@@ -113,4 +113,4 @@ def test_a_lake_of_another_broker_is_refused(store: Path, golden: StoreOf) -> No
     taken(store)
 
     with pytest.raises(NotInLakeError, match="has no run of the store"):
-        diff(DiffRequest(str(golden("b498-base")), Lake(str(store.parent / "lake"))), OneByOne())
+        diff(DiffRequest(str(golden("b498-base")), Lake(str(store.parent / "lake"))), SerialWorkers())

@@ -28,7 +28,7 @@ from jobs.export.items import ANY_TIME, COLUMNS, Item, LogItem, Undecoded, slice
 from jobs.export.parts import Format, PartTask
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.query.place import Place
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED, COMPRESSION_TYPE_SHIFT, CompressionType
 from rmq_formats.commitlog.segment import Piece
 from tests.rmq_formats.builders import a_record
@@ -53,7 +53,7 @@ def places(tmp_path: Path) -> dict[str, ExportSelection]:
 
 
 def _export(source: ExportSelection, out: Path, kind: Format, limit: int = LIMIT) -> Summary:
-    return export(plan(source, {}), RELEASE, Output(out, kind, limit), OneByOne())
+    return export(plan(source, {}), RELEASE, Output(out, kind, limit), SerialWorkers())
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
@@ -150,7 +150,7 @@ def test_the_chosen_rows_are_those_that_were_numbered(
         return partial(chosen_rows, folder)
 
     planned = plan(places[place], {})
-    summary = export(planned, RELEASE, Output(tmp_path / "out", limit=LIMIT), OneByOne(), choose)
+    summary = export(planned, RELEASE, Output(tmp_path / "out", limit=LIMIT), SerialWorkers(), choose)
     rows: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
 
     assert [0, 3] == [row["queue_offset"] for row in rows]
@@ -173,7 +173,7 @@ def test_an_export_by_times_reads_a_segment_once(
     real = LogItem.read
     monkeypatch.setattr(LogItem, "read", read)
     asked = ExportSelection(Place(store=str(store)), between=(records[0].store_timestamp + since, ANY_TIME[1]))
-    summary = export(plan(asked, {}), RELEASE, Output(tmp_path / "out"), OneByOne())
+    summary = export(plan(asked, {}), RELEASE, Output(tmp_path / "out"), SerialWorkers())
 
     assert [COLUMNS] == reads
     found = [(place.offset, place.size) for place in summary.damaged]

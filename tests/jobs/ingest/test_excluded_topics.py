@@ -15,7 +15,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
 from jobs.store.selection import Selection
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.typed.declaration import read_types
 from jobs.typed.run import TypeRequest, type_lake
 from rmq_formats.commitlog.layout import BLANK, COMPRESSED, INNER_BATCH
@@ -129,7 +129,7 @@ def _draw(seed: int, folder: Path) -> None:
                 broker.root, folder / "lake", "b", selection=selection, range_size=random.choice((700, 1 << 20))
             )
             if random.random() < 0.3:
-                optimize(str(folder / "lake"), OneByOne())
+                optimize(str(folder / "lake"), SerialWorkers())
         _type(folder)
     kept = {row["uniq_key"] for row in rows_of(folder / "lake")}
     damaged = {row["physical_offset"] for row in rows_of(folder / "lake", "quarantine")}
@@ -157,7 +157,7 @@ def _grow(broker: Broker, drawn: _Drawn, must_have: tuple[str, ...]) -> None:
 
 def _type(folder: Path) -> None:
     (folder / "types.toml").write_text('[topic."Orders"]\nformat = "json"\nschema = "id bigint"\n')
-    type_lake(TypeRequest(Lake(str(folder / "lake")), read_types(folder / "types.toml")), OneByOne())
+    type_lake(TypeRequest(Lake(str(folder / "lake")), read_types(folder / "types.toml")), SerialWorkers())
 
 
 def _places_of_canary(lake: Path) -> Iterator[str]:
@@ -189,7 +189,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def _taken(store: Path, **asked: object) -> Summary:
-    return ingest(IngestRequest(str(store), str(store.parent / "lake"), "b", **asked), OneByOne())  # type: ignore[arg-type]
+    return ingest(IngestRequest(str(store), str(store.parent / "lake"), "b", **asked), SerialWorkers())  # type: ignore[arg-type]
 
 
 def test_a_topic_that_only_the_log_has_is_one_of_the_log(tmp_path: Path) -> None:

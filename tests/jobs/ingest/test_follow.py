@@ -36,7 +36,7 @@ from jobs.products.product import Output
 from jobs.store.chain import read_chained
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne, Workers, WorkersOnDemand
+from jobs.store.workers import SerialWorkers, Workers, WorkersOnDemand
 from rmq_formats.errors import NotAStore
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -76,7 +76,7 @@ class Story:
         self.looks += 1
 
     def run(self, asked: IngestRequest, workers: Workers | None = None) -> Summary:
-        return Follower(asked, workers or OneByOne(), AT_ONCE, self.stop, self.steps.append, self.look).run()
+        return Follower(asked, workers or SerialWorkers(), AT_ONCE, self.stop, self.steps.append, self.look).run()
 
 
 def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_index_entries_are_chained_as_separate_runs_chain_them(
 
     def run_beside(_: Summary) -> None:
         with ThreadPoolExecutor(1) as elsewhere:  # what this thread keeps, another one does not have
-            elsewhere.submit(ingest, separate, OneByOne()).result()
+            elsewhere.submit(ingest, separate, SerialWorkers()).result()
 
     def cut_back() -> None:
         broker.truncate(broker.offset - 500)
@@ -139,7 +139,7 @@ def test_index_entries_are_chained_as_separate_runs_chain_them(
 
     happens = [partial(broker.append, some_records(9, seed=seed)) for seed in range(2, 8)]
     story = Story([nothing, *happens[:4], cut_back, *happens[4:]])
-    Follower(asked, OneByOne(), AT_ONCE, story.stop, run_beside, story.look).run()
+    Follower(asked, SerialWorkers(), AT_ONCE, story.stop, run_beside, story.look).run()
 
     assert indexed(Path(separate.lake)) == indexed(tmp_path / "lake")
     full = sum(row["is_complete"] for row in rows_of(tmp_path / "lake", "index_files", "index_file"))
@@ -193,7 +193,7 @@ def test_another_run_of_the_store_ends_at_once(broker: Broker, tmp_path: Path) -
 
     Story([nothing, other]).run(request(broker))
     assert ended == [ExitCode.HELD]
-    ingest(request(broker), OneByOne())  # nothing is held any more
+    ingest(request(broker), SerialWorkers())  # nothing is held any more
     assert len(rows_of(tmp_path / "lake")) == 6
 
 
@@ -229,7 +229,7 @@ def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, bro
     story = Story([nothing, lambda: broker.append(some_records(3, seed=2))])
     real, tried = run.run_steps, 0
 
-    def steps(asked: IngestRequest, workers: OneByOne) -> object:
+    def steps(asked: IngestRequest, workers: SerialWorkers) -> object:
         nonlocal tried
         if story.steps:
             tried += 1
@@ -291,7 +291,7 @@ def test_nothing_is_kept_of_a_step(tmp_path: Path) -> None:
         broker.append(some_records(3, seed=broker.offset))
 
     with patch.multiple(upkeep, MANY=MANY, _RUNS_BETWEEN_VACUUMS=MANY):
-        Follower(request(broker), OneByOne(), AT_ONCE, stop, note, write).run()
+        Follower(request(broker), SerialWorkers(), AT_ONCE, stop, note, write).run()
     first, second, third = kept
     always = (second - first) & (third - second)  # what came once, as counting itself does, is not kept of each step
     assert {kind: more for kind, more in always.items() if more >= STEPS} == {}
@@ -312,7 +312,7 @@ def test_replaced_files_go_when_their_time_is_over_and_other_stores_files_later(
             if number == MANY:
                 upkeep.shorten_file_retention(Lake(str(lake)), 1.0)
                 DeltaTable(lake / "messages").alter.set_table_properties({FILES_KEPT: kept})
-            ingest(request(broker), OneByOne())
+            ingest(request(broker), SerialWorkers())
     assert len(list((lake / "messages").glob("*.parquet"))) == left + other.exists() == left + 1
     assert len(rows_of(lake)) == 5 * MANY
 
@@ -323,7 +323,7 @@ def test_one_of_four_checkpoints_is_kept_and_every_version_stays_readable(tmp_pa
     with patch.multiple(upkeep, CHECKPOINT_INTERVAL=1, MANY=last, _RUNS_BETWEEN_VACUUMS=last):
         for number in range(1, last + 1):
             broker.append(some_records(5, seed=number))
-            ingest(request(broker), OneByOne())
+            ingest(request(broker), SerialWorkers())
             if number == 1:
                 upkeep.shorten_file_retention(Lake(str(table.parent)), 1.0)
             DeltaTable(table).create_checkpoint()
@@ -336,7 +336,7 @@ def test_one_of_four_checkpoints_is_kept_and_every_version_stays_readable(tmp_pa
 def test_what_is_kept_of_a_followed_lake_follows_its_steps_unless_somebody_has_set_it(tmp_path: Path) -> None:
     broker, lake = Broker(tmp_path / "store", dispatches=True), tmp_path / "lake"
     broker.append(some_records(5))
-    ingest(request(broker), OneByOne())
+    ingest(request(broker), SerialWorkers())
     for name, kept in {"messages": "interval 30 days", "consume_queue": "interval 1 days"}.items():
         DeltaTable(lake / name).alter.set_table_properties({FILES_KEPT: kept, LOG_KEPT: kept})
     DeltaTable(lake / "index_files").alter.set_table_properties({FILES_KEPT: "interval 2 days"})
@@ -440,7 +440,7 @@ def committed_at(tmp_path: Path, times: Sequence[float], pace: Pace) -> list[flo
             found.append(clock.now)
 
     with patch.object(following, "monotonic", lambda: clock.now):
-        Follower(request(broker), OneByOne(), pace, clock, done).run()
+        Follower(request(broker), SerialWorkers(), pace, clock, done).run()
     return found
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
 from jobs.store.spark_workers import SparkWorkers
-from jobs.store.workers import OneByOne, Workers
+from jobs.store.workers import SerialWorkers, Workers
 from tests.golden import unpack
 from tests.rmq_formats.builders import a_record
 from tests.sampling import some_often
@@ -55,7 +55,7 @@ def test_mutated_stores_give_right_rows_or_quarantine(random: Random, range_size
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_mutated_stores_through_the_whole_pipeline(seed: int, tmp_path: Path) -> None:
-    _through_the_pipeline(seed, tmp_path, OneByOne())
+    _through_the_pipeline(seed, tmp_path, SerialWorkers())
 
 
 @pytest.mark.slow

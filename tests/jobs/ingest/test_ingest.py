@@ -26,7 +26,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores, unfinished_run
 from jobs.lake.upkeep import optimize
 from jobs.store.spark_workers import SparkWorkers
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import encode_record, record_of_row
 from tests.golden import GOLDEN, SCENARIO, StoreOf, unpack, unpack_situation
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -70,7 +70,7 @@ def golden_lakes(request: pytest.FixtureRequest, golden: StoreOf, tmp_path_facto
     lakes = tmp_path_factory.mktemp("lakes")
     asked = [item for item in request.session.items if item.path == request.path]
     for name in (name for name in GOLDEN if name in _ALWAYS or any(f"[{name}]" in item.nodeid for item in asked)):
-        summary = ingest(request_of(name, golden(name), lakes / SCENARIO[name]), OneByOne())
+        summary = ingest(request_of(name, golden(name), lakes / SCENARIO[name]), SerialWorkers())
         assert summary.exit_code is ExitCode.CLEAN, name
     return lakes
 
@@ -140,7 +140,7 @@ def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, spark_lake: Path)
 def test_a_store_is_never_written_to(golden: StoreOf, tmp_path: Path) -> None:
     before = tree_state(golden("b470-base"))
 
-    ingest(request_of("b470-base", golden("b470-base"), tmp_path), OneByOne())
+    ingest(request_of("b470-base", golden("b470-base"), tmp_path), SerialWorkers())
 
     assert before == tree_state(golden("b470-base"))
 
@@ -171,8 +171,8 @@ def together(lake: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize(("name", "step"), [("b498-base", 4_000), ("b533-expired", 5_000), ("b498-dledger", 5_000)])
 def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_path: Path) -> None:
     store = unpack(name, tmp_path)
-    whole = ingest(request(store, tmp_path / "whole"), OneByOne())
-    stepped = ingest(request(store, tmp_path / "stepped", step), OneByOne())
+    whole = ingest(request(store, tmp_path / "whole"), SerialWorkers())
+    stepped = ingest(request(store, tmp_path / "stepped", step), SerialWorkers())
 
     assert together(tmp_path / "stepped") == together(tmp_path / "whole")
     assert (stepped.messages, stepped.to_offset, stepped.units, stepped.index_entries) == (
@@ -196,7 +196,7 @@ def test_an_interruption_costs_no_more_than_one_step(broker: Broker, tmp_path: P
     with pytest.raises(KeyboardInterrupt):
         ingest(asked, Meanwhile(happens=interrupt))
     committed = len(rows_of(tmp_path / "lake"))
-    rest = ingest(asked, OneByOne())
+    rest = ingest(asked, SerialWorkers())
 
     assert 0 < committed < len(records)
     assert (rest.messages, rest.from_offset) == (len(records) - committed, records[committed].physical_offset)
@@ -205,9 +205,9 @@ def test_an_interruption_costs_no_more_than_one_step(broker: Broker, tmp_path: P
 
 def test_the_steps_of_one_command_name_it(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(200))
-    summaries: list[Summary] = list(run_steps(request(broker.root, tmp_path / "lake", SEGMENT_SIZE), OneByOne()))
+    summaries: list[Summary] = list(run_steps(request(broker.root, tmp_path / "lake", SEGMENT_SIZE), SerialWorkers()))
     broker.append(some_records(5, seed=2))
-    ingest(request(broker.root, tmp_path / "lake"), OneByOne())
+    ingest(request(broker.root, tmp_path / "lake"), SerialWorkers())
 
     prepared = [row for row in rows_of(tmp_path / "lake", "runs", "run") if row["state"] == "prepared"]
     commands = [json.loads(row["detail"])["command"] for row in prepared]
@@ -337,7 +337,7 @@ def test_optimize_says_that_the_next_run_brings_the_rows(tmp_path: Path) -> None
     vacuumed(tmp_path, "messages")
 
     with pytest.raises(FileNotFoundError, match="The next run brings its rows"):
-        optimize(str(tmp_path / "lake"), OneByOne())
+        optimize(str(tmp_path / "lake"), SerialWorkers())
 
     run(tmp_path)
     (store,) = known_stores(Lake(str(tmp_path / "lake")))
@@ -350,9 +350,9 @@ def test_a_tier_is_read_again(tmp_path: Path) -> None:
     (place / "tiered").rename(tmp_path / "store")
     request = IngestRequest(str(tmp_path / "store"), str(tmp_path / "lake"))
     with vacuumed_before_commit("tiered"), pytest.raises(CutShortError):
-        ingest(request, OneByOne())
+        ingest(request, SerialWorkers())
 
-    summary = ingest(request, OneByOne())
+    summary = ingest(request, SerialWorkers())
 
     assert summary.recovered == 1
     assert said(place / "EXPECT.json") == taken(tmp_path / "lake")
@@ -414,7 +414,7 @@ def test_a_tier_that_is_followed_is_looked_at_again_and_again(place: Path, tier:
         if len(taken(lake)) == len(said(place / "EXPECT.json")):
             stop.request()
 
-    summary = Follower(IngestRequest(str(tier), str(lake)), OneByOne(), Pace(0.01), stop, done).run()
+    summary = Follower(IngestRequest(str(tier), str(lake)), SerialWorkers(), Pace(0.01), stop, done).run()
 
     assert said(place / "EXPECT.json") == taken(lake)
     assert summary.messages == len(taken(lake))

@@ -24,7 +24,7 @@ from jobs.lake.lake import Lake
 from jobs.report.metrics import write_metrics
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.ranges import Range, plan_ranges
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import encode_record
 from tests.rmq_formats.builders import a_record
@@ -98,7 +98,7 @@ def test_the_time_of_the_newest_message_is_known_where_nothing_is_new(tmp_path: 
     times = [ingest_beside(broker.root).newest_ms for _ in range(2)]
 
     assert [placed[-1].store_timestamp] * 2 == times
-    assert ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), "b"), OneByOne()).messages == 0
+    assert ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), "b"), SerialWorkers()).messages == 0
     assert 3 == len(rows_of(tmp_path / "lake"))
 
 
@@ -196,7 +196,7 @@ def test_what_was_never_read_is_missing_from_a_restored_log(tmp_path: Path, vers
         DeltaTable(tmp_path / "lake" / "log_pieces").update({"kind": "'end'"}, predicate="kind = 'unknown'")
 
     request = RestoreRequest(Lake(str(tmp_path / "lake")), tmp_path / "restored", with_queues=False, with_index=False)
-    summary = restore(request, OneByOne())
+    summary = restore(request, SerialWorkers())
 
     assert [(2 * BLOCK, 3 * BLOCK)] == [tuple(part) for part in summary.missing]
     assert version == "earlier" or "no run could read these bytes" in summary.causes[0]

@@ -22,7 +22,7 @@ from jobs.lake.lock import hold_lock
 from jobs.lake.runs import known_stores
 from jobs.launch.cache import cache
 from jobs.store.selection import Selection
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
@@ -44,7 +44,7 @@ class Taken:
 def check_and_run(request: IngestRequest) -> tuple[Summary | None, Summary]:
     """Return what a look before a run says, and the run, which leaves its note."""
     check = PreRunCheck(request)
-    seen, summary = check.nothing_new(), ingest(request, OneByOne())
+    seen, summary = check.nothing_new(), ingest(request, SerialWorkers())
     check.remember(summary)
     return seen, replace(summary, seconds=seen.seconds if seen else {})
 
@@ -54,7 +54,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Taken:
     folder = tmp_path_factory.mktemp("taken")
     broker = Broker(folder / "store", dispatches=True)
     made = Taken(folder, broker, broker.append(some_records(120)))
-    ingest(made.request, OneByOne())
+    ingest(made.request, SerialWorkers())
     return made
 
 
@@ -71,7 +71,7 @@ def taken(first: Taken, tmp_path: Path) -> Taken:
 @pytest.mark.parametrize("name", ["b420-base", "b498-multipath", "b533-expired", "b551-types"])
 def test_a_look_at_a_real_store_says_what_a_run_says(golden: StoreOf, tmp_path: Path, name: str) -> None:
     request = request_of(name, golden(name), tmp_path)
-    ingest(request, OneByOne())
+    ingest(request, SerialWorkers())
     check_and_run(request)
     seen, summary = check_and_run(request)
 
@@ -83,7 +83,7 @@ def test_damage_that_is_open_is_said_again_until_it_is_acknowledged(tmp_path: Pa
     placed = broker.append([a_record(b"body of a message that is damaged"), *some_records(3)])
     flip(segments_of(broker.root)[0], placed[0].physical_offset + 90)
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"), "b")
-    ingest(request, OneByOne())
+    ingest(request, SerialWorkers())
     check_and_run(request)
     seen, summary = check_and_run(request)
 
@@ -174,7 +174,7 @@ def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) 
     broker.append(some_records(10))
     shutil.rmtree(tmp_path / "store" / "consumequeue")
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"))
-    ingest(request, OneByOne())
+    ingest(request, SerialWorkers())
     check_and_run(request)
 
     assert PreRunCheck(request).nothing_new() is None

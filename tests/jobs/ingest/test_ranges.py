@@ -11,8 +11,8 @@ import pytest
 from jobs.store.chain import read_chained, watermark
 from jobs.store.ranges import (
     Range,
-    balanced,
-    cut_short,
+    balance_ranges,
+    cut_short_segments,
     holes,
     newest_written,
     plan_ranges,
@@ -20,7 +20,7 @@ from jobs.store.ranges import (
     written_sizes,
 )
 from jobs.store.store import Segment, list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
@@ -42,7 +42,7 @@ def _offsets(_range: Range, pieces: Iterator[RawRecords | Piece]) -> list[int]:
 
 def _read(root: Path, range_size: int, from_offset: int = 0) -> tuple[list[int], int]:
     store = list_store(str(root), commitlog=log_folders(root))
-    outcomes = read_chained(OneByOne(), plan_ranges(store, from_offset, range_size), _offsets)
+    outcomes = read_chained(SerialWorkers(), plan_ranges(store, from_offset, range_size), _offsets)
     return [offset for outcome in outcomes for offset in outcome.payload], watermark(outcomes, from_offset)
 
 
@@ -83,7 +83,9 @@ def test_bodies_that_hold_whole_records_fool_no_range(tmp_path: Path, range_size
 
     store = _log(tmp_path, content.ljust(SEGMENT, b"\0"))
     fooled: list[list[int]] = []
-    outcomes = read_chained(OneByOne(), plan_ranges(list_store(str(store)), 0, range_size), _offsets, fooled.append)
+    outcomes = read_chained(
+        SerialWorkers(), plan_ranges(list_store(str(store)), 0, range_size), _offsets, fooled.append
+    )
 
     assert expected == [offset for outcome in outcomes for offset in outcome.payload]
     assert any(offset not in expected for offsets in fooled for offset in offsets)
@@ -94,7 +96,7 @@ def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Stor
     store = list_store(str(root))
     ranges = plan_ranges(store)
     Path(store.segments[0].location).unlink()
-    outcomes = read_chained(OneByOne(), ranges, _offsets)
+    outcomes = read_chained(SerialWorkers(), ranges, _offsets)
 
     assert [outcome.seen.was_deleted for outcome in outcomes] == [True, False, False, False]
     assert len(outcomes[1].payload) > 0
@@ -111,10 +113,10 @@ def test_only_the_newest_written_segment_may_be_unfinished(golden: StoreOf) -> N
 def test_a_cut_for_balance_gives_the_same_records(width: int, golden: StoreOf) -> None:
     store = list_store(str(golden("b551-crash-before")))
     ranges = plan_ranges(store)
-    expected = [one.payload for one in read_chained(OneByOne(), ranges, _offsets)]
+    expected = [one.payload for one in read_chained(SerialWorkers(), ranges, _offsets)]
 
-    cut, sizes = balanced(ranges, written_sizes(ranges), width, least=1000)
-    found = read_chained(OneByOne(), cut, _offsets)
+    cut, sizes = balance_ranges(ranges, written_sizes(ranges), width, least=1000)
+    found = read_chained(SerialWorkers(), cut, _offsets)
 
     assert len(cut) > len(ranges)
     assert sum(written_sizes(ranges)) == sum(sizes)
@@ -139,7 +141,7 @@ def test_all_workers_end_at_about_the_same_time(gib: int, width: int) -> None:
         for base in range(0, gib * segment, segment)
         for start in range(0, segment, 256 << 20)
     ]
-    cut, sizes = balanced(ranges, [range_.size for range_ in ranges], width)
+    cut, sizes = balance_ranges(ranges, [range_.size for range_ in ranges], width)
 
     assert [(range_.start_offset, range_.size) for range_ in cut] == list(zip(_starts(sizes), sizes, strict=True))
     ideal = gib * segment / (128 << 20) / width
@@ -176,4 +178,4 @@ def test_the_size_of_segments_is_what_most_have_or_all_names_say(
     files: dict[int, int], size: int, cut: list[int]
 ) -> None:
     segments = [Segment(name_of_offset(base), base, length, base + length) for base, length in files.items()]
-    assert (usual_size(segments).size, [one.base_offset for one, _ in cut_short(segments)]) == (size, cut)
+    assert (usual_size(segments).size, [one.base_offset for one, _ in cut_short_segments(segments)]) == (size, cut)

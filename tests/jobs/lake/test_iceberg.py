@@ -26,7 +26,7 @@ from jobs.lake import commit, iceberg
 from jobs.lake.iceberg import Registrar
 from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verbs import lake as option
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
@@ -192,7 +192,7 @@ def test_after_a_kill_at_any_effect_the_next_run_registers_each_file_once(
 
     def work() -> None:
         if has_merged:
-            optimize(str(grown.path), OneByOne())
+            optimize(str(grown.path), SerialWorkers())
         Registrar(HERE).register(grown.lake)
 
     number = 0

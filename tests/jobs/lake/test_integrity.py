@@ -19,7 +19,7 @@ from jobs.lake.runs import OtherRunActiveError, known_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.lake.upkeep import optimize
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from tests.support.broker import Broker, some_records
 from tests.support.commands import state_of
 from tests.support.lakes import ingest_store, raw_rows, rows_of, state_without_locks, table_of
@@ -131,7 +131,7 @@ def test_what_a_link_in_a_table_leads_to_is_not_deleted(name: str, broker: Broke
         os.utime(path, (0, 0))
     (table / name).symlink_to(mine)
 
-    optimize(str(lake_of(broker)), OneByOne())
+    optimize(str(lake_of(broker)), SerialWorkers())
 
     assert (mine / "precious").exists()
     assert not (table / "obsolete.parquet").exists()
@@ -146,7 +146,7 @@ def test_a_file_that_lies_outside_of_its_table_is_not_merged(broker: Broker) -> 
     action = {"add": {**add, "path": "../../private.parquet"}}
     last.with_name(f"{int(last.stem) + 1:020d}.json").write_text(json.dumps(action))
     with pytest.raises(OSError, match="outside of the table"):
-        optimize(str(lake), OneByOne())
+        optimize(str(lake), SerialWorkers())
 
 
 class Forgotten:

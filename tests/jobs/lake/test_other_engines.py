@@ -35,7 +35,7 @@ from jobs.report.document import Bars
 from jobs.report.of_ingest import report_of_ingest
 from jobs.restore.plan import plan_log
 from jobs.restore.run import RestoreRequest, restore
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from tests.jobs.lake.test_runs import a_manifest
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker, some_records
@@ -64,7 +64,7 @@ def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> N
     lake.sql(WITH_VECTORS, "DELETE FROM {messages} WHERE physical_offset >= 0 AND queue_id >= 0")
     assert lake.offsets() == []
 
-    optimize(str(lake.path), OneByOne())
+    optimize(str(lake.path), SerialWorkers())
 
     assert (lake.offsets(), lake.files()) == ([], 0)
     new = lake.grow(4)
@@ -133,12 +133,14 @@ def test_entries_that_no_file_holds_any_more_are_made_again(lake: SharedLake) ->
 def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_path: Path) -> None:
     request = IngestRequest(str(lake.broker.root), str(lake.path), broker="b")
     lake.grow(10)
-    summary = ingest(request, OneByOne())
+    summary = ingest(request, SerialWorkers())
     left = lake.offsets(OTHERS)
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     lake.sql(WITH_VECTORS.replace("messages", "log_pieces"), "DELETE FROM {log_pieces} WHERE kind = 'file'")
 
-    restored = restore(RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False), OneByOne())
+    restored = restore(
+        RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False), SerialWorkers()
+    )
     report = report_of_ingest(summary, lake.lake)
 
     assert restored.messages == len(left)
@@ -155,7 +157,7 @@ def test_a_column_of_another_engine_keeps_its_values(lake: SharedLake) -> None:
     notes, places = lake.values("note"), lake.values("place['row']")
     new = lake.grow(5)
     lake.run()
-    optimize(str(lake.path), OneByOne())
+    optimize(str(lake.path), SerialWorkers())
 
     assert lake.values("note") == {**notes, **dict.fromkeys(new)}
     assert lake.values("place['row']") == {**places, **dict.fromkeys(new)}
@@ -174,7 +176,7 @@ def test_rows_of_another_engine_without_our_columns_survive_a_merge(lake: Shared
     lake.sql("INSERT INTO {messages} (physical_offset, topic) VALUES (-1, 'theirs')")
     offsets = lake.offsets()
 
-    optimize(str(lake.path), OneByOne())
+    optimize(str(lake.path), SerialWorkers())
 
     assert lake.offsets() == offsets
     assert lake.values("topic")[-1] == "theirs"
@@ -231,7 +233,7 @@ def test_rows_of_another_engine_in_runs_register_no_store(lake: SharedLake) -> N
     new = lake.grow(5)
 
     lake.run()
-    optimize(str(lake.path), OneByOne())
+    optimize(str(lake.path), SerialWorkers())
 
     assert lake.offsets() == [*offsets, *new]
 
@@ -243,7 +245,7 @@ def test_times_that_spark_has_written_again_stay_as_they_are(lake: SharedLake) -
     lake.run()
     lake.sql("UPDATE {messages} SET flag = flag")
 
-    optimize(str(lake.path), OneByOne())
+    optimize(str(lake.path), SerialWorkers())
 
     assert lake.files() == 1
     born = lake.values("CAST(CAST(born_time AS BIGINT) / 1000 AS BIGINT)")
@@ -282,7 +284,7 @@ def test_readers_refuse_a_table_whose_files_do_not_hold_its_rows(lake: SharedLak
     assert plan_log(lake.lake, store).lost == {}
     new = lake.grow(5)
     lake.run()
-    optimize(str(lake.path), OneByOne())
+    optimize(str(lake.path), SerialWorkers())
     assert lake.seen_by_spark() == [*offsets, *new]
 
 
@@ -294,10 +296,10 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
     assert snapshot is not None
 
     out = RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False)
-    compared = diff(DiffRequest(str(lake.broker.root), lake=lake.lake), OneByOne())
+    compared = diff(DiffRequest(str(lake.broker.root), lake=lake.lake), SerialWorkers())
     exported = [batch for file in files(lake.lake, snapshot) for batch in LakeItem(lake.lake, file).read()]
 
-    assert restore(out, OneByOne()).messages == compared.equal == 30
+    assert restore(out, SerialWorkers()).messages == compared.equal == 30
     assert sum(len(batch) for batch in exported if isinstance(batch, pa.RecordBatch)) == 30
     assert "theirs" not in source.topics()
     assert source.by_offset(0) is not None
@@ -306,7 +308,7 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
 def test_rows_that_another_engine_inserted_once_more_are_a_finding(lake: SharedLake) -> None:
     lake.sql("INSERT INTO {messages} SELECT * FROM {messages}")
 
-    found = diff(DiffRequest(str(lake.broker.root), lake=lake.lake), OneByOne())
+    found = diff(DiffRequest(str(lake.broker.root), lake=lake.lake), SerialWorkers())
 
     assert (found.exit_code, found.equal) == (ExitCode.DAMAGE, 30)
     assert [(one.what, one.records) for one in found.differences] == [("twice in the lake", 30)]
@@ -320,7 +322,7 @@ def test_the_change_feed_has_what_runs_brought_and_nothing_of_merges(lake: Share
     new = lake.grow(6)
     lake.run()
     assert lake.changes(start) == ([], new)
-    optimize(str(lake.path), OneByOne())
+    optimize(str(lake.path), SerialWorkers())
     assert lake.changes(start) == ([], new)
 
     merged = DeltaTable(lake.path / "messages").version() + 1
@@ -405,7 +407,7 @@ def test_the_vacuum_leaves_the_vectors_that_a_table_needs(lake: SharedLake) -> N
     vectors = sorted((lake.path / "messages").glob("deletion_vector_*.bin"))
     assert vectors
 
-    optimize(str(lake.path), OneByOne())
+    optimize(str(lake.path), SerialWorkers())
 
     assert not obsolete.exists()
     assert sorted((lake.path / "messages").glob("deletion_vector_*.bin")) == vectors

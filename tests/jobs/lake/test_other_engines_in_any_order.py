@@ -24,7 +24,7 @@ from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, prepare
 from jobs.lake.table_file import AddedFile
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from tests.support.broker import some_records
 from tests.support.lakes import DELTA_EXTENSION
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake, shared_lake
@@ -128,7 +128,7 @@ class Story:
     def optimize(self) -> None:
         self.done.append("optimize")
         with self._perhaps_overtaken():
-            upkeep.optimize(str(self.lake.path), OneByOne())
+            upkeep.optimize(str(self.lake.path), SerialWorkers())
 
     def statement(self) -> None:
         self._random.choice(

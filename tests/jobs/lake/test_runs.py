@@ -39,7 +39,7 @@ from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
 from jobs.lake.upkeep import optimize
 from jobs.store.record_places import Fingerprint
-from jobs.store.workers import Item, OneByOne, Result
+from jobs.store.workers import Item, Result, SerialWorkers
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, leftovers, raw_rows, rows_of
@@ -260,7 +260,7 @@ def test_of_runs_that_bring_much_no_more_is_merged_at_once_than_makes_a_file_tha
 
 
 @dataclass(frozen=True, slots=True)
-class _TwoAttempts(OneByOne):
+class _TwoAttempts(SerialWorkers):
     """Workers whose tasks die after they have written, and are done again."""
 
     def map(
@@ -274,7 +274,7 @@ class _TwoAttempts(OneByOne):
             task(item)
             return task(item)
 
-        return OneByOne.map(self, items, twice if sizes else task, label, sizes)
+        return SerialWorkers.map(self, items, twice if sizes else task, label, sizes)
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -298,7 +298,7 @@ def test_what_a_dead_task_left_half_written_is_the_vacuum_s(tmp_path: Path) -> N
 
     list(incremental(tmp_path, 1))
     assert [path.exists() for path in left] == [True, True]
-    optimize(str(lake), OneByOne())
+    optimize(str(lake), SerialWorkers())
 
     assert [path.exists() for path in left] == [True, False]  # a younger one may be a run's that is still at work
     assert raw_rows(lake)[: len(rows)] == rows
@@ -310,14 +310,14 @@ def test_obsolete_files_are_kept_as_long_as_a_table_demands(tmp_path: Path) -> N
     DeltaTable(table).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 30 days"})
     left = [aged(table / f"nobody-names-this-{days}.parquet", days) for days in (8, 31)]
 
-    optimize(str(tmp_path / "lake"), OneByOne())
+    optimize(str(tmp_path / "lake"), SerialWorkers())
 
     assert [path.exists() for path in left] == [True, False]
 
 
 def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
     list(incremental(tmp_path, 4))
-    optimize(str(tmp_path / "lake"), OneByOne())
+    optimize(str(tmp_path / "lake"), SerialWorkers())
     table = open_table(Lake(str(tmp_path / "lake")), "messages")
     assert table is not None
     (path,) = file_paths(table)
@@ -361,7 +361,7 @@ def test_a_lake_of_ten_thousand_files(broker: Broker, tmp_path: Path) -> None:
 
     broker.append(some_records(5, seed=2))
     assert ingest_store(broker.root, lake.location, "b").messages == 5
-    saved = {table.table: table for table in optimize(lake.location, OneByOne())}
+    saved = {table.table: table for table in optimize(lake.location, SerialWorkers())}
 
     assert (saved["quarantine"].merged, saved["quarantine"].written) == (FILES, 1)
     assert [found["physical_offset"] for found in rows_of(tmp_path / "lake", "quarantine")] == list(range(FILES))

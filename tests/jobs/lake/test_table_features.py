@@ -27,7 +27,7 @@ from jobs.lake.upkeep import optimize, shorten_file_retention
 from jobs.lake.writers import Rewrite
 from jobs.query.lake_tables import LakeTables
 from jobs.restore.run import RestoreRequest, restore
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from tests.support.broker import some_records
 from tests.support.commands import result_of, state_of
 from tests.support.killing import GATEWAY
@@ -160,10 +160,10 @@ def test_a_feature_is_kept_or_refused_as_the_page_says(lake: SharedLake, tmp_pat
         assert lake.offsets(table="superseded_messages") == [*offsets[25:], *new]
         original = raw(lake.broker.root)
 
-    if cells.take("optimize", lambda: optimize(str(lake.path), OneByOne())):
+    if cells.take("optimize", lambda: optimize(str(lake.path), SerialWorkers())):
         assert (read(lake, left), lake.files()) == (reading, 1)
     request = RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False)
-    if cells.take("restore", lambda: restore(request, OneByOne())):
+    if cells.take("restore", lambda: restore(request, SerialWorkers())):
         assert raw(tmp_path / "out") == original
     assert_kept(lake, table, start, name)
 
@@ -175,7 +175,7 @@ def test_a_feature_is_kept_or_refused_as_the_page_says(lake: SharedLake, tmp_pat
         assert REFUSALS[name] in str(refused.value)
         lake.take_back(refused.value)
         lake.run()
-        optimize(str(lake.path), OneByOne())
+        optimize(str(lake.path), SerialWorkers())
         assert read(lake, left) in {WORKS, reading}  # a feature that Spark's Delta writes stays
 
 
@@ -204,7 +204,7 @@ def test_a_row_keeps_its_id_when_files_are_merged(lake: SharedLake) -> None:
     query = f"SELECT physical_offset, _metadata.row_id AS id FROM {lake.name()}"
     before = {row.physical_offset: row.id for row in lake.spark.sql(query).collect()}
 
-    optimize(str(lake.path), OneByOne())
+    optimize(str(lake.path), SerialWorkers())
 
     assert lake.files() == 1
     assert {row.physical_offset: row.id for row in lake.spark.sql(query).collect()} == before

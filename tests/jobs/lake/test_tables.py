@@ -13,7 +13,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.tables import TABLES
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.selection import Selection
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import MessageRecord
 from tests.jobs.lake.test_integrity import LATER
@@ -129,7 +129,8 @@ def test_a_log_is_restored_from_what_was_stored(tmp_path: Path) -> None:
     taken(broker, tmp_path / "lake")
 
     restore(
-        RestoreRequest(Lake(str(tmp_path / "lake")), tmp_path / "out", with_queues=False, with_index=False), OneByOne()
+        RestoreRequest(Lake(str(tmp_path / "lake")), tmp_path / "out", with_queues=False, with_index=False),
+        SerialWorkers(),
     )
 
     (segment,) = (tmp_path / "out" / "commitlog").iterdir()

@@ -30,7 +30,7 @@ from jobs.products.registry import NAMES
 from jobs.store.range_reader import RangeReader
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.indexfile.broker_rules import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, decode_header
@@ -66,7 +66,7 @@ def run(store: Path, lake: Path, name: str) -> Summary:
         "index_num": TINY.index_num,
         "tables": frozenset({"index"}),
     }
-    return ingest(request_of(name, store, lake, **options), OneByOne())
+    return ingest(request_of(name, store, lake, **options), SerialWorkers())
 
 
 def rows_of(lake: Path) -> list[Row]:
@@ -148,7 +148,7 @@ def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path)
     before = rows_of(lake), files_of(lake)
     shutil.copytree(golden("b533-base") / "consumequeue", store / "consumequeue")
     request = IngestRequest(str(store), str(lake), broker="b533-base", release=release_of("b533-base"))
-    summary = ingest(request, OneByOne())
+    summary = ingest(request, SerialWorkers())
     manifests = [json.loads(path.read_bytes()) for path in sorted((lake / "_manifests").iterdir())]
 
     assert (summary.run, summary.units["matched"] > 0, summary.index_entries) == (2, True, 0)
@@ -207,14 +207,14 @@ def test_only_messages_that_the_lake_has_are_indexed(golden: StoreOf, tmp_path: 
         options["selection"] = Selection(exclude_topics=("T1",))
     segments = growing(store, tmp_path / "growing")
     next(segments)
-    ingest(request_of("b533-base", tmp_path / "growing", lake, **options), OneByOne())
+    ingest(request_of("b533-base", tmp_path / "growing", lake, **options), SerialWorkers())
     if not chosen:
         DeltaTable(lake / "messages").delete("topic = 'T1'")
     expected = real_entries(golden("b533-base"))
     options |= {"tables": frozenset({"index"}), "selection": Selection()}
     for _ in segments:
         request = request_of("b533-base", tmp_path / "growing", lake, **options)
-        ingest(replace(request, change_topics=True), OneByOne())
+        ingest(replace(request, change_topics=True), SerialWorkers())
     there = set(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
     entries = lake_entries(lake)
 
@@ -294,7 +294,7 @@ def test_the_zone_is_that_of_most_names() -> None:
 
 def _ingest(store: Path, lake: Path, name: str) -> Summary:
     request = request_of(name, store, lake, release=None, hash_slots=SLOTS, index_num=ENTRIES)
-    return ingest(request, OneByOne())
+    return ingest(request, SerialWorkers())
 
 
 def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:
@@ -334,7 +334,7 @@ def test_index_files_show_the_next_run_that_the_broker_was_upgraded(golden: Stor
         _shown(whole, store, written, kept_from=0)
         for path in there:
             shutil.copy(path, store / "index")
-        ingest(IngestRequest(str(store), str(tmp_path / "lake")), OneByOne())
+        ingest(IngestRequest(str(store), str(tmp_path / "lake")), SerialWorkers())
 
     assert real_entries(whole) == lake_entries(tmp_path / "lake")
 
@@ -408,7 +408,7 @@ def test_the_index_takes_no_further_pass_over_the_log(golden: StoreOf, tmp_path:
     for tables in (frozenset({"messages"}), frozenset({"messages", "index"})):
         request = IngestRequest(str(store), str(tmp_path / f"lake{len(tables)}"), broker="b", tables=tables)
         with patch.object(RangeReader, "pieces", autospec=True, side_effect=RangeReader.pieces) as pieces:
-            rows.append(ingest(request, OneByOne()).index_entries)
+            rows.append(ingest(request, SerialWorkers()).index_entries)
         passes.append(pieces.call_count)
 
     assert rows[0] == 0 < rows[1]
@@ -420,7 +420,7 @@ def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker:
     everything = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b")
     for seed, tables in enumerate([NAMES, frozenset({"messages", "consume_queue"}), NAMES]):
         broker.append(some_records(20, seed=seed))
-        ingest(replace(everything, tables=tables), OneByOne())
+        ingest(replace(everything, tables=tables), SerialWorkers())
 
     offsets = table_of(tmp_path / "lake/messages", ["physical_offset"])["physical_offset"].to_pylist()
     assert wrong_entries(tmp_path / "lake", offsets) == 0

@@ -33,7 +33,7 @@ from jobs.store.queue_files import QueueFile, StoredQueue
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
@@ -68,7 +68,7 @@ def run(store: Path, lake: Path, name: str = "b551-base", topics: Sequence[str] 
         selection=Selection(topics=tuple(topics)),
         tables=frozenset({"consume_queue"}),
     )
-    summary = ingest(request, OneByOne())
+    summary = ingest(request, SerialWorkers())
     manifests = [json.loads(path.read_bytes()) for path in lake.glob("_manifests/*")]
     newest: Row = max(manifests, key=lambda manifest: int(manifest["run"]), default={"state": {"queues": {}}})
     rows = table_of(lake / "consume_queue").to_pylist() if (lake / "consume_queue").exists() else []
@@ -229,7 +229,7 @@ PRE_BLANK = (0, 0x7FFFFFFF, 0)
 
 
 def _ingest(store: Path, lake: Path, name: str) -> Summary:
-    return ingest(request_of(name, store, lake), OneByOne())
+    return ingest(request_of(name, store, lake), SerialWorkers())
 
 
 def _rows(lake: Path) -> list[dict[str, Any]]:
@@ -381,12 +381,12 @@ def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b")
-    ingest(request, OneByOne())
+    ingest(request, SerialWorkers())
     broker.append(some_records(300, seed=2))
     ranges = replace(request, range_size=4096)
     hurried = ingest(ranges, BetweenRanges(happens=partial(_retention, broker.root, offset)))
     broker.append(some_records(10, seed=3))
-    ingest(request, OneByOne())
+    ingest(request, SerialWorkers())
     rows = _rows(tmp_path / "lake")
 
     assert hurried.gaps
@@ -406,7 +406,7 @@ def _taken_back(root: Path, count: int) -> tuple[Broker, IngestRequest, list[Mes
     broker = Broker(root / "store", dispatches=True)
     old = broker.append([_record(b"old") for _ in range(count)])
     request = IngestRequest(str(broker.root), str(root / "lake"), broker="b")
-    ingest(request, OneByOne())
+    ingest(request, SerialWorkers())
     broker.truncate(old[1].physical_offset)
     return broker, request, old
 
@@ -420,9 +420,9 @@ def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_r
         new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
 
     with patch("jobs.products.queues.join.explain_remainder", preceded(explain_remainder, write_over)):
-        ingest(request, OneByOne())
+        ingest(request, SerialWorkers())
     new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
-    ingest(request, OneByOne())
+    ingest(request, SerialWorkers())
 
     rows = _rows(tmp_path / "lake")
     units = [(row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows]

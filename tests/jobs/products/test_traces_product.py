@@ -14,7 +14,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.tables import TRACES
 from jobs.products import messages
 from jobs.store.selection import Selection
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import TRACE_TOPIC
@@ -35,7 +35,7 @@ def reports(
 
 
 def taken(broker: Broker, selection: Selection | None = None) -> Summary:
-    return ingest(request(broker, selection), OneByOne())
+    return ingest(request(broker, selection), SerialWorkers())
 
 
 def request(broker: Broker, selection: Selection | None = None) -> IngestRequest:

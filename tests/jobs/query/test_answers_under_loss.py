@@ -21,8 +21,8 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query import lookups
 from jobs.query.lookups import read_page
-from jobs.query.message import Wanted as Listed
-from jobs.query.place import Place, seeming_writers
+from jobs.query.message import ListConditions as Listed
+from jobs.query.place import Place, likely_writers
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
@@ -31,7 +31,7 @@ from jobs.source.log import DataLossError
 from jobs.source.options import ReadOptions
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
@@ -76,7 +76,7 @@ def _lose(store: Path, kind: str, place: str, random: Random) -> Path:
 
 def _opened(stack: ExitStack, store: Path) -> StoreSource:
     reader = stack.enter_context(StoreReader(list_store(str(store)), _GEOMETRY))
-    return StoreSource(reader, seeming_writers(reader).value.newest)
+    return StoreSource(reader, likely_writers(reader).value.newest)
 
 
 @pytest.mark.sample(5)
@@ -149,12 +149,12 @@ def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
     tmp_path: Path, golden: StoreOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
     request = IngestRequest(str(golden("b533-base")), str(tmp_path / "lake"), "first", Selection(topics=("T1",)))
-    assert not ingest(request, OneByOne()).notes
-    assert not ingest(request, OneByOne()).notes
+    assert not ingest(request, SerialWorkers()).notes
+    assert not ingest(request, SerialWorkers()).notes
 
     everything = replace(request, selection=Selection(), broker="second", change_topics=True)
     for _ in range(2):
-        summary = ingest(everything, OneByOne())
+        summary = ingest(everything, SerialWorkers())
         assert any("earlier runs took some topics only" in line for line in summary.lines())
         assert summary.exit_code is ExitCode.CLEAN  # a note is no severity
         assert "as broker first, not second" in capfd.readouterr().err
@@ -180,7 +180,7 @@ def test_an_answer_names_the_topics_that_runs_left_out(
     lake = str(tmp_path / "lake")
     request = IngestRequest(str(golden("b533-base")), lake, selection=Selection(topics=("T1", "T2")))
     for selection in (request.selection, Selection(exclude_topics=("T2",)), Selection()):
-        ingest(replace(request, selection=selection, change_topics=True), OneByOne())
+        ingest(replace(request, selection=selection, change_topics=True), SerialWorkers())
 
     def asked(topic: str) -> list[str]:
         source = open_lake(lake)

@@ -20,7 +20,7 @@ from jobs.products.registry import NAMES
 from jobs.query import lookups, store_index
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import TimeWindow
-from jobs.query.source import Answer, ReasonKind, silent
+from jobs.query.source import Answer, ReasonKind, do_nothing
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.selection import Selection
@@ -191,7 +191,7 @@ def test_both_ways_to_search_a_log_find_the_same_records(
             chosen = [record for record in everything if b"k1" in encode_record(record)]
 
             assert everything == found
-            assert chosen == list(store_index.search(reader, "k1", silent))
+            assert chosen == list(store_index.search(reader, "k1", do_nothing))
             assert seen == sorted(seen)
 
 

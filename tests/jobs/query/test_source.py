@@ -14,7 +14,7 @@ from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
 from jobs.query.lake_tables import LISTED
 from jobs.query.lookups import position_of, read_page
-from jobs.query.message import MAX_TIME, Message, Wanted
+from jobs.query.message import MAX_TIME, ListConditions, Message
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source
 from rmq_formats.body import decode_body
@@ -83,21 +83,27 @@ def test_every_message_is_at_its_offset_and_none_elsewhere(source: Source, recor
 
 
 TIME = 1795160559700
-CASES: dict[str, tuple[Wanted, Callable[[MessageRecord], bool]]] = {
-    "all": (Wanted(), lambda _: True),
-    "topic": (Wanted(topic="T1"), lambda one: one.topic == "T1"),
-    "key": (Wanted(key="k1"), lambda one: "k1" in _properties(one).get("KEYS", "").split(" ")),
+CASES: dict[str, tuple[ListConditions, Callable[[MessageRecord], bool]]] = {
+    "all": (ListConditions(), lambda _: True),
+    "topic": (ListConditions(topic="T1"), lambda one: one.topic == "T1"),
+    "key": (ListConditions(key="k1"), lambda one: "k1" in _properties(one).get("KEYS", "").split(" ")),
     "topic and key": (
-        Wanted(topic="T1", key="k1"),
+        ListConditions(topic="T1", key="k1"),
         lambda one: one.topic == "T1" and "k1" in _properties(one).get("KEYS", "").split(" "),
     ),
-    "tag": (Wanted(tag="TagA"), lambda one: _properties(one).get("TAGS") == "TagA"),
-    "words": (Wanted(words="body2"), lambda one: b"body2" in one.body),
-    "words of two languages": (Wanted(words="тело-正"), lambda one: "тело-正".encode() in one.body),
-    "words, compressed": (Wanted(words="\0" * 99), lambda one: bytes(99) in decode_body(one.body, one.sys_flag)),
-    "since": (Wanted(begin=TIME), lambda one: one.store_timestamp >= TIME),
-    "topic until": (Wanted(topic="T1", end=TIME), lambda one: one.topic == "T1" and one.store_timestamp <= TIME),
-    "quote": (Wanted(topic="T1' OR '1'='1"), lambda _: False),
+    "tag": (ListConditions(tag="TagA"), lambda one: _properties(one).get("TAGS") == "TagA"),
+    "words": (ListConditions(words="body2"), lambda one: b"body2" in one.body),
+    "words of two languages": (ListConditions(words="тело-正"), lambda one: "тело-正".encode() in one.body),
+    "words, compressed": (
+        ListConditions(words="\0" * 99),
+        lambda one: bytes(99) in decode_body(one.body, one.sys_flag),
+    ),
+    "since": (ListConditions(begin=TIME), lambda one: one.store_timestamp >= TIME),
+    "topic until": (
+        ListConditions(topic="T1", end=TIME),
+        lambda one: one.topic == "T1" and one.store_timestamp <= TIME,
+    ),
+    "quote": (ListConditions(topic="T1' OR '1'='1"), lambda _: False),
 }
 
 
@@ -127,7 +133,7 @@ def test_pages_hold_every_message_once(
     assert sum(narrow.takes(message) for message in _all(source, narrow)) == source.count(narrow)
 
 
-def _all(source: Source, wanted: Wanted) -> Sequence[Message]:
+def _all(source: Source, wanted: ListConditions) -> Sequence[Message]:
     return [one for _, one in source.by_time(wanted, MAX_TIME, 1000) if one is not None]
 
 
@@ -141,7 +147,7 @@ def test_a_histogram_counts_what_was_stored_when(both: list[Lists], records: lis
     for topic in (None, "T1"):
         times = [one.store_timestamp for one in records if topic in {None, one.topic}]
         for lists in both:
-            found = lists.histogram(Wanted(topic=topic), 60, 60)
+            found = lists.histogram(ListConditions(topic=topic), 60, 60)
             assert found is not None
             counted = [0] * len(found.counts)
             for time in times:
@@ -165,7 +171,7 @@ def test_chains_of_the_index_lead_to_their_message(both: list[Lists]) -> None:
     shown: list[set[tuple[object, ...]]] = []
     for lists in both:
         shown.append(set())
-        for message in read_page(lists.source, Wanted(), None, 20, 60).messages:
+        for message in read_page(lists.source, ListConditions(), None, 20, 60).messages:
             chains = list(lists.chains(message))
             assert chains
             assert all(chain["is_longer"] or any(link.leads_here for link in chain["links"]) for chain in chains)

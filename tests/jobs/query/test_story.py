@@ -15,7 +15,7 @@ from jobs.query import story as timeline
 from jobs.query.lake_source import LakeSource
 from jobs.query.place import Place, open_place
 from jobs.query.source import Check, Source
-from jobs.query.story import Consumed, Role, Story, timeline_lines
+from jobs.query.story import ConsumptionState, Role, Story, timeline_lines
 from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC
 from tests.golden import StoreOf, golden_stores, release_of
@@ -121,7 +121,7 @@ def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tupl
             )  # the driver left before the last ones
         (group,) = story.copies[0].groups
         is_again = len(story.copies) > 1
-        assert ("cg", Consumed.FAILED if is_again else Consumed.CONSUMED) == (group.group, group.state)
+        assert ("cg", ConsumptionState.FAILED if is_again else ConsumptionState.CONSUMED) == (group.group, group.state)
     elif line.name.startswith("timer"):
         waits = line.name == "timer6"
         assert ([Role.TIMED] if waits else [Role.TIMED, Role.DELIVERED]) == roles(story)
@@ -263,7 +263,7 @@ def test_a_group_that_sent_a_copy_back_has_not_consumed_it(golden: StoreOf) -> N
             before = [copy for copy in story.copies[: max(retries, default=0)] if copy.groups]
             failed += len(before)
             states = {group.state for copy in before for group in copy.groups}
-            assert Consumed.CONSUMED not in states, line
+            assert ConsumptionState.CONSUMED not in states, line
             assert_in_chinese(story)
     assert failed
 

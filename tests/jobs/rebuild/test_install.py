@@ -16,7 +16,7 @@ from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.rebuild.install import Installation, install, plan_index, plan_queues
 from jobs.store.beside_broker import RefusedError, broker_process, lock_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
 from tests.support.commands import state_of
@@ -49,12 +49,13 @@ def rebuilt(store: Path, folder: str = INDEX, *, lost_only: bool = True) -> Path
     out = store.parent / "out"
     if folder == INDEX:
         rebuild(
-            RebuildIndexRequest(str(store), str(out), GivenSettings(100, 20, "5.3.3"), lost_only=lost_only), OneByOne()
+            RebuildIndexRequest(str(store), str(out), GivenSettings(100, 20, "5.3.3"), lost_only=lost_only),
+            SerialWorkers(),
         )
     else:
         conf = BrokerConf(consume_queue_size=200)
         request = queue_run.RebuildQueuesRequest(str(store), out, conf, release="5.3.3", lost_only=lost_only)
-        queue_run.rebuild(request, OneByOne())
+        queue_run.rebuild(request, SerialWorkers())
     return out
 
 

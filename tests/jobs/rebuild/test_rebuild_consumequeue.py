@@ -23,7 +23,7 @@ from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
 from jobs.repair.run import RepairRequest, repair
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.spark_workers import SparkWorkers
-from jobs.store.workers import Item, OneByOne, Result, Workers
+from jobs.store.workers import Item, Result, SerialWorkers, Workers
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
@@ -54,7 +54,7 @@ def real_files(store: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
 def test_the_files_are_the_brokers_own(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store = golden(name)
-    rebuild(request_for(store, tmp_path / "out", name), OneByOne())
+    rebuild(request_for(store, tmp_path / "out", name), SerialWorkers())
 
     assert real_files(store) == made_files(tmp_path / "out")
 
@@ -72,7 +72,7 @@ def test_the_cut_of_ranges_and_groups_changes_nothing(
 
 
 def test_the_manifest_names_every_file_and_its_hash(golden: StoreOf, tmp_path: Path) -> None:
-    rebuild(request_for(golden("b551-types"), tmp_path, "b551-types"), OneByOne())
+    rebuild(request_for(golden("b551-types"), tmp_path, "b551-types"), SerialWorkers())
     manifest = json.loads((tmp_path / MANIFEST).read_text())
     made = made_files(tmp_path)
 
@@ -90,7 +90,7 @@ def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
     log = a_segment([a_record(topic="../../evil"), a_record(topic="good")])
     (tmp_path / "store" / "commitlog" / "00000000000000000000").write_bytes(log)
     conf = BrokerConf(consume_queue_size=200)
-    summary = rebuild(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", conf), OneByOne())
+    summary = rebuild(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", conf), SerialWorkers())
 
     assert list(made_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
     assert summary.notes == ["queues that are not written: 1 ('../../evil' 0); no folder can have their topic's name"]
@@ -104,7 +104,7 @@ class _Killed(BaseException):
     """Stands for a signal that ends a process at once."""
 
 
-class _Dying(OneByOne):
+class _Dying(SerialWorkers):
     """Workers each of whose tasks is killed once, as it would give its work a name; nothing is cleaned up then."""
 
     def map(
@@ -122,7 +122,7 @@ class _Dying(OneByOne):
                 suppress(_Killed),
             ):
                 task(item)
-        return OneByOne.map(self, items, task, label, sizes)
+        return SerialWorkers.map(self, items, task, label, sizes)
 
 
 def index_files(store: Path, out: Path, workers: Workers) -> None:
@@ -154,7 +154,7 @@ def segment(store: Path, out: Path, workers: Workers) -> None:
 def test_what_an_attempt_that_died_had_begun_is_not_left(
     golden: StoreOf, tmp_path: Path, made: Callable[[Path, Path, Workers], None]
 ) -> None:
-    for name, workers in (("once", OneByOne()), ("again", _Dying())):
+    for name, workers in (("once", SerialWorkers()), ("again", _Dying())):
         made(golden(DIED), tmp_path / name, workers)
 
     whole, again = (

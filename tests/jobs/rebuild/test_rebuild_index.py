@@ -38,7 +38,7 @@ from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Known, Writers, given_rules
 from jobs.store.store import Store, list_store
-from jobs.store.workers import InProcessWorkers, OneByOne
+from jobs.store.workers import InProcessWorkers, SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.indexfile.layout import Geometry, IndexHeader, decode_header
 from rmq_formats.release import Release
@@ -73,7 +73,7 @@ def rebuilt(
 ) -> Result:
     folders = log_folders(store)
     request = RebuildIndexRequest(str(store), str(out), wanted, lost_only, broker_runs, commitlog=folders)
-    return rebuild(request, OneByOne())
+    return rebuild(request, SerialWorkers())
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_files_sort_before_those_that_a_broker_in_any_time_zone_makes_next(
     shutil.rmtree(store / "index")
     if how == "repair":
         request = RepairRequest(str(store), tmp_path / "out", wanted=GivenSettings(100, 20), apply=True)
-        repair(request, OneByOne())
+        repair(request, SerialWorkers())
     else:
         rebuilt(store, tmp_path / "out", GivenSettings(100, 20))
     made = names_in(store / "index" if how == "repair" else tmp_path / "out")
@@ -298,7 +298,7 @@ class Opened:
         ranges = plan_ranges(self.store, range_size=WHOLE_SEGMENTS)
         rules = self.settings.rules.value.rules
         scratch = self._context.__enter__()
-        self.row: KeyRow = collect_keys(OneByOne(), ListedLog(self.store, ranges), rules, scratch)
+        self.row: KeyRow = collect_keys(SerialWorkers(), ListedLog(self.store, ranges), rules, scratch)
 
     def close(self) -> None:
         self._context.__exit__(None, None, None)

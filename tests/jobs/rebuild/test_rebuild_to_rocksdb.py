@@ -18,7 +18,7 @@ from jobs.store.queue_files import rocksdb_queue_folder, stored_queues
 from jobs.store.rocksdb import open_database
 from jobs.store.store import list_store
 from jobs.store.units import units_of
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.findings import PartReport
 from jobs.verify.queues import compare_queues
 from rmq_formats.broker_conf import BrokerConf
@@ -57,7 +57,7 @@ _IN_ROCKSDB = ("b540-cqcombine-rocksonly", "b551-rockscq-killed", *_COMPLETE[3:]
 
 
 def made(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> Summary:
-    return rebuild(request(store, out, target, file_size), OneByOne())
+    return rebuild(request(store, out, target, file_size), SerialWorkers())
 
 
 def request(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> RebuildQueuesRequest:
@@ -111,7 +111,7 @@ def test_every_unit_is_made_that_the_broker_answered(name: str, target: str, tmp
     """Also after a kill that left no row."""
     unpacked, out = unpack_feature(name, tmp_path), tmp_path / "out"
     conf = BrokerConf(consume_queue_size=400)
-    rebuild(replace(request(unpacked.root, out, target), conf=conf), OneByOne())
+    rebuild(replace(request(unpacked.root, out, target), conf=conf), SerialWorkers())
     shutil.rmtree(unpacked.root / "consumequeue_rocksdb", ignore_errors=True)
     (out / MANIFEST).unlink()
     in_place(unpacked.root, out / "consumequeue" if target == ROCKSDB else out)
@@ -185,10 +185,10 @@ def test_tables_of_few_units_give_the_same_rows_as_one(
     name: str, golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, many = (request(golden(name), tmp_path / out) for out in ("one", "many"))
-    rebuild(replace(one, groups=3, range_size=4096), OneByOne())
+    rebuild(replace(one, groups=3, range_size=4096), SerialWorkers())
     monkeypatch.setattr(queue_database, "_UNITS_AT_ONCE", 7)
     monkeypatch.setattr(queue_database, "_ROWS_AT_ONCE", 2)
-    rebuild(replace(many, groups=3, range_size=4096), OneByOne())
+    rebuild(replace(many, groups=3, range_size=4096), SerialWorkers())
 
     assert rows_in(tmp_path / "many" / "consumequeue") == rows_in(tmp_path / "one" / "consumequeue")
 
@@ -317,4 +317,4 @@ def test_without_rocksdict_one_line_says_what_to_install(
 def queues_compared(root: Path) -> PartReport:
     store = list_store(str(root))
     rules = queue_rules(store, known_releases(store, _RELEASE).value.rules, BrokerConf())
-    return compare_queues(OneByOne(), store, rules).report
+    return compare_queues(SerialWorkers(), store, rules).report

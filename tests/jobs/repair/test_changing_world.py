@@ -26,7 +26,7 @@ from jobs.repair.run import NotRepairableError, repair, undo
 from jobs.restore.config import NotResumableError
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.beside_broker import RefusedError, lock_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
@@ -98,7 +98,7 @@ def test_what_a_broker_wrote_after_a_killed_repair_is_kept_or_the_undo_refuses(s
 def test_a_killed_repair_is_done_again_and_both_are_undone(scene: Scene, part: int) -> None:
     for number in scene.steps[part::PARTS]:
         scene.killed_at(number)
-        assert repair(scene.request, OneByOne()).exit_code == 0, number
+        assert repair(scene.request, SerialWorkers()).exit_code == 0, number
         assert content_of(scene.store) == scene.repaired, number
         undo(str(scene.store), scene.request.out)
         assert content_of(scene.store) == content_of(scene.damaged), number
@@ -107,8 +107,8 @@ def test_a_killed_repair_is_done_again_and_both_are_undone(scene: Scene, part: i
 def test_repairs_one_after_the_other_are_undone_together(scene: Scene) -> None:
     """Bridges first, then the records themselves, from a lake that was found later."""
     store = scene.again()
-    repair(replace(scene.request, lake=None, bridge=True), OneByOne())
-    assert repair(scene.request, OneByOne()).files > 0
+    repair(replace(scene.request, lake=None, bridge=True), SerialWorkers())
+    assert repair(scene.request, SerialWorkers()).files > 0
     undo(str(store), scene.request.out)
     assert content_of(store) == content_of(scene.damaged)
 
@@ -141,12 +141,12 @@ class World:
             return
         scene.again()
         if self._verb == "undo":
-            repair(scene.request, OneByOne())
+            repair(scene.request, SerialWorkers())
 
     def command(self) -> None:
         scene = self._scene
         if self._verb == "apply":
-            repair(scene.request, OneByOne())
+            repair(scene.request, SerialWorkers())
         elif self._verb == "undo":
             undo(str(scene.store), scene.request.out)
         elif self._verb == "restore":
@@ -158,12 +158,12 @@ class World:
         shutil.rmtree(out, ignore_errors=True)
         with lock_store(str(store), out) as held, held.checking_changes_on_error():
             if self._verb == "index":
-                rebuild(RebuildIndexRequest(str(store), str(out), WANTED, lost_only=True), OneByOne())
+                rebuild(RebuildIndexRequest(str(store), str(out), WANTED, lost_only=True), SerialWorkers())
                 [plan] = plan_index(str(store), str(out))
             else:
                 conf = BrokerConf(consume_queue_size=WANTED.conf.consume_queue_size)
                 asked = queue_run.RebuildQueuesRequest(str(store), out, conf, release="5.3.3", lost_only=True)
-                queue_run.rebuild(asked, OneByOne())
+                queue_run.rebuild(asked, SerialWorkers())
                 (plan,) = plan_queues(str(store), out)
             held.refuse_changes()
             install(plan)
@@ -174,7 +174,7 @@ class World:
         asked = RestoreRequest(
             Lake(self._scene.request.lake.location), self.store, wanted=wanted, resume=self.store.exists()
         )
-        restore(asked, OneByOne())
+        restore(asked, SerialWorkers())
 
     def draw(self, seed: int) -> list[str]:
         """Play one draw, and return what is wrong after it."""
@@ -243,12 +243,12 @@ def test_a_message_that_a_broker_accepted_before_the_lock_stays_in_the_log(scene
         segment.write_bytes(data[:end] + b"accepted" + data[end + 8 :])
 
     with effects(store.parent) as seen:
-        repair(scene.request, OneByOne())
+        repair(scene.request, SerialWorkers())
     installed = next(n for n, effect in enumerate(seen) if ".attempt-" in effect and effect.startswith("os.mkdir"))
     for number in (installed // 2, installed, installed + 3):
         scene.again()
         with pytest.raises(RefusedError, match="changed"), effects(store.parent, number, accept):
-            repair(scene.request, OneByOne())
+            repair(scene.request, SerialWorkers())
         assert b"accepted" in segment.read_bytes()
 
 

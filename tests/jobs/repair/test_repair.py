@@ -14,7 +14,7 @@ from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.beside_broker import RefusedError
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import decode_record
 from tests.golden import StoreOf, release_of, unpack
 from tests.support.commands import overwrite
@@ -66,7 +66,7 @@ def repaired(
     request = RepairRequest(
         str(store), store.parent / "repair", source, None, WANTED, apply, accepted=frozenset(accepted), **options
     )
-    return repair(request, OneByOne())
+    return repair(request, SerialWorkers())
 
 
 def _all_faults() -> list[Fault]:
@@ -248,7 +248,7 @@ def test_an_index_that_begins_elsewhere_than_the_lost_one_survives_a_crash(
     lose_first_segment_like_retention(store)
     wanted = GivenSettings(100, 20, release_of(name))
 
-    summary = repair(RepairRequest(str(store), store.parent / "repair", wanted=wanted, apply=True), OneByOne())
+    summary = repair(RepairRequest(str(store), store.parent / "repair", wanted=wanted, apply=True), SerialWorkers())
 
     assert summary.left is not None
     assert (ExitCode.CLEAN, []) == (summary.exit_code, [one.kind for one in summary.left.findings])

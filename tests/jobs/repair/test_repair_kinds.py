@@ -20,7 +20,7 @@ from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.chain import run_range
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from tests.golden import StoreOf, release_of
 from tests.support.fault_kinds import GEOMETRY, STORE, WANTED
@@ -52,7 +52,7 @@ class Kind(NamedTuple):
         lake, out = Lake(str(self.lake)) if with_lake else None, self.store.parent / "repair"
         folders = log_folders(self.store)
         request = RepairRequest(str(self.store), out, lake, None, wanted, apply=True, commitlog=folders)
-        return repair(request, OneByOne())
+        return repair(request, SerialWorkers())
 
 
 @pytest.fixture(scope="module", params=_KINDS)
@@ -165,7 +165,7 @@ def test_segments_that_stay_are_read_once_for_each_purpose(
     monkeypatch.setattr(os, "preadv", counting)
     request = RepairRequest(str(store), tmp_path / "repair", Lake(str(lake)), None, WANTED, apply=True)
 
-    summary = repair(request, OneByOne())
+    summary = repair(request, SerialWorkers())
 
     assert summary.exit_code is ExitCode.CLEAN
     assert 1 < read / segment.stat().st_size <= most
@@ -176,7 +176,7 @@ def test_a_segment_that_changed_is_read_again(golden: StoreOf, tmp_path: Path) -
     ranges = plan_ranges(list_store(str(store)), range_size=WHOLE_SEGMENTS)[:-1]
     read: list[int] = []
 
-    class Counting(OneByOne):
+    class Counting(SerialWorkers):
         def map(self, items: Any, *rest: Any) -> list[Any]:  # noqa: ANN401
             read.extend(range_.base_offset for range_ in items if isinstance(range_, Range))
             return super().map(items, *rest)

@@ -14,7 +14,7 @@ from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import RepairRequest, RepairSummary, repair
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import advice
 from rmq_formats.rocksdb.layout import UNIT_VALUE
@@ -40,7 +40,7 @@ def repaired(
 ) -> RepairSummary:
     source = None if lake is None else Lake(str(lake))
     request = RepairRequest(str(store), store.parent / out, source, None, WANTED, apply, **options)
-    return repair(request, OneByOne())
+    return repair(request, SerialWorkers())
 
 
 def first(folder: Path, pattern: str) -> Path:
@@ -111,7 +111,7 @@ def test_the_steps_of_verify_make_no_queue_files_for_a_broker_that_reads_none(
 ) -> None:
     store = copied(situation, "b551-rockscq-clean", tmp_path)
     delete_rows(store / "consumequeue")
-    verdict = verify(VerifyRequest(str(store), WANTED), OneByOne())
+    verdict = verify(VerifyRequest(str(store), WANTED), SerialWorkers())
     words = [command for step, _ in advice(verdict) for command in step.commands]
 
     assert [f"mv {quote(str(store / 'consumequeue'))} {quote(f'{store}-consumequeue-aside')}"] == words

@@ -13,7 +13,7 @@ from jobs.lake.lake import Lake
 from jobs.report.document import Bars, Facts, Grid, Report, Timeline, page, write_report
 from jobs.report.of_ingest import report_of_ingest
 from jobs.report.of_store import report_of_verify
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
@@ -132,7 +132,7 @@ def test_findings_lie_below_what_to_do_about_them(store: Path) -> None:
     """Browsers break lines after a hyphen, inside an option, too: each word of a command is a piece of its own."""
     sorted((store / "index").iterdir())[2].unlink()
     shutil.rmtree(store / "consumequeue" / "T1" / "1")
-    verdict = verify(VerifyRequest(str(store)), OneByOne())
+    verdict = verify(VerifyRequest(str(store)), SerialWorkers())
     report = report_of_verify(verdict, 2.0)
     kinds = [[row[1] for row in remedy.findings.rows] for remedy in report.remedies if remedy.findings]
 

@@ -25,7 +25,7 @@ from jobs.restore.segment import SegmentWork, restore_segment
 from jobs.store.record_places import find_record
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.assembly import COLUMNS
 from tests.golden import StoreOf, release_of
 from tests.support.lakes import ingest_store, rows_of, table_of
@@ -155,8 +155,10 @@ def lakes(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> StoreOf:
 
 def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None:
     """Require that each row is named, and no other one, and that nothing of them is proven."""
-    restored = restore(RestoreRequest(Lake(str(lake)), out / "out", with_queues=False, with_index=False), OneByOne())
-    compared = diff(DiffRequest(str(store), Lake(str(lake))), OneByOne())
+    restored = restore(
+        RestoreRequest(Lake(str(lake)), out / "out", with_queues=False, with_index=False), SerialWorkers()
+    )
+    compared = diff(DiffRequest(str(store), Lake(str(lake))), SerialWorkers())
     found = {*restored.changed, *restored.incomplete}
     places = [*restored.missing, *restored.unchecked, *((at, at + 1) for at in found)]
     differing = [*compared.unchecked, *((one.start, max(one.end, one.start + 1)) for one in compared.differences)]
@@ -187,7 +189,9 @@ def _is_restored(store: Path, out: Path, at: int) -> bool:
 
 def _check_export(lake: Path, out: Path, planted: Sequence[Update]) -> None:
     """Require that a verified export leaves out each changed row."""
-    export(plan_export(ExportSelection(Place(lake=str(lake)), is_verified=True), {}), None, Output(out), OneByOne())
+    export(
+        plan_export(ExportSelection(Place(lake=str(lake)), is_verified=True), {}), None, Output(out), SerialWorkers()
+    )
     exported = {json.loads(line)["physical_offset"] for line in out.read_text().splitlines()}
     left_out = {one.at for one in planted}
     no_crc = {one.at for one in planted if one.column == RECORD_CRC and one.value == "NULL"}
@@ -235,7 +239,7 @@ def test_a_row_whose_topic_was_changed_is_named_whichever_topic_is_asked_for(lak
         asked = ExportSelection(Place(lake=str(lake)), topics=(topic,), is_verified=True)
         out = tmp_path / f"{topic}.ndjson"
 
-        summary = export(plan_export(asked, {}), None, Output(out), OneByOne())
+        summary = export(plan_export(asked, {}), None, Output(out), SerialWorkers())
 
         assert [changed] == [place.offset for place in summary.damaged]
         assert {topic} == {json.loads(line)["topic"] for line in out.read_text().splitlines()}

@@ -16,7 +16,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import GivenSettings
 from jobs.restore.run import RestoreRequest, restore
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.support.commands import overwrite, result_of
 from tests.support.lakes import cut_back_after_a_run, ingest_store, rows_of
@@ -56,7 +56,7 @@ def test_rows_that_another_engine_changed_are_named(copy: Path, tmp_path: Path, 
     at = rows_of(copy)[3]["physical_offset"]
     DeltaTable(copy / "messages").update(change, predicate=f"physical_offset = {at}")
 
-    summary = restore(request(copy, tmp_path / "out"), OneByOne())
+    summary = restore(request(copy, tmp_path / "out"), SerialWorkers())
 
     assert (ExitCode.DAMAGE, [at]) == (summary.exit_code, summary.changed)
 
@@ -79,7 +79,7 @@ def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
     store = golden(name)
     ingest_store(store, tmp_path / "lake", commitlog=log_folders(store), release=release_of(name))
 
-    summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
+    summary = restore(request(tmp_path / "lake", tmp_path / "out"), SerialWorkers())
 
     end = summary.to_offset
     expected = {path: data[: max(end - int(path[-20:]), 0)] for path, data in whole_log(store).items()}
@@ -97,7 +97,7 @@ def test_rows_that_are_deleted_are_named_and_the_rest_is_restored(
     victims = rows_of(copy)[10:13]
     start, end = victims[0]["physical_offset"], victims[-1]["physical_offset"] + victims[-1]["total_size"]
     DeltaTable(copy / "messages").delete(f"physical_offset >= {start} AND physical_offset < {end}")
-    summary = restore(request(copy, tmp_path / "out"), OneByOne())
+    summary = restore(request(copy, tmp_path / "out"), SerialWorkers())
 
     assert (3, [(start, end)]) == (summary.exit_code, summary.missing)
     assert summary.causes == ["rows were deleted from the lake"]
@@ -119,7 +119,7 @@ def test_a_damaged_parquet_file_is_named_and_the_rest_is_restored(
     plant, words = DAMAGE[damage]
     plant(victim)
 
-    summary = restore(request(copy, tmp_path / "out"), OneByOne())
+    summary = restore(request(copy, tmp_path / "out"), SerialWorkers())
 
     assert (3, [f"messages/{victim.name} {words}"]) == (summary.exit_code, summary.lost)
     assert summary.causes == (["rows were deleted from the lake"] if damage == "a damaged page" else summary.lost)
@@ -131,9 +131,9 @@ def test_a_damaged_parquet_file_is_named_and_the_rest_is_restored(
 def test_rows_that_the_broker_took_back_are_not_restored(tmp_path: Path) -> None:
     """After a crash a broker cut off its log's end and wrote other records: the log as it is now comes back."""
     broker, asked = cut_back_after_a_run(tmp_path, RELEASE)
-    assert ingest(asked, OneByOne()).superseded
+    assert ingest(asked, SerialWorkers()).superseded
 
-    summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
+    summary = restore(request(tmp_path / "lake", tmp_path / "out"), SerialWorkers())
 
     assert (0, []) == (summary.exit_code, summary.missing)
     assert log_of(broker.root) == log_of(tmp_path / "out")
@@ -145,7 +145,7 @@ def test_a_full_disk_names_the_segment(lake: Path, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("jobs.restore.segment.write_all", full)
     with pytest.raises(OSError, match="bytes are free") as error:
-        restore(request(lake, tmp_path / "out"), OneByOne())
+        restore(request(lake, tmp_path / "out"), SerialWorkers())
     assert error.value.filename == str(tmp_path / "out" / "commitlog" / f"{0:020d}")
 
 
@@ -154,12 +154,12 @@ def test_an_interrupted_restore_makes_only_what_is_missing(
 ) -> None:
     monkeypatch.setattr("jobs.restore.run._build_rest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        restore(request(lake, tmp_path / "out"), OneByOne())
+        restore(request(lake, tmp_path / "out"), SerialWorkers())
     monkeypatch.undo()
     first = min((tmp_path / "out" / "commitlog").iterdir())
     first.unlink()
 
-    summary = restore(request(lake, tmp_path / "out", resume=True), OneByOne())
+    summary = restore(request(lake, tmp_path / "out", resume=True), SerialWorkers())
 
     assert log_of(base) == log_of(tmp_path / "out")
     assert summary.resumed == summary.segments - 1

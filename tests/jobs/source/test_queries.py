@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 
 from jobs.lake.upkeep import optimize
 from jobs.source.format import lake_and_store, register
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord, encode_record, record_of_row
 from tests.support.broker import Broker, some_records
 from tests.support.other_engine import shared_lake
@@ -119,7 +119,7 @@ def test_a_stream_of_a_lakes_messages_sees_runs_but_no_merges_and_stops_at_a_rew
     follow()
     lake.grow(6)
     lake.run()
-    optimize(str(lake.path), OneByOne())
+    optimize(str(lake.path), SerialWorkers())
     follow()
     offsets = lake.offsets()
     assert offsets == seen()

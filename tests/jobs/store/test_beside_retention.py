@@ -13,7 +13,7 @@ from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.queue_ends import _look_at_all
 from jobs.store.ranges import Range
-from jobs.store.workers import OneByOne, Workers
+from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
@@ -55,7 +55,7 @@ def test_what_is_deleted_before_the_queues_are_joined_is_no_finding(store: Path,
 
 @pytest.mark.parametrize("index_files", [0, 3])
 def test_what_is_deleted_before_index_files_are_recomputed_is_no_finding(store: Path, index_files: int) -> None:
-    whole = verified(store, OneByOne()).parts["index"].numbers
+    whole = verified(store, SerialWorkers()).parts["index"].numbers
     readings = count(1)
 
     def happens() -> None:
@@ -87,7 +87,7 @@ def test_a_queue_that_is_made_meanwhile_is_looked_at(store: Path, tmp_path: Path
             (tmp_path / "not made yet").rename(queues)
 
     with patch("jobs.store.queue_ends._look_at_all", followed(_look_at_all, make)):
-        verdict = verified(store, OneByOne())
+        verdict = verified(store, SerialWorkers())
 
     assert verdict.findings == []
 
@@ -108,7 +108,10 @@ def test_index_files_are_those_of_the_log_that_is_left(
         if range_.start_offset >= offset:
             expire(store)
 
-    for out, workers in ((tmp_path / "meanwhile", BetweenRanges(happens=happens)), (tmp_path / "before", OneByOne())):
+    for out, workers in (
+        (tmp_path / "meanwhile", BetweenRanges(happens=happens)),
+        (tmp_path / "before", SerialWorkers()),
+    ):
         request = rebuilding.RebuildIndexRequest(str(store), str(out), range_size=4096)
         result = rebuilding.rebuild(request, workers)
         assert result.exit_code is ExitCode.CLEAN
@@ -121,7 +124,7 @@ def test_queues_are_those_of_the_log_that_is_left(store: Path, tmp_path: Path) -
     starts = []
     for out, workers in (
         (tmp_path / "meanwhile", Meanwhile(happens=partial(expire, store))),
-        (tmp_path / "before", OneByOne()),
+        (tmp_path / "before", SerialWorkers()),
     ):
         request = rebuild_consumequeue.RebuildQueuesRequest(
             str(store), out, conf=BrokerConf(), release=release_of(NAME)

@@ -17,13 +17,13 @@ from jobs.store.broker_config import (
     TOPIC_TABLE,
     TOPICS_FILE,
     BrokerConfig,
-    Progress,
     ReaderKind,
+    ReaderProgress,
     broker_config,
     read_config,
 )
 from jobs.store.store import list_store, read_broker_conf
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from tests.golden import FEATURES, FeatureStore, unpack_feature
 from tests.support.lakes import ingest_store, rows_of
 
@@ -69,7 +69,7 @@ def test_version_2_keeps_what_somebody_has_made(tmp_path: Path) -> None:
     assert sorted(config.topics) == ["Bills", "Orders"]
     assert list(config.groups) == ["G"]
     pulled = [reader for reader in config.progress if reader.kind is ReaderKind.PULL]
-    assert pulled == [Progress(ReaderKind.PULL, "G", "Orders", queue, 15, "config/rdb") for queue in range(2)]
+    assert pulled == [ReaderProgress(ReaderKind.PULL, "G", "Orders", queue, 15, "config/rdb") for queue in range(2)]
 
 
 def test_delay_levels_are_queues_of_the_schedule_topic(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_later_run_holds_what_has_not_changed_once(store: Path) -> None:
 def test_offsets_in_rocksdb_become_rows(name: str, tmp_path: Path) -> None:
     unpacked = unpack_feature(name, tmp_path)
     asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
-    ingest(asked, OneByOne())
+    ingest(asked, SerialWorkers())
 
     assert {
         f"{row['topic']}@{row['consumer_group']}/{row['queue_id']}": row["next_offset"]
@@ -168,18 +168,18 @@ def test_offsets_in_rocksdb_become_rows(name: str, tmp_path: Path) -> None:
         for name, queues in unpacked.of_disk["consumerOffsets"].items()
         for queue, offset in queues.items()
     }
-    assert ingest(asked, OneByOne()).run is None
+    assert ingest(asked, SerialWorkers()).run is None
 
 
 def test_what_cannot_be_read_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
     asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
-    ingest(asked, OneByOne())
+    ingest(asked, SerialWorkers())
     before = rows_of(tmp_path / "lake", "consumer_offsets", "run")
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "rocksdict", None)
-        summary = ingest(asked, OneByOne())
-    again = ingest(asked, OneByOne())
+        summary = ingest(asked, SerialWorkers())
+    again = ingest(asked, SerialWorkers())
 
     assert any("pip install" in note for note in summary.notes)
     assert again.run is None

@@ -85,10 +85,10 @@ def test_one_read_near_the_known_end_says_what_the_general_way_says(
     queue = queue_of(list_store(str(tmp_path)))
     asked = [(queue, known, offset) for known in (None, *range(38, 106)) for offset in (0, 1, 2500, 6400)]
 
-    near = [queue_ends.seen_of(*one) for one in asked]
+    near = [queue_ends.probe_queue_end(*one) for one in asked]
     monkeypatch.setattr(queue_ends, "_end_near", lambda *_: None)
 
-    assert [queue_ends.seen_of(*one) for one in asked] == near
+    assert [queue_ends.probe_queue_end(*one) for one in asked] == near
 
 
 def test_a_queue_with_a_new_unit_is_read_once_a_look(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_queue_with_a_new_unit_is_read_once_a_look(root: Path, monkeypatch: py
         return whole(self, start, stop)
 
     monkeypatch.setattr(StoredQueue, "read", counting)
-    seen = queue_ends.seen_of(queue, end - 1, store.end_offset)
+    seen = queue_ends.probe_queue_end(queue, end - 1, store.end_offset)
 
     assert (end - 1, end) == (seen.watermark, seen.end)
     assert 1 == len(read)
@@ -133,4 +133,4 @@ def test_a_run_after_a_cut_takes_new_units_before_a_hole(tmp_path: Path) -> None
     (tmp_path / "commitlog").mkdir()
     queue = queue_of(list_store(str(tmp_path)))
 
-    assert queue_ends.seen_of(queue, 63, 1000).watermark == 10
+    assert queue_ends.probe_queue_end(queue, 63, 1000).watermark == 10

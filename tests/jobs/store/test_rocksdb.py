@@ -10,12 +10,12 @@ import pytest
 
 from jobs.storage import AnyStorage
 from jobs.store import rocksdb
-from jobs.store.queue_ends import look
+from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import Features, QueueStorage, features_of, stored_queues
 from jobs.store.rocksdb import open_database
 from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError, UnsupportedFormat
@@ -181,7 +181,7 @@ def test_following_keeps_no_copy_of_the_queues(tmp_path: Path, monkeypatch: pyte
     table = next((tmp_path / "store" / "consumequeue").glob("*.sst"))
     for step in range(5):
         os.utime(table, (step, step))
-        seen = look(OneByOne(), list_store(str(tmp_path / "store")))
+        seen = probe_queue_ends(SerialWorkers(), list_store(str(tmp_path / "store")))
         assert seen.ends == (5000,)
         del seen
 
@@ -203,7 +203,7 @@ def test_a_look_at_queues_in_rocksdb_reads_what_is_new(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(rocksdb.Database, "rows", counted)
     name = QueueName(QueueKind.PLAIN, "T", 0)
-    seen = look(OneByOne(), list_store(str(tmp_path)), {name: 4990}, 4990 * 100)
+    seen = probe_queue_ends(SerialWorkers(), list_store(str(tmp_path)), {name: 4990}, 4990 * 100)
 
     assert (seen.watermarks, seen.ends) == ((4990,), (5000,))
     assert read < 100

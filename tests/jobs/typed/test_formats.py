@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.typed.avro import avro_format
 from jobs.typed.ddl import SchemaError, parse_columns
 from jobs.typed.declaration import TopicType
@@ -185,7 +185,7 @@ def test_each_of_many_bodies_is_a_row_or_a_dead_letter(name: str, count: int, tm
     ingest_store(broker.root, tmp_path / "lake")
     sources = {"id": "i8", "name": "s", "price": "d"} if name == "protobuf" else {}
     declared = TopicType("Orders", format_, _OF_ORDERS, sources)
-    (summary,) = type_lake(TypeRequest(Lake(str(tmp_path / "lake")), (declared,)), OneByOne()).topics
+    (summary,) = type_lake(TypeRequest(Lake(str(tmp_path / "lake")), (declared,)), SerialWorkers()).topics
 
     rows = table_of(tmp_path / "lake" / "typed" / "Orders", ["physical_offset"]).column("physical_offset").to_pylist()
     dead = [row["physical_offset"] for row in rows_of(tmp_path / "lake", "dead_letters")]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jobs.typed import exact_json
 from jobs.typed.ddl import parse_columns
 from jobs.typed.fast_json import read_bodies
-from jobs.typed.formats import Typed, UnknownField
+from jobs.typed.formats import TypedRows, UnknownField
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.cells import BODIES, CELLS, Cell
 
@@ -25,7 +25,7 @@ WIDE = parse_columns(
 )
 
 
-def results_of(found: Typed, bodies: int) -> list[list[object] | Refusal]:
+def results_of(found: TypedRows, bodies: int) -> list[list[object] | Refusal]:
     """Return the results of a reader for so many bodies, one by one."""
     rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
     return [found.refusals[number] if number in found.refusals else list(next(rows)) for number in range(bodies)]

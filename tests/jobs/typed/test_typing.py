@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.typed import run, typings
 from jobs.typed.ddl import table_name
 from jobs.typed.declaration import DeclarationError, read_types
@@ -44,7 +44,7 @@ def typed(
     path = folder / "types.toml"
     path.write_text(declared)
     request = TypeRequest(Lake(str(folder / "lake")), read_types(path), tuple(retype), "types.toml", retries, accepts)
-    return type_lake(request, OneByOne())
+    return type_lake(request, SerialWorkers())
 
 
 def typed_and_dead(lake: Path, table: str = "typed/Orders", topic: str = "Orders") -> tuple[int, int]:
@@ -120,7 +120,7 @@ def test_what_a_vacuum_took_of_a_prepared_typing_is_typed_again(
             with suppress(KeyboardInterrupt):
                 typed(tmp_path, both)
     lake = Lake(str(tmp_path / "lake"))
-    left = typings.left_of(lake, typings.newest_typing(lake))
+    left = typings.remaining_changes(lake, typings.newest_typing(lake))
     change = next(one for one in left.changes if one.table == lost)
     (tmp_path / "lake" / lost / change.added[0].path).unlink()
 

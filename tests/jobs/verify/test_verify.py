@@ -15,10 +15,10 @@ from jobs.inspect.inspection import inspect_store
 from jobs.lake.findings import INDEX, LOG, QUEUES
 from jobs.products.index.explanation import Verdict as IndexVerdict
 from jobs.products.queues.differences import DifferenceKind
-from jobs.query.source import silent
+from jobs.query.source import do_nothing
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage.scratch import scratch_beside, scratch_for
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
@@ -31,7 +31,7 @@ from tests.support.meanwhile import Meanwhile
 
 
 def verified(store: Path) -> Verdict:
-    return verify(VerifyRequest(str(store)), OneByOne())
+    return verify(VerifyRequest(str(store)), SerialWorkers())
 
 
 @pytest.mark.parametrize("name", golden_stores("expired"))
@@ -68,7 +68,7 @@ def test_a_table_of_topics_that_cannot_be_read_here_leaves_queues_not_verified(
     assert (queues.findings, queues.severity) == ([], Severity.NOT_VERIFIED)
     assert "rocketmq-lake[rocksdb]" in " ".join(queues.doubts)
     assert ingest_store(store, tmp_path / "lake").contradictions == 0
-    assert not repair(RepairRequest(str(store), tmp_path / "repair"), OneByOne()).plan
+    assert not repair(RepairRequest(str(store), tmp_path / "repair"), SerialWorkers()).plan
 
 
 def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_inspect_sees_a_lost_queue_folder_in_the_middle_of_a_small_log(tmp_path:
     table = {"topicConfigTable": {"Bills": {}, "Orders": {}}, "dataVersion": {"timestamp": STORED - 1, "counter": 2}}
     (broker.root / "config" / "topics.json").write_text(json.dumps(table))
     shutil.rmtree(broker.root / "consumequeue" / "Orders")
-    problems = inspect_store(str(broker.root), (), BrokerConf(), deep=False, progress=silent).problems
+    problems = inspect_store(str(broker.root), (), BrokerConf(), deep=False, progress=do_nothing).problems
 
     assert [(problem.severity, problem.file) for problem in problems if problem.severity.is_alarm] == [
         (Severity.GAP, "consumequeue/Orders/0")

@@ -12,7 +12,7 @@ from jobs.products.index.file_builder import RealFile
 from jobs.products.index.settings import GivenSettings
 from jobs.products.index.survivors import FilePlacer, Survivor
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify.findings import PartReport
 from jobs.verify.index import verify_index
 from rmq_formats.indexfile.layout import Geometry, decode_header
@@ -29,7 +29,7 @@ TINY = Geometry(100, 20)
 def checked(root: Path, release: str | None = None, *, filled_meanwhile: int = 0) -> PartReport:
     store = list_store(str(root), commitlog=log_folders(root))
     store = replace(store, index_files=store.index_files[: len(store.index_files) - filled_meanwhile])
-    return verify_index(OneByOne(), store, GivenSettings(100, 20, release))
+    return verify_index(SerialWorkers(), store, GivenSettings(100, 20, release))
 
 
 def index_file(store: Path, number: int) -> Path:

@@ -16,7 +16,7 @@ from jobs.rebuild.queues import ROCKSDB
 from jobs.storage.scratch import Scratch
 from jobs.store.rocksdb import Rows
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne
+from jobs.store.workers import SerialWorkers
 from jobs.verify import rocksdb_index
 from jobs.verify.findings import PartReport
 from jobs.verify.queues import compare_queues
@@ -33,7 +33,7 @@ _QUEUES = "queues of RocksDBConsumeQueueStore"
 def verified(root: Path) -> PartReport:
     store = list_store(str(root))
     rules = queue_rules(store, known_releases(store, "5.5.1").value.rules, BrokerConf())
-    return compare_queues(OneByOne(), store, rules).report
+    return compare_queues(SerialWorkers(), store, rules).report
 
 
 def test_light_queues_that_a_killed_broker_had_in_memory_are_not_said_to_be_deleted(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_what_rocksdb_has_of_light_queues_is_compared_up_to_where_it_ends(tmp_pa
     log = first.read_bytes()
     first.write_bytes(log[: records[len(records) // 4].physical_offset].ljust(len(log), b"\0"))
     request = RebuildQueuesRequest(str(part), tmp_path / "out", release="5.5.1", to=ROCKSDB)
-    summary = rebuild(request, OneByOne())
+    summary = rebuild(request, SerialWorkers())
     kill_with_database(root, tmp_path / "out" / summary.folder)
     report = verified(root)
 
@@ -79,10 +79,10 @@ def test_an_index_in_rocksdb_is_compared_range_by_range_of_the_log(
     segment = store / "commitlog" / f"{0:020d}"
     for text in (b"k3 ", b"k9 "):
         overwrite(segment, segment.read_bytes().index(text), b"k?")
-    at_once = verify(VerifyRequest(str(store)), OneByOne()).parts["index"]
+    at_once = verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"]
     monkeypatch.setattr(rocksdb_index, "KEYS_AT_ONCE", 7)
 
-    assert at_once == verify(VerifyRequest(str(store)), OneByOne()).parts["index"]
+    assert at_once == verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"]
     assert [finding.times for finding in at_once.findings] == [2, 2]
 
 
