@@ -211,7 +211,7 @@ def _shown(result: object) -> str:
 
 def table() -> str:
     """Return the cells as docs/typed.md has them: `python -m tests.jobs.typed.cells`."""
-    lines = ["| column | value in the body | in the table |", "|---|---|---|"]
+    lines = ["| column | value in the body | value in the table, as Python prints it |", "|---|---|---|"]
     for cell in CELLS:
         text = cell.text.decode("latin-1") if len(cell.text) < 50 else f"{len(cell.text):,} digits"
         shown = text.replace("\n", "\\n").replace("|", "\\|").encode("unicode_escape").decode("ascii")
