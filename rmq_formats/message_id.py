@@ -19,8 +19,8 @@ _ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
 def _offset_id(address: str) -> Layout:
     return Layout(
-        ("address", address, "of the store host"),
-        ("port", "i", "of the store host"),
+        ("address", address, "address of the store host"),
+        ("port", "i", "port of the store host"),
         ("physical_offset", "q", "offset of the record"),
     )
 

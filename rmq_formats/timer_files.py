@@ -15,7 +15,11 @@ SLOT = Layout(
     ("time", "q", "time of delivery, in units of timerPrecisionMs; the slot is this value modulo the number of slots"),
     ("first", "q", "position of the slot's first unit in the timer log"),
     ("last", "q", "position of the slot's last unit; each unit points to the one before it"),
-    ("messages", "i", "number of pending messages: units, without cancelled messages and the units that cancel them"),
+    (
+        "messages",
+        "i",
+        "number of pending messages: the slot's units, minus cancelled messages and the units that cancel them",
+    ),
     ("reserved", "i", "0"),
 )
 UNIT = Layout(
@@ -24,8 +28,8 @@ UNIT = Layout(
     ("flags", "i", "1; plus 2 if the unit waits for the next roll, plus 4 if it cancels a message"),
     ("write_timestamp", "q", "ms, rounded to timerPrecisionMs; this value plus the delay is the time of the slot"),
     ("delay", "i", "ms"),
-    ("physical_offset", "q", "of the record in `rmq_sys_wheel_timer`"),
-    ("record_size", "i", "its total_size"),
+    ("physical_offset", "q", "offset of the record in `rmq_sys_wheel_timer`"),
+    ("record_size", "i", "total_size of this record"),
     ("topic_hash", "i", "hash of the topic to which the message will be delivered"),
     ("reserved", "q", "0"),
 )
@@ -38,8 +42,8 @@ PROGRESS = Layout(
     ("read_timestamp", "q", "ms; messages up to this time were delivered: earlier slots are obsolete"),
     ("log_flushed_position", "q", "position up to which the timer log was flushed"),
     ("queue_offset", "q", "queue offset of the next unit of `rmq_sys_wheel_timer` to be put into the wheel"),
-    ("master_queue_offset", "q", "the same, of the master"),
-    ("version_state", "q", "of the data version"),
+    ("master_queue_offset", "q", "the same value on the master"),
+    ("version_state", "q", "state of the data version"),
     ("version_timestamp", "q", "ms"),
     ("version_counter", "q", "number of changes"),
 )

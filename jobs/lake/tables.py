@@ -103,7 +103,7 @@ MESSAGES = replace(
 
 _OF_A_TIER = {
     "segment": "offset of the first byte of the record's file, in the queue's own log",
-    "physical_offset": "of the record's first byte in the queue's own log, not the broker's log",
+    "physical_offset": "offset of the record's first byte in the queue's own log, not the broker's log",
     "prepared_transaction_offset": "physical offset of the half message, in the broker's log",
 }
 _ONLY_OF_A_BROKER = frozenset({"offset_msg_id", RECORD_CRC})  # the first has the offset in the broker's log
@@ -142,7 +142,7 @@ CONSUME_QUEUE = Table(
         required("size", pa.int32(), "size of the record according to the unit"),
         required("tags_code", pa.int64(), "as stored: hash of TAGS, time of delivery, or address of an extension unit"),
         required("is_pre_blank", pa.bool_(), "whether the unit pads a queue's first file before its first message"),
-        column("batch_count", pa.int16(), "messages of a BatchConsumeQueue unit; NULL in a plain queue"),
+        column("batch_count", pa.int16(), "number of messages in a BatchConsumeQueue unit; NULL in a plain queue"),
         required(
             "status",
             pa.string(),
@@ -151,7 +151,7 @@ CONSUME_QUEUE = Table(
             "missing: a record without the unit that it should have; deleted: a record of a deleted topic",
         ),
         column("mismatch", pa.list_(pa.string()), "fields of the record that the unit contradicts"),
-        column("store_timestamp", pa.int64(), "ms, of the record; NULL without one"),
+        column("store_timestamp", pa.int64(), "store time of the record, in ms; NULL without a record"),
         column("tags", pa.string(), "TAGS of the record"),
     ),
     statistics=("topic", "queue_id", "queue_offset", "physical_offset", "status", "store_timestamp"),
@@ -207,7 +207,7 @@ QUARANTINE = Table(
     (
         column("segment", pa.int64(), "physical offset of the first byte of the file"),
         column("file", pa.string(), "path of the file when it was read"),
-        column("physical_offset", pa.int64(), "of the first damaged byte"),
+        column("physical_offset", pa.int64(), "offset of the first damaged byte"),
         column("length", pa.int64(), "number of bytes up to the next verified record"),
         column("reason", pa.string(), "why the bytes are not a valid record"),
         column("sample", pa.binary(), "the first bytes of the range"),
@@ -221,7 +221,7 @@ LOG_PIECES = Table(
     "one range of bytes of the log that cannot be rebuilt from messages; `restore` needs it",
     (
         column("segment", pa.int64(), "physical offset of the first byte of the file"),
-        column("physical_offset", pa.int64(), "of the first byte"),
+        column("physical_offset", pa.int64(), "offset of the first byte"),
         column("length", pa.int64(), "number of bytes of the log that the row describes"),
         column(
             "kind",
@@ -247,9 +247,9 @@ TRACES = Table(
     "one line of a message of the trace topic: an action on a message, as reported by a client; bodies "
     "of more than 4 MiB when decompressed have no rows",
     (
-        required("physical_offset", pa.int64(), "of the message that holds the line"),
+        required("physical_offset", pa.int64(), "offset of the message that holds the line"),
         required("line", pa.int32(), "number of the line in that message, from 0, counting lines of known kinds"),
-        required("store_timestamp", pa.int64(), "ms, of the message that holds the line"),
+        required("store_timestamp", pa.int64(), "store time of the message that holds the line, in ms"),
         required("born_host", pa.string(), "the client that reports, address:port"),
         *TRACE_SCHEMA,
     ),
@@ -261,9 +261,9 @@ CONFIG_FILES = Table(
     "config_files",
     "one version of a file in the broker's folder `config`: topics, groups, consumers' offsets",
     (
-        column("name", pa.string(), "of the file"),
+        column("name", pa.string(), "name of the file"),
         column("modified", TIMESTAMP, "when the broker wrote it"),
-        column("sha256", pa.string(), "of the file's bytes"),
+        column("sha256", pa.string(), "SHA-256 of the file's bytes"),
         column("bytes", pa.binary(), "contents of the file; NULL if it was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
         column("run", pa.int64(), "number of the store's run that read it; the newest is current"),
@@ -276,7 +276,7 @@ BROKER_CONFIG = Table(
     "one change of the settings of a topic or a consumer group; the row of the newest run is current",
     (
         column("kind", pa.string(), "topic or group"),
-        column("name", pa.string(), "of the topic or the group"),
+        column("name", pa.string(), "name of the topic or the group"),
         column("settings", pa.string(), "JSON as stored by the broker, with sorted names; NULL if it was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
         column("run", pa.int64(), "number of the store's run that read it"),
@@ -295,7 +295,7 @@ CONSUMER_OFFSETS = Table(
             "`delay`: the broker has delivered the messages of a delay level up to it",
         ),
         column("consumer_group", pa.string(), "the consumer group; NULL for a delay level"),
-        column("topic", pa.string(), "of the queue"),
+        column("topic", pa.string(), "topic of the queue"),
         column("queue_id", pa.int32(), "queue of the topic; for a delay level, the level - 1"),
         column("next_offset", pa.int64(), "queue offset to be read next; NULL if the position was deleted"),
         column("to_offset", pa.int64(), "end of the log in the run that read it"),
@@ -336,7 +336,7 @@ DEAD_LETTERS = Table(
     "one message of a typed topic whose body does not fit its typed table",
     (
         *PROVENANCE,
-        required("topic", pa.string(), "of the message"),
+        required("topic", pa.string(), "topic of the message"),
         column(
             "type",
             pa.string(),
@@ -344,7 +344,7 @@ DEAD_LETTERS = Table(
         ),
         required("reason", pa.string(), "why the body does not fit"),
         column("place", pa.string(), "location in the body: a path like $.items[0].price, or a byte"),
-        column("properties", pa.map_(pa.string(), pa.string()), "of the message"),
+        column("properties", pa.map_(pa.string(), pa.string()), "properties of the message"),
         column("body", pa.binary(), "the body as sent, or as stored if it cannot be decompressed"),
     ),
     statistics=("physical_offset", "store_timestamp", "topic"),
@@ -375,11 +375,15 @@ RUNS = Table(
         ),
         column("time", TIMESTAMP, "when this row was written"),
         column("host", pa.string(), "host on which the run's driver ran"),
-        column("from_offset", pa.int64(), "first physical offset of the run; for a tier, bytes that earlier runs read"),
+        column(
+            "from_offset",
+            pa.int64(),
+            "first physical offset of the run; for a tier, number of bytes read by earlier runs",
+        ),
         column(
             "to_offset",
             pa.int64(),
-            "offset from which the next run continues; for a tier, bytes read by all runs so far",
+            "offset from which the next run continues; for a tier, number of bytes read by all runs so far",
         ),
         column("messages", pa.int64(), "rows that the run adds to messages"),
         column("manifest", pa.string(), "file in the lake with everything that is needed to complete the commit"),

@@ -91,9 +91,9 @@ def export(  # noqa: PLR0913 - one argument an option
     """
     Write messages with decompressed bodies into FILE.
 
-    A --where condition uses the columns of the table `messages`. In it, body is the body as sent, and body_text the
-    same as text (NULL if it is not text). A body that cannot be decompressed is exported as stored, and body_error
-    says why.
+    A --where condition uses the columns of the table `messages`. In the condition, body is the decompressed body, and
+    body_text is this body as text (NULL if it is not valid text). A body that cannot be decompressed is exported as
+    stored, and body_error says why.
     """
     if not place.location:
         raise click.UsageError(ONE_SOURCE)

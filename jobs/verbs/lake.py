@@ -293,7 +293,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     answer: Answer = answer_options,
 ) -> ExitCode:
     """
-    Write a broker's store into DIR from LAKE alone: log and configuration byte for byte, queues and index files.
+    Restore a store from LAKE into DIR: log and configuration byte for byte, and rebuilt queues and index files.
 
     A broker can then start on DIR. A time without a zone is this machine's local time.
     """

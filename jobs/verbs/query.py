@@ -235,7 +235,7 @@ def by_id(
 def message(
     *,
     message_id: str = option("ID", names="-i --id", required=True),
-    topic: str | None = option("TOPIC", names="-t --topic"),
+    topic: str | None = option("TOPIC", "The topic to search for a producer's id.", names="-t --topic"),
     options: Options = _of_query,
 ) -> ExitCode:
     """Print the message with the given id. The id is tried as an offset id first, then as a producer's id."""
@@ -299,7 +299,7 @@ def by_offset(
 @verb(of=query, name="list", short_help="Messages page by page, the newest first.")
 def list_messages(  # noqa: PLR0913 - one argument an option
     *,
-    topic: str | None = option("TOPIC", names="-t --topic"),
+    topic: str | None = option("TOPIC", "Only messages of this topic.", names="-t --topic"),
     queue_id: int | None = option("N", "With -t: only this queue of the topic.", NOT_NEGATIVE, names="--queue"),
     key: str | None = option(
         "KEY", "One of the message's KEYS, or its producer's id.", names="-k --key", callback=_not_empty
@@ -457,7 +457,7 @@ def mqadmin_line(
 
     The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, queryMsgTraceById, printMsg,
     printMsgByQueue, consumeMessage, queryCq, topicStatus, topicList, consumerProgress, getConsumerConfig.
-    Options of this tool come before the mqadmin command; -n and the cluster are accepted and ignored.
+    Options of this tool come before the mqadmin command; -n and the cluster option are accepted and ignored.
     """
     from jobs.query.mqadmin import commands as mqadmin
     from jobs.query.mqadmin.arguments import Context, parse

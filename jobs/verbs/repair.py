@@ -80,8 +80,8 @@ def repair(  # noqa: PLR0913 - one argument an option
     """
     Plan the repair of STORE, and write corrected files into DIR: segments from LAKE, queues, index, checkpoint.
 
-    Without --apply, STORE is only read, and the plan is printed. With --apply, the files are installed in STORE while
-    the broker cannot start, and STORE is verified again. --undo restores the replaced files.
+    Without --apply, STORE is only read, and the plan is printed. With --apply, the command holds the broker's lock,
+    installs the files in STORE, and verifies STORE again. --undo restores the replaced files.
     """
     if deliver_empty and not bridges:
         raise click.UsageError("--deliver-empty belongs to --bridge")

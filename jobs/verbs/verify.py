@@ -37,7 +37,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     shows_places: bool = flag("Also print every location that a cause affects.", names="--places"),
     scratch: str | None = option(
         "DIR",
-        "A directory in which tasks exchange units and keys; on a cluster, a path or a URI that all workers reach.",
+        "A directory in which tasks exchange units and keys; on a cluster, a path or URI that all workers can access.",
         WRITTEN,
     ),
     findings_lake: str | None = option("LAKE", "Write the findings into the table `findings` of this lake.", WRITTEN),

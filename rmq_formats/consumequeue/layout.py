@@ -20,7 +20,7 @@ UNIT = Layout(
     (
         "tags_code",
         "q",
-        "hash of the TAGS text, time of delivery on the schedule topic, or address of an extension unit",
+        "hash of the TAGS text; on the schedule topic, time of delivery; or address of an extension unit",
     ),
 )
 
@@ -29,7 +29,7 @@ BATCH_UNIT = Layout(
     ("physical_offset", "q", "offset of the record in the log"),
     ("size", "i", "the record's total_size"),
     ("tags_code", "q", "hash of the TAGS text"),
-    ("store_timestamp", "q", "ms, the record's"),
+    ("store_timestamp", "q", "store time of the record, in ms"),
     ("base_offset", "q", "number of the record's first message in its queue"),
     ("batch_count", "h", "number of messages in the record"),
     ("compacted_offset", "i", "always -1"),
@@ -40,7 +40,7 @@ BATCH_UNIT = Layout(
 EXT_UNIT = Layout(
     ("size", "h", "the unit, these two bytes and the bitmap included; -1 ends a file"),
     ("tags_code", "q", "tags_code that the queue's unit would have without the extension"),
-    ("store_timestamp", "q", "ms, the record's"),
+    ("store_timestamp", "q", "store time of the record, in ms"),
     ("bitmap_size", "h", "bytes of the filter bitmap that follows"),
 )
 

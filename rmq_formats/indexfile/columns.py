@@ -23,7 +23,7 @@ SCHEMA = pa.schema(
         required("entry", pa.int32(), "number of the entry in its file, from 1"),
         required("slot", pa.int32(), "number of the entry's hash slot"),
         required("key_hash", pa.int32(), "Java's hash of topic#key, made non-negative"),
-        required("physical_offset", pa.int64(), "of the message"),
+        required("physical_offset", pa.int64(), "offset of the message"),
         required(
             "time_diff_s",
             pa.int32(),

@@ -20,20 +20,20 @@ HEADER = Layout(
     (
         "begin_physical_offset",
         "q",
-        "of the first entry's message; without entries, the end of the previous file",
+        "offset of the first entry's message; without entries, the end offset of the previous file",
     ),
-    ("end_physical_offset", "q", "of the last entry's message"),
+    ("end_physical_offset", "q", "offset of the last entry's message"),
     ("hash_slot_count", "i", "slots in use; up to 4.7.0 the number of entries"),
     ("index_count", "i", "number of the next free entry; 0 or 1 in a file without entries"),
 )
 SLOT = Layout(("newest_entry", "i", "number of the slot's newest entry; 0 for none"))
 ENTRY = Layout(
     ("key_hash", "i", "hash of the text topic#key; never negative"),
-    ("physical_offset", "q", "of the message"),
+    ("physical_offset", "q", "offset of the message"),
     (
         "time_diff_s",
         "i",
-        "seconds from the header's begin_timestamp, when the entry was written, to the message's store time",
+        "seconds from the begin_timestamp that the header had when the entry was written, to the message's store time",
     ),
     ("prev_entry", "i", "number of the previous entry of the slot; 0 for none"),
 )

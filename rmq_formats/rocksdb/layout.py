@@ -30,8 +30,8 @@ from rmq_formats.layout import Buffer, Layout
 UNIT_VALUE = Layout(
     ("physical_offset", "q", "offset of the record in the log"),
     ("size", "i", "the record's total_size"),
-    ("tags_code", "q", "hash of the TAGS text, time of delivery on the schedule topic"),
-    ("store_timestamp", "q", "ms, the record's"),
+    ("tags_code", "q", "hash of the TAGS text or, on the schedule topic, time of delivery"),
+    ("store_timestamp", "q", "store time of the record, in ms"),
 )
 
 # the same: column family `offset`
@@ -50,7 +50,7 @@ TRANSACTION_VALUE = Layout(
 )
 
 # the same: column family `default`, the index
-INDEX_VALUE = Layout(("store_timestamp", "q", "ms, the message's"))
+INDEX_VALUE = Layout(("store_timestamp", "q", "store time of the message, in ms"))
 
 # the same: column family `timer`
 TIMER_VALUE = Layout(

@@ -209,15 +209,16 @@ The number in parentheses is the exit code.
   covers, and for these it reports *not verified*.
 * *done*: `ingest` has written all existing data to the lake; it does not report on files that it did not need to
   read. A rebuild is *done* if nothing was lost except the files that it rebuilds. It ends with 3 if it had to replace
-  a file, or if the log has lost something.
+  a file, or if a part of the log that it needs is missing or damaged.
 * *rows say: missing*: the store has no queues at all, and the rows report missing units (the column `status` of
   `consume_queue`), because the store may be a copy that contains only the log.
 * *prints it*: `dump` prints a file, and reports only damage that is visible in this file alone.
 * *answers*: `query` prints the message that the fault affects, found by its queue offset. Index files do not matter
   in this case, and fields other than body and CRC are printed as they are stored.
 
-Some faults cannot be detected; the note under each table says why. `guarantees.md` describes which evidence decides a
-fault, and which options to use if the store has no evidence.
+Some faults cannot be detected; the note under each table says why. The row *no fault* is the
+control: its store is undamaged. `guarantees.md` describes the evidence that shows which bytes are wrong, and which
+options to use if the store has no evidence.
 """
 
 

@@ -172,7 +172,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
         FILLED % "physical_offset",
         UNNAMED,
     ),
-    "typeWidening of a column of ours": (
+    "typeWidening of one of our columns": (
         SET % ("enableTypeWidening", "true"),
         "ALTER TABLE {messages} CHANGE COLUMN queue_id TYPE BIGINT",
     ),
@@ -190,8 +190,8 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "variantType": (THEIRS % "VARIANT",),
     "collations": (THEIRS % "STRING COLLATE UTF8_LCASE",),
     "partitions": (AGAIN % ("PARTITIONED BY (topic)", "*"),),
-    "a column of ours of another type": (AGAIN % ("", "* EXCEPT (queue_id), string(queue_id) AS queue_id"),),
-    "without columns of ours": (AGAIN % ("", "* EXCEPT (topic, store_time)"),),
+    "one of our columns with a different type": (AGAIN % ("", "* EXCEPT (queue_id), string(queue_id) AS queue_id"),),
+    "some of our columns are missing": (AGAIN % ("", "* EXCEPT (topic, store_time)"),),
     "setTransactionRetentionDuration": (SET % ("setTransactionRetentionDuration", "interval 7 days"),),
 }
 

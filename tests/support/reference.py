@@ -23,7 +23,8 @@ _MEANINGS = {
     ExitCode.FAILED: "failed; one line says why, with file and offset",
     ExitCode.USAGE: "wrong usage or configuration; nothing was started",
     ExitCode.DAMAGE: "done; damage or a gap was found",
-    ExitCode.MISMATCH: "queues or index files contradict the log, or a surviving file contradicts the rebuilt one",
+    ExitCode.MISMATCH: "queues or index files contradict the log, a surviving file contradicts the rebuilt one, "
+    "or a store and a lake have different records at the same offset",
     ExitCode.NOT_FOUND: "nothing was found; the output says why",
     ExitCode.HELD: "another run holds the lock of this store",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to continue",
@@ -31,7 +32,8 @@ _MEANINGS = {
 VARIABLES = {
     "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb",
     "RMQ_LAKE_SPARK_OPTIONS": "Spark options, if none can be passed before the verb",
-    "RMQ_LAKE_CACHE": "JARs, Spark's class archive, compiled code, idle runs (default `~/.cache/rocketmq-lake`)",
+    "RMQ_LAKE_CACHE": "the cache directory for JARs, Spark's class archive, compiled code and results of idle runs "
+    "(default `~/.cache/rocketmq-lake`)",
     "RMQ_LAKE_PYTHON": "the Python for `.venv`, if none of the usual ones is suitable",
     "RMQ_LAKE_IVY_SETTINGS": "your own Ivy settings file, for a mirror of the JARs; for packages, configure `pip`",
     "RMQ_LAKE_TRACEBACK": "`1`: show where an error was raised, as `--traceback` does",
@@ -73,9 +75,11 @@ raised when a field changes its meaning or is removed; fields may be added. `par
 Bars and Timeline objects; `kind` says which one.
 
 The `--json` output of each verb has a JSON Schema, `docs/schemas/VERB.json`, with a version at the end of its `$id`.
-The names of some keys do not say all: `broker` of `inspect` is an object, what the broker's next start would do with
-the store; `kept` of `repair` lists the folders that hold the replaced files for `--undo`; `recovered` of `ingest` and
-`type` is the number of an earlier run or typing that was interrupted and that this one completed.
+Some keys need an explanation: `broker` in the output of `inspect` is an object that describes what the broker would
+do with the store at its next start; `kept` in that of `repair` lists the folders that hold the replaced files for
+`--undo`; `recovered` in that of `ingest` and `type` is the number of an earlier run or typing that was interrupted and
+that this one completed. In `report.json`, `made` is the time at which the report was written, and `words` is the
+description of a recommended action.
 """
 
 
@@ -88,8 +92,8 @@ _ENGINES = """\
 The sizes are those of the log, or of the files that are read from a lake. Up to this size, the command runs in its
 own process, which takes less time than starting Spark and needs no Java. Above it, or if a Spark option is given, it
 runs on Spark. `--engine here` and `--engine spark` override this. `--show-config` prints the limit for your cores.
-A store or a lake on another machine is assumed to be read at 64 MiB per second; `ingest` uses Spark for those, and
-`export --where` always uses Spark.
+For a store or a lake on another machine, the limit is computed for a read rate of at most 64 MiB per second, and
+`ingest` uses Spark for any size if it is installed. `export --where` always uses Spark.
 """
 
 
@@ -109,7 +113,8 @@ def _verbs() -> str:
     rows = [(f"`{verb.name}`", verb.help, _jvm(verb)) for verb in VERBS.values()]
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
     before = [(f"`{option.opts[0]}`", option.help or "") for option in ours]
-    verbs, options = _table(("verb", "does", "Spark (on 2, 8 cores)"), *rows), _table(("option", "does"), *before)
+    verbs = _table(("verb", "does", "uses Spark (with 2 cores, with 8 cores)"), *rows)
+    options = _table(("option", "does"), *before)
     return f"## Verbs\n\n{verbs}\n{_ENGINES}\nBefore the verb:\n\n{options}"
 
 

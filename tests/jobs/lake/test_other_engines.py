@@ -259,7 +259,7 @@ UNREAD = {
         "ALTER TABLE {messages} RENAME COLUMN reconsume_times TO flag",
     ),
     "partitions by topic": FEATURES["partitions"],
-    "another type of the column queue_id": FEATURES["typeWidening of a column of ours"],
+    "another type of the column queue_id": FEATURES["typeWidening of one of our columns"],
     "columns without physical_offset and topic": (AGAIN % ("", "* EXCEPT (topic, physical_offset)"),),
     "files of another table": (
         "DELETE FROM {messages}",

@@ -44,15 +44,15 @@ REFUSALS = {
     "allowColumnDefaults": "a column default: topic",
     "generatedColumns": "a generated column: theirs",
     "identityColumns": "an identity column: theirs",
-    "typeWidening of a column of ours": "another type of the column queue_id",
+    "typeWidening of one of our columns": "another type of the column queue_id",
     "columnMapping by name, a column renamed": "columnMapping",
     "columnMapping by name, a column dropped": "columnMapping",
     "columnMapping by id": "columnMapping",
     "icebergCompatV2": "icebergCompatV2",
     "variantType": "variantType",
     "partitions": "partitions by topic",
-    "a column of ours of another type": "another type of the column queue_id",
-    "without columns of ours": "columns without topic",
+    "one of our columns with a different type": "another type of the column queue_id",
+    "some of our columns are missing": "columns without topic",
     "setTransactionRetentionDuration": "delta.setTransactionRetentionDuration",
 }
 STRIDE = int(os.environ.get("STRIDE", "7"))
