@@ -67,7 +67,7 @@ class SegmentStart(NamedTuple):
     first: FirstRecord | None
 
 
-class FileLength(NamedTuple):
+class WrongLengthFile(NamedTuple):
     """A file of log or queues that is not as long as the broker's files are."""
 
     file: str
@@ -96,8 +96,8 @@ class StartOutcome:
 
     release: str
     starts: bool | None
-    refuses: FileLength | None = None
-    leaves_out: FileLength | None = None  # this file and all after it, for its length: releases that do not refuse it
+    refuses: WrongLengthFile | None = None
+    leaves_out: WrongLengthFile | None = None  # and all files after it, in releases that do not refuse it
     cuts_at: int | None = None  # where whole messages follow, or a segment that is deleted
     deletes_messages: int | None = 0
     deletes_files: tuple[str, ...] = ()
@@ -234,7 +234,7 @@ def _after_clean_stop(release: Release, queue_reach: int) -> Callable[[SegmentSt
     return lambda one: one.base_offset <= queue_reach
 
 
-def refused_file(lengths: Sequence[FileLength], release: Release) -> FileLength | None:
+def refused_file(lengths: Sequence[WrongLengthFile], release: Release) -> WrongLengthFile | None:
     """Return the first file for whose length the broker does not start."""
     if not release.start_refuses_other_length:
         return None

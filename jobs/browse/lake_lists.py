@@ -104,7 +104,7 @@ class LakeLists:
         rows = self._tables.rows(sql)
         return Rows(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows], sql)
 
-    def growth(self, slots: int) -> Histogram | None:
+    def messages_added_by_runs(self, slots: int) -> Histogram | None:
         """Return the number of messages that each run added to the lake; None if there was only one run."""
         if not self._tables.has_table("runs"):
             return None

@@ -118,7 +118,7 @@ class Pages:
                 gaps=lists.gaps(),
                 losses=lists.losses(),
                 messages=lists.messages,
-                growth=lists.growth(_SLOTS),
+                growth=lists.messages_added_by_runs(_SLOTS),
                 histogram=histogram,
                 marks=histogram_marks(histogram, "/messages", ()) if histogram else (),
                 tables=lists.tables(),
@@ -158,7 +158,7 @@ class Pages:
             similar=similar,
             has_topic=has_topic,
             lacking=lists.source.lacking,
-            rows=[(f"/message?at={position_text(one)}", one) for one in page.messages],
+            rows=[(f"/message?at={message_url_key(one)}", one) for one in page.messages],
             following="" if page.next is None else f"/messages?{urlencode({**asked, 'before': page.next})}",
             histogram=histogram,
             marks=histogram_marks(histogram, "/messages", asked.items()) if histogram else (),
@@ -189,7 +189,7 @@ class Pages:
                 return Reply(b"", HTTPStatus.SEE_OTHER, f"/messages?{urlencode({'key': text})}")
             found = next(iter(answer.messages), None)
         if found is not None:
-            return Reply(b"", HTTPStatus.SEE_OTHER, f"/message?at={position_text(found)}")
+            return Reply(b"", HTTPStatus.SEE_OTHER, f"/message?at={message_url_key(found)}")
         problem = f"No message has {text[:60]!r} as an id or a key, and none begins at such an offset: {reason}"
         return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query("message", "-i", text))
 
@@ -205,7 +205,7 @@ class Pages:
             message=message,
             story=told,
             lines=list(timeline_lines(told, None)),
-            positions={copy.message.record.physical_offset: position_text(copy.message) for copy in told.copies},
+            positions={copy.message.record.physical_offset: message_url_key(copy.message) for copy in told.copies},
             chains=list(lists.chains(message)) if has_chains else (),
             shown=shown_body(message, question.query.get("body")),
             fields=_fields(message, raw),
@@ -286,7 +286,7 @@ def _time(text: str | None, otherwise: int) -> int:
         raise UnsupportedFormat(reason) from None
 
 
-def position_text(message: Message) -> str:
+def message_url_key(message: Message) -> str:
     """Return the text that identifies a message in URLs: its offset, and if it was superseded, its store time."""
     offset, time = message.record.physical_offset, message.record.store_timestamp
     return str(offset) if message.superseded_by_run is None else f"{offset}.{time}"

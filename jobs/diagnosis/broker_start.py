@@ -25,18 +25,18 @@ from jobs.store.queue_files import (
     undecided_sizes,
 )
 from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_sizes
-from jobs.store.record_places import record_places, segment_bytes, walk
+from jobs.store.record_places import record_bounds, segment_bytes, walk
 from jobs.store.release import Writers
 from jobs.store.store import Segment, Store, StoredFile, checkpoint_of, header_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
     LAST_FILES,
     Cut,
-    FileLength,
     KeyRange,
     SegmentStart,
     StartOutcome,
     StopKind,
+    WrongLengthFile,
     first_record,
     message_size,
     read_on,
@@ -99,7 +99,7 @@ class StartFacts:
 
     store: Store
     release: Release
-    lengths: tuple[FileLength, ...]
+    lengths: tuple[WrongLengthFile, ...]
     checkpoint: Checkpoint
     walks_from: int | None
     unknown: str
@@ -259,7 +259,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
                     if piece.kind is PieceKind.RECORD:
                         for number, offset in enumerate(walked.wrong):
                             until = replace(log, size=offset - log.base_offset)
-                            before = sum(1 for _ in record_places(until, piece.offset - log.base_offset)) - number
+                            before = sum(1 for _ in record_bounds(until, piece.offset - log.base_offset)) - number
                             places.append(BadPlace(offset, offset + 1, messages + before))
                         messages += walked.records - len(walked.wrong)
                         end = piece.end
@@ -284,7 +284,7 @@ def _queue_stops(store: Store) -> Iterator[QueueStop]:
                 break
 
 
-def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength], conf: BrokerConf) -> str:
+def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengthFile], conf: BrokerConf) -> str:
     if lengths and not release.start_refuses_other_length:
         return f"a broker of {release} leaves out {lengths[0].file} and all files after it: not tried"
     if FileKind.CONSUME_QUEUE in undecided_sizes(store) and not conf.consume_queue_size:
@@ -309,7 +309,7 @@ def doubtful_length(store: Store, conf: BrokerConf) -> str:
     return f"{path} may have been cut: nothing says its length but its own {odd.size:,} bytes"
 
 
-def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
+def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:
     """
     Yield the files whose length differs from most of their kind, or from *conf*; the log's files come first.
 
@@ -320,7 +320,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
     for segment in store.segments:
         if not is_doubtful and segment.size != size:
             is_last = segment.location == newest
-            yield FileLength(store.path_below_root(segment.location), segment.size, size, is_last)
+            yield WrongLengthFile(store.path_below_root(segment.location), segment.size, size, is_last)
     yield from _foreign(store, COMMITLOG_FOLDER, 0, size)
     sizes = file_sizes(store)
     if conf.consume_queue_size:
@@ -329,15 +329,15 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
     for file in store.queue_files:
         expected = sizes.get(file.about.kind, file.size)
         if file.size != expected:
-            yield FileLength(file.about.path, file.size, expected, file is last[_queue_of(file)])
+            yield WrongLengthFile(file.about.path, file.size, expected, file is last[_queue_of(file)])
     yield from _foreign(store, CONSUME_QUEUE_FOLDER, _QUEUE_FOLDERS, sizes.get(FileKind.CONSUME_QUEUE, 0))
 
 
-def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[FileLength]:
+def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[WrongLengthFile]:
     for file in store.of_kind(FileKind.UNKNOWN):
         root, *inner = PurePosixPath(file.about.path).parts[:-1] or ("",)
         if root == folder and len(inner) == depth:
-            yield FileLength(file.about.path, file.size, expected, is_last=True)  # letters sort after digits
+            yield WrongLengthFile(file.about.path, file.size, expected, is_last=True)  # letters sort after digits
 
 
 def _queue_of(file: StoredFile) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from jobs.dump.file import (
     siblings_of,
     time_text,
 )
-from jobs.store.record_places import left_over_bytes, record_places, records_from
+from jobs.store.record_places import left_over_bytes, record_bounds, records_from
 from rmq_formats.commitlog.framing import detect_framing, framing_of
 from rmq_formats.commitlog.layout import (
     BLANK,
@@ -120,7 +120,7 @@ def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Pi
         yield from walk_segment(segment, final=is_final, start=start)
         return
     offset, boundary = segment.base_offset + start, 0  # the last position before *start* that sizes of records lead to
-    ends = (end - segment.base_offset for _, end in record_places(segment))
+    ends = (end - segment.base_offset for _, end in record_bounds(segment))
     for boundary in takewhile(lambda end: end <= start, ends):  # noqa: B007 - the last one is kept
         pass
     for piece in walk_segment(segment, final=is_final, start=boundary):

@@ -19,7 +19,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.export.candidates import FORMAT, AllCandidates, Candidates, Plan
-from jobs.export.items import BODY_TEXT, COLUMNS, NEEDED, SCHEMA, Item, LeftOut, Undecoded, rows_of, slices, with_bodies
+from jobs.export.items import (
+    BODY_TEXT,
+    COLUMNS,
+    NEEDED,
+    SCHEMA,
+    Item,
+    NotAsSent,
+    Undecoded,
+    rows_of,
+    slices,
+    with_bodies,
+)
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import UnsupportedFormat
 
@@ -164,5 +175,5 @@ def undecoded_of(folder: Path) -> Undecoded:
     found = Undecoded()
     for path in sorted((folder / _UNDECODED).glob("*"), key=lambda path: int(path.name)):
         count, places = json.loads(path.read_text())
-        found.add(Undecoded(count, [LeftOut(*place) for place in places]))
+        found.add(Undecoded(count, [NotAsSent(*place) for place in places]))
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.export.items import ANY_TIME, STORE_TIME, Item, LakeItem, LeftOut, LogItem, Registered, Times, Undecoded
+from jobs.export.items import ANY_TIME, STORE_TIME, Item, LakeItem, LogItem, NotAsSent, Registered, Times, Undecoded
 from jobs.export.parts import Format, Part, PartTask, merge, stream
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.lake.commit import open_table
@@ -58,7 +58,7 @@ class ExportPlan(NamedTuple):
     """The items to read, gaps in the log, and ranges that the lake never had (only without a selection of topics)."""
 
     items: list[Item]
-    gaps: list[LeftOut]
+    gaps: list[NotAsSent]
     notes: tuple[str, ...] = ()
 
 
@@ -69,8 +69,8 @@ class Summary(NamedTuple):
     bytes: int
     undecoded: Undecoded
     damaged_bytes: int
-    damaged: list[LeftOut]
-    gaps: list[LeftOut]
+    damaged: list[NotAsSent]
+    gaps: list[NotAsSent]
 
 
 def plan(asked: ExportSelection, options: Mapping[str, str]) -> ExportPlan:
@@ -89,8 +89,8 @@ def plan(asked: ExportSelection, options: Mapping[str, str]) -> ExportPlan:
         LogItem(range_, parser, label, asked.topics, {STORE_TIME: times[range_.base_offset]}, asked.between)
         for range_ in ranges
     ]
-    gaps = [LeftOut(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
-    gaps += [LeftOut(label, lost.start, lost.end - lost.start, lost.text) for lost in lost_ends(store)]
+    gaps = [NotAsSent(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
+    gaps += [NotAsSent(label, lost.start, lost.end - lost.start, lost.text) for lost in lost_ends(store)]
     return ExportPlan(items, gaps)
 
 
@@ -114,10 +114,10 @@ def _plan_lake(asked: ExportSelection, lake: Lake) -> ExportPlan:
     # What runs did not choose: a gap where topics are asked for, else a note.
     of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
     left_out = [(one, reason) for one in of_broker if (reason := one.topic_choices.left_out(asked.topics))]
-    gaps = [LeftOut(one.broker, 0, one.topic_choices.until, reason) for one, reason in left_out if asked.topics]
+    gaps = [NotAsSent(one.broker, 0, one.topic_choices.until, reason) for one, reason in left_out if asked.topics]
     with suppress(OtherBrokerError):  # which an empty export explains
         gaps += [
-            LeftOut(store.store.broker, lost.start, lost.end - lost.start, lost.text)
+            NotAsSent(store.store.broker, lost.start, lost.end - lost.start, lost.text)
             for store in open_lake_stores(asked.place.lake or "", broker, asked.place.release or NEWEST)
             for lost in store.damage()
         ]

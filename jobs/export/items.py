@@ -63,7 +63,7 @@ def with_bodies(rows: pa.RecordBatch, bodies: Sequence[Body], schema: pa.Schema)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class LeftOut(NamedTuple):
+class NotAsSent(NamedTuple):
     """A part of a log that is left out, or is not as its producer sent it."""
 
     broker: str | None
@@ -77,7 +77,7 @@ class Undecoded:
     """Bodies that stay as they are stored: the number, and the first of them."""
 
     count: int = 0
-    places: list[LeftOut] = field(default_factory=list)
+    places: list[NotAsSent] = field(default_factory=list)
 
     def note(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
         """Add those of some rows."""
@@ -87,7 +87,7 @@ class Undecoded:
             broker, offset, size = (
                 batch.column(name)[row].as_py() for name in ("broker", "physical_offset", "body_length")
             )
-            self.places.append(LeftOut(broker, offset, size, bodies[row].error or ""))
+            self.places.append(NotAsSent(broker, offset, size, bodies[row].error or ""))
 
     def add(self, other: Self) -> None:
         """Add the notes of another task."""

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.console.rows import csv_line
-from jobs.export.items import ANY_TIME, SCHEMA, Item, LeftOut, Undecoded, rows_of, slices, with_bodies
+from jobs.export.items import ANY_TIME, SCHEMA, Item, NotAsSent, Undecoded, rows_of, slices, with_bodies
 from jobs.lake.bodies import DEFAULT_LIMIT, Body
 from jobs.query import json_text
 from jobs.query.message import Message
@@ -60,7 +60,7 @@ class Part:
     messages: int = 0
     undecoded: Undecoded = field(default_factory=Undecoded)
     damaged_bytes: int = 0  # of the log, which are left out
-    damaged: list[LeftOut] = field(default_factory=list)  # the first of them
+    damaged: list[NotAsSent] = field(default_factory=list)  # the first of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class PartTask:
         if self.chosen is not None or item.between != ANY_TIME:
             del damage[noted:]  # damage after the last wanted row is not reported
         part.damaged_bytes = sum(piece.size for piece in damage)
-        part.damaged = [LeftOut(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
+        part.damaged = [NotAsSent(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
         return part
 
 

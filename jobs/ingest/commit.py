@@ -27,7 +27,7 @@ from jobs.lake.runs import (
 from jobs.lake.superseded import Superseded
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, SUPERSEDED_MESSAGES, TIERED
-from jobs.lake.upkeep import maintain_tables
+from jobs.lake.upkeep import merge_and_vacuum
 from jobs.launch.failures import one_line
 from jobs.products.product import Output, State
 from jobs.products.registry import PRODUCTS
@@ -171,7 +171,7 @@ class NextRun:
         self.summary.versions = commit_prepared(self.lake, manifest)
         if self.may_have_leftover_files:
             delete_files_outside_manifest(self.lake, manifest)
-        for error in maintain_tables(self.lake, manifest):
+        for error in merge_and_vacuum(self.lake, manifest):
             # The run has brought everything. Later runs try the upkeep again.
             text = f"run {manifest.run} is committed, but maintenance of the lake failed: {one_line(error)}"
             say(f"rmq-lake: {text}", "warning")

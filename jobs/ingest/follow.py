@@ -20,7 +20,7 @@ from jobs.console.log import say
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import run_steps
 from jobs.lake.lake import Lake
-from jobs.lake.lock import keep_lock
+from jobs.lake.lock import hold_lock_for_process
 from jobs.lake.runs import OtherRunActiveError
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.upkeep import shorten_file_retention
@@ -176,7 +176,7 @@ class Follower:
                         if summary.store_id is not None and not (is_kept and tables.issuperset(summary.versions)):
                             lake = Lake(normalise(self.request.lake), self.workers.options)
                             if not is_kept:
-                                stack.enter_context(keep_lock(lake, summary.store_id))
+                                stack.enter_context(hold_lock_for_process(lake, summary.store_id))
                                 is_kept = True
                             shorten_file_retention(lake, self.pace.every_s)
                             tables |= summary.versions.keys()

@@ -44,7 +44,7 @@ def hold_lock(lake: Lake, store_id: str) -> Iterator[bool]:
 
 
 @contextmanager
-def keep_lock(lake: Lake, store_id: str) -> Iterator[None]:
+def hold_lock_for_process(lake: Lake, store_id: str) -> Iterator[None]:
     """Keep the store's lock for all runs of this process in the block."""
     location = lake.locate(_LOCKS, store_id)
     with hold_lock(lake, store_id):

@@ -77,7 +77,7 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 CHECKPOINTS_KEPT = 4  # the newest ones, and before them each fourth
 
 
-def maintain_tables(lake: Lake, manifest: Manifest) -> list[Exception]:
+def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
     """
     Merge a store's small files if there are many, and delete long obsolete ones; most runs do nothing here.
 

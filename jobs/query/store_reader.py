@@ -15,7 +15,7 @@ from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, read_config
 from jobs.store.epochs import Leftovers, read_epochs
 from jobs.store.queue_files import StoredQueue, features_of, keeps_light_in_rocksdb, queues_of_files, stored_queues
 from jobs.store.ranges import newest_segment
-from jobs.store.record_places import record_places
+from jobs.store.record_places import record_bounds
 from jobs.store.rocksdb import Database, has_rows, open_database
 from jobs.store.store import Segment, Store, geometry_of_index, lazy_read
 from rmq_formats.broker_conf import Epoch
@@ -119,7 +119,7 @@ class StoreReader:
     def record_bounds_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
         """Return the bounds of the record around *physical_offset*; of the last record if the offset is after it."""
         begin = end = segment.base_offset
-        for begin, end in record_places(self._bytes(segment)):  # noqa: B007 - the last place remains
+        for begin, end in record_bounds(self._bytes(segment)):  # noqa: B007 - the last place remains
             if end > physical_offset:
                 break
         return begin, end
@@ -140,7 +140,7 @@ class StoreReader:
         """Yield positions of pieces that are at least *distance* apart."""
         header = self.framing(segment).header_size
         wanted = distance
-        for begin, _ in record_places(self._bytes(segment)):
+        for begin, _ in record_bounds(self._bytes(segment)):
             position = begin - header - segment.base_offset
             if position >= wanted:
                 yield position

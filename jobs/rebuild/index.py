@@ -22,10 +22,10 @@ from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.explanation import ExplainedFile, Verdict, explain
 from jobs.products.index.file_builder import (
+    BrokerIndexFile,
     BuildTask,
     BuiltFile,
     Kind,
-    RealFile,
     build_file,
     check_built,
     hash_file,
@@ -42,7 +42,7 @@ from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import ListedLog
 from jobs.store.epochs import takeovers
-from jobs.store.queue_files import has_default_sizes
+from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import ASSUMED, UnknownSettingError
 from jobs.store.store import Store, StoreRequest
@@ -205,7 +205,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
         compared = [] if request.lost_only else files
         same = list(checkers.map(partial(_same_in_store, files=compared, store=store), built))
     result.files = [
-        _written(build, file, explained, own=own, same=sum(isinstance(one, RealFile) for one in same))
+        _written(build, file, explained, own=own, same=sum(isinstance(one, BrokerIndexFile) for one in same))
         for build, file, own in zip(builds, built, same, strict=True)
     ]
     manifest = json.dumps(result.describe(), indent=1).encode()
@@ -215,14 +215,14 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
 
 def load_settings(
     request: RebuildIndexRequest, options: Mapping[str, str], readers: int = 1
-) -> tuple[Store, list[RealFile], Settings]:
+) -> tuple[Store, list[BrokerIndexFile], Settings]:
     """List the store and its index files, and determine the settings; raise `UndecidedError` if one must be given."""
     store = request.listed(options, readers)
     store.require_log()
     check_room(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = real_files(store)
     settings = settle_index_settings(store, files, request.wanted)
-    if settings.geometry.origin == ASSUMED and (request.proven_only or not has_default_sizes(store)):
+    if settings.geometry.origin == ASSUMED and (request.proven_only or not may_have_default_file_sizes(store)):
         slots, entries = map(str, DEFAULT_GEOMETRY)
         raise UnknownSettingError(
             "how many slots and entries the broker's index files have",
@@ -246,7 +246,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
     request: RebuildIndexRequest,
     workers: Workers,
     log: ListedLog,
-    files: Sequence[RealFile],
+    files: Sequence[BrokerIndexFile],
     settings: Settings,
     scratch: Scratch,
 ) -> tuple[KeyRow, list[BuildTask], Sequence[ExplainedFile]]:
@@ -330,7 +330,7 @@ def _proven(  # noqa: PLR0913, PLR0917 - what there is
     return proven, files
 
 
-def _one_fault(real: RealFile, made: Path, store: Store) -> FileFault | None:
+def _one_fault(real: BrokerIndexFile, made: Path, store: Store) -> FileFault | None:
     with store.open(real) as file, LocalStorage().open(str(made)) as right:
         return file_fault(
             Content(real.size, file.read), Content(made.stat().st_size, right.read), header_size=HEADER.size
@@ -429,7 +429,7 @@ def _left_out(row: KeyRow, files: Sequence[ExplainedFile], store: Store) -> Iter
         yield f"keys of messages after the log's end, which it has lost: {', '.join(ahead)} have entries of them"
 
 
-def _same_in_store(built: BuiltFile, files: Sequence[RealFile], store: Store) -> RealFile | bool:
+def _same_in_store(built: BuiltFile, files: Sequence[BrokerIndexFile], store: Store) -> BrokerIndexFile | bool:
     """
     Return the store's file with the same bytes, or whether it has one that begins with the same message.
 
@@ -450,11 +450,11 @@ def _same_in_store(built: BuiltFile, files: Sequence[RealFile], store: Store) ->
 
 
 def _written(
-    build: BuildTask, file: BuiltFile, explained: Sequence[ExplainedFile], *, own: RealFile | bool, same: int
+    build: BuildTask, file: BuiltFile, explained: Sequence[ExplainedFile], *, own: BrokerIndexFile | bool, same: int
 ) -> WrittenFile:
     equal = sum(entry.verdict is Verdict.EQUAL for entry in explained) or same
     proven, proof = False, build.doubt or "no file of the store was compared"
-    if isinstance(own, RealFile):
+    if isinstance(own, BrokerIndexFile):
         proven, proof = True, f"the store's own file {own.name} is the same, byte for byte"
     elif own:
         proof = "the store's own file that begins with this message differs"

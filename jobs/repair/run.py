@@ -72,7 +72,7 @@ from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.beside_broker import LockedStore, RefusedError, acting_as, broker_process, lock_store, user_of
-from jobs.store.queue_files import has_default_sizes
+from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError, UnknownSettingError
 from jobs.store.store import (
     Store,
@@ -556,7 +556,7 @@ class _Repair:
             self.summary.notes.append(f"no {what} file was rebuilt: {error}")
             if isinstance(error, UnknownSettingError):
                 self.summary.asks_for_sizes = True
-                self.summary.defaults += error.defaults if has_default_sizes(self.store) else ()
+                self.summary.defaults += error.defaults if may_have_default_file_sizes(self.store) else ()
             elif self.request.wanted.release is None:
                 self.summary.asks_for_release = True
 

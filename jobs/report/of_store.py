@@ -10,7 +10,7 @@ from jobs.console.process import tool_command
 from jobs.console.result import Result as Outcome
 from jobs.console.result import Severity
 from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Value
-from jobs.verify.verdict import HEAD, Group, Verdict, advice, part_row
+from jobs.verify.verdict import HEAD, CauseWithConsequences, Verdict, advice, part_row
 
 if TYPE_CHECKING:
     from jobs.rebuild.index import ComparedSurvivor, Result
@@ -48,7 +48,7 @@ def _remedies_of_verify(verdict: Verdict) -> Iterator[Remedy]:
         yield Remedy("Cannot be repaired automatically:", (), _table(others))
 
 
-def _table(groups: Sequence[Group]) -> Grid:
+def _table(groups: Sequence[CauseWithConsequences]) -> Grid:
     rows = [
         (
             *(one.severity.value, one.kind, one.file, "" if one.offset is None else one.offset, one.field, one.found),

@@ -242,7 +242,7 @@ def azure_storage(location: str, options: tuple[tuple[str, str], ...]) -> Object
 
 @lru_cache(maxsize=8)
 def _azure_storage(settings: AzureSettings) -> ObjectStorage:
-    return ObjectStorage(azure_filesystem(settings), settings.asked, "Azure")
+    return ObjectStorage(azure_filesystem(settings), settings.credentials_text, "Azure")
 
 
 def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:

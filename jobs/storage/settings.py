@@ -125,7 +125,7 @@ class AzureSettings(NamedTuple):
         return cls(account, key, None if key else signature, endpoint)
 
     @property
-    def asked(self) -> str:
+    def credentials_text(self) -> str:
         """The words in a message for the name that is asked in."""
         return f"with a key of {self.account}" if self.key else f"as the environment says, of {self.account}"
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from jobs.storage import AnyStorage
 from jobs.store.queue_files import StoredQueue, queues_of_files
-from jobs.store.record_places import record_places, segment_bytes
+from jobs.store.record_places import record_bounds, segment_bytes
 from jobs.store.store import Segment, Store, list_again
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord
@@ -62,7 +62,7 @@ class Leftovers:
         if start is None:
             return False
         if start not in self._chains:
-            places = record_places(self._segment_bytes(segment), start - segment.base_offset)
+            places = record_bounds(self._segment_bytes(segment), start - segment.base_offset)
             self._chains[start] = frozenset(begin for begin, _ in places)
         return physical_offset not in self._chains[start]
 
@@ -99,7 +99,7 @@ def _with_left_over(promotion: Promotion, segment: Segment, store: Store) -> Pro
         first = log.find_record(promotion.log_end - segment.base_offset)
         if first is None:
             return promotion
-        places = list(record_places(log, first))
+        places = list(record_bounds(log, first))
     return promotion._replace(
         left_over=frozenset(start for start, _ in places),
         left_end=max((end for _, end in places), default=promotion.log_end),

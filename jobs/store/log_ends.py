@@ -12,7 +12,7 @@ from typing import NamedTuple
 from jobs.store.epochs import promotion_of
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.ranges import holes, newest_segment, usual_size
-from jobs.store.record_places import find_record, record_places, segment_bytes
+from jobs.store.record_places import find_record, record_bounds, segment_bytes
 from jobs.store.store import Segment, Store, StoredFile, header_of
 from rmq_formats.commitlog.layout import HEAD, RECORD
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
@@ -101,7 +101,7 @@ def _end_of_records(store: Store, newest: int) -> int | None:
         position = min(newest - segment.base_offset, segment.readable)
         if any(reader.read(position, min(HEAD.size, segment.readable - position))):
             return newest  # damage: at the end of a log it reads as if the broker were still writing
-        places = record_places(segment_bytes(segment, reader))
+        places = record_bounds(segment_bytes(segment, reader))
         return max((end for _, end in places), default=segment.base_offset)
 
 

@@ -376,7 +376,7 @@ class Features(NamedTuple):
     other_database: str | None  # of index, timer and transactions: 5.4.0+, often without a row
 
 
-def has_default_sizes(store: Store) -> bool:
+def may_have_default_file_sizes(store: Store) -> bool:
     """Return whether files of the log and of queues may have RocketMQ's default sizes; a damaged one proves nothing."""
     plain = [file.size for file in store.queue_files if file.about.kind is FileKind.CONSUME_QUEUE]
     sizes = (([segment.size for segment in store.segments], DEFAULT_SEGMENT_SIZE), (plain, DEFAULT_FILE_SIZE))

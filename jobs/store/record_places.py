@@ -53,7 +53,7 @@ class Fingerprint(NamedTuple):
         return sha256(data).hexdigest() == self.sha256
 
 
-def record_places(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]]:
+def record_bounds(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]]:
     """
     Yield the physical offsets at which each record of a segment begins and ends, up to the first byte that begins none.
 
@@ -87,7 +87,7 @@ def left_over_bytes(log: SegmentBytes, piece: Piece) -> int:
     older = log.find_record(piece.offset - log.base_offset)
     if older is None:
         return 0
-    *_, (_, end) = record_places(log, older)
+    *_, (_, end) = record_bounds(log, older)
     return end - piece.offset
 
 

@@ -30,7 +30,7 @@ from rmq_formats.errors import UnsupportedFormat
 if TYPE_CHECKING:
     from jobs.export.condition import Choose
     from jobs.export.export import Summary
-    from jobs.export.items import LeftOut
+    from jobs.export.items import NotAsSent
 
 _LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_LIMIT`, without its imports
 _SHOWN = 5
@@ -205,7 +205,7 @@ def _left_out(summary: "Summary") -> list[str]:
     return lines
 
 
-def _places(places: "Sequence[LeftOut]", count: int) -> list[str]:
+def _places(places: "Sequence[NotAsSent]", count: int) -> list[str]:
     shown = places[:_SHOWN]
     lines = [f"    at physical offset {place.offset:,}, {place.size:,} bytes: {place.reason}" for place in shown]
     return lines if count <= _SHOWN else [*lines, f"    … {count - _SHOWN:,} more (--json names more of them)"]

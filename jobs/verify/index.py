@@ -22,7 +22,7 @@ from jobs.lake.findings import (
     Finding,
 )
 from jobs.products.index.explanation import ExplainedFile, Explanation, Verdict, explain
-from jobs.products.index.file_builder import RealFile
+from jobs.products.index.file_builder import BrokerIndexFile
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.settings import GivenSettings, Settings, settle_index_settings
 from jobs.products.index.survivors import real_files
@@ -130,7 +130,7 @@ def _without_files(workers: Workers, log: ListedLog, wanted: GivenSettings, scra
 
 
 def _missing_before(
-    workers: Workers, log: ListedLog, files: Sequence[RealFile], wanted: GivenSettings, scratch: Scratch
+    workers: Workers, log: ListedLog, files: Sequence[BrokerIndexFile], wanted: GivenSettings, scratch: Scratch
 ) -> Finding | None:
     """Return the finding that keys come before the first index file; its header shows that under any geometry."""
     first = next((file for file in files if file.header.entry_count), None)

@@ -85,7 +85,7 @@ class Tally:
             self.counts[reason] += offsets.size
             self.first[reason] = min(self.first.get(reason, MAX_LONG), int(offsets.min()))
 
-    def add_stored(self, offsets: NDArray[np.int64]) -> None:
+    def add_unexplained_rows(self, offsets: NDArray[np.int64]) -> None:
         """Add rows that no key explains: of messages that the log has lost, or of none."""
         lost = np.zeros(len(offsets), np.bool_)
         for start, end in self.lost:
@@ -107,7 +107,7 @@ def compare_rows(database: Database, row: KeyRow, scratch: Scratch) -> Tally:
         scratch.delete(_name(part))
         tally.keys += len(keys)
         tally.add(_MISSING, np.setdiff1d(keys, stored)["physical_offset"])
-        tally.add_stored(np.setdiff1d(stored, keys)["physical_offset"])
+        tally.add_unexplained_rows(np.setdiff1d(stored, keys)["physical_offset"])
     return tally
 
 
@@ -121,7 +121,7 @@ def _divide(database: Database, row: KeyRow, bounds: NDArray[np.int64], scratch:
             places = key_places(rows.keys, rows.values)
             tally.rows += len(places)
             tally.odd_rows += len(rows.keys) - progress - len(places)
-            tally.add_stored(places["physical_offset"][places["physical_offset"] > end])
+            tally.add_unexplained_rows(places["physical_offset"][places["physical_offset"] > end])
             places = places[(places["physical_offset"] >= row.start_offset) & (places["physical_offset"] <= end)]
             parts = np.searchsorted(bounds, places["physical_offset"], side="right")
             for part in np.unique(parts).tolist():

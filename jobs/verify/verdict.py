@@ -41,7 +41,7 @@ PartRow = tuple[str, Severity, str, str]
 HEAD = ("part", "verdict", "problems", "compared")
 
 
-class Group(NamedTuple):
+class CauseWithConsequences(NamedTuple):
     """One cause, and the findings that follow from it."""
 
     cause: Finding
@@ -69,13 +69,13 @@ class Verdict(RatedOutcome):
         return [fact for part in self.parts.values() for fact in part.facts]
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[CauseWithConsequences]:
         """The findings under their causes: the log first, then queues, then index files."""
         following: dict[str, list[Finding]] = {}
         for finding in self.findings:
             following.setdefault(finding.follows, []).append(finding)
         causes = sorted(following.pop("", []), key=lambda finding: (LOG, QUEUES, INDEX).index(finding.part))
-        return [Group(cause, tuple(following.get(cause.title, ()))) for cause in causes]
+        return [CauseWithConsequences(cause, tuple(following.get(cause.title, ()))) for cause in causes]
 
     @property
     def severity(self) -> Severity:
@@ -136,7 +136,7 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
         yield from ["", *lines]
 
 
-def _group(number: int, group: Group, *, places: bool) -> Iterator[str]:
+def _group(number: int, group: CauseWithConsequences, *, places: bool) -> Iterator[str]:
     cause = group.cause
     word = "" if cause.severity.value == cause.kind else f"{cause.severity.styled()} "
     following = counted(sum(one.times for one in group.consequences), "place")
@@ -188,7 +188,7 @@ def _table(rows: Sequence[PartRow]) -> Iterator[str]:
         yield f"  {'  '.join(cells)}".rstrip()
 
 
-Advice = tuple[Step, tuple[Group, ...]]
+Advice = tuple[Step, tuple[CauseWithConsequences, ...]]
 """One thing to do, and the findings that it is for."""
 
 _IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_OF_NOTHING, ODD_ROWS, UNREADABLE_DATABASE})
@@ -294,8 +294,12 @@ def advice(verdict: Verdict) -> list[Advice]:
 
 
 def _of(
-    groups: Sequence[Group], part: str, kinds: Container[str] | None = None, *, besides: Container[str] = ()
-) -> tuple[Group, ...]:
+    groups: Sequence[CauseWithConsequences],
+    part: str,
+    kinds: Container[str] | None = None,
+    *,
+    besides: Container[str] = (),
+) -> tuple[CauseWithConsequences, ...]:
     return tuple(
         group
         for group in groups
@@ -303,7 +307,9 @@ def _of(
     )
 
 
-def _commands(commands: Sequence[str], groups: Sequence[Group], words: Mapping[str, str]) -> tuple[str, ...]:
+def _commands(
+    commands: Sequence[str], groups: Sequence[CauseWithConsequences], words: Mapping[str, str]
+) -> tuple[str, ...]:
     """Return the commands of a remedy; those that move a file are left out where it is not on this machine."""
     causes = [group.cause for group in groups]
     if commands == ("{move}",):

@@ -169,7 +169,7 @@ def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
 
 
 @helper
-def check_entry(buffer: Bytes, at: int, limit: int, place: int, header_size: int) -> int:
+def judge_framed_record(buffer: Bytes, at: int, limit: int, place: int, header_size: int) -> int:
     """Judge the piece at *at*: a record, after a DLedger entry header if the log has them."""
     if header_size == 0:
         return check_record(buffer, at, limit, place)
@@ -227,7 +227,7 @@ def chain(
             return ChainEnd(count, at, SHORT)
         if is_end(buffer, at, header_size):
             return ChainEnd(count, at, END)
-        found = check_entry(buffer, at, limit, base_offset + at, header_size)
+        found = judge_framed_record(buffer, at, limit, base_offset + at, header_size)
         if found != GOOD or count == positions.size:
             return ChainEnd(count, at, found)
         if header_size and term != NO_TERM:

@@ -286,7 +286,7 @@ class _Tags:
             return -1
         self.make_room()
         buffer = as_bytes(tags.encode())
-        number, self.count = kernels.tag_number(buffer, 0, buffer.size, java_hash(tags), self.table, self.count)
+        number, self.count = kernels.cached_tag_number(buffer, 0, buffer.size, java_hash(tags), self.table, self.count)
         return int(number)
 
     def texts(self) -> list[str]:

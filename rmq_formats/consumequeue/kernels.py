@@ -212,7 +212,7 @@ def _dispatch(
 
 
 @compiled
-def tag_number(buffer: Bytes, start: int, end: int, code: int, tags: TagTable, count: int) -> tuple[int, int]:
+def cached_tag_number(buffer: Bytes, start: int, end: int, code: int, tags: TagTable, count: int) -> tuple[int, int]:
     """Return the number of a tags text and how many there are; a text seen lately keeps its number."""
     cache, ends, text = tags
     slot = code & (TAG_SLOTS - 1)
@@ -272,7 +272,7 @@ def collect(
         if tags_end > tags and ends.size:
             if ends[tag_count] + clean_text_size(buffer, tags, tags_end) > text.size or tag_count + 2 > ends.size:
                 return Stop(at, NO_TAG_ROOM, count, tag_count)
-            tag, tag_count = tag_number(buffer, tags, tags_end, code, known_tags, tag_count)
+            tag, tag_count = cached_tag_number(buffer, tags, tags_end, code, known_tags, tag_count)
         stored = store_timestamp(buffer, start)
         if keys[row, READING] == SCHEDULED and delay_end > delay:
             is_number, level = _java_int(buffer, delay, delay_end)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.broker_start import FileLength, FirstRecord, SegmentStart, refused_file, start_segment
+from rmq_formats.broker_start import FirstRecord, SegmentStart, WrongLengthFile, refused_file, start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import (
@@ -352,9 +352,9 @@ def test_a_segment_whose_first_record_is_not_right_is_passed_over_after_a_kill()
 )
 def test_which_files_are_refused(release: str, longer: bool, empty_last: bool, empty_middle: bool) -> None:
     files = (
-        FileLength("longer", 112, 100, is_last=False),
-        FileLength("empty", 0, 100, is_last=True),
-        FileLength("empty", 0, 100, is_last=False),
+        WrongLengthFile("longer", 112, 100, is_last=False),
+        WrongLengthFile("empty", 0, 100, is_last=True),
+        WrongLengthFile("empty", 0, 100, is_last=False),
     )
     refused = [refused_file([one], Release.of(release)) is not None for one in files]
 

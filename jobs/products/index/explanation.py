@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from jobs.console.amounts import counted
 from jobs.products.index.file_builder import (
+    BrokerIndexFile,
     Compared,
     IndexRecipe,
-    RealFile,
     compare_file,
     detect_zone,
     is_blank,
@@ -87,7 +87,7 @@ _EXPLAINED = frozenset(
 class ExplainedFile:
     """A file with its verdict, and the evidence."""
 
-    real: RealFile
+    real: BrokerIndexFile
     verdict: Verdict
     survivor: Survivor | None = None  # its place in the row; None where size or header forbid to look
     compared: Compared | None = None
@@ -118,7 +118,7 @@ class Explanation:
 def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     workers: Workers,
     log: ListedLog,
-    files: Sequence[RealFile],
+    files: Sequence[BrokerIndexFile],
     geometry: Geometry,
     rules: Rules,
     scratch: Scratch,
@@ -220,7 +220,7 @@ def _gaps(files: Sequence[ExplainedFile]) -> Iterator[KeyGap]:
         end, known = max(survivor.end, 0), True
 
 
-def classify_unreadable(real: RealFile, geometry: Geometry, reason: str) -> ExplainedFile:
+def classify_unreadable(real: BrokerIndexFile, geometry: Geometry, reason: str) -> ExplainedFile:
     """Classify a file that is unreadable because of its size or header."""
     is_larger = real.size > geometry.file_size
     return ExplainedFile(real, Verdict.WRONG_GEOMETRY if is_larger else Verdict.DAMAGED, detail=reason)

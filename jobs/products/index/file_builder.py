@@ -61,7 +61,7 @@ class Kind(StrEnum):
     SUPPLEMENT = "supplement"  # keys that no uninterrupted broker would have in a file of their own
 
 
-class RealFile(NamedTuple):
+class BrokerIndexFile(NamedTuple):
     """An existing index file."""
 
     name: str
@@ -80,7 +80,7 @@ class IndexRecipe:
     parts: tuple[RowPart, ...]
     previous: IndexHeader | None = None
     empty_index_count: int = 1
-    real: RealFile | None = None
+    real: BrokerIndexFile | None = None
     head: int = 0
     tail: int = 0
     storage: Storage = field(default_factory=AnyStorage, repr=False)

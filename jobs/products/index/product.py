@@ -17,7 +17,7 @@ from jobs.lake.commit import open_table
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
 from jobs.products.index.entries import EntryRows, EntryWork, write
-from jobs.products.index.file_builder import IndexRecipe, Kind, RealFile
+from jobs.products.index.file_builder import BrokerIndexFile, IndexRecipe, Kind
 from jobs.products.index.key_row import KeyCollector, KeyRow, RangeKeys
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import is_alike, piece_start, rules_of_files, settle_geometry
@@ -38,7 +38,7 @@ class Opening(NamedTuple):
     geometry: Known[Geometry]
     writers: Writers
     from_offset: int  # keys of messages before it are in the lake already
-    files: tuple[RealFile, ...] = ()  # the broker's own, in the first run
+    files: tuple[BrokerIndexFile, ...] = ()  # the broker's own, in the first run
     ordinal: int = 0  # of the open file
     header: IndexHeader | None = None  # the open file's, as the last run left it
     left_out: int = 0  # of its entries, those without a row: their messages are not in the lake

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.console.amounts import counted
-from jobs.products.index.file_builder import WESTERNMOST, RealFile, detect_zone, slots_in_use
+from jobs.products.index.file_builder import WESTERNMOST, BrokerIndexFile, detect_zone, slots_in_use
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import segment_bytes
@@ -95,7 +95,7 @@ def _described(known: Known[Any], **values: object) -> dict[str, object]:
     return {**values, "origin": known.origin, "evidence": known.reason}
 
 
-def settle_index_settings(store: Store, files: Sequence[RealFile], wanted: GivenSettings) -> Settings:
+def settle_index_settings(store: Store, files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Settings:
     """Determine geometry, rules and time zone; raise `UndecidedError` if one cannot be determined."""
     geometry = settle_geometry(store, files, wanted)
     sound = [file for file in files if file.size == geometry.value.file_size]
@@ -106,7 +106,7 @@ def settle_index_settings(store: Store, files: Sequence[RealFile], wanted: Given
     return Settings(geometry, rules, settle_zone(files, wanted), newest.empty_index_count)
 
 
-def settle_geometry(store: Store, files: Sequence[RealFile], wanted: GivenSettings) -> Known[Geometry]:
+def settle_geometry(store: Store, files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Known[Geometry]:
     """Return the slots and entries of the files: given, detected, or the defaults."""
     slots = wanted.hash_slots or wanted.conf.hash_slots
     entries = wanted.index_num or wanted.conf.index_num
@@ -133,7 +133,7 @@ def settle_geometry(store: Store, files: Sequence[RealFile], wanted: GivenSettin
 
 
 def settle_rules(
-    store: Store, files: Sequence[RealFile], geometry: Geometry, wanted: GivenSettings, eras: Sequence[Era]
+    store: Store, files: Sequence[BrokerIndexFile], geometry: Geometry, wanted: GivenSettings, eras: Sequence[Era]
 ) -> Known[Writers]:
     """Return the rules of the files: given, detected from the files, or from the log's marks."""
     if wanted.release is not None:
@@ -151,7 +151,7 @@ def settle_rules(
     return writers_of(eras, SWITCHES)
 
 
-def settle_zone(files: Sequence[RealFile], wanted: GivenSettings) -> Known[tzinfo]:
+def settle_zone(files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Known[tzinfo]:
     """
     Return the broker's time zone, in which files are named: given, or detected from the names of *files*.
 
@@ -172,7 +172,7 @@ def settle_zone(files: Sequence[RealFile], wanted: GivenSettings) -> Known[tzinf
 
 
 def rules_of_files(
-    store: Store, files: Sequence[RealFile], geometry: Geometry, candidates: Sequence[Release] = PUBLISHED
+    store: Store, files: Sequence[BrokerIndexFile], geometry: Geometry, candidates: Sequence[Release] = PUBLISHED
 ) -> Known[Writers] | None:
     """
     Return the releases whose rules explain most of *files*; None if no file is conclusive.
@@ -240,7 +240,7 @@ def is_alike(one: Release, other: Release) -> bool:
 class _Look:
     """A file, and the log's keys at its position."""
 
-    def __init__(self, store: Store, file: RealFile, geometry: Geometry) -> None:
+    def __init__(self, store: Store, file: BrokerIndexFile, geometry: Geometry) -> None:
         self.begin = file.header.begin_physical_offset
         self._store = store
         self._file = file

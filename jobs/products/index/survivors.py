@@ -15,7 +15,7 @@ from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from jobs.products.index.file_builder import RealFile, detect_zone, name_of_time
+from jobs.products.index.file_builder import BrokerIndexFile, detect_zone, name_of_time
 from jobs.products.index.key_row import OWN, KeyPlace, KeyRow, RowPart
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
@@ -59,7 +59,7 @@ class Discontinuity(NamedTuple):
 class Survivor:
     """A file and its position in the sequence."""
 
-    real: RealFile
+    real: BrokerIndexFile
     start: int
     relation: Relation
     previous: IndexHeader | None  # the end of the file before it, as its first entry shows
@@ -116,16 +116,16 @@ class Survivor:
         return found
 
 
-def real_files(store: Store) -> list[RealFile]:
+def real_files(store: Store) -> list[BrokerIndexFile]:
     """Return the index files of a store with their headers; a file that is too short has an empty header."""
     found = []
     for file in store.index_files:
         header = decode_header(store.read(file, 0, HEADER.size).ljust(HEADER.size, b"\0"))
-        found.append(RealFile(file.about.path.rpartition("/")[2], file.location, file.size, header))
+        found.append(BrokerIndexFile(file.about.path.rpartition("/")[2], file.location, file.size, header))
     return found
 
 
-def refusal_reason(real: RealFile, geometry: Geometry) -> str | None:
+def refusal_reason(real: BrokerIndexFile, geometry: Geometry) -> str | None:
     """Return why a file is not a valid index file, judging by its size and header alone."""
     header = real.header
     if real.size < geometry.file_size:
@@ -145,7 +145,7 @@ def refusal_reason(real: RealFile, geometry: Geometry) -> str | None:
 
 
 def taken_back_ranges(
-    files: Sequence[RealFile], takeovers: Iterable[int], row: KeyRow, geometry: Geometry, store: Store
+    files: Sequence[BrokerIndexFile], takeovers: Iterable[int], row: KeyRow, geometry: Geometry, store: Store
 ) -> tuple[tuple[int, int], ...]:
     """
     Return the bounds of messages in index files that a promotion truncated; *takeovers* are starts of epochs.
@@ -164,7 +164,7 @@ def taken_back_ranges(
 
 
 def _entries_without_key(
-    files: Sequence[RealFile], start: int, row: KeyRow, geometry: Geometry, store: Store
+    files: Sequence[BrokerIndexFile], start: int, row: KeyRow, geometry: Geometry, store: Store
 ) -> list[int]:
     odd: list[int] = []
     for real in files:
@@ -195,7 +195,7 @@ def _is_key(entry: IndexEntry, row: KeyRow, begin: int | None) -> bool:
     )
 
 
-def has_keys_of(real: RealFile, row: KeyRow, geometry: Geometry, store: Store) -> bool:
+def has_keys_of(real: BrokerIndexFile, row: KeyRow, geometry: Geometry, store: Store) -> bool:
     """Return whether any of a file's entries (of many, a sample) is a key of the log."""
     with store.open(real) as file:
         reader = IndexReader(file.read, geometry, real.location)
@@ -221,7 +221,7 @@ class FilePlacer:
         self._geometry = geometry
         self._store = store
 
-    def place_all(self, files: Sequence[RealFile]) -> list[Survivor]:
+    def place_all(self, files: Sequence[BrokerIndexFile]) -> list[Survivor]:
         """Return the files with their positions, ordered by name."""
         zone = detect_zone((file.name, file.header.begin_timestamp) for file in files)
         placed: list[Survivor] = []
@@ -256,7 +256,7 @@ class FilePlacer:
         )  # fmt: skip
 
     def _run_from(
-        self, number: int, files: Sequence[RealFile], found: Survivor, before: Survivor, zone: tzinfo | None
+        self, number: int, files: Sequence[BrokerIndexFile], found: Survivor, before: Survivor, zone: tzinfo | None
     ) -> tuple[int, bool]:
         """
         Return the end of the consecutive files from *number* on, and whether a broker's start explains them.
@@ -289,7 +289,7 @@ class FilePlacer:
         segment = self._store.segment_at(survivor.real.header.begin_physical_offset)
         return segment is not None and self._row.find(segment.base_offset) == survivor.start
 
-    def _place(self, real: RealFile, before: Survivor | None) -> Survivor:
+    def _place(self, real: BrokerIndexFile, before: Survivor | None) -> Survivor:
         with self._store.open(real) as file:
             reader = IndexReader(file.read, self._geometry, real.location)
             count = real.header.entry_count

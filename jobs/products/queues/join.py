@@ -5,7 +5,7 @@ The join of a store's queues with its log.
 
 In a healthy queue the unit of a record is where its queue offset says. So the units of a range are read by address, one
 read a queue, and compared; neither side is sorted or moved. Units that are elsewhere or missing are left over until all
-ranges are compared; then `explain_remainder` explains them. Of units that lead to records of other queues only the
+ranges are compared; then `settle_remainder` explains them. Of units that lead to records of other queues only the
 log can say what these are. `join` runs all steps; `ingest` collects the units itself, because there one pass over the
 log makes other rows as well.
 """
@@ -29,7 +29,7 @@ from jobs.products.queues.differences import (
     QueueWithoutFiles,
     UndispatchedRecords,
 )
-from jobs.products.queues.leftover_units import explain_remainder
+from jobs.products.queues.leftover_units import settle_remainder
 from jobs.products.queues.rows import RowBlock, Status, batches_of, block_of
 from jobs.products.queues.unit_files import (
     GroupUnits,
@@ -195,7 +195,7 @@ def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: CollectedLog
 def _settle_rest(part: Sequence[Remainder], *, log: CollectedLog, resolved: Resolved) -> JoinResult:
     result = JoinResult()
     name = part[0].queue.name.path.encode("utf-8", "surrogatepass")
-    rows = (batch for one in part for batch in batches_of(*explain_remainder(one, log, resolved, result)))
+    rows = (batch for one in part for batch in batches_of(*settle_remainder(one, log, resolved, result)))
     result.written = _written_rows(log, f"rest-{crc32(name):08x}", rows)
     return result
 
@@ -228,7 +228,7 @@ class _GroupTask:
             if any(True for _ in offsets_to_resolve(rest, log)):
                 self.unsettled.append(rest)
             elif not rest.is_empty:
-                yield from batches_of(*explain_remainder(rest, log, {}, result))
+                yield from batches_of(*settle_remainder(rest, log, {}, result))
 
     def _compare(self, part: GroupUnits, number: int) -> Iterator[RowBlock]:
         """
@@ -307,7 +307,7 @@ def newer_runs(name: QueueName, units: Units) -> Iterator[UndispatchedRecords]:
 def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     """Return the units of a plain queue at *positions*, with zeros for outliers; None if the queue has none."""
     # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units of one
-    # range lie near each other, and most are healthy, so the median is; `explain_remainder` explains those far from it.
+    # range lie near each other, and most are healthy, so the median is; `settle_remainder` explains those far from it.
     middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, EVERYTHING))]
     low, high = max(int(near.min(initial=EVERYTHING)), queue.start), min(int(near.max(initial=-1)) + 1, queue.capacity)

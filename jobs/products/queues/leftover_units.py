@@ -42,10 +42,10 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 
 _SHOWN = 4
-Rows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbers in the blocks mean
+QueueRows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbers in the blocks mean
 
 
-def explain_remainder(remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> Rows:
+def settle_remainder(remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> QueueRows:
     """Explain every remaining unit and record: add the figures to *joined*, and return rows if wanted."""
     settling = _Settling(remainder, log, resolved, joined)
     settling.run()

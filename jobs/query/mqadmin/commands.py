@@ -21,7 +21,7 @@ from jobs.query.mqadmin.broker_tables import (
     topic_list,
 )
 from jobs.query.mqadmin.java import set_order
-from jobs.query.mqadmin.queues import consume, print_queue, print_topic
+from jobs.query.mqadmin.queues import consume, print_messages_of_queue, print_topic
 from jobs.query.mqadmin.text import (
     HALF_TOPIC,
     OffsetRange,
@@ -370,7 +370,7 @@ _COMMANDS: dict[str, Callable[[ParsedLine, Context], ExitCode]] = {
     "queryMsgByOffset": _by_offset,
     "queryMsgTraceById": _message_traces,
     "printMsg": print_topic,
-    "printMsgByQueue": print_queue,
+    "printMsgByQueue": print_messages_of_queue,
     "consumeMessage": consume,
     "queryCq": _query_cq,
     "topicStatus": _topic_status,

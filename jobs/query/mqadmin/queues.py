@@ -169,7 +169,7 @@ def print_topic(line: ParsedLine, context: Context) -> ExitCode:
     return context.finish()
 
 
-def print_queue(line: ParsedLine, context: Context) -> ExitCode:
+def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
     """Print the messages of one queue, and counts of their tags (printMsgByQueue)."""
     queue = _named_queue(line, context)
     if not isinstance(queue, PulledQueue):

@@ -23,7 +23,7 @@ from jobs.ingest.run import ingest
 from jobs.products.product import Collected, RangePass
 from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.join import compare_group
-from jobs.products.queues.leftover_units import classify_displaced, displaced_runs, explain_remainder, lost_between
+from jobs.products.queues.leftover_units import classify_displaced, displaced_runs, lost_between, settle_remainder
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.products.queues.unit_files import RangeCollector, RangeUnits, write_units
 from jobs.products.queues.unmatched import CollectedLog, gaps_between
@@ -419,7 +419,7 @@ def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_r
     def write_over() -> None:
         new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
 
-    with patch("jobs.products.queues.join.explain_remainder", preceded(explain_remainder, write_over)):
+    with patch("jobs.products.queues.join.settle_remainder", preceded(settle_remainder, write_over)):
         ingest(request, SerialWorkers())
     new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
     ingest(request, SerialWorkers())

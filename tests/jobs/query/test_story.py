@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.browse.pages import message_at, position_text
+from jobs.browse.pages import message_at, message_url_key
 from jobs.browse.shown import Words
 from jobs.query import story as timeline
 from jobs.query.lake_source import LakeSource
@@ -176,7 +176,7 @@ def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf
             assert "truncated by its broker" == story.state
             assert ("superseded_messages", [], []) == (copy.place.name, copy.queues, copy.keys)
             assert_in_chinese(story)
-            assert copy.message.record == message_at(source, position_text(copy.message)).record
+            assert copy.message.record == message_at(source, message_url_key(copy.message)).record
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])

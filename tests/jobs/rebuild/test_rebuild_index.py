@@ -17,10 +17,10 @@ import pytest
 
 from jobs.console.result import ExitCode
 from jobs.products.index.file_builder import (
+    BrokerIndexFile,
     BuildTask,
     BuiltFile,
     Kind,
-    RealFile,
     check_built,
     name_of_time,
     write_blocks,
@@ -292,7 +292,7 @@ class Opened:
     def __init__(self, root: Path, name: str, scratch_at: Path) -> None:
         self.store: Store = list_store(str(root), commitlog=log_folders(root))
         self.settings = settings_of(name)
-        self.files: list[RealFile] = real_files(self.store)
+        self.files: list[BrokerIndexFile] = real_files(self.store)
         self.bytes = {file.name: Path(file.location).read_bytes() for file in self.files}
         self._context = scratch_beside(str(scratch_at), {})
         ranges = plan_ranges(self.store, range_size=WHOLE_SEGMENTS)
@@ -356,7 +356,7 @@ def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_p
 
 
 def survivor(start: int, end: int, begins: KeyPlace | None = None) -> Survivor:
-    real = RealFile("", "", 0, IndexHeader(index_count=end - start + 1))
+    real = BrokerIndexFile("", "", 0, IndexHeader(index_count=end - start + 1))
     return Survivor(real, start, Relation.FIRST, None, 0, 0, begins)
 
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.products.index.file_builder import RealFile
+from jobs.products.index.file_builder import BrokerIndexFile
 from jobs.products.index.settings import GivenSettings
 from jobs.products.index.survivors import FilePlacer, Survivor
 from jobs.store.store import list_store
@@ -190,7 +190,7 @@ def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
     path.write_bytes(earlier)
     look = FilePlacer.place_all
 
-    def grow(placing: FilePlacer, files: Sequence[RealFile]) -> list[Survivor]:
+    def grow(placing: FilePlacer, files: Sequence[BrokerIndexFile]) -> list[Survivor]:
         found = look(placing, files)
         path.write_bytes(whole)
         return found
