@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from deltalake.exceptions import DeltaError
+
 from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain, messages_per_second
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, quoted, sql_in, sql_literal
@@ -221,7 +223,11 @@ class LakeLists:
 
     def tables(self) -> Sequence[str]:
         """List the lake's tables except messages, the views over them, and the typed tables."""
-        return [name for name in self._tables.listed if name != MESSAGES]
+        try:
+            listed = self._tables.listed
+        except (DeltaError, OSError):  # of a typed table: `query sql` says why it cannot be read
+            listed = self._tables.own
+        return [name for name in listed if name != MESSAGES]
 
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
         """Return the newest rows of a table or view whose columns contain the texts of *filters*."""

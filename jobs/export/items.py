@@ -195,16 +195,21 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def _joined(column: pa.Array) -> pa.Array:
-    """Return lists and maps as texts, so that they can be compared."""
-    if not pa.types.is_nested(column.type):
-        return column
-    return pa.array([None if row is None else repr(row) for row in column.to_pylist()], pa.string())
+    """Return the items of each row as one text, so that lists and maps can be compared, also without valid UTF-8."""
+    if isinstance(column, pa.MapArray):
+        parts = (pa.ListArray.from_arrays(column.offsets, _decoded(part)) for part in (column.keys, column.items))
+        joined = pc.binary_join_element_wise(*(pc.binary_join(part, _SEPARATOR) for part in parts), _SEPARATOR)
+        return pc.if_else(column.is_valid(), joined, None)
+    if isinstance(column, pa.ListArray | pa.LargeListArray):
+        return pc.binary_join(column, _SEPARATOR)
+    return column
 
 
 Times = tuple[int, int]  # of storage, in milliseconds, both included
 ANY_TIME: Times = (MIN_LONG, MAX_LONG)
 Bounds = Mapping[str, tuple[Any, Any]]  # the least and the greatest value of a column; None where it is not known
 STORE_TIME = "store_timestamp"
+_SEPARATOR = "\x02"  # of keys, when they are compared: no key has it
 WINDOW = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
 DELETED = "deleted while it was read"

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
+from jobs import __version__
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.lake.findings import OpenDamage
 from jobs.lake.lake import Lake
@@ -28,6 +29,7 @@ from jobs.store.ranges import plan_ranges, written_sizes
 from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
 from rmq_formats.errors import FormatError
+from rmq_formats.store import FileKind
 
 _MANIFESTS, _LOCKS, _RUNS = "_manifests", "_locks", "runs"
 _ID_LENGTH = 36  # of a store's id, with which the name of a manifest begins
@@ -44,6 +46,7 @@ class PreRunCheck:
         self._request = request
         self._is_local = all(is_local(normalise(place)) for place in (request.store, request.lake, *request.commitlog))
         self._seen: str | None = None  # of the store, before the run
+        self._runs: list[str] = []  # in the lake, before the run
 
     @cached_property
     def _store(self) -> Store:
@@ -55,6 +58,7 @@ class PreRunCheck:
         if not self._is_local or self._request.dry_run or self._request.acknowledge:
             return None
         try:
+            self._runs = self._manifests()
             self._seen = self._of_store()
             note = json.loads(self._note.read_bytes())
             summary = Summary(**note["summary"])
@@ -69,33 +73,45 @@ class PreRunCheck:
 
     def remember(self, summary: Summary) -> None:
         """Leave a note of a run that found nothing in what was looked at before it, and has no more to say."""
-        says_more = summary.behind or summary.recovered or summary.notes or summary.tier_queues is not None
-        if self._seen is None or summary.run is not None or summary.store_id is None or says_more:
+        says_more = summary.behind or summary.recovered or summary.notes or summary.gaps
+        is_renamed = self._request.broker not in {None, summary.broker}  # of which each run warns
+        if self._seen is None or summary.run is not None or summary.store_id is None or says_more or is_renamed:
+            return
+        if summary.tier_queues is not None:
             return
         described = {field.name: getattr(summary, field.name) for field in fields(summary) if field.name != "open"}
-        note = {
-            "summary": described,
-            "open": summary.open._asdict(),
-            "store": self._seen,
-            "lake": self._of_lake(summary.store_id),
-        }
-        with suppress(OSError):  # a cache that is full or cannot be written: the next run finds out by itself
+        # A lake that cannot be read now, or a cache that cannot be written: the next run finds out by itself.
+        with suppress(OSError):
+            if self._manifests() != self._runs:
+                return  # another run has committed since
+            lake = self._of_lake(summary.store_id)
+            note = {"summary": described, "open": summary.open._asdict(), "store": self._seen, "lake": lake}
             self._note.parent.mkdir(exist_ok=True)
             begun = self._note.with_name(f".{uuid4()}")
-            begun.write_text(json.dumps(note))
-            begun.replace(self._note)
+            try:
+                begun.write_text(json.dumps(note))
+                begun.replace(self._note)
+            finally:
+                begun.unlink(missing_ok=True)
 
     @cached_property
     def _note(self) -> Path:
-        request = replace(self._request, command="", tables=frozenset())
-        key = f"{Summary.__slots__} {request} {sorted(self._request.tables)}"
+        asked, store, lake = self._request, normalise(self._request.store), normalise(self._request.lake)
+        log = [normalise(place) for place in asked.commitlog]
+        request = replace(asked, store=store, lake=lake, commitlog=log, command="", tables=frozenset())
+        # Another version of this program may find more.
+        program = [(path.name, path.stat().st_mtime_ns) for path in sorted(Path(__file__).parents[1].glob("*/*.py"))]
+        key = f"{__version__} {program} {request} {sorted(asked.tables)}"
         return cache() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 
     def _of_store(self) -> str:
         """Name what a run can find in the store, but for bytes at the log's end."""
         store, digest = self._store, sha256()
         for file in (*store.queue_files, *store.index_files, *store.other_files):
-            digest.update(f"{file.location} {file.size}\n".encode("utf-8", "surrogatepass"))
+            # A broker at rest writes its checkpoint, and nothing else but configuration.
+            is_compared = file.about.kind in {FileKind.CONSUME_QUEUE, FileKind.ROCKSDB}
+            time = file.modified_ms if is_compared else ""
+            digest.update(f"{file.location} {file.size} {time}\n".encode("utf-8", "surrogatepass"))
         for segment in store.segments:
             times = Path(local_path(segment.location)).stat().st_mtime_ns
             digest.update(f"{segment.location} {segment.size} {times}\n".encode("utf-8", "surrogatepass"))
@@ -106,10 +122,13 @@ class PreRunCheck:
     def _of_lake(self, store_id: str) -> list[Any]:
         """Return the newest runs of a store, and whether one is unfinished or at work."""
         lake = Lake(normalise(self._request.lake))
-        manifests = sorted(info.name for info in lake.list_files(_MANIFESTS) if info.name.startswith(store_id))
+        manifests = [name for name in self._manifests() if name.startswith(store_id)]
         locks = [info.size for info in lake.list_files(_LOCKS) if info.name == store_id]
         tables = sorted({_RUNS, *(table for product in PRODUCTS for table in product.tables)})
         return [manifests, locks, {table: _transaction(lake, table, store_id) for table in tables}]
+
+    def _manifests(self) -> list[str]:
+        return sorted(info.name for info in Lake(normalise(self._request.lake)).list_files(_MANIFESTS))
 
     def _is_written_after(self, offset: int) -> bool:
         store = self._store

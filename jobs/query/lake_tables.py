@@ -152,14 +152,18 @@ class LakeTables:
         return {view.name: view.row.removeprefix("One row is ") for view in found}
 
     @cached_property
+    def own(self) -> Mapping[str, tuple[str, str]]:
+        """The tables and views that runs make, as `listed` has them."""
+        found = {name: ("table", "") for name in (MESSAGES, *LISTED) if self.has_table(name)}
+        return found | {name: ("view", row) for name, row in self.views.items()}
+
+    @cached_property
     def listed(self) -> Mapping[str, tuple[str, str]]:
         """Every table and view by its name, which SQL then knows: which of both it is, and of some what a row is."""
-        found = {name: ("table", "") for name in (MESSAGES, *LISTED) if self.has_table(name)}
-        found |= {name: ("view", row) for name, row in self.views.items()}
-        lake = Lake(self._lake, self._options)
+        found, lake = dict(self.own), Lake(self._lake, self._options)
         for topic in sorted({file.name.split("/")[0] for file in lake.list_files(_TYPED) if _LOG in file.name}):
-            self._table(f"{_TYPED}_{topic}", f"{_TYPED}/{topic}")
-            found[f"{_TYPED}_{topic}"] = "table", f"one body of the topic {topic}, typed"
+            if self._table(f"{_TYPED}_{topic}", f"{_TYPED}/{topic}") is not None:
+                found[f"{_TYPED}_{topic}"] = "table", f"one body of the topic {topic}, typed"
         # The view `dead_letters` has the messages that consumers gave up: these are bodies that no type fits.
         refused = f"{_TYPED}_{_DEAD_LETTERS}"
         if refused not in found and any(_LOG in file.name for file in lake.list_files(_DEAD_LETTERS)):

@@ -148,7 +148,11 @@ def confirm_deleted(store: Store, outcomes: Sequence[Outcome[T]]) -> None:
     Retention deletes the oldest ones, and leaves the newest. A disk that was taken away looks the same to a task, but
     then nothing is left, or the missing part is not the beginning. `CutBackError` when it is the end.
     """
-    deleted = [outcome.range for outcome in outcomes if outcome.seen.was_deleted]
+    confirm_deleted_ranges(store, [outcome.range for outcome in outcomes if outcome.seen.was_deleted])
+
+
+def confirm_deleted_ranges(store: Store, deleted: Sequence[Range]) -> None:
+    """Accept that these ranges are gone only if retention has deleted them."""
     if not deleted:
         return
     now = list_again(store)

@@ -163,8 +163,8 @@ for one in gc.get_objects():
 _WARM_UP = "warm_up.compile_messages(), warm_up.compile_queues_and_index()"
 _INGEST = """from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne
-ingest(IngestRequest(sys.argv[1], sys.argv[2]), OneByOne())"""
+from jobs.store.workers import SerialWorkers
+ingest(IngestRequest(sys.argv[1], sys.argv[2]), SerialWorkers())"""
 
 
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="nothing is compiled")

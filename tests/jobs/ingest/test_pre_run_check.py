@@ -1,5 +1,6 @@
 """The check before a run: it reports that nothing is new only if a run would find nothing."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -134,6 +135,7 @@ CHANGES: dict[str, Callable[[Taken], object]] = {
     "cut back": lambda taken: taken.broker.truncate(taken.placed[10].physical_offset),
     "flip a bit": lambda taken: flip(segments_of(taken.broker.root)[-1], 30),
     "add a queue": _add_a_queue,
+    "rebuild a queue in place": lambda taken: os.utime(next(taken.broker.root.glob("consumequeue/*/*/*")), (1, 1)),
     "be killed": _be_killed,
     "lose the lock": lambda taken: shutil.rmtree(taken.lake / "_locks"),
     "leave a manifest": _leave_a_manifest,
@@ -148,6 +150,26 @@ def test_whatever_changed_is_left_to_a_run(taken: Taken, change: str) -> None:
     CHANGES[change](taken)
 
     assert PreRunCheck(taken.request).nothing_new() is None
+
+
+def test_a_label_that_the_lake_does_not_use_is_warned_of_by_each_run(taken: Taken) -> None:
+    request = replace(taken.request, broker="other")
+    check_and_run(request)
+
+    assert PreRunCheck(request).nothing_new() is None
+
+
+def test_another_run_that_commits_before_the_note_is_left_prevents_it(taken: Taken) -> None:
+    request = replace(taken.request, settle_ms=1)
+    check = PreRunCheck(request)
+    assert check.nothing_new() is None
+    summary = ingest(request, SerialWorkers())
+    _leave_a_manifest(taken)
+    check.remember(summary)
+    (added,) = (taken.lake / "_manifests").glob("*-2-*")
+    added.unlink()
+
+    assert PreRunCheck(request).nothing_new() is None
 
 
 @pytest.mark.parametrize(
