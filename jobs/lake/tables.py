@@ -93,7 +93,8 @@ MESSAGES = replace(
         column(
             RECORD_CRC,
             pa.int64(),
-            "CRC-32 of the record as it was read; NULL if bodies are not stored, and in rows of earlier versions",
+            "CRC-32 of the record as it was read; NULL if bodies are not stored, and in rows that earlier releases of "
+            "rmq-lake wrote",
         ),
         column(BODY_ERROR, pa.string(), "why a compressed body is not decompressed: too large, or not a valid stream"),
         STORED_MESSAGES.columns[-1],
@@ -136,7 +137,8 @@ CONSUME_QUEUE = Table(
         required(
             "queue_offset",
             pa.int64(),
-            "number of the unit in its queue, from its position; for a batch, of its first message",
+            "number of the unit in its queue, derived from its position in the file; for a batch unit, the number of "
+            "its first message",
         ),
         required("physical_offset", pa.int64(), "physical offset of the record according to the unit"),
         required("size", pa.int32(), "size of the record according to the unit"),
@@ -175,8 +177,8 @@ INDEX_FILES = Table(
         ),
         column("begin_timestamp", pa.int64(), "header field: store time of the first entry's message"),
         column("end_timestamp", pa.int64(), "header field: store time of the last entry's message"),
-        column("begin_physical_offset", pa.int64(), "header field: of the first entry's message"),
-        column("end_physical_offset", pa.int64(), "header field: of the last entry's message"),
+        column("begin_physical_offset", pa.int64(), "header field: physical offset of the first entry's message"),
+        column("end_physical_offset", pa.int64(), "header field: physical offset of the last entry's message"),
         column("hash_slot_count", pa.int32(), "header field: slots in use; up to 4.7.0 the number of entries"),
         column("index_count", pa.int32(), "header field: number of the next free entry"),
         column("is_complete", pa.bool_(), "whether the file is full; an open file gets a new row with each run"),
@@ -365,7 +367,7 @@ TYPINGS = Table(
 
 RUNS = Table(
     "runs",
-    "one step of one run: registered, prepared, done",
+    "one state that a run reached: registered, prepared or done",
     (
         column("run", pa.int64(), "number of the store's run; 0 registers the store"),
         column(

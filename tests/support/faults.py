@@ -205,13 +205,14 @@ The number in parentheses is the exit code.
 
 * *does not read it*: the command does not need to open such a file.
 * *not verified*: `inspect` reads only names, and the heads and tails of files. It reports that it found no problems,
-  and that only `verify` can confirm this. Only `verify` reports *healthy*; it names the fields that no checksum
-  covers, and for these it reports *not verified*.
+  and that only `verify` can confirm this. Only `verify` reports *healthy*, and it names the fields that no checksum
+  covers. *Not verified: no checksum* means that the store is reported as healthy and that the changed field is one
+  of these fields.
 * *done*: `ingest` has written all existing data to the lake; it does not report on files that it did not need to
   read. A rebuild is *done* if nothing was lost except the files that it rebuilds. It ends with 3 if it had to replace
   a file, or if a part of the log that it needs is missing or damaged.
-* *rows say: missing*: the store has no queues at all, and the rows report missing units (the column `status` of
-  `consume_queue`), because the store may be a copy that contains only the log.
+* *rows say: missing*: the store has no queues at all. `ingest` does not fail, because the store may be a copy that
+  contains only the log; the column `status` of `consume_queue` marks the units as missing.
 * *prints it*: `dump` prints a file, and reports only damage that is visible in this file alone.
 * *answers*: `query` prints the message that the fault affects, found by its queue offset. Index files do not matter
   in this case, and fields other than body and CRC are printed as they are stored.
@@ -242,7 +243,7 @@ def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
         notes: dict[str, list[str]] = {}
         for fault, cells in some:
             lines.append(line(fault, cells))
-            if fault.unseen:
+            if fault.unseen and fault is not NO_FAULT:
                 notes.setdefault(fault.unseen, []).append(fault.name)
         lines.append("")
         lines += [f"Not detectable ({why}): {', '.join(names)}.\n" for why, names in notes.items()]

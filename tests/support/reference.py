@@ -22,7 +22,7 @@ _MEANINGS = {
     ExitCode.CLEAN: "done",
     ExitCode.FAILED: "failed; one line says why, with file and offset",
     ExitCode.USAGE: "wrong usage or configuration; nothing was started",
-    ExitCode.DAMAGE: "done; damage or a gap was found",
+    ExitCode.DAMAGE: "done; damage, a gap, changed rows or too many dead letters were found",
     ExitCode.MISMATCH: "queues or index files contradict the log, a surviving file contradicts the rebuilt one, "
     "or a store and a lake have different records at the same offset",
     ExitCode.NOT_FOUND: "nothing was found; the output says why",
@@ -32,8 +32,8 @@ _MEANINGS = {
 VARIABLES = {
     "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb",
     "RMQ_LAKE_SPARK_OPTIONS": "Spark options, if none can be passed before the verb",
-    "RMQ_LAKE_CACHE": "the cache directory for JARs, Spark's class archive, compiled code and results of idle runs "
-    "(default `~/.cache/rocketmq-lake`)",
+    "RMQ_LAKE_CACHE": "the cache directory for JARs, Spark's class archive, compiled code and notes of `ingest` runs "
+    "that found nothing new (default `~/.cache/rocketmq-lake`)",
     "RMQ_LAKE_PYTHON": "the Python for `.venv`, if none of the usual ones is suitable",
     "RMQ_LAKE_IVY_SETTINGS": "your own Ivy settings file, for a mirror of the JARs; for packages, configure `pip`",
     "RMQ_LAKE_TRACEBACK": "`1`: show where an error was raised, as `--traceback` does",
@@ -55,8 +55,9 @@ options (`--master`, `--conf K=V`, `--driver-memory`, …) are passed to spark-s
 Data goes to standard output, everything else to standard error. A command continues if standard output is closed early
 (`verify STORE | head -3`), so that its exit code still covers the whole store.
 
-Unknown keys in a configuration file and unknown variables of a command are errors. `VERB --show-config` prints the
-effective value of each option and where it comes from.
+Every command except `demo` and `query decode-id` also accepts `--config FILE`, a TOML file with defaults of options
+(see [Configuration file](#configuration-file)), and `--show-config`, which prints the effective value of each option
+and where it comes from. Unknown keys in a configuration file and unknown variables of a command are errors.
 """
 
 _LOG = """\
