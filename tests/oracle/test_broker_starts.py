@@ -69,7 +69,7 @@ _GEOMETRY = Geometry(commit_log_file_size=SEGMENT, consume_queue_units=20, hash_
 _DONOR = "b514-base"  # of foreign files
 _SAMPLE = {
     "4.9.8": (
-        "page of zeros in the third last segment",
+        "page of zeros in the third-to-last segment",
         "empty last segment",
         f"queue file cut + {STALE}",
     ),
@@ -211,11 +211,11 @@ def test_every_start_goes_as_verify_says(broker: _Broker, tmp_path: Path, cases:
 
 _HISTORIES = (
     f"queue file cut + page of zeros in the early segment + {STALE}",
-    "queue file cut + page of zeros in the third last segment",
-    f"segment cut + bit in a body, third last segment + {STALE}",
+    "queue file cut + page of zeros in the third-to-last segment",
+    f"segment cut + bit in a body, third-to-last segment + {STALE}",
     f"queue file longer + bit in a record: magic + bit in a blank: magic + {KILLED}",
     f"bit in a record: body + {STALE}",
-    f"queue files swapped + zeros to the end of the second last segment + {STALE}",
+    f"queue files swapped + zeros to the end of the second-to-last segment + {STALE}",
 )
 
 

@@ -130,7 +130,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "rowTracking": (SET % ("enableRowTracking", "true"),),
     "inCommitTimestamp": (SET % ("enableInCommitTimestamps", "true"),),
     "inCommitTimestamp of runs": ((SET % ("enableInCommitTimestamps", "true")).replace("messages", "runs"),),
-    "typeWidening of a column of others": (
+    "typeWidening of another engine's column": (
         SET % ("enableTypeWidening", "true"),
         THEIRS % "INT",
         "UPDATE {messages} SET theirs = queue_id WHERE physical_offset % 3 = 0",
