@@ -6,9 +6,18 @@ from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain, messages_per_second
+from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain_of_slot, messages_per_second
 from jobs.query.lake_source import LakeSource
-from jobs.query.lake_tables import INDEX_ENTRIES, LISTED, MESSAGES, OURS, LakeTables, quoted, sql_in, sql_literal
+from jobs.query.lake_tables import (
+    INDEX_ENTRIES,
+    LISTED_TABLES,
+    MESSAGES,
+    OWN_ROWS,
+    LakeTables,
+    quoted,
+    sql_in,
+    sql_literal,
+)
 from jobs.query.message import ListConditions, Message
 from jobs.query.source import whole_number
 from rmq_formats.errors import UnsupportedFormat
@@ -88,7 +97,7 @@ class LakeLists:
         return Histogram(start, step, counts)
 
     @property
-    def messages(self) -> int:
+    def message_count(self) -> int:
         """The number of messages in the lake, from the statistics of its files."""
         return sum(file.rows or 0 for file in self._tables.files(MESSAGES, "store_timestamp"))
 
@@ -151,7 +160,7 @@ class LakeLists:
         sql = (
             "SELECT topic, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
             "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored "
-            f"FROM {MESSAGES} WHERE {self.source.condition(OURS)} GROUP BY topic ORDER BY topic"
+            f"FROM {MESSAGES} WHERE {self.source.condition(OWN_ROWS)} GROUP BY topic ORDER BY topic"
         )
         rows = [
             (topic, queues, messages, size, messages_per_second(messages, first, last), first, last)
@@ -185,12 +194,12 @@ class LakeLists:
 
     def _viewed(self, view: str, columns: str, condition: str, rest: str) -> Rows:
         sql = f"SELECT {columns} FROM {view} WHERE {self.source.condition(condition)}{rest}"  # noqa: S608 - texts of ours
-        if view not in self._tables.views or self._is_too_large(view):
+        if view not in self._tables.view_descriptions or self._is_too_large(view):
             return Rows((), (), sql, _TOO_MANY)
         return self._rows(sql)
 
     def _is_too_large(self, view: str) -> bool:
-        return view in _JOINED and self.messages > _MOST_JOINED
+        return view in _JOINED and self.message_count > _MOST_JOINED
 
     # the index and other tables
 
@@ -219,14 +228,14 @@ class LakeLists:
                     for one in entries
                     if one["slot"] == slot
                 ]
-                yield chain(keys[key_hash], str(file), slot, links)
+                yield chain_of_slot(keys[key_hash], str(file), slot, links)
 
     def tables(self) -> Sequence[str]:
         """List the lake's tables except messages, the views over them, and the typed tables."""
         try:
-            listed = self._tables.listed
+            listed = self._tables.tables_and_views
         except (DeltaError, OSError):  # of a typed table: `query sql` says why it cannot be read
-            listed = self._tables.own
+            listed = self._tables.tables_of_runs
         return [name for name in listed if name != MESSAGES]
 
     def table(self, name: str, filters: Mapping[str, str], skip: int, limit: int) -> Rows:
@@ -251,7 +260,7 @@ class LakeLists:
         ]
         newest = next((column for column in _NEWEST_FIRST if column in kinds), None)
         note = _WITHOUT_NESTED if len(kinds) < len(all_kinds) else ""
-        if newest is not None and name in LISTED:
+        if newest is not None and name in LISTED_TABLES:
             low, count = self._newest_part(name, newest, None if filters else skip + limit)
             if count > _MOST_SORTED:
                 note = f"{count:,} rows are too many to be sorted here: in no order, and pages may repeat rows"

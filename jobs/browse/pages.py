@@ -24,7 +24,7 @@ from jobs.query import lookups
 from jobs.query import story as stories
 from jobs.query.json_text import json_line, message_object
 from jobs.query.lake_source import LakeSource
-from jobs.query.lookups import position_of, read_page
+from jobs.query.lookups import parse_position, read_page
 from jobs.query.message import MAX_TIME, MIN_TIME, ListConditions, Message
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source, do_nothing, whole_number
@@ -117,7 +117,7 @@ class Pages:
                 stores=lists.stores(),
                 gaps=lists.gaps(),
                 losses=lists.losses(),
-                messages=lists.messages,
+                messages=lists.message_count,
                 growth=lists.messages_added_by_runs(_SLOTS),
                 histogram=histogram,
                 marks=histogram_marks(histogram, "/messages", ()) if histogram else (),
@@ -141,12 +141,12 @@ class Pages:
 
     def _messages(self, lists: Lists, question: Question) -> Reply:
         wanted, given = _wanted(question), question.query.get("before")
-        before = None if given is None else position_of(given)
+        before = None if given is None else parse_position(given)
         asked = {name: question.query[name] for name in _MESSAGE_FIELDS if question.query.get(name)}
         options = (part for name, value in asked.items() for part in (_LETTERS.get(name, f"--{name}"), value))
         histogram = lists.histogram(wanted, _SLOTS, 1) if before is None else None
         page = read_page(lists.source, wanted, before, _PAGE, _SECONDS, _ROOM)
-        is_too_large = isinstance(lists, LakeLists) and lists.messages > _MOST_FOR_TOPICS
+        is_too_large = isinstance(lists, LakeLists) and lists.message_count > _MOST_FOR_TOPICS
         topics = [] if is_too_large else sorted(name for name in lists.source.topics() if not is_system_topic(name))
         has_topic = page.messages or wanted.topic is None or lists.source.has_topic(wanted.topic)
         similar = [] if has_topic else get_close_matches(str(wanted.topic), topics, _SUGGESTED)
@@ -158,7 +158,7 @@ class Pages:
             similar=similar,
             has_topic=has_topic,
             lacking=lists.source.lacking,
-            rows=[(f"/message?at={message_url_key(one)}", one) for one in page.messages],
+            rows=[(f"/message?at={message_position(one)}", one) for one in page.messages],
             following="" if page.next is None else f"/messages?{urlencode({**asked, 'before': page.next})}",
             histogram=histogram,
             marks=histogram_marks(histogram, "/messages", asked.items()) if histogram else (),
@@ -183,13 +183,13 @@ class Pages:
             found = next(iter(in_queue.messages), None)
         reason = ""
         if found is None:
-            answer = stories.by_id(lists.source, text, question.query.get("topic") or None)
+            answer = stories.find_copies_by_id(lists.source, text, question.query.get("topic") or None)
             reason = answer.reason.text if answer.reason is not None else ""
             if len({message.record.physical_offset for message in answer.messages}) > 1:
                 return Reply(b"", HTTPStatus.SEE_OTHER, f"/messages?{urlencode({'key': text})}")
             found = next(iter(answer.messages), None)
         if found is not None:
-            return Reply(b"", HTTPStatus.SEE_OTHER, f"/message?at={message_url_key(found)}")
+            return Reply(b"", HTTPStatus.SEE_OTHER, f"/message?at={message_position(found)}")
         problem = f"No message has {text[:60]!r} as an id or a key, and none begins at such an offset: {reason}"
         return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query("message", "-i", text))
 
@@ -205,7 +205,7 @@ class Pages:
             message=message,
             story=told,
             lines=list(timeline_lines(told, None)),
-            positions={copy.message.record.physical_offset: message_url_key(copy.message) for copy in told.copies},
+            positions={copy.message.record.physical_offset: message_position(copy.message) for copy in told.copies},
             chains=list(lists.chains(message)) if has_chains else (),
             shown=shown_body(message, question.query.get("body")),
             fields=_fields(message, raw),
@@ -286,7 +286,7 @@ def _time(text: str | None, otherwise: int) -> int:
         raise UnsupportedFormat(reason) from None
 
 
-def message_url_key(message: Message) -> str:
+def message_position(message: Message) -> str:
     """Return the text that identifies a message in URLs: its offset, and if it was superseded, its store time."""
     offset, time = message.record.physical_offset, message.record.store_timestamp
     return str(offset) if message.superseded_by_run is None else f"{offset}.{time}"
@@ -296,10 +296,10 @@ def message_at(source: Source, position: str) -> Message:
     """Return the message that a URL identifies."""
     offset, dot, time = position.partition(".")
     if dot and isinstance(source, LakeSource):
-        same = f"physical_offset = {position_of(offset)} AND store_timestamp = {position_of(time)}"
-        message = next(source.superseded(same), None)
+        same = f"physical_offset = {parse_position(offset)} AND store_timestamp = {parse_position(time)}"
+        message = next(source.select_superseded(same), None)
     else:
-        message = source.by_offset(position_of(position))
+        message = source.by_offset(parse_position(position))
     if message is None:
         raise UnsupportedFormat(f"no message begins at {position}")
     return message

@@ -20,7 +20,7 @@ from jobs.console.result import Severity, worst_of
 from jobs.inspect.report import StoreReport
 from jobs.query.json_text import iso_time, utf8_text
 from jobs.query.message import LARGEST_BODY, Message
-from jobs.query.mqadmin.text import host_text, time_text
+from jobs.query.mqadmin.text import host_port_text, time_text
 from jobs.query.source import Sentence
 from jobs.report.document import style_sheet, template_environment
 
@@ -40,7 +40,7 @@ HEIGHT = 100  # of a histogram
 _MOST_QUEUES = 12  # that are drawn, the largest ones
 _THINNEST = 2.0
 _SHOWN_WRONG = frozenset({Severity.DAMAGE, Severity.CONTRADICTION, Severity.NOT_ACCESSIBLE})
-KINDS = ("json", "text", "hex")
+BODY_FORMS = ("json", "text", "hex")
 _SHOWN = 1 << 18  # bytes of a text
 _SHOWN_HEX = 1 << 13
 _LARGEST_TREE = 1 << 20  # bytes of JSON that are parsed
@@ -83,7 +83,7 @@ def _time(milliseconds: int | None) -> str:
 
 
 _ENVIRONMENT = template_environment(__package__)
-_ENVIRONMENT.filters |= {"time": _time, "host": host_text}
+_ENVIRONMENT.filters |= {"time": _time, "host": host_port_text}
 
 
 def render_page(name: str, words: Words, shown: dict[str, object]) -> str:
@@ -125,7 +125,7 @@ class Link(NamedTuple):
     has_hash: bool
 
 
-def chain(key: str, file: str, slot: int, links: Sequence[Link]) -> dict[str, Any]:
+def chain_of_slot(key: str, file: str, slot: int, links: Sequence[Link]) -> dict[str, Any]:
     """Return the chain of one key's slot in one index file, newest entry first."""
     is_longer = len(links) > CHAIN_SHOWN
     return {"key": key, "file": file, "slot": slot, "links": links[:CHAIN_SHOWN], "is_longer": is_longer}
@@ -251,7 +251,7 @@ def shown_body(message: Message, asked: str | None) -> dict[str, object]:
         note = f"It cannot be decompressed within {LARGEST_BODY:,} bytes, and is shown as it is stored."
     text, tree = utf8_text(body), _json(body)
     fitting = {"json": tree is not None, "text": text is not None, "hex": True}
-    kinds = tuple(kind for kind in KINDS if fitting[kind])
+    kinds = tuple(kind for kind in BODY_FORMS if fitting[kind])
     kind = asked if asked in kinds else kinds[0]
     if kind == "json":
         content = Markup("").join(_tree(tree, iter(range(_NODES - 1)), 0))

@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 from time import monotonic
 from typing import Any
 
-from jobs.browse.shown import Cell, Histogram, Link, Rows, chain, messages_per_second
+from jobs.browse.shown import Cell, Histogram, Link, Rows, chain_of_slot, messages_per_second
 from jobs.query.lookups import read_page
 from jobs.query.message import MIN_TIME, ListConditions, Message
 from jobs.query.reasons import open_half_messages
@@ -200,7 +200,7 @@ class StoreLists:
                         at, has_hash = hop.entry.physical_offset, hop.entry.key_hash == key_hash
                         links.append(Link(hop.number, at, at == offset, has_hash))
                 if any(link.leads_here and link.has_hash for link in links):  # its keys may be in two files
-                    yield chain(key.key, (file.file or "").rpartition("/")[2], slot, links)
+                    yield chain_of_slot(key.key, (file.file or "").rpartition("/")[2], slot, links)
 
 
 def _spread(counts: list[int], messages: int, first: int, last: int) -> None:

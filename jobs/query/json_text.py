@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC
 
 from jobs.query.message import Message
-from jobs.query.mqadmin.text import OffsetRange, host_text, time_text
+from jobs.query.mqadmin.text import OffsetRange, host_port_text, time_text
 
 VERSION = 2
 
-INTEGERS = (
+INTEGER_FIELDS = (
     *("total_size", "magic_code", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times"),
     *("body_length", "topic_length", "properties_length"),
     *("queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "prepared_transaction_offset"),
@@ -35,9 +35,9 @@ def message_object(
     fields = record._asdict()
     shown: dict[str, object] = {
         "topic": message.topic,
-        **{name: fields[name] for name in INTEGERS},
-        "born_host": host_text(record.born_host),
-        "store_host": host_text(record.store_host),
+        **{name: fields[name] for name in INTEGER_FIELDS},
+        "born_host": host_port_text(record.born_host),
+        "store_host": host_port_text(record.store_host),
         "born_time": iso_time(record.born_timestamp),
         "store_time": iso_time(record.store_timestamp),
         "message_id": message.message_id,

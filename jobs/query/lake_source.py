@@ -16,7 +16,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.query.lake_tables import (
     INDEX_ENTRIES,
     MESSAGES,
-    OURS,
+    OWN_ROWS,
     QUARANTINE,
     RUNS,
     SUPERSEDED,
@@ -25,11 +25,11 @@ from jobs.query.lake_tables import (
     sql_in,
     sql_literal,
 )
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, count_entries, has_key
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, count_entries_with_hash, has_key
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import (
-    EXPLAINED_BY,
-    MATTER,
+    MOST_OCCURRENCES,
+    TRAITS_OF_ANSWERS,
     Check,
     Coverage,
     KeyFact,
@@ -101,10 +101,12 @@ class LakeSource(Source):
         known = self._given_release or recorded
         if known is not None:
             return (known,)
-        newest = self.select("max(physical_offset) AS offset", MESSAGES, OURS)[0]["offset"] or 0
+        newest = self.select("max(physical_offset) AS offset", MESSAGES, OWN_ROWS)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
-        records = [_record(row) for row in self.select("*", MESSAGES, sampled, OURS, rest=f"LIMIT {_SAMPLED}")]
-        writers = writers_of(detect_eras(mark for record in records for mark in record_marks(record)), MATTER)
+        records = [_record(row) for row in self.select("*", MESSAGES, sampled, OWN_ROWS, rest=f"LIMIT {_SAMPLED}")]
+        writers = writers_of(
+            detect_eras(mark for record in records for mark in record_marks(record)), TRAITS_OF_ANSWERS
+        )
         self.note_assumed_release(writers)
         return writers.value.possible
 
@@ -134,7 +136,7 @@ class LakeSource(Source):
         while True:
             where = self.condition(*conditions, f"physical_offset < {before}")
             order = f"ORDER BY physical_offset DESC LIMIT {count}"
-            found = self.tables.numbers(f"SELECT physical_offset FROM {table} WHERE {where} {order}")  # noqa: S608
+            found = self.tables.read_integers(f"SELECT physical_offset FROM {table} WHERE {where} {order}")  # noqa: S608
             yield from (offset for offset, _ in groupby(found))
             if len(found) < count:
                 return
@@ -149,7 +151,7 @@ class LakeSource(Source):
         """
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
-            rows = self.select("*", MESSAGES, sql_in("physical_offset", some), OURS)
+            rows = self.select("*", MESSAGES, sql_in("physical_offset", some), OWN_ROWS)
             by_offset = {row["physical_offset"]: row for row in rows}
             lost = [offset for offset in some if offset not in by_offset]
             if lost:
@@ -160,13 +162,13 @@ class LakeSource(Source):
             yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
 
     def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
-        rows = self.select("*", MESSAGES, *conditions, OURS, rest=f"ORDER BY physical_offset {order} LIMIT 1")
+        rows = self.select("*", MESSAGES, *conditions, OWN_ROWS, rest=f"ORDER BY physical_offset {order} LIMIT 1")
         return self._message(rows[0]) if rows else None
 
-    def superseded(self, condition: str) -> Iterator[Message]:
+    def select_superseded(self, condition: str) -> Iterator[Message]:
         """Yield the matching messages that the broker has truncated."""
         if self.tables.has_table(SUPERSEDED):
-            yield from map(self._message, self.select("*", SUPERSEDED, condition, OURS))
+            yield from map(self._message, self.select("*", SUPERSEDED, condition, OWN_ROWS))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
@@ -184,7 +186,7 @@ class LakeSource(Source):
     @cached_property
     def _chosen(self) -> TopicChoices | str | None:
         """The topics that runs selected, or why they are unknown; the newest run has those of all earlier ones."""
-        return next((self.tables.topic_choices(row["detail"], row["manifest"]) for row in self._runs[-1:]), None)
+        return next((self.tables.selected_topics(row["detail"], row["manifest"]) for row in self._runs[-1:]), None)
 
     def _lack_left_out(self, *topics: str) -> None:
         """Note that an answer lacks messages of *topics* (or of any topic) that runs left out."""
@@ -242,7 +244,7 @@ class LakeSource(Source):
             column = "uniq_key" if wanted.kind is KeyKind.UNIQUE else "tags"
             found = self._newest_first(MESSAGES, f"{column} = {key}", *of_topic)
         elif self._has_index:
-            key_hash = index_key_hash(wanted.text)
+            key_hash = index_key_hash(wanted.index_text)
             found = self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
         else:
             if not self._through_log:
@@ -256,15 +258,15 @@ class LakeSource(Source):
     def _has_index(self) -> bool:
         return not self._through_log and self.tables.has_table(INDEX_ENTRIES)
 
-    def by_entry(self, wanted: KeyQuery) -> Iterator[Message]:
+    def by_key_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         if not self._has_index:
             yield from self.by_key(wanted)
             return
         self._lack_left_out(wanted.topic)
         self.note_known_damage()
-        key_hash = index_key_hash(wanted.text)
+        key_hash = index_key_hash(wanted.index_text)
         for message in self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", *_window(wanted)):
-            yield from [message] * count_entries(message, key_hash)
+            yield from [message] * count_entries_with_hash(message, key_hash)
 
     def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield a queue's messages by queue offset; if several have the same one, the one stored first."""
@@ -298,7 +300,7 @@ class LakeSource(Source):
         together = limit + 1 if wanted.words is None else max(limit + 1, _DECOMPRESSED)
         for low in self._lower_bounds(before):
             inside = [f"physical_offset >= {low}"] if low else []
-            offsets = self._offsets(MESSAGES, OURS, *conditions, *inside, before=before, together=together)
+            offsets = self._offsets(MESSAGES, OWN_ROWS, *conditions, *inside, before=before, together=together)
             yield from ((message.record.physical_offset, message) for message in self._placed(offsets))
             if low:
                 yield low, None
@@ -309,7 +311,7 @@ class LakeSource(Source):
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
         window = _window(wanted)
         of_topic = [f"topic = {sql_literal(wanted.topic)}"] if wanted.topic is not None else []
-        found = [self._offsets(MESSAGES, f"uniq_key = {sql_literal(key)}", OURS, *of_topic, *window, before=before)]
+        found = [self._offsets(MESSAGES, f"uniq_key = {sql_literal(key)}", OWN_ROWS, *of_topic, *window, before=before)]
         if topics:
             hashes = {index_key_hash(key_text(topic, key)) for topic in topics}
             entries = (sql_in("key_hash", hashes), sql_in("topic", topics), f"key = {sql_literal(key)}", *window)
@@ -355,12 +357,12 @@ class LakeSource(Source):
         row = self.select(columns, MESSAGES, *_in_queue(topic, queue_id))[0]
         return None if row["first"] is None else OffsetRange(row["first"], row["last"] + 1)
 
-    def fill_or_note_queue_gaps(self, topic: str) -> None:
+    def complete_queues(self, topic: str) -> None:
         """Note why the queues of a topic may lack messages: a lake has no source other than its rows."""
         del topic
         self.note_known_damage()
 
-    def next_number(self, topic: str, queue_id: int, number: int) -> int:
+    def next_queue_offset(self, topic: str, queue_id: int, number: int) -> int:
         conditions = (*_in_queue(topic, queue_id), f"queue_offset >= {number}")
         found = self.select("min(queue_offset) AS number", MESSAGES, *conditions)[0]["number"]
         return number if found is None else int(found)
@@ -373,7 +375,9 @@ class LakeSource(Source):
 
     def queue_ids(self, topic: str) -> list[int]:
         self._lack_left_out(topic)
-        return sorted(self.tables.values("queue_id", self.condition(f"topic = {sql_literal(topic)}", _WITH_UNIT)))
+        return sorted(
+            self.tables.distinct_values("queue_id", self.condition(f"topic = {sql_literal(topic)}", _WITH_UNIT))
+        )
 
     def has_topic(self, topic: str) -> bool:
         self._lack_left_out(topic)
@@ -381,10 +385,10 @@ class LakeSource(Source):
 
     def topics(self) -> frozenset[str]:
         self._say_left_out()
-        return frozenset(self.tables.values("topic", self.condition(OURS)))
+        return frozenset(self.tables.distinct_values("topic", self.condition(OWN_ROWS)))
 
     def topics_of(self, unique_key: str) -> frozenset[str]:
-        rows = self.select("DISTINCT topic", MESSAGES, f"uniq_key = {sql_literal(unique_key)}", OURS)
+        rows = self.select("DISTINCT topic", MESSAGES, f"uniq_key = {sql_literal(unique_key)}", OWN_ROWS)
         if not rows:
             self._lack_left_out()
         return frozenset(row["topic"] for row in rows)
@@ -398,7 +402,7 @@ class LakeSource(Source):
     def occurrences(self, text_: str) -> Iterator[Occurrence]:
         quoted = sql_literal(text_)
         condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
-        oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {EXPLAINED_BY}"
+        oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {MOST_OCCURRENCES}"
         places = self.select("store_timestamp, physical_offset", MESSAGES, condition, rest=oldest_first)
         for message in self._placed(place["physical_offset"] for place in places):
             at = message.record.physical_offset
@@ -407,10 +411,10 @@ class LakeSource(Source):
                     indexed = self.by_key(KeyQuery(kind, message.topic, text_))
                     yield Occurrence(message, kind, any(other.record.physical_offset == at for other in indexed))
 
-    def taken_back(self, text_: str) -> Iterator[Message]:
+    def superseded_with(self, text_: str) -> Iterator[Message]:
         quoted = sql_literal(text_)
         ids = f"uniq_key = {quoted} OR offset_msg_id = {sql_literal(text_.upper())}"
-        return self.superseded(f"({ids} OR array_has(keys, {quoted}))")
+        return self.select_superseded(f"({ids} OR array_has(keys, {quoted}))")
 
     def why_no_message_at(self, physical_offset: int) -> Reason:
         columns, is_before = "physical_offset, total_size, offset_msg_id", f"physical_offset < {physical_offset}"
@@ -431,10 +435,10 @@ class LakeSource(Source):
 
     def count(self, wanted: ListConditions) -> int | None:
         counted = wanted._replace(key=None, tag=None, words=None)
-        return int(self.select("count(*) AS messages", MESSAGES, OURS, *self._conditions(counted))[0]["messages"])
+        return int(self.select("count(*) AS messages", MESSAGES, OWN_ROWS, *self._conditions(counted))[0]["messages"])
 
     def hosts(self) -> list[Host]:
-        return sorted(map(parse_host, self.tables.values("store_host", self.condition(OURS))))
+        return sorted(map(parse_host, self.tables.distinct_values("store_host", self.condition(OWN_ROWS))))
 
     def coverage(self) -> Coverage:
         row = self.select(
@@ -461,7 +465,7 @@ class LakeSource(Source):
             if others:
                 self.say(f"other stores of the lake have copies of this message: {others}; --broker asks them")
         yield from self._newest_first(MESSAGES, same_id)
-        yield from self.superseded(same_id)
+        yield from self.select_superseded(same_id)
 
     def origin_of(self, message: Message) -> Origin:
         return self._origin(MESSAGES if message.superseded_by_run is None else SUPERSEDED)

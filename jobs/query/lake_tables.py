@@ -29,11 +29,11 @@ QUARANTINE = "quarantine"
 SUPERSEDED = "superseded_messages"
 RUNS = "runs"
 # Every table but messages, and but dead_letters, whose name a view has as well; to import them would load the compiler.
-LISTED = (
+LISTED_TABLES = (
     *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
     *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
 )
-OURS = "total_size IS NOT NULL"  # rows that another engine has added lack it
+OWN_ROWS = "total_size IS NOT NULL"  # rows that another engine has added lack it
 _TYPED, _DEAD_LETTERS, _LOG = "typed", "dead_letters", "_delta_log/"
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
 
@@ -144,7 +144,7 @@ class LakeTables:
         return self._table(name) is not None
 
     @cached_property
-    def views(self) -> Mapping[str, str]:
+    def view_descriptions(self) -> Mapping[str, str]:
         """The views whose tables are there by their names, which SQL then knows, and what one row of each is."""
         found = [view for view in views() if all(map(self.has_table, view.tables))]
         for view in found:
@@ -152,15 +152,15 @@ class LakeTables:
         return {view.name: view.row.removeprefix("One row is ") for view in found}
 
     @cached_property
-    def own(self) -> Mapping[str, tuple[str, str]]:
+    def tables_of_runs(self) -> Mapping[str, tuple[str, str]]:
         """The tables and views that runs make, as `listed` has them."""
-        found = {name: ("table", "") for name in (MESSAGES, *LISTED) if self.has_table(name)}
-        return found | {name: ("view", row) for name, row in self.views.items()}
+        found = {name: ("table", "") for name in (MESSAGES, *LISTED_TABLES) if self.has_table(name)}
+        return found | {name: ("view", row) for name, row in self.view_descriptions.items()}
 
     @cached_property
-    def listed(self) -> Mapping[str, tuple[str, str]]:
+    def tables_and_views(self) -> Mapping[str, tuple[str, str]]:
         """Every table and view by its name, which SQL then knows: which of both it is, and of some what a row is."""
-        found, lake = dict(self.own), Lake(self._lake, self._options)
+        found, lake = dict(self.tables_of_runs), Lake(self._lake, self._options)
         for topic in sorted({file.name.split("/")[0] for file in lake.list_files(_TYPED) if _LOG in file.name}):
             if self._table(f"{_TYPED}_{topic}", f"{_TYPED}/{topic}") is not None:
                 found[f"{_TYPED}_{topic}"] = "table", f"one body of the topic {topic}, typed"
@@ -176,7 +176,7 @@ class LakeTables:
         table = self._table(name)
         return None if table is None else int(table.version())
 
-    def topic_choices(self, detail: str, manifest: str) -> TopicChoices | str:
+    def selected_topics(self, detail: str, manifest: str) -> TopicChoices | str:
         """Return the topics that runs selected, or why they are unknown; early runs stored them only in manifests."""
         try:
             known = json.loads(detail)
@@ -191,7 +191,7 @@ class LakeTables:
         """Return the columns of a query, with their Arrow type names."""
         return {field.name: str(field.type) for field in pa.schema(self._builder.execute(f"{sql} LIMIT 0").schema)}
 
-    def values(self, column: str, condition: str) -> Sequence[Any]:
+    def distinct_values(self, column: str, condition: str) -> Sequence[Any]:
         """Return the distinct values of a column of messages; the column is read once."""
         sql = f"SELECT DISTINCT {column} FROM {MESSAGES} WHERE {condition}"  # noqa: S608 - quoted
         if sql not in self._values:
@@ -207,7 +207,7 @@ class LakeTables:
         # The engine's own reader would hold Python's lock until it is done, and with it every other thread.
         return self._read(sql, plain_rows)
 
-    def numbers(self, sql: str) -> list[int]:
+    def read_integers(self, sql: str) -> list[int]:
         """Run a query with one integer column and return its values."""
         return self._read(sql, lambda found: pa.RecordBatchReader.from_stream(found).read_all()[0].to_pylist())
 

@@ -69,7 +69,7 @@ def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, l
     hash; the client keeps those with the key, and up to 4.9.2 it ignores their topic.
     """
     wanted = KeyQuery(KeyKind.KEY, topic, key, *window)
-    newest = list(islice(source.by_entry(wanted), limit))
+    newest = list(islice(source.by_key_hash(wanted), limit))
 
     def is_kept(message: Message) -> bool:
         release = message.release
@@ -120,7 +120,7 @@ def by_offset_id(source: Source, text: str, *, any_host: bool = False) -> Answer
 
 
 def _at_offset_id(source: Source, text: str, *, any_host: bool) -> Message | None:
-    named = reasons.offset_id(text)
+    named = reasons.parse_offset_id(text)
     if named is None:
         return None
     message = source.by_offset(named.physical_offset)
@@ -128,7 +128,7 @@ def _at_offset_id(source: Source, text: str, *, any_host: bool) -> Message | Non
 
 
 def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
-    named = reasons.offset_id(text)
+    named = reasons.parse_offset_id(text)
     if named is None:
         return reasons.not_an_offset_id(text)
     if not any_host:
@@ -150,7 +150,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
         if found:
             return Answer(found[:1])
     reason = _no_offset_id(source, text, any_host=any_host)
-    if topic and not reasons.is_offset_reading(reason):
+    if topic and not reasons.confirms_offset_id(reason):
         of_topic = reasons.no_message_under_key(source, KeyQuery(KeyKind.UNIQUE, topic, text))
         if reason.kind is ReasonKind.OTHER_BROKER and of_topic.kind is ReasonKind.NOT_ON_DISK:
             return Answer(reason=reason)
@@ -208,7 +208,7 @@ def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
     return page
 
 
-def position_of(text: str) -> int:
+def parse_position(text: str) -> int:
     """Return the log offset of a page's position; raise `UnsupportedFormat` if the text is not a position."""
     number = whole_number(text)
     if number is None:

@@ -155,7 +155,7 @@ class KeyQuery(NamedTuple):
     end: int = MAX_TIME
 
     @property
-    def text(self) -> str:
+    def index_text(self) -> str:
         """The text whose hash index entries have."""
         of_kind = tag_text if self.kind is KeyKind.TAG else key_text
         return of_kind(self.topic, self.key)
@@ -177,7 +177,7 @@ class KeyQuery(NamedTuple):
         """Return the number of entries of a message in a broker's index; 1 for a tag if tags are not indexed."""
         if self.kind is KeyKind.TAG and not message.release.indexes_tags:
             return 1
-        return index_keys(message.record, message.release).count(self.text)
+        return index_keys(message.record, message.release).count(self.index_text)
 
 
 def has_key(message: Message, kind: KeyKind, key: str) -> bool:
@@ -187,6 +187,6 @@ def has_key(message: Message, kind: KeyKind, key: str) -> bool:
     return message.tags == key if kind is KeyKind.TAG else key in message.keys
 
 
-def count_entries(message: Message, key_hash: int) -> int:
+def count_entries_with_hash(message: Message, key_hash: int) -> int:
     """Return the number of a message's entries with a hash in a broker's index, for all of its keys."""
     return sum(index_key_hash(key) == key_hash for key in index_keys(message.record, message.release))

@@ -64,7 +64,7 @@ class Printer:
         takes_bytes = hasattr(sys.stdout, "buffer")
         click.echo(shown.encode("utf-8", "replace") if takes_bytes else shown, nl=False)
 
-    def message_to_print(self, message: Message) -> Message:
+    def printable_message(self, message: Message) -> Message:
         """Return *message* in printable form; report a damaged body, which changes the exit code."""
         if not message.has_right_body:
             self.has_damage = True
@@ -133,7 +133,7 @@ class Printer:
         """Print messages in full."""
         for stored in answer.messages:
             path = self._write_body(stored)
-            message = self.message_to_print(stored)
+            message = self.printable_message(stored)
             if self.prints_rows:
                 shown = json_text.message_object(message, answer.offsets, with_body=self.charset is not None)
                 self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
@@ -153,11 +153,11 @@ class Printer:
     def print_rows(self, answer: Answer, topic: str, key_type: str, key: str, *, has_index_key: bool) -> None:
         """Print messages like queryMsgByKey: one line each."""
         if self.prints_rows:
-            for message in map(self.message_to_print, answer.messages):
+            for message in map(self.printable_message, answer.messages):
                 self.print_object("message", json_text.message_object(message, with_body=self.charset is not None))
         elif answer.messages:
             asked = f"{topic}@{key_type}@{key}" if has_index_key else None
-            for line in text.key_rows(map(self.message_to_print, answer.messages), asked):
+            for line in text.key_rows(map(self.printable_message, answer.messages), asked):
                 self.write(line)
 
     def _write_body(self, message: Message) -> Path | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
-from jobs.query.source import MATTER, Progress, Source, do_nothing, only_one
+from jobs.query.source import TRAITS_OF_ANSWERS, Progress, Source, do_nothing, only_one
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 
@@ -107,7 +107,7 @@ def likely_writers(reader: "StoreReader") -> "Known[Writers]":
     """Return the releases that probably wrote a store, with few reads."""
     from jobs.store.release import QUICK, known_writers
 
-    return known_writers(reader.store, None, MATTER, QUICK, reader.index_readers())
+    return known_writers(reader.store, None, TRAITS_OF_ANSWERS, QUICK, reader.index_readers())
 
 
 def _own_name(topics: Mapping[str, Mapping[str, object]]) -> str | None:

@@ -10,8 +10,8 @@ from datetime import UTC
 from operator import attrgetter
 
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message
-from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_text, time_text
-from jobs.query.source import EXPLAINED_BY, Coverage, Occurrence, Reason, ReasonKind, Source
+from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_port_text, time_text
+from jobs.query.source import MOST_OCCURRENCES, Coverage, Occurrence, Reason, ReasonKind, Source
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
@@ -38,7 +38,7 @@ def no_message_under_key(source: Source, wanted: KeyQuery) -> Reason:
     topic, key = wanted.topic, wanted.key
     age = attrgetter("message.record.store_timestamp", "message.record.physical_offset")
     seen = sorted(source.occurrences(key), key=age)
-    is_part = len(seen) >= EXPLAINED_BY or not source.searches_all
+    is_part = len(seen) >= MOST_OCCURRENCES or not source.searches_all
     here = [occurrence for occurrence in seen if occurrence.message.topic == topic]
     same_kind = [occurrence for occurrence in here if occurrence.kind is wanted.kind]
     if same_kind:
@@ -62,7 +62,7 @@ def no_message_under_key(source: Source, wanted: KeyQuery) -> Reason:
 
 def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Reason:
     key = wanted.key
-    if all(one.is_shadowed for one in seen):
+    if all(one.is_hidden_by_batch_id for one in seen):
         message = seen[0].message
         text = (
             f"{key} is a message's own id, but its batch's id {message.unique_key} comes after it in the properties "
@@ -101,7 +101,7 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
 
 def no_message_anywhere(source: Source, key: str, kind: KeyKind) -> Reason:
     """Explain that no message in any topic has *key*."""
-    named = offset_id(key) if kind is KeyKind.UNIQUE else None
+    named = parse_offset_id(key) if kind is KeyKind.UNIQUE else None
     if named is not None and named.host in source.hosts() and source.by_offset(named.physical_offset):
         text = f"{key} is an offset id of this broker, not a producer's id: by-id finds it"
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
@@ -119,7 +119,7 @@ def other_case_hint(source: Source, key: str) -> str:
     return f", but {found!r} is there: did you mean that? Case matters" if found else ""
 
 
-def offset_id(text: str) -> OffsetId | None:
+def parse_offset_id(text: str) -> OffsetId | None:
     """Return the host and the offset in an offset id; None for any other text."""
     try:
         return decode_offset_id(text)
@@ -160,7 +160,7 @@ def unknown_topic(source: Source, topic: str) -> Reason:
 
 def explain_wrong_id_kind(text: str, reason: Reason) -> Reason:
     """Explain that a text is not an id, if *reason* would only say that no message has it."""
-    if reason.kind is not ReasonKind.NOT_ON_DISK or offset_id(text) is not None:
+    if reason.kind is not ReasonKind.NOT_ON_DISK or parse_offset_id(text) is not None:
         return reason
     return Reason(ReasonKind.WRONG_KIND_OF_ID, f"{text!r} is neither an offset id nor a producer's id; {reason.text}")
 
@@ -184,15 +184,15 @@ def other_broker(source: Source, text: str, named: OffsetId, known: Iterable[Hos
             "as a producer's id it is in no message that was looked at; -t TOPIC looks under one topic"
         )
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
-    ours = ", ".join(map(host_text, known)) or "none"
+    ours = ", ".join(map(host_port_text, known)) or "none"
     text = (
-        f"the id belongs to the broker {host_text(named.host)} (offset {named.physical_offset}); "
+        f"the id belongs to the broker {host_port_text(named.host)} (offset {named.physical_offset}); "
         f"here are messages of {ours}; --any-host reads the offset here all the same"
     )
     return Reason(ReasonKind.OTHER_BROKER, text)
 
 
-def is_offset_reading(reason: Reason | None) -> bool:
+def confirms_offset_id(reason: Reason | None) -> bool:
     """Return whether an id is certainly an offset id of this broker."""
     others = (ReasonKind.OTHER_BROKER, ReasonKind.WRONG_KIND_OF_ID)
     return reason is not None and reason.kind not in others
@@ -231,7 +231,9 @@ def _time(milliseconds: int) -> str:
 def _places(seen: list[Occurrence], *, is_part: bool) -> str:
     """Describe the number of distinct messages, and the oldest one; for a part of them, any one."""
     count = len({(one.message.record.physical_offset) for one in seen})
-    number, which = (f"at least {min(count, EXPLAINED_BY)}", "one of them") if is_part else (f"{count}", "the first")
+    number, which = (
+        (f"at least {min(count, MOST_OCCURRENCES)}", "one of them") if is_part else (f"{count}", "the first")
+    )
     return f"{number} seen, {which}: {_place(seen[0].message)}"
 
 

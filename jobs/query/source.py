@@ -18,11 +18,11 @@ from rmq_formats.release import Release
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
-EXPLAINED_BY = 20  # this many messages under a text are enough to explain an empty answer
+MOST_OCCURRENCES = 20  # this many messages under a text are enough to explain an empty answer
 
 
 # What a release prints, and how its index is read.
-MATTER = (
+TRAITS_OF_ANSWERS = (
     "property_parser",
     "indexes_tags",
     "by_unique_key_keeps_all",
@@ -101,7 +101,7 @@ class Occurrence(NamedTuple):
     message: Message
     kind: KeyKind
     is_indexed: bool
-    is_shadowed: bool = False  # by a second UNIQ_KEY after it: a batch's own, which wins
+    is_hidden_by_batch_id: bool = False  # by a second UNIQ_KEY after it: a batch's own, which wins
 
 
 @dataclass(slots=True)
@@ -238,7 +238,7 @@ class Source(Protocol):
     def by_key(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield the messages with a key, newest first, once for each time that the broker indexed them."""
 
-    def by_entry(self, wanted: KeyQuery) -> Iterator[Message]:
+    def by_key_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield the message of every index entry with a key's hash, in the broker's order, including other keys."""
 
     def by_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
@@ -261,10 +261,10 @@ class Source(Protocol):
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         """Return the offsets of a queue; None if it does not exist."""
 
-    def fill_or_note_queue_gaps(self, topic: str) -> None:
+    def complete_queues(self, topic: str) -> None:
         """Complete a topic's queues from the log, or note why they may be incomplete."""
 
-    def next_number(self, topic: str, queue_id: int, number: int) -> int:
+    def next_queue_offset(self, topic: str, queue_id: int, number: int) -> int:
         """Return the next queue offset that may have a message; the given one if there is none."""
 
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
@@ -275,7 +275,7 @@ class Source(Protocol):
         del topic, queue_id, queue_offset
         return MAX_TIME
 
-    def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
+    def part_searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
         """Return the part of a queue that a broker searches for a store time."""
         del topic, queue_id, time
         return offsets
@@ -307,7 +307,7 @@ class Source(Protocol):
     def occurrences(self, text: str, /) -> Iterator[Occurrence]:
         """Yield messages that have a text as a key of any kind, in any topic; to explain an empty answer."""
 
-    def taken_back(self, text: str, /) -> Iterator[Message]:
+    def superseded_with(self, text: str, /) -> Iterator[Message]:
         """Yield truncated messages with a text as an id or a key."""
         del text
         return iter(())

@@ -28,12 +28,12 @@ _READS = re.compile(r"\s*(explain\s+((analyze|verbose)\s+)*)?(?P<verb>select|wit
 _Result = TypeVar("_Result")
 
 
-def listing(tables: LakeTables) -> Generator[dict[str, object]]:
+def describe_tables(tables: LakeTables) -> Generator[dict[str, object]]:
     """Yield the tables and views of a lake, and what one row of each is."""
     from jobs.lake.tables import TABLES  # loads the compiler
 
     rows = {table.name: table.row for table in TABLES}
-    for name, (kind, row) in tables.listed.items():
+    for name, (kind, row) in tables.tables_and_views.items():
         yield {"name": name, "kind": kind, "row": row or rows.get(name, "")}
 
 
@@ -42,7 +42,7 @@ class Batches:
 
     def __init__(self, tables: LakeTables, sql: str, seconds: float | None) -> None:
         """Run a statement on all tables and views; `UnsupportedFormat` where it is not valid, or more than reads."""
-        if _READS.match(sql) is None or not tables.listed:
+        if _READS.match(sql) is None or not tables.tables_and_views:
             raise UnsupportedFormat("only statements that read are run: SELECT, WITH, VALUES, DESCRIBE, EXPLAIN")
         self._end = None if seconds is None else monotonic() + seconds
         # The engine cannot be interrupted: its thread is left behind when the time is over, and ends with the process.

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, Message, count_entries
+from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, Message, count_entries_with_hash
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import Check, KeyFact, Origin, Progress, do_nothing
 from jobs.query.store_reader import StoreReader
@@ -35,10 +35,10 @@ from rmq_formats.properties import index_key_hash
 if TYPE_CHECKING:
     from jobs.query.store_source import StoreSource
 
-COMPILED_FROM = 32 << 20
+COMPILED_SCAN_FROM = 32 << 20
 LOG_SEARCHED_UNASKED = 1 << 30  # bytes of log that are searched where index or queue files leave a question open
 
-Lose = Callable[[int, int, str], None]  # offsets of the log that hold no readable message, and why
+OnLoss = Callable[[int, int, str], None]  # offsets of the log that hold no readable message, and why
 _ENTRY, _ROW = "an index entry", "a row of the index in RocksDB"
 _FEW = 64  # records that are followed one by one before a search is worth its start
 
@@ -78,7 +78,7 @@ def _holding(block: RecordBlock, text: str) -> Iterator[int]:
 
 
 def search(
-    store: StoreReader, text: str, progress: Progress, span: Span = ALL, lose: Lose = do_nothing
+    store: StoreReader, text: str, progress: Progress, span: Span = ALL, lose: OnLoss = do_nothing
 ) -> Iterator[MessageRecord]:
     """Yield the records of *span* that contain *text*, in log order; call *lose* for unreadable parts."""
     for before, start, end in holes(store.store.segments):
@@ -88,7 +88,7 @@ def search(
     ranges = list(_within(plan_ranges(store.store, range_size=WHOLE_SEGMENTS), span))
     total = sum(range_.end - range_.start for range_ in ranges)
     done = 0
-    blocks = _compiled_blocks if total >= COMPILED_FROM else _scalar_blocks
+    blocks = _compiled_blocks if total >= COMPILED_SCAN_FROM else _scalar_blocks
     for range_ in ranges:
         for block in blocks(store, range_):
             if isinstance(block, Piece):
@@ -159,7 +159,7 @@ class LogQueue:
             self._counts.insert(at, unit.batch_count or 1)
             self._places.insert(at, unit.physical_offset)
 
-    def place(self, queue_offset: int) -> int | None:
+    def physical_offset_of(self, queue_offset: int) -> int | None:
         """Return the physical offset of the record with a number; None where the log has none."""
         at = bisect_right(self.firsts, queue_offset) - 1
         return self._places[at] if at >= 0 and queue_offset < self.firsts[at] + self._counts[at] else None
@@ -301,7 +301,7 @@ class StoreIndex:
         for offset in hits:
             message = self._store.message_pointed_at(offset, _ENTRY)
             if message and wanted.has_key(message):
-                if _stands_for(wanted.text, message, seen[offset]):
+                if _stands_for(wanted.index_text, message, seen[offset]):
                     yield message
                 seen[offset] += 1
 
@@ -333,14 +333,14 @@ class StoreIndex:
         if not header.matches_time(*window):
             return []
         try:
-            return [hop.entry.physical_offset for hop in file.hits(wanted.text, *window, header)]
+            return [hop.entry.physical_offset for hop in file.hits(wanted.index_text, *window, header)]
         except CorruptData as damage:
             self._store.say(f"damaged index file: {damage}")
             return None
 
     def _find_uncovered(self, span: Span, wanted: KeyQuery, given: Counter[int]) -> Iterator[Message]:
         """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
-        few = few_records(self._reader, span)
+        few = read_few_records(self._reader, span)
         records = few if few is not None else (one.record for one in self._store.search(wanted.key, span))
         # Places are kept, not messages of any size. The message that the next file begins with may have its first
         # entries in a file that is lost.
@@ -380,7 +380,7 @@ def _stands_for(text: str, message: Message, number: int) -> bool:
     """
     # Entries do not show which of the colliding keys each is of, and all lead to the same message: of each round of
     # them as many count for *text* as the message has this key.
-    colliding = count_entries(message, index_key_hash(text))
+    colliding = count_entries_with_hash(message, index_key_hash(text))
     return not colliding or number % colliding < index_keys(message.record, message.release).count(text)
 
 
@@ -399,7 +399,7 @@ def _covered(file: IndexReader) -> Span | None:
     return Span(first, last)
 
 
-def few_records(store: StoreReader, span: Span) -> Sequence[MessageRecord] | None:
+def read_few_records(store: StoreReader, span: Span) -> Sequence[MessageRecord] | None:
     """Return the records of a short span; None if it is long, or if its records do not lead to its end."""
     records: list[MessageRecord] = []
     offset = span.start

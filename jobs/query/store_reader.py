@@ -161,7 +161,7 @@ class StoreReader:
         return read_epochs(self.store)
 
     @property
-    def takeover_text(self) -> str:
+    def newest_epoch_text(self) -> str:
         """A description of the newest change of the master."""
         return f"epoch {self.epochs[-1].number} begins at offset {self.epochs[-1].start_offset}"
 

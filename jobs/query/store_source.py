@@ -17,7 +17,7 @@ from itertools import chain, islice, product, zip_longest
 from jobs.query.message import MAX_TIME, KeyQuery, ListConditions, Message, has_key
 from jobs.query.mqadmin.text import OffsetRange, second_text
 from jobs.query.source import (
-    EXPLAINED_BY,
+    MOST_OCCURRENCES,
     Check,
     Coverage,
     KeyFact,
@@ -31,7 +31,7 @@ from jobs.query.source import (
     Source,
     do_nothing,
 )
-from jobs.query.store_index import ALL, COMPILED_FROM, LOG_SEARCHED_UNASKED, LogQueue, Span, StoreIndex, search
+from jobs.query.store_index import ALL, COMPILED_SCAN_FROM, LOG_SEARCHED_UNASKED, LogQueue, Span, StoreIndex, search
 from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
 from jobs.store.broker_config import BrokerConfig, ReaderProgress, broker_config, read_config
 from jobs.store.log_ends import LostPart, lost_ends
@@ -124,7 +124,7 @@ class StoreSource(Source):
         if reader.is_left_over(physical_offset):
             self.say(
                 f"{pointer} points at offset {physical_offset}, whose message was truncated when another replica "
-                f"became the master ({reader.takeover_text})"
+                f"became the master ({reader.newest_epoch_text})"
             )
             return None
         place = "where no whole record is"
@@ -166,7 +166,7 @@ class StoreSource(Source):
             if found:
                 yield from [found] * times
 
-    def by_entry(self, wanted: KeyQuery) -> Iterator[Message]:
+    def by_key_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         is_indexed = self._index.why_not_searchable(KeyKind.KEY) is None
         return self._index.entries(wanted) if is_indexed else self.by_key(wanted)
 
@@ -184,8 +184,8 @@ class StoreSource(Source):
             for message in islice(self._index.find_without_log(one), 1)
         )
         is_searched = self.through_log or self.reader.store.log_size <= searched
-        for one in chain(indexed, islice(self._logged(text), EXPLAINED_BY if is_searched else 0)):
-            place = (one.message.record.physical_offset, one.kind, one.is_shadowed)
+        for one in chain(indexed, islice(self._logged(text), MOST_OCCURRENCES if is_searched else 0)):
+            place = (one.message.record.physical_offset, one.kind, one.is_hidden_by_batch_id)
             if place not in given:  # the log has what the index has led to
                 given.add(place)
                 yield one
@@ -200,7 +200,7 @@ class StoreSource(Source):
             items = property_items(java_text(message.record.properties_raw), message.release.property_parser)
             # The message's own id, which that of its batch follows and hides (5.0.0 to 5.3.3).
             if (UNIQ_KEY, text) in items and message.unique_key != text:
-                yield Occurrence(message, KeyKind.UNIQUE, is_indexed=False, is_shadowed=True)
+                yield Occurrence(message, KeyKind.UNIQUE, is_indexed=False, is_hidden_by_batch_id=True)
 
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages with a unique key, topic by topic; for a small log, also those in no index."""
@@ -208,7 +208,7 @@ class StoreSource(Source):
             yield from self.by_key(KeyQuery(KeyKind.UNIQUE, topic, unique_key))
         # The index has every copy but a rollback of these releases: a search would only find copies that it lost.
         is_whole = not self.release.half_message_in_real_topic
-        for seen in self.occurrences(unique_key, COMPILED_FROM if is_whole else LOG_SEARCHED_UNASKED):
+        for seen in self.occurrences(unique_key, COMPILED_SCAN_FROM if is_whole else LOG_SEARCHED_UNASKED):
             if seen.kind is KeyKind.UNIQUE:
                 yield seen.message
 
@@ -236,10 +236,10 @@ class StoreSource(Source):
 
     def _message_in_log(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         queue = self._queues_in_log(topic).get(queue_id)
-        place = queue.place(queue_offset) if queue else None
+        place = queue.physical_offset_of(queue_offset) if queue else None
         return None if place is None else self.by_offset(place)
 
-    def fill_or_note_queue_gaps(self, topic: str) -> None:
+    def complete_queues(self, topic: str) -> None:
         """Complete a topic's queues, whose files may be lost, from the log; note it if the log is too long."""
         if topic in self._completed:
             return
@@ -276,7 +276,7 @@ class StoreSource(Source):
         if left_over:
             self.say(
                 f"{left_over} units at the end of {queue.name.topic}/{queue.name.queue_id} are not answered: another "
-                f"replica became the master ({reader.takeover_text}), and their messages were truncated"
+                f"replica became the master ({reader.newest_epoch_text}), and their messages were truncated"
             )
         if not queue.is_batch:
             return OffsetRange(first, end)
@@ -380,7 +380,7 @@ class StoreSource(Source):
         holds = isinstance(unit, BatchUnit) and queue_offset < unit.base_offset + unit.batch_count
         return unit if holds else None
 
-    def next_number(self, topic: str, queue_id: int, number: int) -> int:
+    def next_queue_offset(self, topic: str, queue_id: int, number: int) -> int:
         queue = self._queue(topic, queue_id)
         if queue is not None and queue.start <= number < queue.written_end():
             return number
@@ -405,7 +405,7 @@ class StoreSource(Source):
         ends = () if queue is None or queue.is_batch else (file.end // queue.unit_size for file in queue.files)
         return next((end for end in ends if end > queue_offset), MAX_TIME)
 
-    def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
+    def part_searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
         """
         Return the part of a queue that brokers up to 5.1.0 search for a store time.
 
@@ -514,7 +514,7 @@ class StoreSource(Source):
         return Reason(ReasonKind.NO_RECORD, text)
 
     def count(self, wanted: ListConditions) -> int | None:
-        if self.reader.store.log_size > COMPILED_FROM:
+        if self.reader.store.log_size > COMPILED_SCAN_FROM:
             return None
         counted = wanted._replace(key=None, tag=None, words=None)
         return sum(self._is_listed(message, counted) for message in self.search(wanted.topic or ""))
@@ -571,7 +571,7 @@ class StoreSource(Source):
         yield from sorted(kept, reverse=True)
 
     def _queued(self, topic: str, wanted: ListConditions, before: int) -> Iterator[tuple[int, Message | None]]:
-        self.fill_or_note_queue_gaps(topic)
+        self.complete_queues(topic)
         queues = self.queues_of(topic, wanted.queue_id)
         for part in self._parts(wanted, before):
             units = (reversed(list(self._units_within(queue, part))) for queue in queues)

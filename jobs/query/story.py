@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jobs.query import lookups
 from jobs.query.json_text import iso_time
 from jobs.query.message import KeyQuery, Message
-from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_text, time_text
+from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_port_text, time_text
 from jobs.query.reasons import TIMER_TOPIC, half_message_end
 from jobs.query.source import Answer, Check, KeyFact, Origin, QueueFact, Sentence, Source, whole_number
 from jobs.store.broker_config import ReaderKind, ReaderProgress
@@ -127,11 +127,11 @@ class Copy:
     keys: list[KeyFact] = field(default_factory=list)
     groups: list[GroupFact] = field(default_factory=list)
     due: int | None = None  # ms: when a waiting copy is delivered
-    ended: Message | None = None  # of a half message: the op message that ends it
-    leaves: Sentence | None = None
+    ended_by: Message | None = None  # of a half message: the op message that ends it
+    removal: Sentence | None = None
 
     @property
-    def is_taken_back(self) -> bool:
+    def is_superseded(self) -> bool:
         """Whether a later run of a lake found other bytes at its offset."""
         return self.message.superseded_by_run is not None
 
@@ -142,7 +142,7 @@ class Copy:
 
 
 # A line of a trace, its text, and the origin of the message whose body it is in.
-Report = tuple[Trace, Sentence, Origin]
+TraceReport = tuple[Trace, Sentence, Origin]
 
 
 @dataclass(slots=True)
@@ -151,17 +151,17 @@ class Story:
 
     unique_key: str | None
     copies: list[Copy]
-    reports: list[Report]
+    reports: list[TraceReport]
     state: Sentence
     unknown: list[Sentence]
 
 
-def by_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
+def find_copies_by_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
     """Find the message with an id, even if it is still in a system topic, or was truncated."""
     return _or_elsewhere(source, lookups.by_any_id(source, text, topic, any_host=any_host), topic, text)
 
 
-def by_key(source: Source, topic: str, key: str) -> Answer:
+def find_copies_by_key(source: Source, topic: str, key: str) -> Answer:
     """Find the messages of *topic* with a key, including waiting and truncated ones."""
     return _or_elsewhere(source, lookups.by_key(source, topic, key), topic, key)
 
@@ -169,7 +169,7 @@ def by_key(source: Source, topic: str, key: str) -> Answer:
 def _or_elsewhere(source: Source, answer: Answer, topic: str | None, text: str) -> Answer:
     if answer.messages:
         return answer
-    for seen in ((one.message for one in source.occurrences(text)), source.taken_back(text)):
+    for seen in ((one.message for one in source.occurrences(text)), source.superseded_with(text)):
         found = [one for one in seen if topic is None or topic in {one.topic, one.properties.get(REAL_TOPIC)}]
         if found:
             return Answer(found)
@@ -195,7 +195,7 @@ def _story(source: Source, seed: Message) -> Story:
     readers = list(source.consumer_progress(sorted({copy.message.topic for copy in copies})))
     for number, copy in enumerate(copies):
         _look_around(source, copy, copies, unknown)
-        if not copy.is_taken_back:
+        if not copy.is_superseded:
             copy.groups = list(_groups(copy, copies[number + 1 :], readers))
     reports = _reports(source, seed.unique_key) if seed.unique_key else []
     return Story(seed.unique_key, copies, reports, _state(copies), unknown)
@@ -279,7 +279,7 @@ def _text(message: Message, role: Role) -> Sentence:
         topic=topic,
         queue=queue,
         number=record.queue_offset,
-        host=host_text(record.born_host),
+        host=host_port_text(record.born_host),
         group=about.get("PGROUP", "?") if role is Role.HALF else _group_of(topic),
         tries=record.reconsume_times,
         origin=about.get("DLQ_ORIGIN_TOPIC", about.get("RETRY_TOPIC", "?")),
@@ -296,11 +296,13 @@ def _group_of(topic: str) -> str | None:
 
 def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: list[Sentence]) -> None:
     message = copy.message
-    copy.leaves = source.removal_of(message)
-    if not copy.is_taken_back:  # its units and index entries went with it, other messages have its place in the queue
+    copy.removal = source.removal_of(message)
+    if not copy.is_superseded:  # its units and index entries went with it, other messages have its place in the queue
         copy.queues, copy.keys = source.queue_facts(message), source.key_facts(message)
     if copy.role is Role.HALF:
-        copy.ended, was_cut_short = half_message_end(source, message) if message.topic in HALF_TOPICS else (None, False)
+        copy.ended_by, was_cut_short = (
+            half_message_end(source, message) if message.topic in HALF_TOPICS else (None, False)
+        )
         copy.text = Sentence("{half}: {state}", half=copy.text, state=_half_state(copy, copies))
         if was_cut_short:
             unknown.append(
@@ -323,7 +325,7 @@ def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
     later = [one.offset for one in copies if one.role is Role.HALF and one.offset > copy.offset]
     if later:
         return Sentence("returned to the queue for another check at offset {offset:,}", offset=later[0])
-    if copy.ended is not None or Role.ROLLED_BACK in ends:
+    if copy.ended_by is not None or Role.ROLLED_BACK in ends:
         return Sentence("rolled back")
     if any(one.role is Role.ABANDONED for one in copies):
         return Sentence("abandoned")
@@ -333,7 +335,7 @@ def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
 # clients: their traces, and how far groups are
 
 
-def _reports(source: Source, unique_key: str) -> list[Report]:
+def _reports(source: Source, unique_key: str) -> list[TraceReport]:
     topics = sorted(name for name in source.topics() if name == TRACE_TOPIC or name.startswith("rmq_sys_TRACE_DATA_"))
     found = chain.from_iterable(source.by_key(KeyQuery(KeyKind.KEY, topic, unique_key)) for topic in topics)
     traces = [
@@ -385,7 +387,7 @@ def _groups(copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[ReaderPro
 
 
 def _state(copies: Sequence[Copy]) -> Sentence:
-    if all(copy.is_taken_back for copy in copies):
+    if all(copy.is_superseded for copy in copies):
         return Sentence("truncated by its broker")
     last = copies[-1]
     dead = {str(_group_of(copy.message.topic)) for copy in copies if copy.role is Role.DEAD_LETTER}
@@ -454,8 +456,8 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
     yield Sentence("offset {offset:,}, offset id {id}", offset=copy.offset, id=copy.message.offset_id)
     if copy.due is not None:
         yield Sentence("due {time}", time=time_text(copy.due, zone))
-    if copy.ended is not None:
-        yield Sentence("ended by the op message at offset {offset:,}", offset=copy.ended.record.physical_offset)
+    if copy.ended_by is not None:
+        yield Sentence("ended by the op message at offset {offset:,}", offset=copy.ended_by.record.physical_offset)
     for unit in copy.queues:
         template = _QUEUES[unit.check]
         yield Sentence(template, topic=unit.topic, queue=unit.queue_id, number=unit.queue_offset, place=str(unit.place))
@@ -478,8 +480,8 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
             offset=group.next_offset,
             place=str(group.place),
         )
-    if copy.leaves is not None:
-        yield copy.leaves
+    if copy.removal is not None:
+        yield copy.removal
 
 
 _QUEUES = {
@@ -516,8 +518,8 @@ def _copy_object(copy: Copy) -> dict[str, object]:
         "reconsume_times": record.reconsume_times,
         "store_time": iso_time(record.store_timestamp),
         "due_time": None if copy.due is None else iso_time(copy.due),
-        "ended_by_offset": None if copy.ended is None else copy.ended.record.physical_offset,
-        "retention": copy.leaves,
+        "ended_by_offset": None if copy.ended_by is None else copy.ended_by.record.physical_offset,
+        "retention": copy.removal,
         "known_from": copy.place._asdict(),
         "queues": list(map(_fact_object, copy.queues)),
         "keys": list(map(_fact_object, copy.keys)),

@@ -50,17 +50,17 @@ from jobs.launch.session import hadoop_options
 from jobs.products.messages import parts_by_release
 from jobs.query.store_reader import StoreReader
 from jobs.source.log import (
+    LogPosition,
     LogWalk,
-    Place,
     Writer,
-    check_place,
+    check_position,
     data_loss,
     lost_files,
     raise_or_warn_of_loss,
     start_of_read,
     walk_from,
 )
-from jobs.source.options import EVERYTHING, LATEST, NAME, ReadOptions
+from jobs.source.options import LATEST, NAME, NO_BOUNDS, ReadOptions
 from jobs.storage.locations import normalise
 from jobs.store.chain import retry_if_expired
 from jobs.store.log_ends import lost_ends
@@ -110,7 +110,7 @@ class RocketmqReader(DataSourceReader):
             raise data_loss(place.offset, store.start_offset, store.root)
         first = max(place.offset, wanted.from_offset)
         raise_or_warn_of_loss(
-            (*lost_files(store), *lost_ends(store)), first, wanted.to_offset, fails=wanted.stops_on_loss
+            (*lost_files(store), *lost_ends(store)), first, wanted.to_offset, fails=wanted.fails_on_any_loss
         )
         with StoreReader(store) as reader:
             return [RangePartition(part, writer) for part in _parts(reader, store, place, wanted)]
@@ -141,7 +141,7 @@ def _narrowed(wanted: ReadOptions, given: Filter) -> ReadOptions:
     return wanted
 
 
-def _parts(reader: StoreReader, store: Store, place: Place, wanted: ReadOptions) -> Iterator[Range]:
+def _parts(reader: StoreReader, store: Store, place: LogPosition, wanted: ReadOptions) -> Iterator[Range]:
     size = wanted.partition_size or WHOLE_SEGMENTS
     for range_ in plan_ranges(store, place.offset, WHOLE_SEGMENTS, place.store_timestamp):
         begin, end = reader.segment_times[range_.base_offset]
@@ -172,7 +172,7 @@ def rows_of(partition: InputPartition, wanted: ReadOptions) -> Iterator[pa.Recor
             batch, bad = message_batch(group, parser, with_body=with_body, takes=selection.takes_or_all)
             if bad and wanted.fails_on_damage:
                 raise CorruptData("a body with a wrong CRC", bad[0][0], range_.location)
-            if (wanted.from_offset, wanted.to_offset, wanted.from_time, wanted.to_time) != EVERYTHING:
+            if (wanted.from_offset, wanted.to_offset, wanted.from_time, wanted.to_time) != NO_BOUNDS:
                 offset, time = batch.column("physical_offset"), batch.column("store_timestamp")
                 in_offsets = pc.and_(pc.greater_equal(offset, wanted.from_offset), pc.less(offset, wanted.to_offset))
                 in_times = pc.and_(pc.greater_equal(time, wanted.from_time), pc.less(time, wanted.to_time))
@@ -188,20 +188,20 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, wanted: ReadOptions) -> None:
         self._wanted = wanted
-        self._start: tuple[Place, Writer] | None = None
+        self._start: tuple[LogPosition, Writer] | None = None
         self._folders: tuple[str, ...] = ()  # of the log
         self._target = MAX_LONG  # the end of a query with the trigger availableNow
-        self._way: tuple[Place, LogWalk] | None = None  # the newest one, and from where
+        self._way: tuple[LogPosition, LogWalk] | None = None  # the newest one, and from where
         self._next_look = 0.0
         self._is_checked = False
 
     def initialOffset(self) -> dict[str, object]:
         """Return the start of a query without a checkpoint."""
-        if self._wanted.after is None and self._wanted.starting == LATEST:
+        if self._wanted.after_lake is None and self._wanted.starting == LATEST:
             return self._end_of_log(self._listed()).to_json()
         store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
         place, _ = self._known_start(store)
-        raise_or_warn_of_loss(lost_ends(store), place.offset, MAX_LONG, fails=self._wanted.stops_on_loss)
+        raise_or_warn_of_loss(lost_ends(store), place.offset, MAX_LONG, fails=self._wanted.fails_on_any_loss)
         return place.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -214,7 +214,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the last record boundary within the limit; *start* where nothing is new."""
-        place = Place.from_json(start)
+        place = LogPosition.from_json(start)
         if place.offset >= self._target and not self._is_checked:  # nothing new: was the log truncated?
             self._check(place, self._listed())
         if place.offset < self._target and (self._target < MAX_LONG or self._is_time()):
@@ -232,7 +232,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[InputPartition]:
         """Return the ranges of a batch's tasks."""
-        first, last = Place.from_json(start), Place.from_json(end)
+        first, last = LogPosition.from_json(start), LogPosition.from_json(end)
         if last.offset <= first.offset:
             return []
         store = self._listed()
@@ -255,24 +255,24 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sleep(min(max(self._next_look - monotonic(), 0), _LONGEST_WAIT_S))
         return monotonic() >= self._next_look
 
-    def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> LogWalk:
+    def _way_from(self, place: LogPosition, store: Store, limit: int, stop: int) -> LogWalk:
         part_size = self._wanted.partition_size or _PART
         return walk_from(
-            place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._wanted.stops_on_loss
+            place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._wanted.fails_on_any_loss
         )
 
-    def _check(self, place: Place, store: Store) -> None:
+    def _check(self, place: LogPosition, store: Store) -> None:
         """Refuse to go on in another log; whether records still lead to the place is asked once, at the beginning."""
-        check_place(place, store, with_chain=not self._is_checked)
+        check_position(place, store, with_chain=not self._is_checked)
         self._is_checked = True
 
-    def _end_of_log(self, store: Store) -> Place:
+    def _end_of_log(self, store: Store) -> LogPosition:
         """Follow the newest segment, which begins with a record, to its last complete record."""
 
-        def look(now: Store) -> Place:
+        def look(now: Store) -> LogPosition:
             newest = newest_segment(now)
             base = newest.segment.base_offset if newest else now.start_offset
-            return walk_from(Place(base), now, fails_on_data_loss=False).end
+            return walk_from(LogPosition(base), now, fails_on_data_loss=False).end
 
         return retry_if_expired(store, look)
 
@@ -290,7 +290,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._folders = wanted.commitlog or tuple(found)  # one that is given may be empty yet
         return store
 
-    def _known_start(self, store: Store) -> tuple[Place, Writer]:
+    def _known_start(self, store: Store) -> tuple[LogPosition, Writer]:
         """Return the start of a query and the log's writer, which the whole store is asked for once."""
         if self._start is None or not store.segments:
             self._start = start_of_read(self._wanted, store)

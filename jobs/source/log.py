@@ -73,7 +73,7 @@ def raise_or_warn_of_loss(parts: Iterable[LostPart], start: int, end: int, *, fa
             say(f"rmq-lake: {reason}; its messages are left out", "warning")
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """A proven record boundary, and the identity of the record before it."""
 
     offset: int
@@ -100,7 +100,7 @@ class Place(NamedTuple):
         return place
 
     @classmethod
-    def after(cls, records: RawRecords, number: int) -> Self:
+    def after_record(cls, records: RawRecords, number: int) -> Self:
         """Return the place after one of some records."""
         position, size = int(records.positions[number]), int(records.sizes[number])
         record = Fingerprint.of(records.base_offset + position, bytes(records.buffer[position : position + size]))
@@ -115,12 +115,12 @@ class Writer(NamedTuple):
     store_id: str | None = None
 
 
-def start_of_read(wanted: ReadOptions, store: Store) -> tuple[Place, Writer]:
+def start_of_read(wanted: ReadOptions, store: Store) -> tuple[LogPosition, Writer]:
     """Return the start of a read, and the log's writer."""
     rules = known_releases(store, wanted.release).value.rules
-    if wanted.after is None:
-        return Place(store.start_offset), Writer(rules, wanted.broker or DEFAULT_BROKER)
-    lake = Lake(normalise(wanted.after), wanted.file_system or {})
+    if wanted.after_lake is None:
+        return LogPosition(store.start_offset), Writer(rules, wanted.broker or DEFAULT_BROKER)
+    lake = Lake(normalise(wanted.after_lake), wanted.file_system or {})
     known = identify(lake, store, wanted.broker, register_new=False)
     if known is None or not known.store_id:
         reason = f"option after: {lake.location} has nothing of {store.root}"
@@ -131,11 +131,11 @@ def start_of_read(wanted: ReadOptions, store: Store) -> tuple[Place, Writer]:
     left_out = known.topic_choices.left_out(wanted.selection.topics)
     if left_out is not None:
         say(f"rmq-lake: {lake.location}: {left_out}", "warning")
-    place = _watermark(lake, known, wanted.after_version) or Place(store.start_offset)
+    place = _watermark(lake, known, wanted.after_version) or LogPosition(store.start_offset)
     return place, Writer(rules, known.broker, known.store_id)
 
 
-def _watermark(lake: Lake, known: KnownStore, version: int | None) -> Place | None:
+def _watermark(lake: Lake, known: KnownStore, version: int | None) -> LogPosition | None:
     """Return up to where the rows of a version of the table reach; None where it has none of this store."""
     snapshot = open_table_for_change(lake, MESSAGES.name)
     if snapshot is None:
@@ -146,11 +146,11 @@ def _watermark(lake: Lake, known: KnownStore, version: int | None) -> Place | No
     newest = known.newest
     if newest is not None and newest.run == run:
         record = next((one for one in newest.fingerprints if one.end <= newest.to_offset), None)
-        return Place(newest.to_offset, newest.store_timestamp, record)
-    return Place(prepared_row(lake, known.store_id, run)["to_offset"]) if run else None
+        return LogPosition(newest.to_offset, newest.store_timestamp, record)
+    return LogPosition(prepared_row(lake, known.store_id, run)["to_offset"]) if run else None
 
 
-def check_place(place: Place, store: Store, *, with_chain: bool) -> None:
+def check_position(place: LogPosition, store: Store, *, with_chain: bool) -> None:
     """
     Raise `CorruptData` where the log is not the one that *place* was found in, or not any more.
 
@@ -172,12 +172,12 @@ def check_place(place: Place, store: Store, *, with_chain: bool) -> None:
 class LogWalk(NamedTuple):
     """A walk along the log: its end, and the ranges on the way."""
 
-    end: Place
+    end: LogPosition
     ranges: tuple[Range, ...]
 
 
 def walk_from(  # noqa: PLR0913 - how far the log is followed
-    start: Place,
+    start: LogPosition,
     store: Store,
     *,
     limit: int = MAX_LONG,
@@ -210,7 +210,7 @@ def walk_from(  # noqa: PLR0913 - how far the log is followed
     return LogWalk(end, tuple(taken))
 
 
-def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> tuple[LogWalk, bool]:
+def _step(before: LogPosition, range_: Range, aim: int, stop: int, part_size: int) -> tuple[LogWalk, bool]:
     """
     Follow the records of one segment; return the part that is taken, and whether the log ends there.
 
@@ -218,7 +218,7 @@ def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> 
     ends at the last boundary up to *aim*. If the first piece is longer than that, it is taken in full, provided that it
     ends before *stop*: Spark would ask for an empty batch again for ever.
     """
-    place = first = Place(range_.start_offset, range_.store_timestamp, before.record)
+    place = first = LogPosition(range_.start_offset, range_.store_timestamp, before.record)
     cuts, is_last = [place], False
     reader = RangeReader(replace(range_, end=min(range_.end, max(aim - range_.base_offset, range_.start + 1))))
     for item in reader.pieces():
@@ -232,11 +232,11 @@ def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> 
             continue
         ends = item.base_offset + item.positions + item.sizes
         if first is cuts[0]:
-            first = Place.after(item, 0)
+            first = LogPosition.after_record(item, 0)
         taken = int(np.searchsorted(ends, aim, side="right"))
         if taken:
             _cut(cuts, item, ends[:taken], part_size)
-            place = Place.after(item, taken - 1)
+            place = LogPosition.after_record(item, taken - 1)
     if reader.seen.was_deleted:
         raise FileNotFoundError(ENOENT, "deleted while it was read", range_.location)
     if place.offset == range_.start_offset and first.offset <= min(stop, range_.end_offset):
@@ -250,7 +250,7 @@ def _step(before: Place, range_: Range, aim: int, stop: int, part_size: int) -> 
     return LogWalk(place, tuple(parts)), is_last
 
 
-def _cut(cuts: list[Place], records: RawRecords, ends: Integers, part_size: int) -> None:
+def _cut(cuts: list[LogPosition], records: RawRecords, ends: Integers, part_size: int) -> None:
     while (number := int(np.searchsorted(ends, cuts[-1].offset + part_size))) < ends.size:
         time = int(kernels.store_timestamp(records.buffer, int(records.positions[number])))
-        cuts.append(Place(int(ends[number]), time))
+        cuts.append(LogPosition(int(ends[number]), time))

@@ -15,7 +15,7 @@ from rmq_formats.properties import MAX_LONG
 NAME = "rocketmq-store"
 FAILFAST, PERMISSIVE = "FAILFAST", "PERMISSIVE"
 EARLIEST, LATEST = "earliest", "latest"
-EVERYTHING = (0, MAX_LONG, -MAX_LONG, MAX_LONG)  # from and to offset, from and to time
+NO_BOUNDS = (0, MAX_LONG, -MAX_LONG, MAX_LONG)  # from and to offset, from and to time
 _BATCH_SIZE = 4 << 30  # bytes of the log in a micro-batch: its first one would else read, and hold up, everything
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _MILLISECONDS = re.compile(r"-?[0-9]{1,60}")
@@ -28,15 +28,15 @@ class ReadOptions:
     path: str
     commitlog: tuple[str, ...] = ()
     selection: Selection = field(default_factory=Selection)
-    from_offset: int = EVERYTHING[0]
-    to_offset: int = EVERYTHING[1]  # not included
-    from_time: int = EVERYTHING[2]  # ms, store time
-    to_time: int = EVERYTHING[3]  # not included
+    from_offset: int = NO_BOUNDS[0]
+    to_offset: int = NO_BOUNDS[1]  # not included
+    from_time: int = NO_BOUNDS[2]  # ms, store time
+    to_time: int = NO_BOUNDS[3]  # not included
     partition_size: int = 0  # 0: the default of a batch or of a stream
     release: str | None = None
     broker: str | None = None
     mode: str = PERMISSIVE
-    after: str | None = None  # a lake, whose messages are left out
+    after_lake: str | None = None  # a lake, whose messages are left out
     after_version: int | None = None  # of its table of messages
     fails_on_data_loss: bool = True
     starting: str = EARLIEST
@@ -74,7 +74,7 @@ class ReadOptions:
         return self.mode == FAILFAST
 
     @property
-    def stops_on_loss(self) -> bool:
+    def fails_on_any_loss(self) -> bool:
         """Whether anything that is lost stops the read."""
         return self.fails_on_data_loss or self.fails_on_damage
 
@@ -138,7 +138,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "release": ("release", str),
     "broker": ("broker", str),
     "mode": ("mode", _mode),
-    "after": ("after", _lake),
+    "after": ("after_lake", _lake),
     "afterVersion": ("after_version", _number),
     "failOnDataLoss": ("fails_on_data_loss", _flag),
     "startingOffset": ("starting", _start),

@@ -314,7 +314,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     options: Options = _of_query,
 ) -> ExitCode:
     """List messages, the newest first, by their offsets in the log."""
-    from jobs.query.lookups import position_of, read_page
+    from jobs.query.lookups import parse_position, read_page
     from jobs.query.reasons import why_empty
 
     if queue_id is not None and topic is None:
@@ -322,7 +322,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     wanted = ListConditions(topic, key, tag, words, *options.window(since, until), queue_id)
 
     def ask(source: Source) -> Answer:
-        start = None if before is None else position_of(before)
+        start = None if before is None else parse_position(before)
         page = read_page(source, wanted, start, limit, seconds)
         if not page.messages:
             return Answer(reason=why_empty(source, wanted, page.next, start, seconds))
@@ -359,8 +359,8 @@ def story(
 
     def ask(source: Source) -> Answer:
         if key is not None:
-            return stories.by_key(source, topic or "", key)
-        return stories.by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
+            return stories.find_copies_by_key(source, topic or "", key)
+        return stories.find_copies_by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
 
     with _opened(options) as sources:
         source, answer = ask_each(sources, ask)
@@ -395,7 +395,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     """
     from jobs.launch.arguments import file_system_options
     from jobs.query.lake_tables import LakeTables
-    from jobs.query.sql import Batches, listing, write_parquet
+    from jobs.query.sql import Batches, describe_tables, write_parquet
 
     if (output == "parquet") is not (out is not None):
         raise click.UsageError("--output parquet writes into --out FILE; the other forms are printed")
@@ -409,7 +409,7 @@ def sql(  # noqa: PLR0913 - one argument an option
                 cut = write_parquet(Batches(tables, statement or "", seconds), out, limit)
             else:
                 with closing(printer.plain_rows(Form(output))) as rows:
-                    found = listing(tables) if statement is None else Batches(tables, statement, seconds).rows()
+                    found = describe_tables(tables) if statement is None else Batches(tables, statement, seconds).rows()
                     for row in islice(found, limit or None):
                         rows.add(row)
                     cut = limit > 0 and next(found, None) is not None

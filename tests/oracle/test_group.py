@@ -215,7 +215,7 @@ def _state(lake: Path, writer: str, record: MessageRecord) -> str:
     """Return the state of a message by its story, which is asked for by the id that its producer gave."""
     release = Release.of(writer)
     source = open_lake(lake, release)
-    found = timeline.by_id(source, Message(record, release).unique_key or "", None).messages
+    found = timeline.find_copies_by_id(source, Message(record, release).unique_key or "", None).messages
     return next(timeline.stories(source, found)).state
 
 

@@ -314,7 +314,7 @@ def _state(note: Note) -> str:
 def _told(source: Source, note: Note) -> Story:
     """Tell a story by the id that the producer was told; a batch's message may have another in lakes."""
     for named in (note.unique_key, note.offset_id):
-        for story in timeline.stories(source, timeline.by_id(source, named or "", note.topic).messages):
+        for story in timeline.stories(source, timeline.find_copies_by_id(source, named or "", note.topic).messages):
             return story
     raise AssertionError(note)
 

@@ -29,10 +29,10 @@ from jobs.query.mqadmin.text import (
     has_route,
     pad,
     queue_header,
-    queue_unit,
     second_text,
     time_text,
     topic_status_row,
+    unit_lines,
 )
 from jobs.query.source import Answer, Reason, ReasonKind, Source, only_one
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
@@ -185,7 +185,7 @@ def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) ->
 
 def _offset_id_only(text: str, context: Context) -> Answer:
     answer = lookups.by_offset_id(context.source, text, any_host=context.any_host)
-    if answer.messages or reasons.is_offset_reading(answer.reason):
+    if answer.messages or reasons.confirms_offset_id(answer.reason):
         return answer
     if lookups.by_any_id(context.source, text, None).messages:
         sentence = (
@@ -220,7 +220,7 @@ def _message_traces(line: ParsedLine, context: Context) -> ExitCode:
         return context.finish(answer)
     reported = [
         (trace, message)
-        for message in map(printer.message_to_print, answer.messages)
+        for message in map(printer.printable_message, answer.messages)
         for trace in decode_traces(message.record.body if message.body is None else message.body)
     ]
     of_message = [one for one in reported if one[0].message_id == message_id]
@@ -320,7 +320,7 @@ def _query_cq(line: ParsedLine, context: Context) -> ExitCode:
         unit = source.unit(topic, queue_id, index)
         if unit:
             place = {"topic": topic, "queue_id": queue_id, "queue_offset": index}
-            printer.print_row("unit", {**place, **unit._asdict()}, queue_unit(index, unit))
+            printer.print_row("unit", {**place, **unit._asdict()}, unit_lines(index, unit))
     return context.finish()
 
 
@@ -331,7 +331,7 @@ def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, Offse
     Each comes with broker, id, offsets, and the time of its newest message (0 without one).
     """
     source, broker = context.source, context.broker_name
-    source.fill_or_note_queue_gaps(topic)
+    source.complete_queues(topic)
     queues: dict[int, tuple[OffsetRange, int]] = {}
     for queue_id in source.queue_ids(topic):
         offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)

@@ -62,7 +62,7 @@ class PulledQueue(NamedTuple):
 
     def _offset_at(self, time: int) -> int:
         if self.source.release.time_search_takes_nearest:
-            return self._nearest(self.source.searched_by_time(self.topic, self.queue_id, self.offsets, time), time)
+            return self._nearest(self.source.part_searched_by_time(self.topic, self.queue_id, self.offsets, time), time)
 
         def stored(offset: int) -> int:
             found = self._stored(offset)
@@ -118,7 +118,7 @@ class PulledQueue(NamedTuple):
                 found.append(message)
                 size += message.record.total_size
         if is_hole:  # the numbers of lost messages may be many, and a damaged number may be any
-            offset = max(offset, self.source.next_number(self.topic, self.queue_id, offset))
+            offset = max(offset, self.source.next_queue_offset(self.topic, self.queue_id, offset))
         status = _FOUND if found else _NO_MATCHED
         return status, [one for one in found if tags is None or one.tags in tags], offset
 
@@ -137,7 +137,7 @@ def _print(messages: list[Message], queue: PulledQueue, context: Context, charse
         printer.print_details(Answer(messages, offsets=queue.offsets))
         return
     for message in messages:
-        printer.write(message_line(printer.message_to_print(message), queue.offsets, context.broker_name, charset))
+        printer.write(message_line(printer.printable_message(message), queue.offsets, context.broker_name, charset))
 
 
 def _charset(line: ParsedLine) -> str:
@@ -287,7 +287,7 @@ def _consume(queue: PulledQueue, first: int, last: int, context: Context, charse
 def _queues(topic: str, context: Context) -> Iterator[PulledQueue]:
     """Yield a topic's queues in the iteration order of the client's set."""
     source, broker = context.source, context.broker_name
-    source.fill_or_note_queue_gaps(topic)
+    source.complete_queues(topic)
     # MessageQueue#hashCode
     of_broker = 31 * (31 + java_hash(broker))
     hashes = {queue_id: 31 * (of_broker + queue_id) + java_hash(topic) for queue_id in source.queue_ids(topic)}
@@ -301,7 +301,7 @@ def _named_queue(line: ParsedLine, context: Context) -> PulledQueue | ExitCode:
     topic, queue_id = line.options["topic"], line.integer("queueId")
     if source.broker not in {None, named}:
         return context.printer.print_reason(reasons.other_broker_name(str(source.broker), named))
-    source.fill_or_note_queue_gaps(topic)
+    source.complete_queues(topic)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
         return context.refuse(reasons.no_message_at_offset(source, topic, queue_id, 0, offsets))

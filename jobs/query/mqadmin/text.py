@@ -74,7 +74,7 @@ def _distant_time_text(milliseconds: int) -> str:
     return f"{year:04d}-{moment:%m-%d %H:%M:%S},{moment.microsecond // 1000:03d}"
 
 
-def host_text(host: Host) -> str:
+def host_port_text(host: Host) -> str:
     """Format `address:port` like Java's socket address, with IPv6 in brackets."""
     address = address_text(host)
     return f"[{address}]:{host.port}" if len(host.address) == _V6_SIZE else f"{address}:{host.port}"
@@ -138,8 +138,8 @@ def detail_lines(  # noqa: PLR0913 - what of a message is printed, and how
         ("Reconsume Times:", record.reconsume_times),
         ("Born Timestamp:", time_text(record.born_timestamp, zone)),
         ("Store Timestamp:", time_text(record.store_timestamp, zone)),
-        ("Born Host:", host_text(record.born_host)),
-        ("Store Host:", host_text(record.store_host)),
+        ("Born Host:", host_port_text(record.born_host)),
+        ("Store Host:", host_port_text(record.store_host)),
         ("System Flag:", message.printed_sys_flag),
         ("Properties:", properties_text(message, offsets) or ""),
         ("Message Body Path:", body_path or "(not written)"),
@@ -174,7 +174,7 @@ def queue_header(offsets: OffsetRange) -> str:
     return f"Queue data: \nmax: {offsets.maximum}, min: {offsets.minimum}\n{_QUEUE_LINE}"
 
 
-def queue_unit(index: int, unit: Unit) -> str:
+def unit_lines(index: int, unit: Unit) -> str:
     """Return the lines of queryCq for one unit."""
     return (
         f"idx: {index}\nConsumeQueueData{{physicOffset={unit.physical_offset}, physicSize={unit.size}, "
@@ -190,8 +190,8 @@ def message_line(message: Message, offsets: OffsetRange, broker: str, charset: s
     return (
         f"MSGID: {message.message_id} MessageExt [{named}queueId={record.queue_id}, storeSize={record.total_size}, "
         f"queueOffset={record.queue_offset}, sysFlag={message.printed_sys_flag}, "
-        f"bornTimestamp={record.born_timestamp}, bornHost=/{host_text(record.born_host)}, "
-        f"storeTimestamp={record.store_timestamp}, storeHost=/{host_text(record.store_host)}, "
+        f"bornTimestamp={record.born_timestamp}, bornHost=/{host_port_text(record.born_host)}, "
+        f"storeTimestamp={record.store_timestamp}, storeHost=/{host_port_text(record.store_host)}, "
         f"msgId={message.offset_id}, commitLogOffset={record.physical_offset}, bodyCRC={record.body_crc}, "
         f"reconsumeTimes={record.reconsume_times}, preparedTransactionOffset={record.prepared_transaction_offset}, "
         f"toString()={_message_text(message, offsets)}] BODY: {body}\n"
@@ -224,7 +224,7 @@ def id_readings(text: str, zone: tzinfo, now_ms: int) -> tuple[dict[str, object]
         near = nearly_time(unique, now_ms, zone)
     except FormatError:
         return None
-    host, address = host_text(offset_id.host), str(ip_address(unique.address))
+    host, address = host_port_text(offset_id.host), str(ip_address(unique.address))
     is_port = 0 < offset_id.host.port < _PORTS
     lines = (
         ("As a broker's id", ""),

@@ -184,7 +184,7 @@ def test_both_ways_to_search_a_log_find_the_same_records(
         everything = [stored.record for stored in stored_records(golden(name))]
         seen: list[tuple[int, int]] = []
         for compiled_from in (0, 1 << 40):
-            monkeypatch.setattr(store_index, "COMPILED_FROM", compiled_from)
+            monkeypatch.setattr(store_index, "COMPILED_SCAN_FROM", compiled_from)
             seen.clear()
 
             found = list(store_index.search(reader, "", lambda *place: seen.append(place)))

@@ -14,7 +14,7 @@ from hypothesis import given
 from jobs.console.result import ExitCode
 from jobs.products.registry import NAMES
 from jobs.query.mqadmin.java import check_charset, decode_as_java, map_text
-from jobs.query.mqadmin.text import host_text, pad, time_text
+from jobs.query.mqadmin.text import host_port_text, pad, time_text
 from rmq_formats.commitlog.record import Host
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
@@ -68,7 +68,7 @@ def test_every_number_is_a_time(milliseconds: int) -> None:
 def test_ipv6_hosts_stand_in_brackets_with_all_their_zeros() -> None:
     address = bytes.fromhex("20010db8000000000000000000000001")
 
-    assert "[2001:db8:0:0:0:0:0:1]:10911" == host_text(Host(address, 10911))
+    assert "[2001:db8:0:0:0:0:0:1]:10911" == host_port_text(Host(address, 10911))
 
 
 def test_a_map_is_printed_bucket_by_bucket() -> None:

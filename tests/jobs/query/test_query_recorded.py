@@ -216,7 +216,7 @@ def test_a_key_has_the_messages_that_the_broker_answered(recorded: Recorded, nam
             topic, _, key = question.partition("#")
             if topic in WRITTEN_BY_THE_STOP:
                 continue
-            hits = islice(source.by_entry(KeyQuery(KeyKind.KEY, topic, key)), KEY_LIMIT)
+            hits = islice(source.by_key_hash(KeyQuery(KeyKind.KEY, topic, key)), KEY_LIMIT)
             assert sorted(hit.record.physical_offset for hit in hits) == expected, question
 
 

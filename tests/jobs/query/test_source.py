@@ -12,8 +12,8 @@ from jobs.browse.pages import Lists
 from jobs.browse.shown import Rows
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
-from jobs.query.lake_tables import LISTED
-from jobs.query.lookups import position_of, read_page
+from jobs.query.lake_tables import LISTED_TABLES
+from jobs.query.lookups import parse_position, read_page
 from jobs.query.message import MAX_TIME, ListConditions, Message
 from jobs.query.place import Place, open_place
 from jobs.query.source import Source
@@ -140,7 +140,7 @@ def _all(source: Source, wanted: ListConditions) -> Sequence[Message]:
 @pytest.mark.parametrize("position", ["", "x", "-1", "1.2", "1.2.'; --", "9" * 30, "1.2.3.4", "²", "../../x"])
 def test_a_text_that_is_not_a_position_is_refused(position: str) -> None:
     with pytest.raises(UnsupportedFormat, match="is not a position"):
-        position_of(position)
+        parse_position(position)
 
 
 def test_a_histogram_counts_what_was_stored_when(both: list[Lists], records: list[MessageRecord]) -> None:
@@ -200,7 +200,7 @@ def test_a_page_of_a_table_has_its_newest_rows_or_says_that_they_are_not_sorted(
 
 
 def test_every_table_of_a_lake_is_listed() -> None:
-    assert {table.name for table in TABLES} == {*LISTED, "messages", "dead_letters"}
+    assert {table.name for table in TABLES} == {*LISTED_TABLES, "messages", "dead_letters"}
 
 
 def _unfinished(store: Path, lake: Path, release: str = "5.5.1") -> list[dict[str, Rows]]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.browse.pages import message_at, message_url_key
+from jobs.browse.pages import message_at, message_position
 from jobs.browse.shown import Words
 from jobs.query import story as timeline
 from jobs.query.lake_source import LakeSource
@@ -60,7 +60,7 @@ def sent_lines(store: Path) -> list[SentLine]:
 
 
 def tell(source: Source, line: SentLine) -> Story:
-    (story,) = timeline.stories(source, timeline.by_id(source, line.unique_key, line.topic).messages)
+    (story,) = timeline.stories(source, timeline.find_copies_by_id(source, line.unique_key, line.topic).messages)
     return story
 
 
@@ -145,7 +145,7 @@ def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -
     store, release = golden(name), Release.of(release_of(name))
     with opened(store, release, None) as source:
         told = {
-            key: list(timeline.stories(source, timeline.by_key(source, "T1", key).messages))
+            key: list(timeline.stories(source, timeline.find_copies_by_key(source, "T1", key).messages))
             for key in ("txc", "txr", "txu")
         }
         if not any(told.values()):
@@ -167,7 +167,7 @@ def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf
     for told in unreplicated:
         for given in (told["message-id"], told["offset-message-id"]):
             source = open_lake(lake)
-            (story,) = timeline.stories(source, timeline.by_id(source, given, None).messages)
+            (story,) = timeline.stories(source, timeline.find_copies_by_id(source, given, None).messages)
             (copy,) = story.copies
             record = copy.message.record
             assert (told["message-id"], int(told["queue"]), int(told["queue-offset"])) == (
@@ -176,7 +176,7 @@ def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf
             assert "truncated by its broker" == story.state
             assert ("superseded_messages", [], []) == (copy.place.name, copy.queues, copy.keys)
             assert_in_chinese(story)
-            assert copy.message.record == message_at(source, message_url_key(copy.message)).record
+            assert copy.message.record == message_at(source, message_position(copy.message)).record
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])
@@ -194,7 +194,7 @@ def test_messages_of_a_batch_that_share_its_id_have_stories_of_their_own(tmp_pat
             source = stack.enter_context(opened(tmp_path / "store", release, None))
         else:
             source = of_lake(tmp_path / "store", tmp_path / "lake", release)
-        under_key = timeline.by_key(source, "T1", "k1").messages
+        under_key = timeline.find_copies_by_key(source, "T1", "k1").messages
         at_offsets = [source.by_offset(one.physical_offset) for one in records]
         seeds = [*under_key, *(found for found in at_offsets if found is not None)]
         stories = [next(timeline.stories(source, [seed])) for seed in seeds]
@@ -211,7 +211,7 @@ def test_a_line_of_a_trace_without_a_group_has_the_group_of_its_request(tmp_path
     sent = a_record(topic="T1", properties={"UNIQ_KEY": "ID"})
     trace = a_record((taken + consumed).encode(), topic=TRACE_TOPIC, properties={"KEYS": "ID"})
     with opened(write_segment(tmp_path / "store", [sent, trace]), geometry=None) as source:
-        found = timeline.by_id(source, "ID", "T1").messages
+        found = timeline.find_copies_by_id(source, "ID", "T1").messages
         (story,) = timeline.stories(source, found)
     told = [line.text for line in timeline_lines(story, None)]
 
@@ -242,7 +242,7 @@ def test_a_half_message_that_no_check_decided_is_abandoned(tmp_path: Path) -> No
     half = a_record(topic="RMQ_SYS_TRANS_HALF_TOPIC", properties=about)
     moved = a_record(topic="TRANS_CHECK_MAX_TIME_TOPIC", properties=about)
     with opened(write_segment(tmp_path / "store", placed([half, moved])), geometry=None) as source:
-        found = timeline.by_id(source, "ID", "TRANS_CHECK_MAX_TIME_TOPIC").messages
+        found = timeline.find_copies_by_id(source, "ID", "TRANS_CHECK_MAX_TIME_TOPIC").messages
         (story,) = timeline.stories(source, found)
 
     assert [Role.HALF, Role.ABANDONED] == roles(story)
@@ -278,7 +278,7 @@ def test_a_tag_is_not_missed_in_an_index_of_a_release_that_may_not_index_tags(tm
         asked = Place(lake=str(write_lake(store, tmp_path / "lake", release="5.3.3")))
         shutil.rmtree(tmp_path / "lake/runs")  # which says that it was 5.3.3
     with open_place(asked) as source:
-        (story,) = timeline.stories(source, timeline.by_id(source, "ID", "Orders").messages)
+        (story,) = timeline.stories(source, timeline.find_copies_by_id(source, "ID", "Orders").messages)
     checks = {fact.key: fact.check for fact in story.copies[0].keys}
 
     assert {"ID": Check.LEADS_THERE, "k": Check.LEADS_THERE, "tag": Check.NOT_KNOWN} == checks

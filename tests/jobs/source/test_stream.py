@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from jobs.source.format import RocketmqStreamReader
-from jobs.source.log import DataLossError, Place
+from jobs.source.log import DataLossError, LogPosition
 from jobs.source.options import ReadOptions
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
@@ -147,7 +147,7 @@ def test_segments_deleted_after_a_batch_was_planned_are_lost_or_left_out(tmp_pat
     strict = _reader(store)
     planned = strict.partitions(start, end)
     (store / "commitlog" / f"{0:020d}").unlink()
-    last = Place.from_json(end).offset
+    last = LogPosition.from_json(end).offset
     kept = [one.physical_offset for one in records if SEGMENT_SIZE <= one.physical_offset < last]
 
     assert kept == _rows(reader, start, end)
@@ -173,7 +173,7 @@ def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
     (folder / name_of_offset(0)).write_bytes(log)
 
     reader = _reader(folder.parent)
-    before = Place(start).to_json()
+    before = LogPosition(start).to_json()
     end = reader.latestOffset(before, EVERYTHING)
 
     assert _rows(reader, before, end) == [one.physical_offset for one in records if one.physical_offset >= start + 8192]
