@@ -41,7 +41,7 @@ from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import InProcessWorkers, SerialWorkers, Workers
-from rmq_formats.arrow import SCHEMA
+from rmq_formats.arrow import MESSAGE_SCHEMA
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.properties import PropertyParser
@@ -74,7 +74,9 @@ def floor(store: Path, folder: Path) -> Measured:
         if not batches:
             continue  # the unwritten rest of a segment
         began, cpu = time.perf_counter(), time.process_time()
-        with parquet_writer(folder / f"{number}.parquet", SCHEMA, MESSAGES, batches[0].num_rows, ["body"]) as writer:
+        with parquet_writer(
+            folder / f"{number}.parquet", MESSAGE_SCHEMA, MESSAGES, batches[0].num_rows, ["body"]
+        ) as writer:
             for batch in batches:
                 writer.write_batch(batch)
         figures.wall_s += time.perf_counter() - began
@@ -85,7 +87,7 @@ def floor(store: Path, folder: Path) -> Measured:
 def spark_writer(spark: SparkSession, store: Path, folder: Path) -> None:
     """Give our batches to Spark's own Delta writer."""
     ranges = plan_ranges(list_store(str(store)))
-    plain = pa.schema([field for field in SCHEMA if field.name not in {"properties", "keys"}])
+    plain = pa.schema([field for field in MESSAGE_SCHEMA if field.name not in {"properties", "keys"}])
 
     def rows(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in indices:

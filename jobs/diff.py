@@ -37,7 +37,7 @@ from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.errors import ignore_lost, is_unreadable
+from rmq_formats.errors import is_unreadable, skip_lost_file
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
@@ -385,13 +385,13 @@ def _of_lake(work: SegmentDiff) -> tuple[_Columns, Integers]:
         made = assemble(batch)
         none = np.setdiff1d(np.arange(batch.num_rows), made.rows)
         has_crc = batch.column(RECORD_CRC).take(pa.array(none)).is_valid().to_numpy(zero_copy_only=False)
-        without_record = np.array(made.incomplete, np.int64)
+        without_record = np.array(made.incomplete_offsets, np.int64)
         incomplete.append(without_record[~has_crc])
         broken = without_record[has_crc]  # a row of which a record was made once
         no, yes = np.zeros(broken.size, np.bool_), np.ones(broken.size, np.bool_)
         places.append((broken, broken + 1, no, yes, no))
         is_changed, is_unchecked = check_crcs(batch, made)
-        unchecked.add(*made.only(is_unchecked).places)
+        unchecked.add(*made.select(is_unchecked).places)
         if made.offsets.size:
             places.append((*made.places, _compared(made, work.store), is_changed, is_unchecked))
     work.incomplete = sum(some.size for some in incomplete)
@@ -407,7 +407,7 @@ def _compared(made: Assembled, range_: Range | None) -> Flags:
         return equal
     ends = made.offsets + made.sizes
     cuts = (made.offsets[1:] != ends[:-1]) | (made.positions[1:] != (made.positions + made.sizes)[:-1])
-    with ignore_lost(), range_.open() as file:  # the reader reports it as well
+    with skip_lost_file(), range_.open() as file:  # the reader reports it as well
         for some in slices(made.offsets.size, cuts):
             if made.offsets[some.start] >= range_.base_offset:  # else a row that another engine has changed
                 equal[some] = _equal_to(file, range_, made, some)

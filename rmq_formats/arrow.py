@@ -36,7 +36,7 @@ _REPEATED = pa.dictionary(pa.int32(), pa.string())
 _TIME = pa.timestamp("us", "UTC")
 
 
-SCHEMA = pa.schema((
+MESSAGE_SCHEMA = pa.schema((
     required("total_size", pa.int32(), "size of the full record in bytes"),
     required("magic_code", pa.int32(), "version of the record: -626843481 is V1, -626843477 is V2"),
     required("body_crc", pa.int32(), "CRC-32 of the stored body, with the top bit cleared"),

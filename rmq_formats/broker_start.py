@@ -28,7 +28,7 @@ from rmq_formats.release import Release
 from rmq_formats.store import Checkpoint
 
 _MARGIN_MS = 3000  # before the checkpoint's times
-LAST_FILES = 3  # of a queue, always; of the log, after a clean stop of a release that does not ask queues
+LAST_FILES_READ = 3  # of a queue, always; of the log, after a clean stop of a release that does not ask queues
 _MOST_SEGMENTS = 10  # commitLogRecoverMaxNum, where a release has it
 _FIXED = RECORD[HOST_BITS].size  # the longest fixed part
 _SYS_FLAG, _BODY_CRC = RECORD[0].offset("sys_flag"), RECORD[0].offset("body_crc")
@@ -97,14 +97,14 @@ class StartOutcome:
     release: str
     starts: bool | None
     refuses: WrongLengthFile | None = None
-    leaves_out: WrongLengthFile | None = None  # and all files after it, in releases that do not refuse it
+    ignores_from: WrongLengthFile | None = None  # and all files after it, in releases that do not refuse it
     cuts_at: int | None = None  # where whole messages follow, or a segment that is deleted
     deletes_messages: int | None = 0
     deletes_files: tuple[str, ...] = ()
     loses_keys: KeyRange | None = None
     unknown: str = ""
     may_cut: Cut | None = None  # at worst, of a start whose outcome is unknown
-    once_mended: "StartOutcome | None" = None  # where it refuses files: what the start does when they are mended
+    after_repair: "StartOutcome | None" = None  # where it refuses files: what the start does when they are mended
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""
@@ -168,7 +168,7 @@ def _crc(read: Read, position: int, length: int) -> int:
     return crc & _CRC_MASK
 
 
-def read_on(read: Read, position: int, size: int, release: Release, limit: int | None = None) -> Stop:
+def find_stop(read: Read, position: int, size: int, release: Release, limit: int | None = None) -> Stop:
     """Return the end of a broker's reading of a segment of *size* bytes from *position* on, at most *limit*."""
     while limit is None or position < limit:
         advance = message_size(read, position, size - position, release)
@@ -210,7 +210,7 @@ def start_segment(
     if not segments:
         return None
     if not has_abort and not release.clean_start_asks_queues:
-        return segments[-LAST_FILES:][0].base_offset
+        return segments[-LAST_FILES_READ:][0].base_offset
     matches = _after_abort(release, checkpoint) if has_abort else _after_clean_stop(release, queue_reach)
     newest_first = list(reversed(segments))
     if release.start_checks_first_record:

@@ -157,5 +157,5 @@ def _copy_from(read_only: Sequence[Path], directory: Path) -> None:
 
 
 _CACHE = _find_cache()
-IS_FIRST_USE = not config.DISABLE_JIT and _CACHE is not None and not _is_filled(_CACHE)
+CACHE_WAS_EMPTY = not config.DISABLE_JIT and _CACHE is not None and not _is_filled(_CACHE)
 """Nobody had compiled anything when this process began: first calls take seconds, once."""

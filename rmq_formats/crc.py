@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from rmq_formats.compiled import compiled, config, inlined
-from rmq_formats.kernels.integers import Bytes, byte_at, integer, number_at
+from rmq_formats.kernels.integers import Bytes, as_int64, byte_at, number_at
 
 cgutils: Any
 try:
@@ -85,7 +85,7 @@ def _of_step(low: int, high: int) -> int:
 
 @inlined
 def _read_low_first(buffer: Bytes, at: int) -> int:
-    value = integer(0)
+    value = as_int64(0)
     for i in range(8):
         value |= byte_at(buffer, at + i) << (8 * i)
     return value
@@ -175,7 +175,7 @@ def _of_steps(buffer: Bytes, at: int, steps: int, crc: int) -> int:  # pragma: n
 @compiled
 def crc32(buffer: Bytes, start: int, end: int) -> int:
     """Return the CRC-32 of the bytes, unsigned."""
-    value = integer(_LOW_32)
+    value = as_int64(_LOW_32)
     at = start
     if HAS_MULTIPLICATION and end - at >= _SHORTEST:  # pragma: no cover
         steps = (end - at) // _STEP

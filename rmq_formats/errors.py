@@ -72,7 +72,7 @@ def is_lost(error: OSError) -> bool:
     return isinstance(error, FileNotFoundError) or is_unreadable(error)
 
 
-class ignore_lost:  # noqa: N801 - used as `contextlib.suppress` is
+class skip_lost_file:  # noqa: N801 - used as `contextlib.suppress` is
     """Go on without a file that is lost, or that is not in its format; every other error is raised."""
 
     def __enter__(self) -> None:

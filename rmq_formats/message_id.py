@@ -82,7 +82,7 @@ def _unpack(text: str, layouts: dict[int, Layout]) -> tuple[int | bytes, ...]:
     return layout.unpack(raw)
 
 
-def nearly_time(unique_id: UniqueId, now_ms: int, zone: tzinfo) -> int:
+def creation_time(unique_id: UniqueId, now_ms: int, zone: tzinfo) -> int:
     """Return the time (ms) that a client reads from an id: in this month, else, if that is to come, in the last one."""
     # MessageClientIDSetter#getNearlyTimeFromID
     month = _month_start(now_ms, zone)

@@ -58,15 +58,15 @@ class TierIndex(NamedTuple):
     size: int  # of the file
 
     @property
-    def entries_at(self) -> int:
+    def entries_position(self) -> int:
         """The offset of the first entry."""
         return HEADER.size + len(self.slots) * SLOT.size
 
     def position_of(self, entry: int) -> int:
         """Return the offset of an entry."""
-        return self.entries_at + entry * ENTRY.size
+        return self.entries_position + entry * ENTRY.size
 
-    def seconds_to(self, store_timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+    def time_diffs_s(self, store_timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the `time_diff_s` of entries of messages of these times."""
         diff = store_timestamps - self.begin_timestamp
         seconds: NDArray[np.int64] = np.sign(diff) * (np.abs(diff) // 1000)
@@ -77,7 +77,7 @@ class TierIndex(NamedTuple):
         # The entries of all slots lie side by side in the slots' order: each begins after the sizes before it.
         # Entries are compared with their slots only when every size is sound: a wrong one moves all that follow.
         sizes = self.slots["size"].astype(np.int64)
-        starts = self.entries_at + np.cumsum(sizes) - sizes
+        starts = self.entries_position + np.cumsum(sizes) - sizes
         odd = np.flatnonzero((self.slots["position"] != starts) | (sizes < 0) | (sizes % ENTRY.size != 0))
         if odd.size:
             number = int(odd[0])
@@ -87,7 +87,7 @@ class TierIndex(NamedTuple):
                 at, f"slot {number}", f"position {position}, size {size}", f"position {int(starts[number])}"
             )
             return
-        end = self.entries_at + int(sizes.sum())
+        end = self.entries_position + int(sizes.sum())
         if end != self.size:
             yield Difference(self.size, "size", str(self.size), str(end))
             return

@@ -52,7 +52,7 @@ PROGRESS_SIZE = 4096
 PRECISION_MS = 1000
 """The default of timerPrecisionMs; of a slot that is not empty, the units tell it."""
 LARGEST_WHEEL = 1 << 30  # slots of a second for two weeks are 37 MiB
-NOTHING = -1  # where a position would be
+NO_POSITION = -1  # where a position would be
 
 _PLAIN, _ROLLED, _TAKES_BACK = 1, 2, 4
 _FLAGS = frozenset({_PLAIN, _PLAIN | _ROLLED, _PLAIN | _TAKES_BACK, _PLAIN | _ROLLED | _TAKES_BACK})
@@ -98,7 +98,7 @@ class TimerUnit(NamedTuple):
         return bool(self.flags & _ROLLED)
 
     @property
-    def takes_back(self) -> bool:
+    def is_cancellation(self) -> bool:
         """Whether it takes another message back."""
         return bool(self.flags & _TAKES_BACK)
 
@@ -120,7 +120,7 @@ def decode_progress(buffer: Buffer) -> Progress:
     return Progress(*map(int, PROGRESS.unpack(buffer)))
 
 
-def written_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:
+def used_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:
     """Yield the number and the content of every slot of a wheel that was ever used."""
     if size > LARGEST_WHEEL:
         raise CorruptData(f"a wheel of {size:,} bytes: no broker makes one of more than {LARGEST_WHEEL:,}")
@@ -141,7 +141,7 @@ def decode_timer_unit(buffer: Buffer, at: int) -> TimerUnit | None:
             return None
         raise CorruptData(f"a unit of {size} bytes: they have {UNIT.size}", at)
     unit = TimerUnit(*map(int, UNIT.unpack(buffer, 0, at)))
-    if unit.flags not in _FLAGS or not NOTHING <= unit.previous < at:
+    if unit.flags not in _FLAGS or not NO_POSITION <= unit.previous < at:
         raise CorruptData(f"no unit: flags {unit.flags}, the one before it at {unit.previous}", at)
     return unit
 

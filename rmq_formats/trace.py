@@ -17,7 +17,7 @@ from rmq_formats.properties import java_text
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _CLOUD_PREFIX = "rmq_sys_TRACE_DATA_"  # and a region
 FIELD_END, LINE_END = "\x01", "\x02"  # TraceConstants calls them CONTENT_SPLITOR and FIELD_SPLITOR
-MOST_FIELDS = 15
+MAX_FIELDS = 15
 
 
 @unique
@@ -81,7 +81,7 @@ _LATER_FIELDS: Mapping[TraceKind, Sequence[tuple[int, Sequence[str]]]] = {
     TraceKind.CONSUMED: ((9, ("context_code", "event_timestamp", "client_group")), (7, ("context_code",))),
 }
 _KINDS = {kind.value: kind for kind in TraceKind}
-FLAGS = frozenset({"is_success", "is_from_check"})
+BOOLEAN_FIELDS = frozenset({"is_success", "is_from_check"})
 NUMBER_BITS = {"event_timestamp": 64} | dict.fromkeys(
     ("body_length", "cost_ms", "message_type", "retry_times", "context_code"), 32
 )
@@ -111,7 +111,7 @@ def decode_traces(body: bytes) -> Iterator[Trace]:
 def decode_line(line: str) -> Trace | None:
     """Decode a line without its end; None for an unknown kind, which clients skip."""
     # String#split leaves out empty fields at the end.
-    parts = line.rstrip(FIELD_END).split(FIELD_END, MOST_FIELDS)
+    parts = line.rstrip(FIELD_END).split(FIELD_END, MAX_FIELDS)
     kind = _KINDS.get(parts[0])
     if kind is None:
         return None
@@ -137,7 +137,7 @@ def field_names(kind: TraceKind, count: int) -> Sequence[str]:
 
 
 def _value(name: str, text: str) -> str | int | bool | None:
-    if name in FLAGS:
+    if name in BOOLEAN_FIELDS:
         return text.lower() == "true"
     if name in NUMBER_BITS:
         number = java_number(text, NUMBER_BITS[name])

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from rmq_formats.arrow import column, required
 from rmq_formats.properties import java_text
 from rmq_formats.trace import (
+    BOOLEAN_FIELDS,
     FIELD_END,
-    FLAGS,
     LINE_END,
+    MAX_FIELDS,
     MESSAGE_TYPES,
-    MOST_FIELDS,
     NUMBER_BITS,
     TRANSACTION_STATES,
     TraceKind,
@@ -75,7 +75,7 @@ class Traces(NamedTuple):
     rows: pa.RecordBatch  # of `SCHEMA`
 
 
-def decode_bodies(bodies: pa.Array) -> Iterator[Traces]:
+def decode_trace_bodies(bodies: pa.Array) -> Iterator[Traces]:
     """Yield the lines that `decode_traces` yields of each body (as sent: decompressed), some at a time."""
     split = pc.split_pattern(_texts(bodies), LINE_END)
     lines, parents = split.flatten(), np.asarray(pc.list_parent_indices(split))
@@ -98,7 +98,7 @@ def _texts(bodies: pa.Array) -> pa.Array:
 
 def _decode_lines(lines: pa.Array) -> pa.RecordBatch:
     """Return lines of known kinds as rows."""
-    fields = pc.split_pattern(pc.utf8_rtrim(lines, characters=FIELD_END), FIELD_END, max_splits=MOST_FIELDS)
+    fields = pc.split_pattern(pc.utf8_rtrim(lines, characters=FIELD_END), FIELD_END, max_splits=MAX_FIELDS)
     parts = list(_plain_lines(fields))
     places = [places for places, _ in parts]
     is_odd = np.ones(len(lines), np.bool_)
@@ -114,15 +114,15 @@ def _decode_lines(lines: pa.Array) -> pa.RecordBatch:
 def _plain_lines(fields: pa.Array) -> Iterator[tuple[NDArray[np.int64], pa.RecordBatch]]:
     """Yield rows of lines that have the same fields, with their places among all; only of those that are plain."""
     counts = np.asarray(pc.list_value_length(fields))
-    values = pc.list_slice(fields, 0, MOST_FIELDS, 1, return_fixed_size_list=True).flatten()
-    codes = np.asarray(pc.index_in(values.take(pa.array(np.arange(len(fields)) * MOST_FIELDS)), value_set=_KINDS))
+    values = pc.list_slice(fields, 0, MAX_FIELDS, 1, return_fixed_size_list=True).flatten()
+    codes = np.asarray(pc.index_in(values.take(pa.array(np.arange(len(fields)) * MAX_FIELDS)), value_set=_KINDS))
     for code, kind in enumerate(TraceKind):
         for count in np.flatnonzero(np.bincount(counts[codes == code])).tolist():
             every = field_names(kind, count)
             names, missing = every[: count - 1], every[count - 1 : count]
             places = np.flatnonzero((codes == code) & (counts == count))
             columns = {
-                name: _plain(name, values.take(pa.array(places * MOST_FIELDS + number)))
+                name: _plain(name, values.take(pa.array(places * MAX_FIELDS + number)))
                 for number, name in enumerate(names, start=1)
             }
             is_plain = np.ones(places.size, np.bool_)
@@ -139,7 +139,7 @@ def _plain_lines(fields: pa.Array) -> Iterator[tuple[NDArray[np.int64], pa.Recor
 
 def _plain(name: str, texts: pa.Array) -> pa.Array:
     """Return the values of a field; NULL of one that has to be looked at."""
-    if name in FLAGS:
+    if name in BOOLEAN_FIELDS:
         return pc.equal(pc.utf8_lower(texts), "true")
     if name in NUMBER_BITS:
         pattern = _PLAIN_TYPE if name == "message_type" else _PLAIN_NUMBERS[NUMBER_BITS[name]]

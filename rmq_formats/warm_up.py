@@ -63,7 +63,7 @@ def compile_queues_and_index() -> None:
     kernels.count_settled(records.buffer, records.positions, 0, 0)
     kernels.store_timestamps(records.buffer, records.positions, numbers)
     kernels.has_right_crc(records.buffer, records.positions[0])
-    kernels.find_wrong_records(records.buffer, records.positions, numbers, numbers.copy())
+    kernels.find_changed_records(records.buffer, records.positions, numbers, numbers.copy())
     rules = QueueRules()
     collector = UnitCollector(rules, with_tags=True)
     collector.add(records)

@@ -30,16 +30,16 @@ from jobs.store.release import Writers
 from jobs.store.store import Segment, Store, StoredFile, checkpoint_of, header_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
-    LAST_FILES,
+    LAST_FILES_READ,
     Cut,
     KeyRange,
     SegmentStart,
     StartOutcome,
     StopKind,
     WrongLengthFile,
+    find_stop,
     first_record,
     message_size,
-    read_on,
     refused_file,
     start_segment,
 )
@@ -117,12 +117,12 @@ def start_outcome(
         outcomes = [predict_start(gather_start_facts(store, release, conf), log) for release in releases_of(writers)]
     except (FormatError, OSError) as error:  # a file that the start reads: the outcome says that it is not known
         return _unknown(writers.newest, error)
-    worst = max(outcomes, key=lambda one: (one.once_mended or one).deletes_messages or 0)
+    worst = max(outcomes, key=lambda one: (one.after_repair or one).deletes_messages or 0)
     if worst is outcomes[0]:
         return worst
     doubt = f"one of {outcomes[0].release} would not; --release states which of them it is"
-    if worst.once_mended is not None:
-        return replace(worst, once_mended=replace(worst.once_mended, unknown=doubt))
+    if worst.after_repair is not None:
+        return replace(worst, after_repair=replace(worst.after_repair, unknown=doubt))
     return replace(worst, unknown=doubt)
 
 
@@ -164,12 +164,12 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, mended: Container[st
     lengths = [one for one in facts.lengths if one.file not in mended]
     refused = refused_file(lengths, release)
     if refused is not None:
-        once_mended = predict_start(facts, log, mended=[one.file for one in facts.lengths])
-        return StartOutcome(str(release), starts=False, refuses=refused, once_mended=once_mended)
+        after_repair = predict_start(facts, log, mended=[one.file for one in facts.lengths])
+        return StartOutcome(str(release), starts=False, refuses=refused, after_repair=after_repair)
     if facts.unknown:
         left_out = None if release.start_refuses_other_length else next((one for one in lengths if one.length), None)
         may_cut = None if log is None else _cut(facts, log)
-        return replace(_unknown(release, facts.unknown), may_cut=may_cut, leaves_out=left_out)
+        return replace(_unknown(release, facts.unknown), may_cut=may_cut, ignores_from=left_out)
     empty = [one.file for one in lengths if not one.length and release.start_deletes_empty_last_file]
     index = [] if facts.store.is_closed else _index_after_abort(facts.store, facts.checkpoint)
     walks_from = facts.walks_from or 0
@@ -208,7 +208,7 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
         is_named = file.rpartition("/")[2].isdigit()
         wrong = f"{length:,} bytes long, the broker's are {expected:,}" if is_named else "not a name that a broker uses"
         yield f"{broker} does not start, which loses nothing: {file}: {wrong}"
-        yield from (f"once that is repaired, {line}" for line in start_lines(outcome.once_mended))
+        yield from (f"once that is repaired, {line}" for line in start_lines(outcome.after_repair))
     if outcome.cuts_at is not None:
         messages = [counted(outcome.deletes_messages, "whole message")] if outcome.deletes_messages else []
         kinds = Counter(_FILE_WORDS.get(file.partition("/")[0], "segment") for file in outcome.deletes_files)
@@ -271,7 +271,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
 
 def _queue_stops(store: Store) -> Iterator[QueueStop]:
     """Yield the places in the last queue files at which a start ends the queue; large files are not checked."""
-    queues = [(queue, queue.files[-LAST_FILES:-1]) for queue in _queues(store)]
+    queues = [(queue, queue.files[-LAST_FILES_READ:-1]) for queue in _queues(store)]
     if sum(file.size for _, files in queues for file in files) > _WALKED:
         return
     for queue, files in queues:
@@ -395,7 +395,7 @@ def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPlace, int
         segment = _segment_of(store, place.offset)
         limit = max(place.end, place.offset + 1) - segment.base_offset
         with store.open(segment) as reader:
-            stop = read_on(reader.read, place.offset - segment.base_offset, segment.size, facts.release, limit)
+            stop = find_stop(reader.read, place.offset - segment.base_offset, segment.size, facts.release, limit)
         passed = segment.base_offset + stop.position
         if stop.kind is StopKind.BAD_RECORD or (
             stop.kind is StopKind.END_OF_FILE and segment is store.segments[-1] and place.sound_before < log.messages
@@ -444,7 +444,7 @@ def _queue_files_after_stops(store: Store, log: WalkedLog) -> Iterator[str]:
     queues = {queue.name: queue for queue in _queues(store)} if log.queue_stops else {}
     for stop in log.queue_stops:
         queue = queues.get(stop.queue)
-        files = queue.files[-LAST_FILES:] if queue is not None else ()
+        files = queue.files[-LAST_FILES_READ:] if queue is not None else ()
         if queue is not None and files and files[0].base_offset < (stop.position + stop.length) * queue.unit_size:
             end = max(stop.position * queue.unit_size, files[0].base_offset)
             yield from (_path(queue, file) for file in files if file.base_offset > end)

@@ -28,7 +28,7 @@ from rmq_formats.properties import CRC_NAME, CRC_SIZE, INNER_MULTI_DISPATCH
 FAR = 86_400_000  # ms: a day
 _NEAR = 60_000  # ms by which the right time may be outside of its neighbours' times
 _LOWEST_BIT = FAR.bit_length() - 1
-_KINDS = {kernels.BODY_CRC: WRONG_BODY, kernels.RECORD_CRC: WRONG_RECORD, kernels.ZEROS: ZEROED_PROPERTIES}
+_KINDS = {kernels.BODY_CRC: WRONG_BODY, kernels.RECORD_CRC: WRONG_RECORD, kernels.TRAILING_ZEROS: ZEROED_PROPERTIES}
 
 
 class StrayTime(NamedTuple):
@@ -131,7 +131,7 @@ class RangeCheck:
 
     def _check_records(self, item: RawRecords) -> None:
         numbers, kinds = np.empty((2, item.positions.size), np.int64)
-        count = kernels.find_wrong_records(item.buffer, item.positions, numbers, kinds)
+        count = kernels.find_changed_records(item.buffer, item.positions, numbers, kinds)
         for number, kind in zip(numbers[:count].tolist(), kinds[:count].tolist(), strict=True):
             at, size = int(item.positions[number]), int(item.sizes[number])
             record = ChangedRecord(item.base_offset + at, size, _KINDS[kind])

@@ -46,7 +46,7 @@ from rmq_formats.commitlog.record import (
     has_right_body_crc,
     has_right_property_crc,
 )
-from rmq_formats.commitlog.segment import ENDS, Piece, PieceKind, SegmentBytes, SegmentEnd, walk_segment
+from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, Piece, PieceKind, SegmentBytes, SegmentEnd, walk_segment
 from rmq_formats.errors import CorruptData, FormatError, is_lost
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, java_text, parse_properties
@@ -81,7 +81,7 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
     if cut is not None:
         damaged += last is None or last.kind is not PieceKind.DAMAGE  # else it is counted already
         yield damage(at, 0, cut)
-    end = SegmentEnd.DAMAGED if cut else SegmentEnd.OPEN if last is None else ENDS[last.kind]
+    end = SegmentEnd.DAMAGED if cut else SegmentEnd.OPEN if last is None else END_BY_LAST_PIECE[last.kind]
     counts = counts_text(counted(records, "record"), damaged, start)
     text = f"{end} segment: {counts}" if is_whole else f"{MORE}: {counts} so far"
     values = {"end": str(end) if is_whole else None, "records": records, "damaged_places": damaged}

@@ -27,7 +27,14 @@ from jobs.dump.file import (
 )
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_END_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.consumequeue.dispatch import BatchUnit, Unit, decode_batch_unit, decode_unit
-from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_UNIT, UNIT, decode_ext_unit, offset_of_address
+from rmq_formats.consumequeue.layout import (
+    BATCH_UNIT,
+    EXT_END_MARK,
+    EXT_UNIT,
+    UNIT,
+    decode_ext_unit,
+    ext_address_offset,
+)
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import IndexReader, find_geometries, stated_geometry
@@ -48,7 +55,7 @@ from rmq_formats.timer_files import (
     PROGRESS_SIZE,
     TimerUnit,
     decode_timer_unit,
-    written_slots,
+    used_slots,
 )
 from rmq_formats.timer_files import SLOT as TIMER_SLOT
 from rmq_formats.timer_files import UNIT as TIMER_UNIT
@@ -118,7 +125,7 @@ def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: in
     # A hash has 32 bits, a time of delivery more, an address is far below zero.
     tags = f"due {time_text(code)}" if code >> _HASH_BITS not in (0, -1) else f"tags code {code}"
     if isinstance(unit, Unit) and unit.has_ext_address:
-        tags = f"extension at {offset_of_address(code)}"
+        tags = f"extension at {ext_address_offset(code)}"
     text = f"record at {unit.physical_offset}, {unit.size} bytes  {tags}"
     if isinstance(unit, BatchUnit):
         last = unit.base_offset + unit.batch_count - 1
@@ -318,7 +325,7 @@ def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterato
     """Yield the used slots of a timer wheel; the last item counts them."""
     count = file.size // TIMER_SLOT.size
     used = shown = 0
-    for number, slot in written_slots(file.read, file.size):
+    for number, slot in used_slots(file.read, file.size):
         used += 1
         if number * TIMER_SLOT.size < request.start or shown == request.limit:
             continue
@@ -359,7 +366,7 @@ def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest)
             break
         text = f"due {time_text(unit.due_ms)}, record of {unit.record_size} bytes at offset {unit.physical_offset}"
         text += ", rolled" if unit.is_rolled else ""
-        text += ", takes a message back" if unit.takes_back else ""
+        text += ", takes a message back" if unit.is_cancellation else ""
         text += "" if unit.previous < 0 else f"; before it {unit.previous}"
         yield request.item(TIMER_UNIT, unit, (base + position, "unit", text), due=unit.due_ms, **unit._asdict())
         position += TIMER_UNIT.size

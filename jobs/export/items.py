@@ -121,14 +121,14 @@ def changed_rows(batch: pa.RecordBatch, dropped: frozenset[str]) -> Flags:
 def _are_changed(rows: pa.RecordBatch, made: Assembled, dropped: frozenset[str]) -> Flags:
     crcs = pa.array(record_crcs(made.buffer, made.positions, made.sizes))
     numbers = np.empty(made.offsets.size, np.int64)
-    count = kernels.find_no_records(made.buffer, made.positions, made.sizes, made.offsets, numbers)
+    count = kernels.find_invalid_records(made.buffer, made.positions, made.sizes, made.offsets, numbers)
     is_record = np.ones(made.offsets.size, np.bool_)
     is_record[numbers[:count]] = False  # lengths that a record cannot have: no kernel may read by them
     changed = np.ones(made.offsets.size, np.bool_)
     for parser in PropertyParser:  # which one the run had, the row does not say
         again = np.flatnonzero(changed & is_record)
         if again.size:
-            some = made.only(changed & is_record)
+            some = made.select(changed & is_record)
             changed[again] = _contradicts_itself(_some(rows, again), some, parser, dropped)
     return changed | _differs(rows.column(RECORD_CRC), crcs) | _inflates_otherwise(rows)
 

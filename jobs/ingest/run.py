@@ -53,7 +53,7 @@ from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import IsTierError, Store, list_again
 from jobs.store.topics import known_topics
 from jobs.store.workers import Workers
-from rmq_formats.commitlog.segment import ENDS
+from rmq_formats.commitlog.segment import END_BY_LAST_PIECE
 
 _ATTEMPTS = 3  # of a run whose log a broker cuts back meanwhile
 
@@ -284,7 +284,7 @@ class _Run(NextRun):
             if outcome.seen.was_deleted and start < outcome.range.end_offset:
                 summary.add_gap(start, outcome.range.end_offset, "deleted while it was being read")
             if outcome.seen.end is not None and outcome.range.end == outcome.range.segment_size:
-                end = ENDS[outcome.seen.end].value
+                end = END_BY_LAST_PIECE[outcome.seen.end].value
                 summary.segment_ends[end] = summary.segment_ends.get(end, 0) + 1
         summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
         if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].seen.open_at is not None):

@@ -47,7 +47,7 @@ from jobs.store.workers import Workers
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.errors import ignore_lost
+from rmq_formats.errors import skip_lost_file
 from rmq_formats.release import NEWEST, Rules, rules_of
 
 _MOST_PARTS = 4096  # of a bundle
@@ -324,6 +324,6 @@ def _write(
 
 def _sample(range_: Range, piece: Piece) -> bytes | None:
     """Return the first bytes of a damaged place; None where they cannot be read, or retention deleted the file."""
-    with ignore_lost(), range_.open() as file:
+    with skip_lost_file(), range_.open() as file:
         return bytes(file.read(piece.offset - range_.base_offset, min(piece.size, SAMPLE_SIZE)))
     return None

@@ -114,7 +114,7 @@ def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
     """Return the outcome of a start of the broker, and note those parts of it that no problem states yet."""
     writers = writers_of(report.eras, ()).value
     start = start_outcome_by_own_walk(store, writers, conf, deep=report.deep)
-    refused = start.refuses or start.leaves_out
+    refused = start.refuses or start.ignores_from
     file = "" if refused is None else f"{store.root}/{refused.file}"
     if refused is not None and not any(one.file == file and one.severity.is_alarm for one in report.problems):
         does = "does not start" if start.refuses else "leaves out this file and all files after it"

@@ -19,7 +19,7 @@ from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import ENDS, PieceKind, SegmentBytes
+from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, PieceKind, SegmentBytes
 from rmq_formats.errors import FormatError
 from rmq_formats.store import name_of_offset
 
@@ -133,7 +133,7 @@ class LogInspector:
         for walked in walk(log, start, final=final, why_left_over=queue_evidence(self.store)):
             records += walked.records
             self._note(walked, report, log)
-            report.end = str(ENDS[walked.piece.kind])
+            report.end = str(END_BY_LAST_PIECE[walked.piece.kind])
             self._walked += walked.piece.size
             self.progress(self._walked, self._to_walk)
         if start == 0:

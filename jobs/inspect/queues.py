@@ -23,7 +23,7 @@ from jobs.store.topics import Fate, TopicEvidence, newest_times
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
-from rmq_formats.errors import FormatError, ignore_lost
+from rmq_formats.errors import FormatError, skip_lost_file
 from rmq_formats.indexfile.broker_rules import index_keys
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry, IndexHeader, decode_header
 from rmq_formats.release import OLDEST
@@ -246,7 +246,7 @@ def _records(store: Store, start: int) -> Iterator[MessageRecord]:
         position = start - segment.base_offset
         if position >= segment.readable:
             continue
-        with ignore_lost(), store.open(segment) as reader:
+        with skip_lost_file(), store.open(segment) as reader:
             log = segment_bytes(segment, reader)
             # An offset is that of the record itself, a position that of what frames it.
             yield from records_from(log, position - log.framing.header_size if position > 0 else 0)

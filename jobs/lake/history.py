@@ -33,7 +33,7 @@ from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
-from rmq_formats.arrow import SCHEMA
+from rmq_formats.arrow import MESSAGE_SCHEMA
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import encode_record, record_of_row
@@ -43,7 +43,7 @@ from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
 _LARGEST_MESSAGE = 16 << 20  # a file ends no earlier before its last byte than that; a broker takes 4 MiB by default
-_NO_RECORDS = pa.RecordBatch.from_pylist([], SCHEMA)
+_NO_RECORDS = pa.RecordBatch.from_pylist([], MESSAGE_SCHEMA)
 _COMPARED = (
     "physical_offset", "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "sys_flag",
     "born_timestamp", "store_timestamp", "reconsume_times", "body_length", "topic_length", "properties_length",

@@ -29,7 +29,7 @@ from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store, TierQueue
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.scan import RawRecords
-from rmq_formats.errors import ignore_lost
+from rmq_formats.errors import skip_lost_file
 
 _ATTEMPTS = 10
 _SAMPLED_SEGMENTS = 16
@@ -81,7 +81,7 @@ def has_fingerprint(fingerprint: Fingerprint, store: Store) -> bool | None:
     if segment is None:
         return None
     with (
-        ignore_lost()
+        skip_lost_file()
     ):  # retention deletes while we look; of a sector that was readable once it is not known whose it is
         data = store.read(segment, fingerprint.offset - segment.base_offset, fingerprint.size)
         return fingerprint.is_of(data) if any(data) else None  # not written yet: a slave that lags behind

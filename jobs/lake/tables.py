@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rmq_formats.arrow import SCHEMA, column, plain_type, required
+from rmq_formats.arrow import MESSAGE_SCHEMA, column, plain_type, required
 from rmq_formats.indexfile.columns import SCHEMA as ENTRY_SCHEMA
 from rmq_formats.trace_columns import SCHEMA as TRACE_SCHEMA
 
@@ -78,7 +78,7 @@ class Table:
 STORED_MESSAGES = Table(
     "messages",
     "one CommitLog record",
-    (required("segment", pa.int64(), "physical offset of the first byte of the record's file"), *SCHEMA),
+    (required("segment", pa.int64(), "physical offset of the first byte of the record's file"), *MESSAGE_SCHEMA),
     statistics=(
         "segment", "queue_id", "queue_offset", "physical_offset", "born_timestamp", "store_timestamp",
         "store_time", "store_date", "topic", "uniq_key", "offset_msg_id",

@@ -34,7 +34,7 @@ def _load_compiled() -> None:
     """Load compiled functions; the driver compiles missing ones before the first task."""
     from rmq_formats import compiled, warm_up
 
-    if not compiled.IS_FIRST_USE:
+    if not compiled.CACHE_WAS_EMPTY:
         warm_up.compile_messages()
         warm_up.compile_queues_and_index()
 

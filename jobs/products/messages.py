@@ -35,7 +35,7 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.properties import REAL_TOPIC, PropertyParser, java_text
 from rmq_formats.release import Rules, release_at
 from rmq_formats.trace import LINE_END, decode_line, is_trace_topic
-from rmq_formats.trace_columns import decode_bodies
+from rmq_formats.trace_columns import decode_trace_bodies
 
 _LARGEST_REPORT = 4 << 20  # bytes of a decompressed body of traces; clients put 128,000 into one
 _OF_MESSAGE = ("physical_offset", "store_timestamp", "born_host")
@@ -224,7 +224,7 @@ def trace_rows(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     of_topic = pc.is_in(topics.cast(pa.string()), value_set=pa.array(wanted))
     for rows in with_inflated_bodies(messages.filter(of_topic), limit=_LARGEST_REPORT):
         readable = rows.filter(pc.is_null(rows.column(BODY_ERROR)))
-        for traces in decode_bodies(pc.coalesce(readable.column(BODY_INFLATED), readable.column("body"))):
+        for traces in decode_trace_bodies(pc.coalesce(readable.column(BODY_INFLATED), readable.column("body"))):
             parents = readable.select(_OF_MESSAGE).take(pa.array(traces.bodies))
             columns = {name: parents.column(name) for name in _OF_MESSAGE}
             columns["born_host"] = columns["born_host"].cast(pa.string())

@@ -20,7 +20,7 @@ from jobs.lake.lake import Lake, views
 from jobs.lake.snapshots import open_delta, plain_rows
 from jobs.storage.locations import join, normalise
 from jobs.store.selection import CHOSEN, TopicChoices
-from rmq_formats.arrow import SCHEMA, plain_type
+from rmq_formats.arrow import MESSAGE_SCHEMA, plain_type
 from rmq_formats.errors import NotAStore
 
 MESSAGES = "messages"
@@ -87,7 +87,7 @@ class LakeTables:
             self._opened[name] = None
             return None
         if name == MESSAGES:
-            ours = Schema.from_arrow(pa.schema([field.with_type(plain_type(field.type)) for field in SCHEMA]))
+            ours = Schema.from_arrow(pa.schema([field.with_type(plain_type(field.type)) for field in MESSAGE_SCHEMA]))
             types = {field.name: field.type for field in ours.fields}
             for field in table.schema().fields:  # of another type, SQL would compare other values
                 if types.get(field.name, field.type) != field.type:

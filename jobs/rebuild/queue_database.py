@@ -40,7 +40,7 @@ from jobs.store.units import Units, units_of
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.errors import FormatError
-from rmq_formats.rocksdb.build import Place, RowBuilder, newest_of_each, unit_keys, unit_values
+from rmq_formats.rocksdb.build import RowBuilder, UnitPlace, newest_by_queue_offset, unit_keys, unit_values
 from rmq_formats.rocksdb.layout import (
     ABOVE_ALL_NUMBERS,
     BOUND_FAMILY,
@@ -72,8 +72,8 @@ class QueueOfRows(NamedTuple):
 
     name: QueueName
     units: int
-    first: Place
-    last: Place
+    first: UnitPlace
+    last: UnitPlace
     highest: int  # number; rows above the last one are of an earlier life of the queue
     overwritten: int
     blanks: int
@@ -167,7 +167,7 @@ def _write_waiting(folder: Path, queues: dict[QueueName, _Queue]) -> str:
 def _rows(queues: dict[QueuePrefix, _Queue]) -> Iterator[_Rows]:
     """Yield the waiting rows in key order, in portions."""
     for prefix in sorted(queues, key=lambda prefix: prefix.encoded):
-        units = newest_of_each(np.concatenate(queues[prefix].waiting))
+        units = newest_by_queue_offset(np.concatenate(queues[prefix].waiting))
         queues[prefix].waiting.clear()
         for at in range(0, units.size, _ROWS_AT_ONCE):
             some = units[at : at + _ROWS_AT_ONCE]
@@ -191,7 +191,7 @@ class BuiltDatabase(NamedTuple):
 
     files: list[BuiltFile]
     queues: list[QueueOfRows]
-    carried: dict[QueueName, Place]  # ends of queues that the log has no unit of, as the store has them
+    carried: dict[QueueName, UnitPlace]  # ends of queues that the log has no unit of, as the store has them
 
     def describe(self) -> dict[str, object]:
         """Return the manifest's entry."""
@@ -312,7 +312,7 @@ def _options() -> "Options":
 
 
 def _bounds(
-    queues: Sequence[QueueOfRows], carried: Mapping[QueueName, Place], dispatched_end: int
+    queues: Sequence[QueueOfRows], carried: Mapping[QueueName, UnitPlace], dispatched_end: int
 ) -> dict[bytes, bytes]:
     """Return the rows of the first and last units in key order, with that of the log's end."""
     rows = {}
@@ -327,7 +327,7 @@ def _bounds(
     return dict(sorted(encoded.items()))
 
 
-def stored_ends(store: Store, but: Container[QueueName]) -> dict[QueueName, Place]:
+def stored_ends(store: Store, but: Container[QueueName]) -> dict[QueueName, UnitPlace]:
     """
     Return the last unit of each plain queue that is not in *but*; none for an unreadable database.
 
@@ -338,14 +338,14 @@ def stored_ends(store: Store, but: Container[QueueName]) -> dict[QueueName, Plac
     for queue in queues_of_files(store.queue_files, store.storage):
         end = queue.written_end() if queue.name.kind is QueueKind.PLAIN and queue.name not in but else 0
         if end:
-            ends[queue.name] = Place(end - 1, int(units_of(queue, end - 1, end)["physical_offset"][0]))
+            ends[queue.name] = UnitPlace(end - 1, int(units_of(queue, end - 1, end)["physical_offset"][0]))
     try:
         stored = rocksdb_queues(store)
     except FormatError:
         stored = None
     for prefix, bound in stored.bounds.items() if stored is not None else ():
         name = QueueName(QueueKind.PLAIN, prefix.topic, prefix.queue_id)
-        if name not in but and bound.queue_offset > ends.get(name, Place(-1, -1)).queue_offset:
-            ends[name] = Place(bound.queue_offset, bound.physical_offset)
+        if name not in but and bound.queue_offset > ends.get(name, UnitPlace(-1, -1)).queue_offset:
+            ends[name] = UnitPlace(bound.queue_offset, bound.physical_offset)
     topics = topic_evidence(store)
     return {name: last for name, last in ends.items() if topics.fate(name.topic, 0) is not Fate.DELETED}

@@ -23,7 +23,7 @@ from jobs.store.store import Segment, Store
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import Cut, StartOutcome
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
-from rmq_formats.commitlog.record import LostMessage, bridge, closed
+from rmq_formats.commitlog.record import LostMessage, bridge, bridge_to_segment_end
 from rmq_formats.consumequeue.dispatch import PRE_BLANK, QueueKind, Unit
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.release import Release
@@ -31,7 +31,7 @@ from rmq_formats.release import Release
 
 def start_after(verdict: Verdict) -> StartOutcome | None:
     """Predict a start after the files that the broker refuses are repaired."""
-    return None if verdict.start is None else verdict.start.once_mended or verdict.start
+    return None if verdict.start is None else verdict.start.after_repair or verdict.start
 
 
 def why_withheld(found: Verdict, planned: Verdict) -> str | None:
@@ -174,7 +174,7 @@ def _patch(store: Store, hole: Hole) -> bytes:
     record = find_record(store, place.end) or find_record(store, segment.base_offset)
     time = record.store_timestamp if record is not None else 0
     if place.end >= end:
-        return closed(place.offset, end, delivered, time)
+        return bridge_to_segment_end(place.offset, end, delivered, time)
     return bridge(place.offset, place.end, delivered, time) or b""
 
 

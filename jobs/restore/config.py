@@ -29,7 +29,7 @@ from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, eras_of, given_rules
 from jobs.store.store import Store
 from jobs.store.topics import RecordedTopics, recorded_topics_in
-from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, file_size_of
+from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, rounded_file_size
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
 from rmq_formats.store import FileKind
 
@@ -142,7 +142,7 @@ class RestoredFileSettings(NamedTuple):
         given = wanted.conf.consume_queue_size
         default = Known(DEFAULT_FILE_SIZE, ASSUMED, "no run has seen a queue file that tells")
         plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
-        plain = Known(file_size_of(given), GIVEN, GIVEN) if given else plain
+        plain = Known(rounded_file_size(given), GIVEN, GIVEN) if given else plain
         release = None if wanted.release is None else Known(wanted.release, GIVEN, GIVEN)
         if release is None and noted:  # those by whose rules runs made index entries
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])

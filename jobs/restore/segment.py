@@ -97,7 +97,7 @@ class _Segment:
         base, limit = self.work.base_offset, self.work.base_offset + self.work.size
         ends = made.offsets + made.sizes
         fits = (made.offsets >= base) & (ends <= limit)
-        self.incomplete += [*made.incomplete, *made.offsets[~fits].tolist()]
+        self.incomplete += [*made.incomplete_offsets, *made.offsets[~fits].tolist()]
         offsets, positions, sizes, ends = made.offsets[fits], made.positions[fits], made.sizes[fits], ends[fits]
         if not offsets.size:
             return
@@ -197,8 +197,8 @@ def restore_segment(
             made = assemble(batch)
             is_changed, is_unchecked = check_crcs(batch, made)
             changed += made.offsets[is_changed].tolist()
-            unchecked.add(*made.only(is_unchecked).places)
-            made = made.only(~is_changed) if work.proven_only else made
+            unchecked.add(*made.select(is_unchecked).places)
+            made = made.select(~is_changed) if work.proven_only else made
             segment.add(made)
             if places is not None:
                 places.append((made.offsets, made.sizes))

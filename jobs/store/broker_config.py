@@ -23,7 +23,7 @@ from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.broker_conf import change_counter, change_time, decode_config
 from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
-from rmq_formats.errors import CorruptData, FormatError, ignore_lost
+from rmq_formats.errors import CorruptData, FormatError, skip_lost_file
 from rmq_formats.store import FileKind
 
 CONFIG_FOLDER = "config"
@@ -178,7 +178,7 @@ def read_json(store: Store, name: str) -> dict[str, object] | None:
     file = store.other_file(f"{CONFIG_FOLDER}/{name}")
     if file is None or file.size > _LARGEST:
         return None
-    with ignore_lost():  # also where it is no JSON: the broker cannot load it either
+    with skip_lost_file():  # also where it is no JSON: the broker cannot load it either
         return decoded_file(store, file)
     return None
 

@@ -22,7 +22,7 @@ from jobs.store.record_places import record_bounds, segment_bytes
 from jobs.store.store import Segment, Store, list_again
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import LED_TO, STALE, SegmentBytes, WhyLeftOver
+from rmq_formats.commitlog.segment import STALE, UNDECIDED, SegmentBytes, WhyLeftOver
 from rmq_formats.consumequeue.dispatch import BatchUnit, Unit
 from rmq_formats.errors import FormatError, NotAStore, is_lost
 
@@ -125,7 +125,7 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
         # A half or a rollback message has no unit; a store that was closed leads to no record after its end.
         ends = (_unit_from(queue, record.physical_offset) for queue in queues if store.is_closed)
         if any(unit is not None and unit.physical_offset < store.end_offset for unit in ends):
-            return LED_TO
+            return UNDECIDED
     except NotAStore:
         pass  # it was deleted meanwhile
     except OSError as error:

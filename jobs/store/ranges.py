@@ -22,7 +22,7 @@ from jobs.storage.model import Reader, Storage
 from jobs.store.epochs import queue_evidence
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store
 from rmq_formats.commitlog.layout import BLANK
-from rmq_formats.commitlog.segment import WhyLeftOver, by_time_alone
+from rmq_formats.commitlog.segment import WhyLeftOver, always_left_over
 from rmq_formats.errors import is_unreadable
 from rmq_formats.store import name_of_offset
 
@@ -65,7 +65,7 @@ class Range:
     settling: Settling | None = None  # records that are too new wait, unless the range is final
     window: int = 0  # bytes that are read at a time, if the scan does not decide
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
-    why_left_over: WhyLeftOver = field(default=by_time_alone, repr=False, compare=False)
+    why_left_over: WhyLeftOver = field(default=always_left_over, repr=False, compare=False)
 
     @property
     def start_offset(self) -> int:
@@ -118,7 +118,7 @@ def plan_ranges(
                 store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
                 settling=settling,
                 storage=store.storage,
-                why_left_over=by_time_alone if is_final else evidence,
+                why_left_over=always_left_over if is_final else evidence,
             )
             for begin, end in _cuts(start, segment.readable, range_size)
         ]

@@ -18,10 +18,10 @@ from rmq_formats.commitlog.segment import (
     PieceKind,
     SegmentBytes,
     WhyLeftOver,
-    by_time_alone,
+    always_left_over,
     walk_segment,
 )
-from rmq_formats.errors import FormatError, ignore_lost
+from rmq_formats.errors import FormatError, skip_lost_file
 from rmq_formats.layout import Buffer
 from rmq_formats.properties import PropertyParser
 
@@ -111,7 +111,7 @@ def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
     segment = store.segment_at(physical_offset)
     if segment is None:
         return None
-    with ignore_lost(), store.open(segment) as reader:  # also where no record begins there
+    with skip_lost_file(), store.open(segment) as reader:  # also where no record begins there
         log = SegmentBytes(reader.read, segment.readable, segment.base_offset)
         return log.record_at(physical_offset - segment.base_offset)
     return None
@@ -132,7 +132,7 @@ class WalkedPiece(NamedTuple):
 
 
 def walk(
-    log: SegmentBytes, start: int, *, final: bool, why_left_over: WhyLeftOver = by_time_alone
+    log: SegmentBytes, start: int, *, final: bool, why_left_over: WhyLeftOver = always_left_over
 ) -> Iterator[WalkedPiece]:
     """Yield the pieces after position *start*."""
     for piece in walk_segment(log, final=final, start=start, why_left_over=why_left_over):

@@ -37,7 +37,7 @@ from rmq_formats.detection import (
     slot_count_mark,
     tag_entry_mark,
 )
-from rmq_formats.errors import FormatError, ignore_lost
+from rmq_formats.errors import FormatError, skip_lost_file
 from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexEntry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import in_blocks
@@ -293,7 +293,7 @@ def marks_of_files(store: Store) -> Iterator[Mark]:
     yield from file_marks(file.about for file in (*store.other_files, *store.queue_files))
     for file in store.other_files:
         mark: Mark | None = None
-        with ignore_lost():
+        with skip_lost_file():
             if file.about.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
                 mark = checkpoint_mark(decode_checkpoint(store.read(file, 0, CHECKPOINT.size)))
             elif file.about.kind is FileKind.ABORT:
@@ -369,7 +369,7 @@ def _tag_mark(readers: Sequence[IndexReader], record: MessageRecord) -> Mark | N
     tags = parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
     if not tags:
         return None
-    with ignore_lost():
+    with skip_lost_file():
         for file in readers:
             if file.header.begin_physical_offset < record.physical_offset < file.header.end_physical_offset:
                 return tag_entry_mark(record, _key_hashes(file, record.physical_offset))

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from jobs.console.progress import Work, show_spark_progress
 from jobs.launch.session import await_worker_warm_up, hadoop_options
 from jobs.store.workers import Item, Result, compile_first, record_count
-from rmq_formats.compiled import IS_FIRST_USE
+from rmq_formats.compiled import CACHE_WAS_EMPTY
 from rmq_formats.errors import FormatError
 
 _counts = [0, 0]  # of tasks and of ranges of the log that Spark ran for this process since `take_task_counts`
@@ -53,7 +53,7 @@ class SparkWorkers:
         records = self.spark.sparkContext.accumulator(0)
         if sizes:
             await_worker_warm_up()
-            if IS_FIRST_USE and (self.spark.sparkContext.master or "").startswith("local"):
+            if CACHE_WAS_EMPTY and (self.spark.sparkContext.master or "").startswith("local"):
                 compile_first()
             _counts[1] += len(items)
 

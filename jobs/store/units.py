@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.consumequeue.build import UNITS
-from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS, decode_ext_unit, offset_of_address
+from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS, decode_ext_unit, ext_address_offset
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import Buffer, Read, in_blocks
 
@@ -45,7 +45,7 @@ def stored_tags_codes(queue: StoredQueue, units: Units, wanted: NDArray[np.bool_
     addressed = np.flatnonzero(wanted & (codes <= MAX_EXT_ADDRESS))
     read = in_blocks(partial(_read, queue), _BLOCK)  # addresses ascend, from file to file
     for number in addressed.tolist():
-        code = _tags_code(queue, read, offset_of_address(int(codes[number])))
+        code = _tags_code(queue, read, ext_address_offset(int(codes[number])))
         if code is not None:
             codes[number] = code
     return codes

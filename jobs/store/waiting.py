@@ -21,7 +21,7 @@ from rmq_formats.rocksdb import layout as rows_of
 from rmq_formats.rocksdb.layout import PendingTransaction, TimerRow, decode_timer_row, decode_transaction_row
 from rmq_formats.store import FileKind
 from rmq_formats.timer_files import (
-    NOTHING,
+    NO_POSITION,
     PRECISION_MS,
     PROGRESS,
     UNIT,
@@ -29,7 +29,7 @@ from rmq_formats.timer_files import (
     TimerUnit,
     decode_progress,
     decode_timer_unit,
-    written_slots,
+    used_slots,
 )
 
 
@@ -61,7 +61,7 @@ def timer_state(store: Store) -> TimerState | None:
     with store.open(progress) as file:
         read_until = decode_progress(file.read(0, PROGRESS.size)).read_timestamp
     with store.open(wheel) as file:
-        used = [slot for _, slot in written_slots(file.read, file.size) if slot.messages > 0]
+        used = [slot for _, slot in used_slots(file.read, file.size) if slot.messages > 0]
     with _TimerLog(store) as log:
         precision_ms = log.precision_ms(used)
     slots = tuple(slot for slot in used if slot.due_ms(precision_ms) >= read_until)
@@ -73,7 +73,7 @@ def waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
     with _TimerLog(store) as log:
         for slot in state.slots:
             at = slot.last
-            while at != NOTHING:
+            while at != NO_POSITION:
                 unit = log.unit_at(at)
                 if unit is None and not store.is_closed:
                     break  # the disk may have the wheel's page, and not yet the log's
@@ -179,8 +179,8 @@ def _timers(database: Database) -> tuple[TimerRow, ...]:
     delivered_to = 0
     rows = []
     for key, value in database.items(rows_of.TIMER_FAMILY):
-        if key == rows_of.DELIVERED_KEY:
+        if key == rows_of.DELIVERY_PROGRESS_KEY:
             delivered_to = rows_of.decode_progress(value)
-        elif key != rows_of.SCANNED_KEY:
+        elif key != rows_of.SCAN_PROGRESS_KEY:
             rows.append(decode_timer_row(key, value))
     return tuple(row for row in rows if row.delivery_ms >= delivered_to)

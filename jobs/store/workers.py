@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from jobs.console.progress import Work, one_time_work, show_progress
 from jobs.store.ranges import SMALL
-from rmq_formats.compiled import IS_FIRST_USE
+from rmq_formats.compiled import CACHE_WAS_EMPTY
 from rmq_formats.warm_up import warm_up
 
 Item = TypeVar("Item")
@@ -80,7 +80,7 @@ class InProcessWorkers(SerialWorkers):
         sizes: Sequence[int] = (),
     ) -> list[Result]:
         """Run *task* on items side by side."""
-        if sizes and IS_FIRST_USE:
+        if sizes and CACHE_WAS_EMPTY:
             compile_first()
         done = [0, *(accumulate(sizes) if sizes else range(1, len(items) + 1))]
         work = Work(label, done[-1]) if sizes else Work(label, done[-1], "parts")

@@ -20,7 +20,7 @@ from jobs.typed.exact_json import parse_body, read_all
 from jobs.typed.formats import TypedRows, UnknownField, array_of, example_text, merge_unknown
 from jobs.typed.values import UNITS, Number, RefusedBodyError, Times, convert_value, member_path
 from rmq_formats.json import columns as cells
-from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, members, named
+from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, find_named_values, scan_members
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes
 from rmq_formats.properties import MAX_LONG
 
@@ -109,11 +109,11 @@ class _Batch:
     ) -> tuple[list[pa.Array], NDArray[np.bool_]]:
         """Return the fields of objects, and which objects are missing."""
         found, is_null = self._members(places, OBJECT)
-        starts, ends = named(self.data, found, [field.name.encode() for field in fields])
+        starts, ends = find_named_values(self.data, found, [field.name.encode() for field in fields])
         self._note_unknown(places, found, starts, path)
         size = len(is_null)
         arrays = []
-        # `named` has the places of the first field in all objects, then those of the second, and so on.
+        # `find_named_values` has the places of the first field in all objects, then those of the second, and so on.
         for number, column in enumerate(fields):
             here = slice(number * size, (number + 1) * size)
             inner = _Places(starts[here], ends[here], places.bodies)
@@ -124,7 +124,7 @@ class _Batch:
         return arrays, is_null
 
     def _members(self, places: _Places, kind: int) -> tuple[Members, NDArray[np.bool_]]:
-        found = members(self.data, places.starts, places.ends, kind)
+        found = scan_members(self.data, places.starts, places.ends, kind)
         is_null = found.kinds == MISSING
         self.is_odd[places.bodies[found.kinds == REFUSED]] = True
         return found, is_null
@@ -194,7 +194,7 @@ class _Batch:
 
     def _heads(self, places: _Places) -> Bytes:
         found = np.empty(places.starts.size, np.uint8)
-        cells.heads(self.data, places.starts, found)
+        cells.read_first_bytes(self.data, places.starts, found)
         return found
 
     def _texts(self, places: _Places) -> pa.Array:
@@ -202,7 +202,7 @@ class _Batch:
         is_null = places.starts < 0
         quote = (self._heads(places) == _QUOTE).astype(np.int32)
         starts, ends = np.where(is_null, 0, places.starts + quote), np.where(is_null, 0, places.ends - quote)
-        offsets, found = cells.texts(self.data, starts, ends)
+        offsets, found = cells.decode_texts(self.data, starts, ends)
         mask = pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
         return pa.Array.from_buffers(pa.string(), len(starts), [mask, pa.py_buffer(offsets), pa.py_buffer(found)])
 
@@ -218,20 +218,20 @@ class _Batch:
         values = np.zeros(len(states), np.int64)
         where = (self.data, places.starts, places.ends)
         if pa.types.is_date(type_):
-            cells.days(*where, values, states)
+            cells.read_dates(*where, values, states)
             return values.astype(np.int32)
         if pa.types.is_timestamp(type_):
-            cells.instants(*where, values, states)
+            cells.read_timestamps(*where, values, states)
             if self.times.unit is not None:
                 # A topic with a unit may have times as strings and as numbers: use the number if it is not a string.
                 factor, numbers, found = UNITS[self.times.unit], values.copy(), states.copy()
-                cells.fixed(*where, 0, _FARTHEST // factor, 0, numbers, found)
+                cells.read_decimals(*where, 0, _FARTHEST // factor, 0, numbers, found)
                 values = np.where(found == cells.THERE, numbers * factor, values)
                 states[found == cells.THERE] = cells.THERE
         elif pa.types.is_decimal(type_):
-            cells.fixed(*where, type_.scale, min(10**type_.precision - 1, MAX_LONG), 1, values, states)
+            cells.read_decimals(*where, type_.scale, min(10**type_.precision - 1, MAX_LONG), 1, values, states)
             return np.stack([values, values >> 63], axis=1)
         elif pa.types.is_integer(type_):
-            cells.fixed(*where, 0, (1 << (type_.bit_width - 1)) - 1, 0, values, states)
+            cells.read_decimals(*where, 0, (1 << (type_.bit_width - 1)) - 1, 0, values, states)
             return values.astype(type_.to_pandas_dtype())
         return values

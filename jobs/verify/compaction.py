@@ -27,14 +27,14 @@ from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.findings import FOREIGN_COPY, OTHER_COPY, OTHER_UNIT, OUT_OF_ORDER, PartReport
 from jobs.verify.log import record_findings
 from rmq_formats.arrays import slices
-from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_other_copies
+from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_differing_copies
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, QueueRules
-from rmq_formats.errors import ignore_lost
+from rmq_formats.errors import skip_lost_file
 from rmq_formats.kernels.integers import Bytes, Integers
 from rmq_formats.store import FileKind
 
@@ -280,7 +280,7 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
             known = np.flatnonzero(_queue_offsets(records, in_records) == chosen["queue_offset"][some])
             wrong = np.empty(known.size, np.int64)
             part = _bytes(copied, places[some], sizes[some])
-            found = find_other_copies(records, in_records[known], part, in_part[known], sizes[some][known], wrong)
+            found = find_differing_copies(records, in_records[known], part, in_part[known], sizes[some][known], wrong)
             count += known.size
             others += (some.start + known[wrong[:found]]).tolist()
     if not others:
@@ -310,7 +310,7 @@ def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integer
 
 def _read(store: Store, segment: Segment, positions: Integers, sizes: Integers) -> Bytes | None:
     """Return a segment's bytes from the first to the last of some records; None if it is deleted or unreadable."""
-    with ignore_lost(), store.open(segment) as file:
+    with skip_lost_file(), store.open(segment) as file:
         return _bytes(file, positions, sizes)
     return None
 

@@ -32,7 +32,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.errors import ignore_lost
+from rmq_formats.errors import skip_lost_file
 from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, name_of_offset
 
 _FLUSHED = ("physical_timestamp", "logic_timestamp")
@@ -131,7 +131,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
     gaps = {hole.end: hole.start for hole in holes(store.segments)}
     starts = {piece.offset for piece in pieces}
     for segment in (one for one in store.segments if one.base_offset in starts):
-        with ignore_lost(), store.open(segment) as file:
+        with skip_lost_file(), store.open(segment) as file:
             right = right_name(store, segment, file.read)
             if right is not None:
                 names = name_of_offset(segment.base_offset), name_of_offset(right)

@@ -31,7 +31,7 @@ from jobs.store.workers import Workers
 from jobs.verify.findings import MISSING_ROWS, ODD_ROWS, ROWS_OF_NOTHING, PartReport, unreadable_database
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
-from rmq_formats.rocksdb.build import KEY_PLACE, key_places
+from rmq_formats.rocksdb.build import HASHED_KEY, hashed_keys
 from rmq_formats.rocksdb.layout import INDEX_FAMILY, LAST_OFFSET_KEY, LAST_TIME_KEY
 
 KEYS_AT_ONCE = 1 << 20  # keys of a range of the log whose rows are compared together
@@ -103,7 +103,7 @@ def compare_rows(database: Database, row: KeyRow, scratch: Scratch) -> Tally:
     for part, (start, end) in enumerate(pairwise([0, *map(row.find, bounds), len(row)])):
         keys = _keys_of(row, start, end)
         with scratch.open(_name(part)) as file:
-            stored = np.unique(np.frombuffer(bytes(file.read(0, file.size)), KEY_PLACE))
+            stored = np.unique(np.frombuffer(bytes(file.read(0, file.size)), HASHED_KEY))
         scratch.delete(_name(part))
         tally.keys += len(keys)
         tally.add(_MISSING, np.setdiff1d(keys, stored)["physical_offset"])
@@ -118,7 +118,7 @@ def _divide(database: Database, row: KeyRow, bounds: NDArray[np.int64], scratch:
         files = [stack.enter_context(scratch.create(_name(part))) for part in range(len(bounds) + 1)]
         for rows in database.rows(INDEX_FAMILY):
             progress = sum(key in _PROGRESS for key in rows.keys)
-            places = key_places(rows.keys, rows.values)
+            places = hashed_keys(rows.keys, rows.values)
             tally.rows += len(places)
             tally.odd_rows += len(rows.keys) - progress - len(places)
             tally.add_unexplained_rows(places["physical_offset"][places["physical_offset"] > end])
@@ -133,11 +133,11 @@ def _name(part: int) -> str:
 
 
 def _keys_of(row: KeyRow, start: int, end: int) -> NDArray[np.void]:
-    places = np.empty(end - start, KEY_PLACE)
+    places = np.empty(end - start, HASHED_KEY)
     at = 0
     for part in row.parts(start, end):
         for keys, _ in key_blocks(row.scratch, part):
-            for name in KEY_PLACE.names or ():
+            for name in HASHED_KEY.names or ():
                 places[name][at : at + len(keys)] = keys[name]
             at += len(keys)
     return np.unique(places[:at])

@@ -111,7 +111,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
 
 def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Store) -> None:
     """Add what keeps the broker from starting, or has it cut the log, where nothing else that was found says so."""
-    refused = start.refuses or start.leaves_out
+    refused = start.refuses or start.ignores_from
     if refused is not None and not any(one.file == refused.file for part in parts.values() for one in part.findings):
         part = QUEUES if refused.file.partition("/")[0] in map(str, QueueKind) else LOG
         what_it_does = "does not start" if start.refuses else "starts without this file and all files after it"

@@ -190,7 +190,7 @@ class _Comparison:
             wanted = {
                 "topic_id": ids[queues],
                 "size": keys["size"].astype(np.int64),
-                "time_diff_s": index.seconds_to(keys["store_timestamp"]),
+                "time_diff_s": index.time_diffs_s(keys["store_timestamp"]),
             }
             times = keys["store_timestamp"]
             # A header may have its end from one of its messages, or after a restart from the file's own beginning.

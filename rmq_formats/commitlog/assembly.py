@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_formats.arrow import SCHEMA
+from rmq_formats.arrow import MESSAGE_SCHEMA
 from rmq_formats.commitlog import fill, kernels
 from rmq_formats.commitlog.layout import (
     BORN_HOST_V6,
@@ -95,7 +95,7 @@ class Assembled(NamedTuple):
     offsets: Integers  # physical offset of each record
     positions: Integers  # of each record in the buffer
     sizes: Sizes
-    incomplete: Sequence[int]  # physical offsets of the rows that no record can be made of
+    incomplete_offsets: Sequence[int]  # physical offsets of the rows that no record can be made of
     rows: Integers  # the number of each record's row
 
     @property
@@ -103,7 +103,7 @@ class Assembled(NamedTuple):
         """Offsets of each record's first byte, and of the one after its last, in the log."""
         return self.offsets, self.offsets + self.sizes
 
-    def only(self, chosen: NDArray[np.bool_]) -> Self:
+    def select(self, chosen: NDArray[np.bool_]) -> Self:
         """Return some of the records."""
         return self._replace(
             offsets=self.offsets[chosen], positions=self.positions[chosen], sizes=self.sizes[chosen],
@@ -147,7 +147,7 @@ def _rows(batch: pa.RecordBatch) -> _Rows:
 
 def _numbers(batch: pa.RecordBatch, name: str, type_: type[np.generic]) -> NDArray[Any]:
     """Return a column of numbers; NULL is a size that no record has, and so makes its row incomplete."""
-    column = batch.column(name).cast(SCHEMA.field(name).type)
+    column = batch.column(name).cast(MESSAGE_SCHEMA.field(name).type)
     return np.asarray(pc.fill_null(column, -1).to_numpy(zero_copy_only=False), type_)
 
 

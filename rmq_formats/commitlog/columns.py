@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmq_formats.arrow import SCHEMA
+from rmq_formats.arrow import MESSAGE_SCHEMA
 from rmq_formats.commitlog import fill, kernels
 from rmq_formats.commitlog.fill import Column, Distinct, Names, Output, Properties
 from rmq_formats.commitlog.layout import COMPRESSED, TRANSACTION_MASK, TransactionType
@@ -23,10 +23,10 @@ from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import LimitExceeded
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
-from rmq_formats.kernels.text import PARSER_CODES, Texts, new_texts, number_of
+from rmq_formats.kernels.text import PARSER_CODES, TextTable, new_text_table, text_number
 from rmq_formats.properties import PropertyParser
 
-Bad = tuple[int, int]  # physical offset and size of a record whose body has changed
+BadRecord = tuple[int, int]  # physical offset and size of a record whose body has changed
 
 _LONGEST_TEXT = (1 << 15) - 1  # of topics and properties, which state their length in 16 bits
 _GROWTH = 3  # a malformed byte becomes a character of three
@@ -49,16 +49,16 @@ def message_batch(
     *,
     with_body: bool = True,
     takes: Callable[[str], bool] | None = None,
-) -> tuple[pa.RecordBatch, list[Bad]]:
+) -> tuple[pa.RecordBatch, list[BadRecord]]:
     """
-    Return the records as rows of `SCHEMA`, and those that are none because their body's CRC is wrong.
+    Return the records as rows of `MESSAGE_SCHEMA`, and those that are none because their body's CRC is wrong.
 
     With *takes*, only records of topics that it accepts; it is asked once a topic. Without *with_body*, bodies are NULL
     (and checked all the same).
     """
     buffer = records.buffer
     positions = records.positions if takes is None else _selected(records, takes)
-    bodies, topics, texts = fill.measure(buffer, positions)
+    bodies, topics, texts = fill.measure_texts(buffer, positions)
     if max(bodies, _GROWTH * texts) > _LARGEST:
         reason = f"a batch of {bodies} bytes of bodies and {texts} of properties: Arrow's offsets end at {_LARGEST}"
         raise LimitExceeded(reason)
@@ -70,7 +70,7 @@ def message_batch(
         **_properties(out.properties, distinct.names, rows),
         "body": _column(pa.binary(), out.body, rows) if with_body else pa.nulls(rows, pa.binary()),
     }
-    batch = pa.RecordBatch.from_arrays([columns[field.name] for field in SCHEMA], schema=SCHEMA)
+    batch = pa.RecordBatch.from_arrays([columns[field.name] for field in MESSAGE_SCHEMA], schema=MESSAGE_SCHEMA)
     bad = [
         (records.base_offset + at, int(read_i32(buffer, at + kernels.TOTAL_SIZE_AT)))
         for at in out.bad[: positions.size - rows].tolist()
@@ -100,7 +100,7 @@ def _filled(
     slots, heap_size, spare = _SLOTS, _HEAP_SIZE, _SPARE
     while True:
         out, distinct = _output_room(sizes, sizes.properties + spare), _distinct_room(slots, heap_size)
-        rows, status = fill.fill(buffer, positions, parser, int(with_body), spare, out, distinct)
+        rows, status = fill.fill_columns(buffer, positions, parser, int(with_body), spare, out, distinct)
         if status == fill.DONE:
             return out, distinct, int(rows)
         if status == fill.MORE_TEXTS:
@@ -112,11 +112,11 @@ def _filled(
 def _selected(records: RawRecords, takes: Callable[[str], bool]) -> Integers:
     buffer, positions = records.buffer, records.positions
     count = positions.size
-    numbers, raw = _room(np.int32, count), _column_room(count, fill.measure(buffer, positions).topics)
+    numbers, raw = _room(np.int32, count), _column_room(count, fill.measure_texts(buffer, positions).topics)
     scratch = np.empty(_GROWTH * _LONGEST_TEXT, np.uint8)
     slots, heap_size = _SLOTS, _HEAP_SIZE
     while True:
-        texts = new_texts(slots, heap_size, _SEED)
+        texts = new_text_table(slots, heap_size, _SEED)
         if fill.fill_topics(buffer, positions, 0, count, texts, scratch, numbers, raw) == fill.DONE:
             break
         slots, heap_size = _MORE * slots, _MORE * heap_size
@@ -139,7 +139,7 @@ def _numbers(out: Output, rows: int) -> dict[str, pa.Array]:
     sys_flags = by_name["sys_flag"]
     transaction_types = (sys_flags & TRANSACTION_MASK) >> _TRANSACTION_SHIFT
     return {
-        **{name: _array(SCHEMA.field(name).type, line, present.get(name)) for name, line in by_name.items()},
+        **{name: _array(MESSAGE_SCHEMA.field(name).type, line, present.get(name)) for name, line in by_name.items()},
         "is_compressed": pa.Array.from_buffers(pa.bool_(), rows, [None, _bits(sys_flags & COMPRESSED)]),
         "transaction_type": _repeated(transaction_types, _TRANSACTION_TYPES),
     }
@@ -168,7 +168,7 @@ def _properties(out: Properties, names: Names, rows: int) -> dict[str, pa.Array]
         "properties_raw": _column(pa.binary(), out.raw, rows, is_optional=True),
         "tags": _column(pa.string(), out.tags, rows, is_optional=True),
         "uniq_key": _column(pa.string(), out.uniq_key, rows, is_optional=True),
-        "keys": pa.Array.from_buffers(SCHEMA.field("keys").type, rows, key_lists, children=[keys]),
+        "keys": pa.Array.from_buffers(MESSAGE_SCHEMA.field("keys").type, rows, key_lists, children=[keys]),
     }
 
 
@@ -209,7 +209,7 @@ def _output_room(sizes: _Sizes, texts: int) -> Output:
 
 
 def _distinct_room(slots: int, heap_size: int) -> Distinct:
-    topics, born_hosts, store_hosts = (new_texts(slots, heap_size, _SEED) for _ in range(3))
+    topics, born_hosts, store_hosts = (new_text_table(slots, heap_size, _SEED) for _ in range(3))
     return Distinct(topics, born_hosts, store_hosts, _name_room(slots, heap_size))
 
 
@@ -230,10 +230,10 @@ def _property_room(rows: int, raw_size: int, size: int) -> Properties:
 
 
 def _name_room(slots: int, heap_size: int) -> Names:
-    texts = new_texts(slots, heap_size, _SEED)
-    for name in fill.NAMED:
+    texts = new_text_table(slots, heap_size, _SEED)
+    for name in fill.COLUMN_PROPERTIES:
         raw = np.frombuffer(bytearray(name.encode()), np.uint8)
-        number_of(texts, raw, 0, raw.size)
+        text_number(texts, raw, 0, raw.size)
     return Names(
         texts,
         seen_in=np.zeros(slots // 2, np.int32),
@@ -248,7 +248,7 @@ def _name_room(slots: int, heap_size: int) -> Names:
 
 
 def _has_date(timestamps: Integers) -> NDArray[np.bool_]:
-    return (timestamps >= fill.FIRST_MS) & (timestamps <= fill.LAST_MS)
+    return (timestamps >= fill.MIN_DATE_MS) & (timestamps <= fill.MAX_DATE_MS)
 
 
 def _bits(values: NDArray[Any]) -> pa.Buffer:
@@ -275,14 +275,16 @@ def _repeated(numbers: Sizes, texts: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(_array(pa.int32(), numbers), texts, safe=False)
 
 
-def _texts(texts: Texts) -> pa.Array:
+def _texts(texts: TextTable) -> pa.Array:
     return pa.Array.from_buffers(
-        pa.string(), texts.known, [None, pa.py_buffer(texts.ends[: texts.known + 1]), pa.py_buffer(texts.heap)]
+        pa.string(),
+        texts.text_count,
+        [None, pa.py_buffer(texts.ends[: texts.text_count + 1]), pa.py_buffer(texts.heap)],
     )
 
 
-def _host_texts(texts: Texts) -> pa.Array:
-    raw, ends = texts.heap.tobytes(), texts.ends[: texts.known + 1].tolist()
+def _host_texts(texts: TextTable) -> pa.Array:
+    raw, ends = texts.heap.tobytes(), texts.ends[: texts.text_count + 1].tolist()
     return pa.array([_host_text(raw[start:end]) for start, end in pairwise(ends)], pa.string())
 
 

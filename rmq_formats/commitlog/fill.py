@@ -17,26 +17,26 @@ from rmq_formats.kernels.integers import (
     Bytes,
     Integers,
     Sizes,
+    as_int64,
     byte_at,
+    copy_by_words,
     copy_bytes,
-    copy_short,
-    integer,
     number_at,
     read_i16,
     read_i32,
     read_i64,
 )
 from rmq_formats.kernels.text import (
-    CONTROL,
-    FULL,
     PARSER_SCAN,
-    Texts,
+    SEPARATOR_LIMIT,
+    TABLE_FULL,
+    TextTable,
     copy_clean_text,
-    find_below,
+    find_byte_below,
     is_clean_text,
-    is_text,
+    is_text_at,
     next_property,
-    number_of,
+    text_number,
 )
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS, UNIQ_KEY
 
@@ -63,14 +63,14 @@ WIDE_NUMBERS = (
 ) = range(len(WIDE_NUMBERS))  # fmt: skip
 
 # Python's and every engine's calendar: 0001-01-01 to 9999-12-31.
-FIRST_MS = -62_135_596_800_000
-LAST_MS = 253_402_300_799_999
+MIN_DATE_MS = -62_135_596_800_000
+MAX_DATE_MS = 253_402_300_799_999
 _MS_PER_DAY = 86_400_000
 _US_PER_MS = 1000
 
 # Property names that have columns of their own are numbered first, in this order.
-NAMED = (TAGS, KEYS, UNIQ_KEY)
-_TAGS, _KEYS, _UNIQ_KEY = range(len(NAMED))
+COLUMN_PROPERTIES = (TAGS, KEYS, UNIQ_KEY)
+_TAGS, _KEYS, _UNIQ_KEY = range(len(COLUMN_PROPERTIES))
 
 _KEY_SEPARATOR = ord(KEY_SEPARATOR)
 _NAME_VALUE = ord(NAME_VALUE_SEPARATOR)
@@ -119,7 +119,7 @@ class Output(NamedTuple):
 class Names(NamedTuple):
     """The distinct property names, and the values of the row at hand."""
 
-    texts: Texts
+    texts: TextTable
     seen_in: Sizes  # by name: the last row that had it, plus 1, so that the zeros of a new array mean 'in no row'
     seen_at: Sizes  # by name: which of that row's properties it is
     starts: Integers  # of the row's values
@@ -130,9 +130,9 @@ class Names(NamedTuple):
 class Distinct(NamedTuple):
     """The distinct texts of a group of records."""
 
-    topics: Texts
-    born_hosts: Texts  # address and port
-    store_hosts: Texts
+    topics: TextTable
+    born_hosts: TextTable  # address and port
+    store_hosts: TextTable
     names: Names
 
 
@@ -140,7 +140,7 @@ class Distinct(NamedTuple):
 def _append(column: Column, number: int, buffer: Bytes, start: int, end: int) -> None:
     """Write one text; *number* counts those before it."""
     at = number_at(column.ends, number)
-    column.ends[np.uintp(number + 1)] = copy_short(buffer, start, end, column.data, at)
+    column.ends[np.uintp(number + 1)] = copy_by_words(buffer, start, end, column.data, at)
 
 
 @inlined
@@ -158,7 +158,7 @@ class TextSizes(NamedTuple):
 
 
 @compiled
-def measure(buffer: Bytes, positions: Integers) -> TextSizes:
+def measure_texts(buffer: Bytes, positions: Integers) -> TextSizes:
     """Return the bytes of all bodies, topics and properties."""
     bodies, topics, properties = 0, 0, 0
     for row in range(positions.size):
@@ -170,7 +170,7 @@ def measure(buffer: Bytes, positions: Integers) -> TextSizes:
 
 
 @compiled
-def fill(
+def fill_columns(
     buffer: Bytes, positions: Integers, parser: int, with_body: int, spare: int, out: Output, distinct: Distinct
 ) -> tuple[int, int]:
     """
@@ -179,7 +179,7 @@ def fill(
     By *spare* bytes malformed properties may grow when they are made text. Pass by pass over so many records that the
     processor's cache keeps them from the first pass to the last.
     """
-    rows, last = integer(0), integer(0)
+    rows, last = as_int64(0), as_int64(0)
     status = DONE
     while last < positions.size and status == DONE:
         first = last
@@ -227,7 +227,7 @@ def _fill_numbers(
         growth = kernels.host_growth(sys_flag)
         born = read_i64(buffer, at + kernels.BORN_TIMESTAMP_AT)
         stored = read_i64(buffer, at + kernels.STORE_TIMESTAMP_AT + kernels.born_growth(sys_flag))
-        has_date = FIRST_MS <= stored <= LAST_MS
+        has_date = MIN_DATE_MS <= stored <= MAX_DATE_MS
         parts = kernels.record_parts(buffer, at)
         numbers[TOTAL_SIZE, row] = read_i32(buffer, at + kernels.TOTAL_SIZE_AT)
         numbers[MAGIC_CODE, row] = read_i32(buffer, at + kernels.MAGIC_CODE_AT)
@@ -245,7 +245,7 @@ def _fill_numbers(
         wide[BORN_TIMESTAMP, row] = born
         wide[STORE_TIMESTAMP, row] = stored
         wide[PREPARED_TRANSACTION_OFFSET, row] = read_i64(buffer, at + kernels.PREPARED_TRANSACTION_OFFSET_AT + growth)
-        wide[BORN_TIME, row] = born * _US_PER_MS if FIRST_MS <= born <= LAST_MS else 0
+        wide[BORN_TIME, row] = born * _US_PER_MS if MIN_DATE_MS <= born <= MAX_DATE_MS else 0
         wide[STORE_TIME, row] = stored * _US_PER_MS if has_date else 0
 
 
@@ -255,25 +255,26 @@ def fill_topics(
     positions: Integers,
     first: int,
     last: int,
-    texts: Texts,
+    texts: TextTable,
     scratch: Bytes,
     numbers: Sizes,
     raw: Column,
 ) -> int:
     """Write the number of each topic as Java reads it; *raw* has the bytes of malformed ones."""
-    nothing = integer(0)
+    nothing = as_int64(0)
     number = number_at(numbers, first - 1) if first else -1
     for row in range(first, last):
         parts = kernels.record_parts(buffer, number_at(positions, row))
         topic, topic_end = parts.topic, parts.topic_end
         raw_end = topic
-        if number < 0 or not is_text(texts, number, buffer, topic, topic_end):
+        if number < 0 or not is_text_at(texts, number, buffer, topic, topic_end):
             if is_clean_text(buffer, topic, topic_end):
-                number = number_of(texts, buffer, topic, topic_end)
+                number = text_number(texts, buffer, topic, topic_end)
             else:
-                number = number_of(texts, scratch, nothing, copy_clean_text(buffer, topic, topic_end, scratch, nothing))
+                clean_end = copy_clean_text(buffer, topic, topic_end, scratch, nothing)
+                number = text_number(texts, scratch, nothing, clean_end)
                 raw_end = topic_end
-            if number == FULL:
+            if number == TABLE_FULL:
                 return MORE_TEXTS
         numbers[np.uintp(row)] = number
         _append_optional(raw, row, buffer, topic, raw_end)
@@ -290,13 +291,13 @@ def _fill_hosts(buffer: Bytes, first: int, last: int, distinct: Distinct, out: O
         sys_flag = read_i32(buffer, at + kernels.SYS_FLAG_AT)
         growth = kernels.born_growth(sys_flag)
         start, end = at + kernels.BORN_HOST_AT, at + kernels.STORE_TIMESTAMP_AT + growth
-        if born < 0 or not is_text(distinct.born_hosts, born, buffer, start, end):
-            born = number_of(distinct.born_hosts, buffer, start, end)
+        if born < 0 or not is_text_at(distinct.born_hosts, born, buffer, start, end):
+            born = text_number(distinct.born_hosts, buffer, start, end)
         start = at + kernels.STORE_HOST_AT + growth
         end = at + kernels.RECONSUME_TIMES_AT + kernels.host_growth(sys_flag)
-        if store < 0 or not is_text(distinct.store_hosts, store, buffer, start, end):
-            store = number_of(distinct.store_hosts, buffer, start, end)
-        if min(born, store) == FULL:
+        if store < 0 or not is_text_at(distinct.store_hosts, store, buffer, start, end):
+            store = text_number(distinct.store_hosts, buffer, start, end)
+        if min(born, store) == TABLE_FULL:
             return MORE_TEXTS
         out.born_hosts[np.uintp(row)] = born
         out.store_hosts[np.uintp(row)] = store
@@ -340,13 +341,13 @@ def _fill_properties(
         source, start, end = buffer, raw, raw_end
         is_clean = is_clean_text(buffer, raw, raw_end)
         if not is_clean:
-            source, start = names.scratch, integer(0)
+            source, start = names.scratch, as_int64(0)
             end = copy_clean_text(buffer, raw, raw_end, source, start)
             spare -= end - (raw_end - raw)
             if spare < 0:
                 return MORE_ROOM, spare
         count, is_rebuildable = _parse_row(source, start, end, parser, row, before, first, names, out)
-        if count == FULL:
+        if count == TABLE_FULL:
             return MORE_TEXTS, spare
         keys = _write_row(source, row, first, count, keys, names, out)
         _append_optional(out.raw, row, buffer, raw, raw if is_clean and is_rebuildable else raw_end)
@@ -368,7 +369,7 @@ def _parse_row(
     # A guess saves hashing a name, and cannot be wrong: `_expected_value` compares the bytes of the guessed name, and
     # any mismatch parses the property in full. A repeated name keeps its first place and its last value, as in a map;
     # the text then cannot be rebuilt, and is stored raw.
-    count = integer(0)
+    count = as_int64(0)
     is_rebuildable = True
     at, expected = start, start
     while at < end:
@@ -380,12 +381,12 @@ def _parse_row(
         if value_end > value:
             at = value_end + 1
         else:
-            name_start, name_end, value, value_end, at, _, _ = next_property(buffer, at, end, parser, at, integer(0))
+            name_start, name_end, value, value_end, at, _, _ = next_property(buffer, at, end, parser, at, as_int64(0))
             if value == value_end:
                 break
-            name = number_of(names.texts, buffer, name_start, name_end)
-            if name == FULL:
-                return FULL, False
+            name = text_number(names.texts, buffer, name_start, name_end)
+            if name == TABLE_FULL:
+                return TABLE_FULL, False
         is_rebuildable = is_rebuildable and name_start == expected
         expected = value_end + 1
         place = count
@@ -405,14 +406,14 @@ def _parse_row(
 
 
 @inlined
-def _expected_value(texts: Texts, name: int, buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int]:
+def _expected_value(texts: TextTable, name: int, buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int]:
     """Return the slice of the value if the next property has this name and is an ordinary one; else an empty slice."""
     start = at + number_at(texts.ends, name + 1) - number_at(texts.ends, name) + 1
-    if start >= end or byte_at(buffer, start - 1) != _NAME_VALUE or not is_text(texts, name, buffer, at, start - 1):
+    if start >= end or byte_at(buffer, start - 1) != _NAME_VALUE or not is_text_at(texts, name, buffer, at, start - 1):
         return at, at
-    stop = find_below(buffer, start, end, CONTROL)
+    stop = find_byte_below(buffer, start, end, SEPARATOR_LIMIT)
     while parser == PARSER_SCAN and stop < end and byte_at(buffer, stop) != _PROPERTY:
-        stop = find_below(buffer, stop + 1, end, CONTROL)
+        stop = find_byte_below(buffer, stop + 1, end, SEPARATOR_LIMIT)
     if stop < end and byte_at(buffer, stop) != _PROPERTY:
         return at, at
     return start, stop
@@ -423,11 +424,11 @@ def _write_row(buffer: Bytes, row: int, first: int, count: int, keys: int, names
     """Write the values that were found, and the columns of their own that some have; return how many keys there are."""
     for i in range(count):
         _append(out.values, first + i, buffer, number_at(names.starts, i), number_at(names.ends, i))
-    start, end = _value_of(integer(_TAGS), row, names)
+    start, end = _value_of(as_int64(_TAGS), row, names)
     _append_optional(out.tags, row, buffer, start, end)
-    start, end = _value_of(integer(_UNIQ_KEY), row, names)
+    start, end = _value_of(as_int64(_UNIQ_KEY), row, names)
     _append_optional(out.uniq_key, row, buffer, start, end)
-    start, end = _value_of(integer(_KEYS), row, names)
+    start, end = _value_of(as_int64(_KEYS), row, names)
     out.keys.present[np.uintp(row)] = 1 if end > start else 0
     while start < end:
         stop = start

@@ -2,7 +2,7 @@
 Compiled reading of CommitLog records: the same rules as `record` and `segment`, on raw positions.
 
 Positions are in a buffer; `limit` is where its bytes end. What a record says of itself is believed only after
-`check_record` or `chain` has accepted it; the other functions trust the place that they are given.
+`check_record` or `follow_chain` has accepted it; the other functions trust the place that they are given.
 """
 
 from typing import NamedTuple
@@ -73,7 +73,7 @@ GOOD = 0
 SHORT = 1  # the buffer ends before it is known
 BAD = 2  # no record
 END = 3  # the broker closed the file here
-OUTSIDE = 4  # the range ends here
+RANGE_END = 4  # the range ends here
 NO_TERM = -(1 << 63)
 LEFTOVER = 5  # an entry of a lower term than the one before it
 
@@ -86,7 +86,7 @@ _DIGITS = CRC_SIZE - _CRC_HEAD_SIZE - 1
 # What is wrong with a record that is framed soundly.
 BODY_CRC = 1
 RECORD_CRC = 2  # the optional one over the full record; or a queue offset where brokers store 0
-ZEROS = 3  # its properties end in them
+TRAILING_ZEROS = 3  # its properties end in them
 
 
 @inlined
@@ -169,7 +169,7 @@ def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
 
 
 @helper
-def judge_framed_record(buffer: Bytes, at: int, limit: int, place: int, header_size: int) -> int:
+def check_framed_record(buffer: Bytes, at: int, limit: int, place: int, header_size: int) -> int:
     """Judge the piece at *at*: a record, after a DLedger entry header if the log has them."""
     if header_size == 0:
         return check_record(buffer, at, limit, place)
@@ -205,7 +205,7 @@ class ChainEnd(NamedTuple):
 
 
 @compiled
-def chain(
+def follow_chain(
     buffer: Bytes,
     at: int,
     limit: int,
@@ -227,7 +227,7 @@ def chain(
             return ChainEnd(count, at, SHORT)
         if is_end(buffer, at, header_size):
             return ChainEnd(count, at, END)
-        found = judge_framed_record(buffer, at, limit, base_offset + at, header_size)
+        found = check_framed_record(buffer, at, limit, base_offset + at, header_size)
         if found != GOOD or count == positions.size:
             return ChainEnd(count, at, found)
         if header_size and term != NO_TERM:
@@ -241,7 +241,7 @@ def chain(
         sizes[count] = size
         count += 1
         at = record + size
-    return ChainEnd(count, at, OUTSIDE)
+    return ChainEnd(count, at, RANGE_END)
 
 
 class RecordParts(NamedTuple):
@@ -287,7 +287,7 @@ def record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes, crcs: Integers
 
 
 @compiled
-def find_no_records(buffer: Bytes, positions: Integers, sizes: Sizes, offsets: Integers, numbers: Integers) -> int:
+def find_invalid_records(buffer: Bytes, positions: Integers, sizes: Sizes, offsets: Integers, numbers: Integers) -> int:
     """Put the numbers of those that are not records of their physical offsets into *numbers*; return how many."""
     count = 0
     for number in range(positions.size):
@@ -325,7 +325,7 @@ def _has_needless_number(buffer: Bytes, at: int) -> bool:
 
 
 @compiled
-def find_wrong_records(buffer: Bytes, positions: Integers, numbers: Integers, kinds: Integers) -> int:
+def find_changed_records(buffer: Bytes, positions: Integers, numbers: Integers, kinds: Integers) -> int:
     """Put the numbers of the records that changed, and the kind of each change, into the arrays; return how many."""
     count = 0
     for number in range(positions.size):
@@ -336,7 +336,7 @@ def find_wrong_records(buffer: Bytes, positions: Integers, numbers: Integers, ki
         if not has_right_crc(buffer, at):
             kind = BODY_CRC
         elif end > properties and byte_at(buffer, end - 1) == 0:
-            kind = ZEROS
+            kind = TRAILING_ZEROS
         elif not _has_right_record_crc(buffer, at, properties, end) or _has_needless_number(buffer, at):
             kind = RECORD_CRC
         if kind:
@@ -347,7 +347,7 @@ def find_wrong_records(buffer: Bytes, positions: Integers, numbers: Integers, ki
 
 
 @compiled
-def find_other_copies(
+def find_differing_copies(
     record: Bytes, record_at: Integers, copy: Bytes, copy_at: Integers, sizes: Integers, numbers: Integers
 ) -> int:
     """Put the numbers of copies that differ from their records in more than their place into *numbers*; count them."""

@@ -309,7 +309,7 @@ def bridge(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: i
     return b"".join(_record(tile, store_timestamp) for tile in tiles)
 
 
-def closed(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes:
+def bridge_to_segment_end(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes:
     """Return the bytes over a hole that reaches to the end of its segment: the last ones are a blank."""
     covered = bridge(start, end - BLANK.size, lost, store_timestamp) or b""
     left = end - start - len(covered)

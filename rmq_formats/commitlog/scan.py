@@ -31,7 +31,7 @@ from rmq_formats.commitlog.segment import (
     PieceKind,
     SegmentBytes,
     WhyLeftOver,
-    by_time_alone,
+    always_left_over,
 )
 from rmq_formats.errors import CorruptData, FormatError, is_unreadable
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
@@ -169,7 +169,7 @@ def scan(
     window: int = WINDOW,
     read_into: ReadInto | None = None,
     next_written: NextWritten = int,
-    why_left_over: WhyLeftOver = by_time_alone,
+    why_left_over: WhyLeftOver = always_left_over,
 ) -> Iterator[RawRecords | Piece]:
     """
     Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.
@@ -322,7 +322,7 @@ class _Log(SegmentBytes):
         while True:
             at = self._seek(position, wanted)
             base = self.base_offset + window.position
-            count, next_at, found = kernels.chain(
+            count, next_at, found = kernels.follow_chain(
                 window.buffer, at, window.filled, stop - window.position, base, self._header_size,
                 self._positions, self._sizes, term,
             )  # fmt: skip

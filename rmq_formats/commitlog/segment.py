@@ -73,7 +73,7 @@ class SegmentEnd(StrEnum):
     DAMAGED = "damaged"
 
 
-ENDS = {
+END_BY_LAST_PIECE = {
     PieceKind.BLANK: SegmentEnd.SEALED,
     PieceKind.UNWRITTEN: SegmentEnd.OPEN,
     PieceKind.WAITING: SegmentEnd.OPEN,
@@ -98,7 +98,7 @@ class Piece(NamedTuple):
     @property
     def is_lost(self) -> bool:
         """Whether messages may be missing here."""
-        return self.kind is PieceKind.DAMAGE or self.reason == LED_TO
+        return self.kind is PieceKind.DAMAGE or self.reason == UNDECIDED
 
 
 def walk(  # noqa: PLR0913 - facts about a segment besides its bytes
@@ -115,7 +115,7 @@ def walk(  # noqa: PLR0913 - facts about a segment besides its bytes
     return walk_segment(log, final=final, start=start, store_timestamp=store_timestamp)
 
 
-def by_time_alone(_gap: int, _record: MessageRecord) -> str:
+def always_left_over(_gap: int, _record: MessageRecord) -> str:
     """Return that an older record is left over: no queue was asked."""
     return STALE
 
@@ -126,7 +126,7 @@ def walk_segment(
     final: bool = False,
     start: int = 0,
     store_timestamp: int | None = None,
-    why_left_over: WhyLeftOver = by_time_alone,
+    why_left_over: WhyLeftOver = always_left_over,
 ) -> Iterator[Piece]:
     """
     Yield the pieces of a segment from position *start* on; never more than one record is in memory.
@@ -391,7 +391,7 @@ def _last_term(data: bytes, end_offset: int) -> int | None:
 LOWEST_TERM = -(1 << 63) + 1  # groups of one count from -1 on up to 4.7.1
 LEFTOVER = "an entry of a lower term than the one before it: taken back, and not written over yet"
 STALE = "older records follow: they are left over from before the log was truncated"
-LED_TO = "older records follow, to which queues of a closed store lead: undecided whether they are left over"
+UNDECIDED = "older records follow, to which queues of a closed store lead: undecided whether they are left over"
 UNSETTLED = "the newest record is not complete yet"
 
 _MOST_LOOKS = 3  # at one place

@@ -23,7 +23,7 @@ from rmq_formats.consumequeue.layout import (
     MAX_QUEUE_OFFSET,
     PRE_BLANK_SIZE,
     UNIT,
-    offset_of_number,
+    ext_unit_offset,
 )
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, write_i32, write_i64
 from rmq_formats.release import Release, UnitSkip
@@ -84,7 +84,7 @@ class Losses:
     def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
         self._ranges = np.array(ranges, np.int64).reshape(-1, 2)
 
-    def between(self, units: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
+    def cut_at_losses(self, units: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
         """Cut *units* (of `PACKED_UNIT`) where the log has lost something between two of them."""
         if not self._ranges.size:
             yield units
@@ -155,7 +155,7 @@ class QueueBuilder:
             yield from self._begin(max(logical_offset(int(units["queue_offset"][0])), 0))
         cuts = np.searchsorted(units["physical_offset"], [since for since, _ in self._releases[1:]]).tolist()
         for (_, release), at, stop in zip(self._releases, [0, *cuts], [*cuts, units.size], strict=True):
-            for some in self._losses.between(units[at:stop]):
+            for some in self._losses.cut_at_losses(units[at:stop]):
                 if some.size:
                     yield from self._leave_out(some[0])
                     yield from self._append_by(release, some)
@@ -232,7 +232,7 @@ class ExtBuilder:
         """Return *units* with addresses for tags codes, and the units that they add to the extension."""
         own = units["is_dispatched"] == 0
         added = units[own]
-        offsets = np.array([offset_of_number(self._count + n, self.file_size) for n in range(added.size)], np.int64)
+        offsets = np.array([ext_unit_offset(self._count + n, self.file_size) for n in range(added.size)], np.int64)
         addressed = units.copy()
         addressed["tags_code"][own] = offsets + EXT_ADDRESS_BASE
         first = self._count
@@ -246,6 +246,6 @@ class ExtBuilder:
         made["store_timestamp"] = units["store_timestamp"]
         for number, offset in enumerate(offsets.tolist()):
             if offset % self.file_size == 0 and first + number:
-                previous = offset_of_number(first + number - 1, self.file_size) + EXT_UNIT.size
+                previous = ext_unit_offset(first + number - 1, self.file_size) + EXT_UNIT.size
                 yield QueueBytes(previous, np.frombuffer(EXT_END_MARK, np.uint8))
             yield QueueBytes(offset, made[number : number + 1].view(np.uint8))

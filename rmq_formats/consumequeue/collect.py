@@ -115,7 +115,7 @@ class UnitCollector:
             release.multi_dispatch_excludes_topics, self._delays, self._default_delay,
         )  # fmt: skip
         while at < stop:
-            at, reason, self._count, tags.count = kernels.collect(
+            at, reason, self._count, tags.count = kernels.collect_units(
                 records, at, stop, reading, self._queues.table, self._units, self._count, tags.table, tags.count
             )  # fmt: skip
             if reason == kernels.NO_UNIT_ROOM:
@@ -124,7 +124,7 @@ class UnitCollector:
                 tags.make_room()
             elif reason == kernels.NEW_QUEUE:
                 self._queues.enter_record(records.buffer, int(records.positions[at]))
-            elif reason == kernels.SPECIAL:
+            elif reason == kernels.NEEDS_SCALAR:
                 self._add_special(records, at)
                 at += 1
 
@@ -156,7 +156,7 @@ class UnitCollector:
             self._count += 1
 
     @property
-    def has_many(self) -> bool:
+    def should_flush(self) -> bool:
         """Whether there are so many units that they had better be written before there are more."""
         held = sum(block.shape[1] for block in self._full) + self._count
         return bool(held >= max(_MANY, _MANY_OF_A_QUEUE * len(self._queues.names)))
@@ -176,7 +176,7 @@ class UnitCollector:
         tag_numbers = np.empty(units.size if self._tags.are_wanted else 0, np.int32)
         places = starts[:-1].copy()
         for block in blocks:
-            kernels.group(block, ranks, places, units.view(np.int64).reshape(-1, _UNIT_NUMBERS), tag_numbers)
+            kernels.group_units(block, ranks, places, units.view(np.int64).reshape(-1, _UNIT_NUMBERS), tag_numbers)
         assert (places == starts[1:]).all()  # each queue has as many units as were counted
         return PackedUnits([names[number] for number in present], starts, units, tag_numbers, self._tags.texts())
 

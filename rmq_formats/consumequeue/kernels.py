@@ -43,7 +43,7 @@ ORDINARY, SCHEDULED, BATCHED = range(3)
 # may have been numbered already; numbering it again finds the same number.
 DONE = 0  # all records are read
 NEW_QUEUE = 1  # add the row of the record's queue
-SPECIAL = 2  # let the scalar module collect this record, and begin after it
+NEEDS_SCALAR = 2  # let the scalar module collect this record, and begin after it
 NO_UNIT_ROOM = 3  # empty `units`
 NO_TAG_ROOM = 4  # make the tables of tags larger
 
@@ -77,7 +77,7 @@ class DispatchSettings(NamedTuple):
     parser: int
     multi_dispatch: bool
     lmq: bool
-    leaves_out: bool  # of multi-dispatch: some topics
+    excludes_topics: bool  # of multi-dispatch: some topics
     delays: Integers  # of each level
     default_delay: int
 
@@ -225,7 +225,7 @@ def cached_tag_number(buffer: Bytes, start: int, end: int, code: int, tags: TagT
 
 
 @compiled
-def collect(
+def collect_units(
     records: "RawRecords", at: int, stop: int, reading: DispatchSettings,
     queues: QueueTable, units: Integers, count: int, known_tags: TagTable, tag_count: int,
 ) -> Stop:  # fmt: skip
@@ -240,13 +240,13 @@ def collect(
             at += 1
             continue
         if sys_flag & INNER_BATCH:
-            return Stop(at, SPECIAL, count, tag_count)
+            return Stop(at, NEEDS_SCALAR, count, tag_count)
         parts = record_parts(buffer, start)
         row, _ = find_queue(buffer, parts.topic, parts.topic_end, read_i32(buffer, start + QUEUE_ID_AT), queues)
         if row < 0:
             return Stop(at, NEW_QUEUE, count, tag_count)
         if keys[row, READING] == BATCHED:
-            return Stop(at, SPECIAL, count, tag_count)
+            return Stop(at, NEEDS_SCALAR, count, tag_count)
         properties = parts.properties
         tags, tags_end, delay, delay_end = properties, properties, properties, properties
         further, further_end, offsets, offsets_end = properties, properties, properties, properties
@@ -293,18 +293,18 @@ def collect(
         units[TAG, count] = tag
         count += 1
         has_lists = further_end > further and offsets_end > offsets
-        if reading.multi_dispatch and has_lists and not (reading.leaves_out and keys[row, LEFT_OUT]):
+        if reading.multi_dispatch and has_lists and not (reading.excludes_topics and keys[row, LEFT_OUT]):
             queue_id, lmq = read_i32(buffer, start + QUEUE_ID_AT), reading.lmq
             after = _dispatch(buffer, further, further_end, offsets, offsets_end, queue_id, lmq, queues, units, count)
             if after < 0:
-                return Stop(at, SPECIAL if after == -1 else NO_UNIT_ROOM, count - 1, tag_count)
+                return Stop(at, NEEDS_SCALAR if after == -1 else NO_UNIT_ROOM, count - 1, tag_count)
             count = after
         at += 1
     return Stop(at, DONE, count, tag_count)
 
 
 @compiled
-def group(block: Integers, ranks: Integers, places: Integers, units: Integers, tags: NDArray[np.int32]) -> None:
+def group_units(block: Integers, ranks: Integers, places: Integers, units: Integers, tags: NDArray[np.int32]) -> None:
     """
     Put the units of a block where those of their queues are, in the order in which they came.
 

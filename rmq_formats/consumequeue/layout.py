@@ -56,7 +56,7 @@ DEFAULT_FILE_SIZE = 300_000 * UNIT.size
 DEFAULT_BATCH_FILE_SIZE = 300_000 * BATCH_UNIT.size
 
 
-def file_size_of(configured: int) -> int:
+def rounded_file_size(configured: int) -> int:
     """Return the size of the files that a broker makes: full units, rounded up."""
     return -(-configured // UNIT.size) * UNIT.size
 
@@ -81,12 +81,12 @@ def decode_ext_unit(buffer: Buffer, position: int = 0) -> ExtUnit:
     return ExtUnit(size, tags_code, store_timestamp, bytes(buffer[bitmap_at : bitmap_at + bitmap_size]))
 
 
-def offset_of_address(address: int) -> int:
+def ext_address_offset(address: int) -> int:
     """Return the offset of the extension unit of *address*."""
     return address - EXT_ADDRESS_BASE
 
 
-def offset_of_number(number: int, file_size: int) -> int:
+def ext_unit_offset(number: int, file_size: int) -> int:
     """Return the offset of a queue's *number*-th extension unit without a bitmap."""
     in_file = (file_size - EXT_END_SIZE) // EXT_UNIT.size
     return number // in_file * file_size + number % in_file * EXT_UNIT.size

@@ -33,7 +33,7 @@ from rmq_formats.kernels.integers import (
     write_i32,
     write_i64,
 )
-from rmq_formats.kernels.text import PARSER_CODES, find_below, hash_character, hash_text, next_property
+from rmq_formats.kernels.text import PARSER_CODES, find_byte_below, hash_character, hash_text, next_property
 from rmq_formats.layout import Buffer, Read
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from rmq_formats.release import HashSlotCount, Rules
@@ -42,8 +42,8 @@ _MAX_LONG = (1 << 63) - 1
 PACKED_KEY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
 
 # Where a key's text is in its buffer, and which kind it is.
-PLACE = np.dtype([("topic", "i4"), ("topic_end", "i4"), ("key", "i4"), ("key_end", "i4"), ("kind", "i4")])
-KINDS = tuple(KeyKind)  # a place names its kind by its number here
+KEY_TEXT_PLACE = np.dtype([("topic", "i4"), ("topic_end", "i4"), ("key", "i4"), ("key_end", "i4"), ("kind", "i4")])
+KEY_KINDS = tuple(KeyKind)  # a place names its kind by its number here
 
 
 class RuleTable(NamedTuple):
@@ -103,7 +103,7 @@ def pack_keys(
     """
     room = len(records.positions) * 4 + _WIDEST
     keys = np.empty(room, PACKED_KEY)
-    places = np.empty(room if with_places else 0, PLACE)
+    places = np.empty(room if with_places else 0, KEY_TEXT_PLACE)
     record = 0
     while record < len(records.positions):
         record, count = _pack(records, record, from_offset, rules, keys.view(np.uint8), places.view(np.int32))
@@ -118,10 +118,10 @@ _SPACE = ord(KEY_SEPARATOR)
 _SHORT, _LONG = np.dtype(">u4"), np.dtype(">i8")
 _KEYS, _TAGS = (int(np.frombuffer(name.encode(), _SHORT)[0]) for name in (KEYS, TAGS))
 _UNIQ_KEY = int(np.frombuffer(UNIQ_KEY.encode(), _LONG)[0])
-_UNIQUE, _KEY, _TAGGED = map(KINDS.index, (KeyKind.UNIQUE, KeyKind.KEY, KeyKind.TAG))
+_UNIQUE, _KEY, _TAGGED = map(KEY_KINDS.index, (KeyKind.UNIQUE, KeyKind.KEY, KeyKind.TAG))
 _ENTRY_SIZE = ENTRY.size
 _AT_ONCE = 512 * ENTRY.size  # bytes of entries whose slots are loaded before the first of them is chained
-_PLACE_FIELDS = PLACE.itemsize // 4
+_PLACE_FIELDS = KEY_TEXT_PLACE.itemsize // 4
 _OFFSET_AT = ENTRY.offset("physical_offset")
 _TIME_AT = ENTRY.offset("time_diff_s")
 _PREVIOUS_AT = ENTRY.offset("prev_entry")
@@ -190,9 +190,9 @@ def _pack(
             count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, unique, unique_end, _UNIQUE)
         word = words
         while word < words_end:
-            word_end = find_below(buffer, word, words_end, _SPACE + 1)
+            word_end = find_byte_below(buffer, word, words_end, _SPACE + 1)
             while word_end < words_end and byte_at(buffer, word_end) != _SPACE:
-                word_end = find_below(buffer, word_end + 1, words_end, _SPACE + 1)
+                word_end = find_byte_below(buffer, word_end + 1, words_end, _SPACE + 1)
             if word_end > word:
                 key_hash = hash_text(buffer, word, word_end, topic_hash)
                 count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, word, word_end, _KEY)
@@ -257,7 +257,7 @@ class FileBuilder:
         self._slots = slots
         self._state = np.array(header, np.int64)
 
-    def adopt(self, entries: NDArray[np.uint8], header: IndexHeader) -> None:
+    def add_entries(self, entries: NDArray[np.uint8], header: IndexHeader) -> None:
         """
         Chain entries of a real file whose messages the log does not hold, and write them.
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from rmq_formats.arrays import dtype_of
 from rmq_formats.arrow import column, required
 from rmq_formats.compiled import compiled
-from rmq_formats.indexfile.build import KINDS
+from rmq_formats.indexfile.build import KEY_KINDS
 from rmq_formats.indexfile.layout import ENTRY, Geometry
-from rmq_formats.kernels.integers import Bytes, integer, number_at
+from rmq_formats.kernels.integers import Bytes, as_int64, number_at
 from rmq_formats.kernels.text import clean_text_size, copy_clean_text
 
 STORED_ENTRY = dtype_of(ENTRY)
@@ -38,14 +38,16 @@ SCHEMA = pa.schema(
         column("store_timestamp", pa.int64(), "ms, of the message; NULL if topic is NULL"),
     ]
 )
-_KINDS = pa.array([kind.value for kind in KINDS])
-TEXTS = pa.schema([("topic", pa.string()), ("key", pa.string()), ("kind", pa.int32())])  # of keys; the kind's number
+_KINDS = pa.array([kind.value for kind in KEY_KINDS])
+KEY_TEXT_SCHEMA = pa.schema(
+    [("topic", pa.string()), ("key", pa.string()), ("kind", pa.int32())]
+)  # of keys; the kind's number
 
 
-def texts_of(places: NDArray[np.void], buffer: Bytes) -> pa.RecordBatch:
+def key_texts(places: NDArray[np.void], buffer: Bytes) -> pa.RecordBatch:
     """Return the texts of keys whose *places* in *buffer* were noted as they were packed."""
     texts = [text_array(buffer, places[name], places[f"{name}_end"]) for name in ("topic", "key")]
-    return pa.RecordBatch.from_arrays([*texts, pa.array(np.ascontiguousarray(places["kind"]))], schema=TEXTS)
+    return pa.RecordBatch.from_arrays([*texts, pa.array(np.ascontiguousarray(places["kind"]))], schema=KEY_TEXT_SCHEMA)
 
 
 def entry_batch(
@@ -56,7 +58,7 @@ def entry_batch(
     store_timestamps: NDArray[np.int64] | None = None,
     texts: pa.RecordBatch | None = None,
 ) -> pa.RecordBatch:
-    """Return rows of consecutive *entries*; without *texts* (`TEXTS`) their keys are not known."""
+    """Return rows of consecutive *entries*; without *texts* (`KEY_TEXT_SCHEMA`) their keys are not known."""
     count = len(entries)
     native = {name: entries[name].astype(entries[name].dtype.newbyteorder("=")) for name in STORED_ENTRY.names or ()}
     columns: dict[str, Any] = {
@@ -96,6 +98,6 @@ def _measure(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], 
 
 @compiled
 def _copy(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], data: Bytes) -> None:
-    to = integer(0)
+    to = as_int64(0)
     for i in range(starts.size):
         to = copy_clean_text(buffer, number_at(starts, i), number_at(ends, i), data, to)

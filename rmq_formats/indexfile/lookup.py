@@ -32,7 +32,7 @@ from rmq_formats.layout import Content, Read
 from rmq_formats.properties import index_key_hash, java_long
 
 
-class Hop(NamedTuple):
+class ChainEntry(NamedTuple):
     """One entry of a chain."""
 
     number: int
@@ -71,7 +71,7 @@ class IndexReader:
         """Return one entry."""
         return decode_entry(self._bytes(self.geometry.entry_position(number), ENTRY.size))
 
-    def chain(self, slot: int, header: IndexHeader | None = None) -> Iterator[Hop]:
+    def chain(self, slot: int, header: IndexHeader | None = None) -> Iterator[ChainEntry]:
         """
         Yield the entries of a slot, newest first, as far as a broker follows them; a *header* read before will do.
 
@@ -87,7 +87,7 @@ class IndexReader:
             entry = self.entry(number)
             if entry.time_diff_s < 0:
                 return
-            yield Hop(number, entry, java_long(header.begin_timestamp + entry.time_diff_s * 1000))
+            yield ChainEntry(number, entry, java_long(header.begin_timestamp + entry.time_diff_s * 1000))
             previous = entry.prev_entry
             if previous <= 0 or previous > header.index_count or previous == number:
                 return
@@ -99,7 +99,7 @@ class IndexReader:
                 mark, stride = number, stride * 2
             number = previous
 
-    def hits(self, text: str, begin: int, end: int, header: IndexHeader | None = None) -> Iterator[Hop]:
+    def hits(self, text: str, begin: int, end: int, header: IndexHeader | None = None) -> Iterator[ChainEntry]:
         """Yield the entries that may belong to the hashed *text*, newest first; `CorruptData` as `chain`."""
         key_hash = index_key_hash(text)
         for hop in self.chain(self.geometry.slot_of(key_hash), header):
@@ -220,7 +220,7 @@ def find_geometries(file: Content) -> list[Geometry]:
     return [geometry for geometry in supposed if geometry is not None and _fits(file, geometry)]
 
 
-def other_slots(file: Content, geometry: Geometry) -> int | None:
+def find_other_slot_count(file: Content, geometry: Geometry) -> int | None:
     """
     Return in how many slots the entries of a file hang, if not in those of *geometry*; None where that does not show.
 

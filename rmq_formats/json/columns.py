@@ -7,8 +7,8 @@ A value in one of the forms that nearly all have is read; any other one is ODD, 
 import numpy as np
 
 from rmq_formats.compiled import compiled, helper
-from rmq_formats.json.scan import NULL, digits_end, escaped
-from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, integer, number_at
+from rmq_formats.json.scan import NULL, decode_escape, digits_end
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_int64, byte_at, number_at
 
 ABSENT, THERE, ODD = 0, 1, 2
 _QUOTE, _BACKSLASH, _MINUS, _POINT, _ZERO, _COMMA = ord('"'), ord("\\"), ord("-"), ord("."), ord("0"), ord(",")
@@ -20,7 +20,7 @@ _DAY_SIZE, _CLOCK_SIZE = 10, 19  # of 2026-11-23, and of that with T10:00:00
 
 
 @compiled
-def heads(data: Bytes, starts: Sizes, found: Bytes) -> None:
+def read_first_bytes(data: Bytes, starts: Sizes, found: Bytes) -> None:
     """Read the first byte of each value; that of null where it is missing."""
     for row in range(starts.size):
         at = number_at(starts, row)
@@ -28,7 +28,7 @@ def heads(data: Bytes, starts: Sizes, found: Bytes) -> None:
 
 
 @compiled
-def fixed(
+def read_decimals(
     data: Bytes, starts: Sizes, ends: Sizes, scale: int, limit: int, takes_texts: int, values: Integers, states: Bytes
 ) -> None:
     """Read numbers without an exponent, times 10 to the power of *scale*, of -limit - 1 to *limit*."""
@@ -48,7 +48,7 @@ def fixed(
         has_digits = point > at and (last == point or fraction > 0)
         if last != end or not has_digits or fraction > scale or point - at + scale > _MOST_DIGITS:
             continue
-        value = integer(0)
+        value = as_int64(0)
         for place in range(at, end):
             if place != point:
                 value = value * 10 + byte_at(data, place) - _ZERO
@@ -68,7 +68,7 @@ def _is_there(data: Bytes, at: int, states: Bytes, row: int) -> bool:
 
 
 @compiled
-def days(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, states: Bytes) -> None:
+def read_dates(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, states: Bytes) -> None:
     """Read texts like 2026-11-23, as days since 1970."""
     for row in range(starts.size):
         at, end = number_at(starts, row), number_at(ends, row)
@@ -80,7 +80,7 @@ def days(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, states: Byte
 
 
 @compiled
-def instants(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, states: Bytes) -> None:
+def read_timestamps(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, states: Bytes) -> None:
     """Read texts like 2026-11-23T10:00:00.000Z, as microseconds since 1970."""
     for row in range(starts.size):
         at, end = number_at(starts, row), number_at(ends, row) - 2
@@ -97,7 +97,7 @@ def instants(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, states: 
         day, second = _day(data, at + 1), _second(data, at + 1 + _DAY_SIZE)
         if day == _NO_DAY or second < 0:
             continue
-        part = integer(0)
+        part = as_int64(0)
         for place in range(6):
             part = part * 10 + (byte_at(data, fraction + 1 + place) - _ZERO if place < size - 1 else 0)
         values[row] = (day * 86400 + second) * _MICROSECONDS + part
@@ -139,7 +139,7 @@ def _second(data: Bytes, at: int) -> int:
     return hour * 3600 + minute * 60 + second if is_written and hour < 24 and minute < 60 and second < 60 else -1
 
 
-def texts(data: Bytes, starts: Sizes, ends: Sizes) -> tuple[Sizes, Bytes]:
+def decode_texts(data: Bytes, starts: Sizes, ends: Sizes) -> tuple[Sizes, Bytes]:
     """Return the end of each text in the bytes that come with them, after 0, without escapes."""
     offsets = np.zeros(starts.size + 1, np.int32)
     _measure(data, starts, ends, offsets)
@@ -150,13 +150,13 @@ def texts(data: Bytes, starts: Sizes, ends: Sizes) -> tuple[Sizes, Bytes]:
 
 @compiled
 def _measure(data: Bytes, starts: Sizes, ends: Sizes, offsets: Sizes) -> None:
-    size = integer(0)
+    size = as_int64(0)
     for row in range(starts.size):
         at, end = number_at(starts, row), number_at(ends, row)
         size += max(end - at, 0)
         while at < end:
             if byte_at(data, at) == _BACKSLASH:
-                code, after = escaped(data, at, end)
+                code, after = decode_escape(data, at, end)
                 size += _size_in_utf8(code) - (after - at)
                 at = after
             else:
@@ -171,7 +171,7 @@ def _size_in_utf8(code: int) -> int:
 
 @compiled
 def _copy(data: Bytes, starts: Sizes, ends: Sizes, found: Bytes) -> None:
-    to = integer(0)
+    to = as_int64(0)
     for row in range(starts.size):
         at, end = number_at(starts, row), number_at(ends, row)
         while at < end:
@@ -181,7 +181,7 @@ def _copy(data: Bytes, starts: Sizes, ends: Sizes, found: Bytes) -> None:
                 to += 1
                 at += 1
                 continue
-            code, at = escaped(data, at, end)
+            code, at = decode_escape(data, at, end)
             size = _size_in_utf8(code)
             if size == 1:
                 found[np.uintp(to)] = code

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.compiled import compiled, helper, inlined
-from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, integer, number_at, read_u32, same_bytes
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_int64, byte_at, number_at, read_u32, same_bytes
 from rmq_formats.kernels.text import is_clean_text
 
 OBJECT, ARRAY, MISSING, REFUSED = ord("{"), ord("["), 0, 1
@@ -39,7 +39,7 @@ class Members(NamedTuple):
     places: NDArray[np.int32]  # of each member a row: where its key, in quotes, starts and ends, and its value
 
 
-def members(data: Bytes, starts: Sizes, ends: Sizes, kind: int) -> Members:
+def scan_members(data: Bytes, starts: Sizes, ends: Sizes, kind: int) -> Members:
     """Return the members of objects, or arrays, that lie anywhere in *data*; a missing one has a start below 0."""
     kinds, found = np.empty(starts.size, np.uint8), np.empty(starts.size, np.int32)
     room = int(np.maximum(ends - starts, 0).sum(dtype=np.int64)) // 2 + 1
@@ -54,20 +54,20 @@ def _scan(
     data: Bytes, starts: Sizes, ends: Sizes, wanted: int, keys: Integers, firsts: Integers, kinds: Bytes, found: Sizes,
     tape: Sizes,
 ) -> None:  # fmt: skip
-    count = integer(0)
+    count = as_int64(0)
     for document in range(starts.size):
         start, end = number_at(starts, document), number_at(ends, document)
-        kind = integer(MISSING)
+        kind = as_int64(MISSING)
         if start >= 0:
             start = _after_space(data, start, end)
             kind = byte_at(data, start) if start < end else REFUSED
             if kind == NULL:
-                kind = integer(MISSING)
+                kind = as_int64(MISSING)
             elif kind != wanted or not is_clean_text(data, start, end):  # the keys of an array would be no places
-                kind = integer(REFUSED)
+                kind = as_int64(REFUSED)
             else:
                 after = _document(data, start, end, count, keys, firsts, tape)
-                kind = kind if after >= 0 else integer(REFUSED)
+                kind = kind if after >= 0 else as_int64(REFUSED)
                 count = max(after, count)
         kinds[document] = kind
         found[document] = count
@@ -180,7 +180,7 @@ def _text_end(data: Bytes, at: int, end: int) -> int:
         if byte == _QUOTE:
             return at + 1
         if byte == _BACKSLASH:
-            code, at = escaped(data, at, end)
+            code, at = decode_escape(data, at, end)
             if code == _NO_CHARACTER:
                 return -1
         elif byte < _SPACE:
@@ -191,7 +191,7 @@ def _text_end(data: Bytes, at: int, end: int) -> int:
 
 
 @helper
-def escaped(data: Bytes, at: int, end: int) -> tuple[int, int]:
+def decode_escape(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return the character that an escape stands for, -1 where it is none, and the place after it."""
     at += 1
     byte = byte_at(data, at) if at < end else 0
@@ -255,7 +255,7 @@ def digits_end(data: Bytes, at: int, end: int) -> int:
     return at
 
 
-def named(data: Bytes, found: Members, names: list[bytes]) -> tuple[Sizes, Sizes]:
+def find_named_values(data: Bytes, found: Members, names: list[bytes]) -> tuple[Sizes, Sizes]:
     """Return the starts and ends of values by their names: of the first name in each document, then of the second."""
     starts, ends = np.full((2, len(names) * found.ends.size), -1, np.int32)  # -1 of a missing one
     text = np.frombuffer(bytearray(b"".join(names)), np.uint8)
@@ -265,9 +265,9 @@ def named(data: Bytes, found: Members, names: list[bytes]) -> tuple[Sizes, Sizes
 
 @compiled
 def _choose(data: Bytes, ends: Sizes, tape: Sizes, text: Bytes, names: Integers, starts: Sizes, stops: Sizes) -> None:
-    width, member = names.size - 1, integer(0)
+    width, member = names.size - 1, as_int64(0)
     for document in range(ends.size):
-        guess = integer(0)  # keys mostly come in one order
+        guess = as_int64(0)  # keys mostly come in one order
         while member < number_at(ends, document):
             at = _PLACES * member
             start, end = number_at(tape, at) + 1, number_at(tape, at + 1) - 1

@@ -27,7 +27,7 @@ _Emitted: TypeAlias = Any  # a value of the code being made, or what makes it: l
 _Word = ir.IntType(64)
 
 
-def loads(*, bits: int, signed: bool) -> Callable[[Function], Function]:
+def emit_load(*, bits: int, signed: bool) -> Callable[[Function], Function]:
     """Have the decorated `(buffer, at)` load a big-endian integer of so many bits from bytes."""
 
     def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
@@ -39,7 +39,7 @@ def loads(*, bits: int, signed: bool) -> Callable[[Function], Function]:
     return _emitted_by(emit, lambda buffer, at: _signature(types.int64, buffer, at))
 
 
-def stores(*, bits: int) -> Callable[[Function], Function]:
+def emit_store(*, bits: int) -> Callable[[Function], Function]:
     """Have the decorated `(buffer, at, value)` store the low bits of a value in bytes, big-endian."""
 
     def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
@@ -51,7 +51,7 @@ def stores(*, bits: int) -> Callable[[Function], Function]:
     return _emitted_by(emit, lambda buffer, at, value: _signature(types.none, buffer, at, value))
 
 
-def load_element() -> Callable[[Function], Function]:
+def emit_element_load() -> Callable[[Function], Function]:
     """Have the decorated `(numbers, at)` load an element of an array of integers."""
 
     def emit(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
@@ -67,7 +67,7 @@ def load_element() -> Callable[[Function], Function]:
     return _emitted_by(emit, typer)
 
 
-def compares() -> Callable[[Function], Function]:
+def emit_byte_comparison() -> Callable[[Function], Function]:
     """
     Have the decorated `(buffer, at, limit)` compare 63 bytes: bit n of the result is 1 where byte n is below the limit.
 
@@ -82,7 +82,7 @@ def compares() -> Callable[[Function], Function]:
     return _emitted_by(emit, lambda buffer, at, limit: _signature(types.int64, buffer, at, limit))
 
 
-def trails() -> Callable[[Function], Function]:
+def emit_trailing_zeros() -> Callable[[Function], Function]:
     """Have the decorated `(bits)` count the zeros below the lowest bit of a number that is not 0."""
 
     def emit(_: _Emitted, builder: _Emitted, __: _Emitted, arguments: _Emitted) -> _Emitted:
@@ -91,7 +91,7 @@ def trails() -> Callable[[Function], Function]:
     return _emitted_by(emit, lambda _: typing.signature(types.int64, types.int64), types.Integer)
 
 
-def multiplies(*, by: Sequence[int]) -> Callable[[Function], Function]:
+def emit_weighted_sum(*, by: Sequence[int]) -> Callable[[Function], Function]:
     """
     Have the decorated `(buffer, at, count)` sum up the products of the last bytes of a row with those factors.
 

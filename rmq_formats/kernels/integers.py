@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.compiled import inlined
-from rmq_formats.kernels.emitted import load_element, loads, stores
+from rmq_formats.kernels.emitted import emit_element_load, emit_load, emit_store
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -27,19 +27,19 @@ def as_bytes(data: Any) -> Bytes:  # noqa: ANN401 - anything with a buffer
     return array if array.flags.writeable else array.copy()
 
 
-@loads(bits=8, signed=False)
+@emit_load(bits=8, signed=False)
 def byte_at(buffer: Bytes, at: int) -> int:
     """Return one byte. Unsigned indexes spare the test for negative ones (and raise for them without the JIT)."""
     return int(np.int64(buffer[np.uintp(at)]))
 
 
 @inlined
-def integer(value: int) -> int:
+def as_int64(value: int) -> int:
     """Return *value* as a variable: numba compiles a function once more for each literal argument."""
     return int(np.int64(value))
 
 
-@load_element()
+@emit_element_load()
 def number_at(numbers: NDArray[Any], at: int) -> int:
     """Return one element of an array of integers."""
     return int(np.int64(numbers[np.uintp(at)]))
@@ -49,44 +49,44 @@ def _unpacked(layout: Struct, buffer: Bytes, at: int) -> int:
     return int(layout.unpack_from(buffer.data, int(np.uintp(at)))[0])
 
 
-@loads(bits=32, signed=False)
+@emit_load(bits=32, signed=False)
 def read_u32(buffer: Bytes, at: int) -> int:
     """Return four bytes as an unsigned integer."""
     return _unpacked(_U32, buffer, at)
 
 
-@loads(bits=8, signed=True)
+@emit_load(bits=8, signed=True)
 def read_i8(buffer: Bytes, at: int) -> int:
     """Return one byte as a signed integer."""
     return (byte_at(buffer, at) ^ 0x80) - 0x80
 
 
-@loads(bits=16, signed=True)
+@emit_load(bits=16, signed=True)
 def read_i16(buffer: Bytes, at: int) -> int:
     """Return two bytes as a signed integer."""
     return _unpacked(_I16, buffer, at)
 
 
-@loads(bits=32, signed=True)
+@emit_load(bits=32, signed=True)
 def read_i32(buffer: Bytes, at: int) -> int:
     """Return four bytes as a signed integer."""
     return _unpacked(_I32, buffer, at)
 
 
-@loads(bits=64, signed=True)
+@emit_load(bits=64, signed=True)
 def read_i64(buffer: Bytes, at: int) -> int:
     """Return eight bytes as a signed integer."""
     return _unpacked(_I64, buffer, at)
 
 
-@stores(bits=32)
+@emit_store(bits=32)
 def write_i32(buffer: Bytes, at: int, value: int) -> None:
     """Store the low 32 bits of *value*."""
     for i in range(4):
         buffer[np.uintp(at + i)] = np.uint8((value >> (24 - 8 * i)) & 0xFF)
 
 
-@stores(bits=64)
+@emit_store(bits=64)
 def write_i64(buffer: Bytes, at: int, value: int) -> None:
     """Store *value*."""
     buffer[np.uintp(at)] = np.uint8((value >> 56) & 0xFF)
@@ -108,7 +108,7 @@ def copy_bytes(source: Bytes, start: int, end: int, target: Bytes, at: int) -> i
 
 
 @inlined
-def copy_short(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
+def copy_by_words(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
     """Copy as `copy_bytes` does, eight bytes a step; bytes after the last one may be overwritten."""
     size = end - start
     done = 0

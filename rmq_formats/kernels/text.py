@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_formats.compiled import helper, inlined
-from rmq_formats.kernels.emitted import compares, multiplies, trails
+from rmq_formats.kernels.emitted import emit_byte_comparison, emit_trailing_zeros, emit_weighted_sum
 from rmq_formats.kernels.integers import (
     Bytes,
     Integers,
     Sizes,
+    as_int64,
     byte_at,
     copy_bytes,
-    integer,
     number_at,
     read_u32,
     same_bytes,
@@ -139,7 +139,7 @@ def copy_clean_text(source: Bytes, start: int, end: int, target: Bytes, to: int)
     return to
 
 
-@multiplies(by=_POWERS[_HASHED_AT_ONCE - 1 :: -1].tolist())
+@emit_weighted_sum(by=_POWERS[_HASHED_AT_ONCE - 1 :: -1].tolist())
 def _hash_of_last(buffer: Bytes, at: int, count: int) -> int:
     """Return the hash of the last characters of a row, or -1 where one of them is not ASCII."""
     value = 0
@@ -197,23 +197,23 @@ _NAME_VALUE = ord(NAME_VALUE_SEPARATOR)
 _PROPERTY = ord(PROPERTY_SEPARATOR)
 
 
-CONTROL = _PROPERTY + 1  # both separators are below it, and nothing in ordinary text is
+SEPARATOR_LIMIT = _PROPERTY + 1  # both separators are below it, and nothing in ordinary text is
 _AT_ONCE = 63  # bytes, after which there must be one more
 
 
-@compares()
+@emit_byte_comparison()
 def _below_in_row(buffer: Bytes, at: int, limit: int) -> int:
     """Return a bit for each of some bytes: whether it is below *limit*."""
     return sum((byte_at(buffer, at + number) < limit) << number for number in range(_AT_ONCE))
 
 
-@trails()
+@emit_trailing_zeros()
 def _lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
 @inlined
-def find_below(buffer: Bytes, at: int, end: int, limit: int) -> int:
+def find_byte_below(buffer: Bytes, at: int, end: int, limit: int) -> int:
     """Return the position of the next byte below *limit*, or *end*."""
     while at < end and buffer.size - at > _AT_ONCE:
         bits = _below_in_row(buffer, at, limit)
@@ -231,7 +231,7 @@ def _next_control(buffer: Bytes, end: int, seen: int, bits: int) -> tuple[int, i
     while bits == 0:
         if seen >= end:
             return end, seen, bits
-        bits = _below_in_row(buffer, seen, CONTROL)
+        bits = _below_in_row(buffer, seen, SEPARATOR_LIMIT)
         seen += _AT_ONCE
     return min(seen - _AT_ONCE + _lowest(bits), end), seen, bits & (bits - 1)
 
@@ -299,14 +299,14 @@ def _next_unusual(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, i
     return end, end, end, end, end
 
 
-FULL = -1
+TABLE_FULL = -1
 
 _COUNT, _SEED = range(2)  # places in a state
 
 _MULTIPLIER = 0x5BD1E995
 
 
-class Texts(NamedTuple):
+class TextTable(NamedTuple):
     """A hash table that gives each distinct text a number. Arrays only, because compiled code fills them."""
 
     state: Integers  # how many there are, and what the hash begins with
@@ -315,20 +315,20 @@ class Texts(NamedTuple):
     heap: Bytes
 
     @property
-    def known(self) -> int:
+    def text_count(self) -> int:
         """How many texts there are."""
         return int(self.state[_COUNT])
 
 
-def new_texts(slots: int, heap_size: int, seed: int) -> Texts:
+def new_text_table(slots: int, heap_size: int, seed: int) -> TextTable:
     """Return room for half as many texts as *slots*, a power of two."""
     state = np.array([0, seed & _LOW_32], np.int64)
     ends = np.zeros(slots // 2 + 1, np.int32)
-    return Texts(state, np.zeros(slots, np.int32), ends, np.empty(heap_size, np.uint8))
+    return TextTable(state, np.zeros(slots, np.int32), ends, np.empty(heap_size, np.uint8))
 
 
 @inlined
-def is_text(texts: Texts, number: int, buffer: Bytes, start: int, end: int) -> bool:
+def is_text_at(texts: TextTable, number: int, buffer: Bytes, start: int, end: int) -> bool:
     """Return whether the text with this number is at a place."""
     ends = texts.ends
     return same_bytes(texts.heap, number_at(ends, number), number_at(ends, number + 1), buffer, start, end)
@@ -350,22 +350,22 @@ def table_hash(buffer: Bytes, start: int, end: int, seed: int) -> int:
 
 
 @helper
-def number_of(texts: Texts, buffer: Bytes, start: int, end: int) -> int:
+def text_number(texts: TextTable, buffer: Bytes, start: int, end: int) -> int:
     """Return the number of a text, a new one if it was not seen before; FULL when the table is full."""
     state, slots, ends, heap = texts
     mask = slots.size - 1
-    slot = table_hash(buffer, start, end, number_at(state, integer(_SEED))) & mask
+    slot = table_hash(buffer, start, end, number_at(state, as_int64(_SEED))) & mask
     while True:
         number = number_at(slots, slot) - 1
         if number < 0:
             break
-        if is_text(texts, number, buffer, start, end):
+        if is_text_at(texts, number, buffer, start, end):
             return number
         slot = (slot + 1) & mask
-    number = number_at(state, integer(_COUNT))
+    number = number_at(state, as_int64(_COUNT))
     used = number_at(ends, number)
     if number + 1 >= ends.size or used + end - start > heap.size:
-        return FULL
+        return TABLE_FULL
     copy_bytes(buffer, start, end, heap, used)
     ends[np.uintp(number + 1)] = used + end - start
     slots[np.uintp(slot)] = number + 1

@@ -31,7 +31,7 @@ _VALUES = dtype_of(UNIT_VALUE)
 _AT_ONCE = 1 << 16  # blanks
 
 
-class Place(NamedTuple):
+class UnitPlace(NamedTuple):
     """A unit's number in its queue, and its record's offset in the log."""
 
     queue_offset: int
@@ -48,8 +48,8 @@ class RowBuilder:
         A consumer of a queue in RocksDB never gets past a number without a row. So the numbers of lost records get
         rows as well, which lead to no message, as `QueueBuilder` leaves blanks in files.
         """
-        self.first: Place | None = None  # lowest number
-        self.last: Place | None = None  # newest record
+        self.first: UnitPlace | None = None  # lowest number
+        self.last: UnitPlace | None = None  # newest record
         self.highest = -1  # number; above that of the newest record where a queue was deleted and began again
         self.overwritten = 0  # units whose number, or a higher one, an earlier record has stated
         self.blanks = 0
@@ -60,7 +60,7 @@ class RowBuilder:
         """Yield the rows that *units* add."""
         if not units.size:
             return
-        for some in self._losses.between(units):
+        for some in self._losses.cut_at_losses(units):
             yield from self._blanks_before(some[0])
             self._note(some)
             yield some
@@ -104,7 +104,7 @@ class RowBuilder:
         return int(self._segments[number]) if number >= 0 else 0
 
 
-def newest_of_each(units: Units) -> Units:
+def newest_by_queue_offset(units: Units) -> Units:
     """Return units in the order of their keys, each number once: of the same number the last one."""
     numbers = units["queue_offset"].astype(np.uint64)  # bytes are compared: negative numbers come last
     if (numbers[1:] > numbers[:-1]).all():
@@ -137,11 +137,11 @@ def _as_bytes(rows: NDArray[np.void]) -> list[bytes]:
     return found
 
 
-def _place(unit: np.void) -> Place:
-    return Place(int(unit["queue_offset"]), int(unit["physical_offset"]))
+def _place(unit: np.void) -> UnitPlace:
+    return UnitPlace(int(unit["queue_offset"]), int(unit["physical_offset"]))
 
 
-KEY_PLACE = np.dtype([("physical_offset", "<i8"), ("key_hash", "<i4")])
+HASHED_KEY = np.dtype([("physical_offset", "<i8"), ("key_hash", "<i4")])
 """A key's message, as both kinds of index name it."""
 
 _AT = ord("@")
@@ -153,14 +153,14 @@ _NO_KEY = -1  # no index stores a negative hash
 _MIN_INT = -(1 << 31)
 
 
-def key_places(keys: Sequence[bytes], values: Sequence[bytes]) -> NDArray[np.void]:
+def hashed_keys(keys: Sequence[bytes], values: Sequence[bytes]) -> NDArray[np.void]:
     """Return offset and key hash of each row that is one of an index; the others are left out."""
     ends = np.cumsum(np.fromiter(map(len, keys), np.int64, len(keys)))
     offsets, hashes = np.empty(len(keys), np.int64), np.empty(len(keys), np.int32)
     _read_keys(as_bytes(b"".join(keys)), ends, offsets, hashes)
     whole = np.fromiter(map(len, values), np.int64, len(values)) >= INDEX_VALUE.size
     found = whole & (hashes != _NO_KEY)
-    places = np.empty(int(np.count_nonzero(found)), KEY_PLACE)
+    places = np.empty(int(np.count_nonzero(found)), HASHED_KEY)
     places["physical_offset"], places["key_hash"] = offsets[found], hashes[found]
     return places
 

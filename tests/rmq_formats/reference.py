@@ -26,7 +26,7 @@ from rmq_formats.consumequeue.layout import (
     EXT_END_SIZE,
     EXT_UNIT,
     UNIT,
-    offset_of_number,
+    ext_unit_offset,
 )
 from rmq_formats.indexfile.broker_rules import IndexFile, index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
@@ -108,7 +108,7 @@ class ConsumeQueueExt:
 
     def append(self, tags_code: int, store_timestamp: int) -> int:
         self._units.append(EXT_UNIT.pack(EXT_UNIT.size, tags_code, store_timestamp, 0))
-        return EXT_ADDRESS_BASE + offset_of_number(len(self._units) - 1, self._file_size)
+        return EXT_ADDRESS_BASE + ext_unit_offset(len(self._units) - 1, self._file_size)
 
     def files(self) -> Iterator[tuple[int, bytes]]:
         in_file = (self._file_size - EXT_END_SIZE) // EXT_UNIT.size

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rmq_formats.body import decode_body
 from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
 from rmq_formats.trace import FIELD_END, LINE_END, Trace, TraceKind, decode_traces, java_number
-from rmq_formats.trace_columns import decode_bodies
+from rmq_formats.trace_columns import decode_trace_bodies
 from tests.golden import StoreOf, golden_stores
 from tests.support.stores import stored_records
 
@@ -187,14 +187,14 @@ def test_columns_have_what_lines_have_one_by_one(bodies: list[bytes]) -> None:
     ]
 
     found: list[tuple[int, int, Trace]] = []
-    for bodies_of, numbers, rows in decode_bodies(pa.array(bodies, pa.binary())):
+    for bodies_of, numbers, rows in decode_trace_bodies(pa.array(bodies, pa.binary())):
         traces = [Trace(**{**row, "kind": TraceKind(row["kind"])}) for row in rows.to_pylist()]
         found += zip(bodies_of.tolist(), numbers.tolist(), traces, strict=True)
     assert found == expected
 
 
 def test_columns_of_many_lines_come_in_parts() -> None:
-    parts = list(decode_bodies(pa.array([b"Pub\x02" * 150_000], pa.binary())))
+    parts = list(decode_trace_bodies(pa.array([b"Pub\x02" * 150_000], pa.binary())))
 
     assert len(parts) == 3
     assert [part.numbers[0] for part in parts] == [0, 1 << 16, 1 << 17]

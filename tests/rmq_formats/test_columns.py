@@ -260,7 +260,7 @@ def test_any_record_comes_back_from_its_row(some: list[MessageRecord], parser: P
     assembled = assemble(batch_of(good, parser))
 
     assert [encode_record(record) for record in good] == parts(assembled)
-    assert [] == list(assembled.incomplete)
+    assert [] == list(assembled.incomplete_offsets)
 
 
 @pytest.mark.sample(18)
@@ -310,7 +310,7 @@ def test_a_row_that_contradicts_itself_is_no_record(column: str, value: pa.Array
 
     assembled = assemble(changed(batch, column, value))
 
-    assert ([], [0]) == (parts(assembled), list(assembled.incomplete))
+    assert ([], [0]) == (parts(assembled), list(assembled.incomplete_offsets))
 
 
 def test_a_table_without_a_needed_column_is_refused_by_name() -> None:

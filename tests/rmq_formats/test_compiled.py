@@ -138,7 +138,9 @@ def test_numbas_setting_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_a_first_use_is_known_by_an_empty_cache(tmp_path: Path) -> None:
-    code = "from tests.rmq_formats.test_compiled import *; print(compiled.IS_FIRST_USE); compiled.compiled(double)(21)"
+    code = (
+        "from tests.rmq_formats.test_compiled import *; print(compiled.CACHE_WAS_EMPTY); compiled.compiled(double)(21)"
+    )
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
     runs = [
         subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True) for _ in "12"

@@ -29,8 +29,8 @@ from rmq_formats.consumequeue.layout import (
     EXT_UNIT,
     UNIT,
     decode_ext_unit,
-    file_size_of,
-    offset_of_address,
+    ext_address_offset,
+    rounded_file_size,
 )
 from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.release import Release
@@ -57,7 +57,7 @@ def tags_code_of(properties: dict[str, str], topic: str = "T", **rules: Any) -> 
 
 @pytest.mark.parametrize(("configured", "made"), [(200, 200), (201, 220), (1, 20), (6_000_000, 6_000_000)])
 def test_a_configured_file_size_is_rounded_up_to_whole_units(configured: int, made: int) -> None:
-    assert file_size_of(configured) == made
+    assert rounded_file_size(configured) == made
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_an_extension_file_ends_when_a_unit_finds_no_room() -> None:
     """Two units of 20 and four free bytes fit into 44; the third writes the end mark and the address skips the rest."""
     extension = ConsumeQueueExt(50)
 
-    assert [offset_of_address(extension.append(code, 9)) for code in (1, 2, 3)] == [0, 20, 50]
+    assert [ext_address_offset(extension.append(code, 9)) for code in (1, 2, 3)] == [0, 20, 50]
     first, second = (data for _, data in extension.files())
     assert first[40:] == b"\xff\xff" + bytes(8)
     units = [decode_ext_unit(*place) for place in ((first, 0), (first, 20), (second, 0))]

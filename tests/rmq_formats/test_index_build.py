@@ -15,7 +15,7 @@ from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, TransactionType
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
 from rmq_formats.indexfile.broker_rules import IndexFile, typed_index_keys
 from rmq_formats.indexfile.build import (
-    KINDS,
+    KEY_KINDS,
     PACKED_KEY,
     Comparison,
     Difference,
@@ -24,7 +24,7 @@ from rmq_formats.indexfile.build import (
     RuleTable,
     pack_keys,
 )
-from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
+from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, key_texts
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.properties import index_key_hash
@@ -111,7 +111,7 @@ def test_places_name_the_text_of_each_key(records: list[MessageRecord], release:
     group = group_of(records, BASE)
     data = bytes(group.buffer)
     found = [
-        (data[topic:topic_end].decode("latin-1"), data[key:key_end].decode("latin-1"), KINDS[kind])
+        (data[topic:topic_end].decode("latin-1"), data[key:key_end].decode("latin-1"), KEY_KINDS[kind])
         for block in pack_keys(group, RuleTable.of(rules), with_places=True)
         for topic, topic_end, key, key_end, kind in block.places.tolist()
     ]
@@ -215,7 +215,7 @@ def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
     data = bytearray(GEOMETRY.file_size)
 
     builder = FileBuilder(GEOMETRY, RuleTable.of(rules), into(data))
-    builder.adopt(np.frombuffer(bytearray(whole[start:end]), np.uint8), begins)
+    builder.add_entries(np.frombuffer(bytearray(whole[start:end]), np.uint8), begins)
     builder.add(keys[adopted:].copy())
     builder.finish()
 
@@ -236,7 +236,7 @@ def test_entries_may_be_adopted_in_parts_and_each_follows_the_rule_of_its_releas
     for first, stop in ((1, 3), (3, 9)):
         entries = bytearray(whole[GEOMETRY.entry_position(first) : GEOMETRY.entry_position(stop)])
         begin = header if first == 1 else header._replace(begin_timestamp=1, begin_physical_offset=1)
-        builder.adopt(np.frombuffer(entries, np.uint8), begin)
+        builder.add_entries(np.frombuffer(entries, np.uint8), begin)
     builder.finish()
 
     assert bytes(data) == whole
@@ -260,14 +260,14 @@ def test_a_builder_that_goes_on_with_slots_makes_the_same_entries(log: Written, 
 def test_more_entries_than_a_file_has_room_for_are_not_adopted() -> None:
     builder = FileBuilder(GEOMETRY, RuleTable.of(rules_of((0, NEWEST))), lambda *_: None)
     with pytest.raises(ValueError, match="12 entries, room for 11"):
-        builder.adopt(np.zeros(12 * 20, np.uint8), IndexHeader())
+        builder.add_entries(np.zeros(12 * 20, np.uint8), IndexHeader())
 
 
 def test_a_negative_hash_in_a_damaged_entry_is_chained_as_zero() -> None:
     written: dict[int, bytes] = {}
     rules = RuleTable.of(rules_of((0, NEWEST)))
     builder = FileBuilder(GEOMETRY, rules, lambda position, block: written.update({position: bytes(block)}))
-    builder.adopt(np.full(20, 255, np.uint8), IndexHeader())
+    builder.add_entries(np.full(20, 255, np.uint8), IndexHeader())
 
     assert written[GEOMETRY.entry_position(1)][:4] == bytes(4)
 
@@ -278,7 +278,9 @@ def test_rows_of_entries_name_slot_and_key() -> None:
     entries = np.zeros(2, STORED_ENTRY)
     entries["key_hash"] = block.keys["key_hash"]
     times = block.keys["store_timestamp"].astype(np.int64)
-    rows = entry_batch(3, 5, GEOMETRY, entries, times, texts_of(block.places, group_of([record], 0).buffer)).to_pylist()
+    rows = entry_batch(
+        3, 5, GEOMETRY, entries, times, key_texts(block.places, group_of([record], 0).buffer)
+    ).to_pylist()
 
     assert [(row["index_file"], row["entry"], row["topic"], row["key"], row["kind"]) for row in rows] == [
         (3, 5, "T", "a", "key"),

@@ -65,9 +65,9 @@ _LOADS = {
 }
 _LOAD_U32, _LOAD_BYTE, _LOAD_ELEMENT = map(_machine_code, (integers.read_u32, integers.byte_at, integers.number_at))
 _STORE_32, _STORE_64 = map(_machine_code, (integers.write_i32, integers.write_i64))
-_COPIES = [_machine_code(copy) for copy in (integers.copy_bytes, integers.copy_short)]
+_COPIES = [_machine_code(copy) for copy in (integers.copy_bytes, integers.copy_by_words)]
 _SAME = _machine_code(integers.same_bytes)
-_NEXT_PROPERTY, _FIND_BELOW = map(_machine_code, (text.next_property, text.find_below))
+_NEXT_PROPERTY, _FIND_BELOW = map(_machine_code, (text.next_property, text.find_byte_below))
 _IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
     _machine_code,
     (

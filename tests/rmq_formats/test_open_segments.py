@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rmq_formats.broker_start import StopKind, read_on
+from rmq_formats.broker_start import StopKind, find_stop
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
-from rmq_formats.commitlog.record import LostMessage, bridge, closed, encode_record, new_record
+from rmq_formats.commitlog.record import LostMessage, bridge, bridge_to_segment_end, encode_record, new_record
 from rmq_formats.commitlog.scan import scan
 from rmq_formats.commitlog.segment import (
     LEFTOVER,
@@ -296,7 +296,7 @@ def test_a_broker_passes_over_a_bridge_that_is_a_hole_to_us(size: int, lost: Seq
     assert over is not None
     segment = FIRST + over + bridged_record(len(FIRST) + size)
 
-    stop = read_on(lambda at, length: segment[at : at + length], 0, len(segment), Release.of("5.3.3"), len(segment))
+    stop = find_stop(lambda at, length: segment[at : at + length], 0, len(segment), Release.of("5.3.3"), len(segment))
     pieces = list(walk(segment, BRIDGED))
     scanned = scan(lambda at, length: segment[at : at + length], 0, len(segment), len(segment), BRIDGED, final=True)
 
@@ -309,9 +309,9 @@ def test_a_broker_passes_over_a_bridge_that_is_a_hole_to_us(size: int, lost: Seq
 
 @pytest.mark.parametrize("size", [8, 60, 99, 100, 4096])
 def test_a_hole_up_to_the_end_of_a_segment_ends_in_a_blank(size: int) -> None:
-    segment = FIRST + closed(START, START + size, [], 9)
+    segment = FIRST + bridge_to_segment_end(START, START + size, [], 9)
 
-    stop = read_on(lambda at, length: segment[at : at + length], 0, len(segment), Release.of("5.3.3"))
+    stop = find_stop(lambda at, length: segment[at : at + length], 0, len(segment), Release.of("5.3.3"))
 
     assert len(FIRST) + size == len(segment)
     assert StopKind.END_OF_FILE is stop.kind

@@ -18,14 +18,14 @@ from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.indexfile.broker_rules import IndexKey, KeyKind, typed_index_keys
 from rmq_formats.properties import UNIQ_KEY, index_key_hash, parse_properties
 from rmq_formats.release import Release
-from rmq_formats.rocksdb.build import RowBuilder, key_places, newest_of_each, unit_keys, unit_values
+from rmq_formats.rocksdb.build import RowBuilder, hashed_keys, newest_by_queue_offset, unit_keys, unit_values
 from rmq_formats.rocksdb.layout import (
     CHECKPOINT_TOPIC,
-    DELIVERED_KEY,
+    DELIVERY_PROGRESS_KEY,
     LAST_OFFSET_KEY,
     LAST_TIME_KEY,
     OP_TOPIC,
-    SCANNED_KEY,
+    SCAN_PROGRESS_KEY,
     TRANS_OFFSET,
     UNIT_VALUE,
     IndexRow,
@@ -199,7 +199,7 @@ def test_a_timers_row_leads_to_the_record_that_waits(tmp_path: Path) -> None:
     store = unpack_feature("b551-timerrocks", tmp_path)
     rows = rows_of(store, "timer")
     messages = messages_of(store)
-    delivered, scanned = (decode_progress(rows.pop(name)) for name in (DELIVERED_KEY, SCANNED_KEY))
+    delivered, scanned = (decode_progress(rows.pop(name)) for name in (DELIVERY_PROGRESS_KEY, SCAN_PROGRESS_KEY))
     waiting = [decode_timer_row(*row) for row in rows.items()]
 
     assert len(waiting) == 26
@@ -265,7 +265,7 @@ def test_places_of_many_rows_are_those_of_each(rows: list[tuple[bytes, bytes]]) 
             row = decode_index_row(key, value)
             expected.append((row.physical_offset, index_key_hash(IndexKey(row.topic, row.key, row.kind).text)))
 
-    assert expected == key_places([key for key, _ in rows], [value for _, value in rows]).tolist()
+    assert expected == hashed_keys([key for key, _ in rows], [value for _, value in rows]).tolist()
 
 
 _I64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -299,7 +299,7 @@ def test_keys_and_values_are_those_of_the_scalar_module(
 @given(st.lists(_I64 | st.integers(0, 5), max_size=12))
 def test_of_equal_numbers_the_last_counts_and_keys_are_in_order(found: list[int]) -> None:
     units = packed([(number, place) for place, number in enumerate(found)])
-    kept = newest_of_each(units)
+    kept = newest_by_queue_offset(units)
     queue = QueuePrefix("T", 0)
 
     assert unit_keys(queue, kept) == sorted({encode_unit_key(queue, number) for number in found})

@@ -13,7 +13,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog.framing import BLOCK
-from rmq_formats.commitlog.kernels import count_settled, find_other_copies
+from rmq_formats.commitlog.kernels import count_settled, find_differing_copies
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.commitlog.scan import IO_ERROR, RawRecords, scan
@@ -429,5 +429,5 @@ def test_a_copy_may_differ_in_its_place_alone(changes: list[tuple[int, int]]) ->
         if ours[:28] + ours[36:] != theirs[:28] + theirs[36:]:
             expected.add(number)
     numbers, sizes = np.empty(4, np.int64), records.sizes.astype(np.int64)
-    count = find_other_copies(records.buffer, records.positions, copies, records.positions, sizes, numbers)
+    count = find_differing_copies(records.buffer, records.positions, copies, records.positions, sizes, numbers)
     assert sorted(expected) == numbers[:count].tolist()

@@ -14,7 +14,7 @@ from rmq_formats.commitlog.framing import BLOCK, detect_framing, framing_of
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_ENTRY, MAGIC_BLANK, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.segment import (
-    ENDS,
+    END_BY_LAST_PIECE,
     Framing,
     Piece,
     PieceKind,
@@ -129,7 +129,7 @@ def test_a_segment_has_these_pieces(raw: bytes, framing: Framing, final: bool, e
     assert sum(piece.size for piece in pieces) == len(raw)
     if pieces:
         ends = {"B": SegmentEnd.SEALED, "D": SegmentEnd.DAMAGED}
-        assert ENDS[pieces[-1].kind] is ends.get(expected[-1], SegmentEnd.OPEN)
+        assert END_BY_LAST_PIECE[pieces[-1].kind] is ends.get(expected[-1], SegmentEnd.OPEN)
 
 
 @pytest.mark.parametrize("stated", [-5, 8, 99, 101, (1 << 31) - 1])
@@ -194,7 +194,7 @@ def test_a_record_that_is_being_written_waits() -> None:
 
         assert kinds(pieces) == [RECORD, WAITING], size
         assert pieces[1].offset == ONE.total_size, size
-        assert ENDS[pieces[-1].kind] is SegmentEnd.OPEN, size
+        assert END_BY_LAST_PIECE[pieces[-1].kind] is SegmentEnd.OPEN, size
 
 
 def test_a_record_with_nothing_behind_it_is_settled_when_its_ends_are_there() -> None:
@@ -248,7 +248,7 @@ def test_a_file_that_shrinks_under_the_walk_ends_it() -> None:
     pieces = list(walk_segment(shrunk))
 
     assert pieces[0] == Piece(RECORD, 0, ONE.total_size)
-    assert ENDS[pieces[-1].kind] is SegmentEnd.OPEN
+    assert END_BY_LAST_PIECE[pieces[-1].kind] is SegmentEnd.OPEN
 
 
 @given(st.lists(records(), max_size=4), FRAMINGS, st.booleans(), st.integers(0, 1 << 62))

@@ -23,7 +23,7 @@ from rmq_formats.timer_files import (
     TimerUnit,
     decode_progress,
     decode_timer_unit,
-    written_slots,
+    used_slots,
 )
 from tests.golden import StoreOf
 from tests.support.stores import stored_records
@@ -40,7 +40,7 @@ def store(situation: StoreOf) -> Path:
 
 
 def slots_of(wheel: bytes) -> dict[int, Slot]:
-    return dict(written_slots(lambda position, length: wheel[position : position + length], len(wheel)))
+    return dict(used_slots(lambda position, length: wheel[position : position + length], len(wheel)))
 
 
 def units_of(folder: Path) -> dict[int, TimerUnit]:
@@ -74,7 +74,7 @@ def test_what_waits_is_what_the_broker_counted(store: Path) -> None:
     assert all(slot.time % (2 * answer["slotsTotal"]) == number for number, slot in slots.items())
     assert progress.queue_offset == answer["currQueueOffset"] == len(units)
     assert sum(slot.messages for slot in waiting) == answer["allNum"] == 21
-    assert len(chained) - 2 * sum(unit.takes_back for unit in chained) == 21
+    assert len(chained) - 2 * sum(unit.is_cancellation for unit in chained) == 21
     assert sum(unit.is_rolled for unit in chained) == 10
 
 
@@ -139,7 +139,7 @@ def test_slots_are_found_in_any_window_of_a_wheel() -> None:
 
 def test_a_wheel_that_no_broker_makes_is_not_read() -> None:
     with pytest.raises(CorruptData, match="1,073,741,825 bytes"):
-        next(written_slots(lambda _position, _length: pytest.fail("it was read"), LARGEST_WHEEL + 1))
+        next(used_slots(lambda _position, _length: pytest.fail("it was read"), LARGEST_WHEEL + 1))
 
 
 def test_progress_is_seven_numbers() -> None:
@@ -186,7 +186,7 @@ def test_seconds_are_cut_off_towards_zero(place: Path) -> None:
     begin = index.begin_timestamp
     times = np.array([begin - 1999, begin - 999, begin, begin + 999, begin + 1000], np.int64)
 
-    assert [-1, 0, 0, 0, 1] == index.seconds_to(times).tolist()
+    assert [-1, 0, 0, 0, 1] == index.time_diffs_s(times).tolist()
 
 
 @pytest.mark.parametrize(

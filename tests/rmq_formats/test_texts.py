@@ -23,10 +23,10 @@ from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.message_id import (
     UNIQUE_ID,
     UniqueId,
+    creation_time,
     decode_offset_id,
     decode_unique_id,
     encode_offset_id,
-    nearly_time,
 )
 from rmq_formats.properties import (
     CRC_SIZE,
@@ -248,7 +248,7 @@ def test_a_client_takes_an_id_for_one_of_this_month_in_the_zone_of_who_asks(
 ) -> None:
     text = UNIQUE_ID[4].pack(*UniqueId(bytes(4), 1, 2, time_diff, 3)).hex()
 
-    assert nearly_time(decode_unique_id(text), now, zone) == expected
+    assert creation_time(decode_unique_id(text), now, zone) == expected
 
 
 IDS = re.compile(r"msgId=(?P<unique>[0-9A-F,]+) offsetMsgId=(?P<offset>[0-9A-F,]+|null)")
@@ -277,7 +277,7 @@ def test_the_time_in_an_id_is_that_of_its_birth(golden: StoreOf, name: str) -> N
     for record, _ in stored_records(golden(name)):
         unique = parse_properties(record.properties_raw, PropertyParser.SCAN).get("UNIQ_KEY")
         if unique:
-            time = nearly_time(decode_unique_id(unique), record.born_timestamp + 1, UTC)
+            time = creation_time(decode_unique_id(unique), record.born_timestamp + 1, UTC)
             delays.append(record.born_timestamp - time)
 
     assert len(delays) > 30

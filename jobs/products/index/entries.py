@@ -34,7 +34,7 @@ from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
-from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, texts_of
+from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, key_texts
 from rmq_formats.indexfile.layout import IndexHeader
 
 ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
@@ -158,7 +158,7 @@ class _FileWriter:
             return
         self._left_out = lost
         if is_hashed and not lost:
-            builder.adopt(entries.view(np.uint8), opened)
+            builder.add_entries(entries.view(np.uint8), opened)
             return
         self._is_whole = not lost
         numbers = np.flatnonzero(found)
@@ -191,7 +191,7 @@ class _FileWriter:
                 first, more = min(more, last), max(more - last, 0)
                 entries, number = block.keys[first:last].copy(), builder.header.index_count
                 builder.add(entries)
-                texts = texts_of(block.places[first:last], records.buffer)
+                texts = key_texts(block.places[first:last], records.buffer)
                 self._note(number, entries, (block.keys[first:last], texts))
         self._found, self._known_until = None, known_until
         builder.resume(builder.slots, opened)

@@ -33,7 +33,7 @@ from jobs.store.epochs import takeovers
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import Part
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
-from rmq_formats.indexfile.lookup import other_slots
+from rmq_formats.indexfile.lookup import find_other_slot_count
 from rmq_formats.layout import Content
 from rmq_formats.release import Rules
 
@@ -241,7 +241,7 @@ def _judge(
         return Verdict.GROWING, f"its first {header.entry_count} entries are equal"
     slots: int | None = None
     with suppress(FileNotFoundError), recipe.storage.open(survivor.real.location) as file:  # deleted by retention
-        slots = other_slots(Content(survivor.real.size, file.read), recipe.geometry)
+        slots = find_other_slot_count(Content(survivor.real.size, file.read), recipe.geometry)
     if slots is not None:
         where = f"in {slots} slots, not in {recipe.geometry.hash_slots}"
         return Verdict.WRONG_GEOMETRY, f"its entries hang {where}: maxHashSlotNum was changed"

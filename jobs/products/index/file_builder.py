@@ -124,7 +124,7 @@ def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: RowPart, note: Note 
             data[: len(found)] = found
             entries = np.frombuffer(data, np.uint8)
             first = builder.header.index_count
-            builder.adopt(entries, recipe.real.header)
+            builder.add_entries(entries, recipe.real.header)
             if note is not None:
                 note(first, entries.view(PACKED_KEY), None)
 

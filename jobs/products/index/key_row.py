@@ -29,7 +29,7 @@ from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.indexfile.build import PACKED_KEY, PackedKeys, RuleTable, pack_keys
-from rmq_formats.indexfile.columns import TEXTS, texts_of
+from rmq_formats.indexfile.columns import KEY_TEXT_SCHEMA, key_texts
 from rmq_formats.release import Rules
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class RowPart(NamedTuple):
     keys: int
 
 
-KeyBlock = tuple[NDArray[np.void], pa.RecordBatch | None]  # consecutive keys, and their `TEXTS` where these are wanted
+KeyBlock = tuple[
+    NDArray[np.void], pa.RecordBatch | None
+]  # consecutive keys, and their `KEY_TEXT_SCHEMA` where these are wanted
 
 
 def key_blocks(scratch: Scratch, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
@@ -112,7 +114,7 @@ def _texts_of(scratch: Scratch, part: RowPart) -> Iterator[tuple[int, pa.RecordB
             if before < rows:
                 data = np.empty(size, np.uint8)
                 file.read_into(position, data.data)
-                some = pa.ipc.read_record_batch(pa.py_buffer(data), TEXTS).slice(before, left)
+                some = pa.ipc.read_record_batch(pa.py_buffer(data), KEY_TEXT_SCHEMA).slice(before, left)
                 yield some.num_rows, some
                 left -= some.num_rows
             before, position = max(before - rows, 0), position + size
@@ -298,7 +300,7 @@ class KeyCollector:
             self._sinks = [self._files.enter_context(self._scratch.create(name)) for name in names]
         self._sinks[0].write(block.keys.view(np.uint8).data)
         if self._with_texts:
-            texts = texts_of(block.places, records.buffer).serialize()
+            texts = key_texts(block.places, records.buffer).serialize()
             self._sinks[1].write(_FRAME.pack(len(block.keys), texts.size))
             self._sinks[1].write(texts)
 

@@ -31,7 +31,7 @@ from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.topics import Fate
-from rmq_formats.commitlog.segment import LED_TO
+from rmq_formats.commitlog.segment import UNDECIDED
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 
 
@@ -66,8 +66,8 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         # Losses before its own part of the log do not concern a later run.
         lost = [one for one in lost_ends(run.store, seen.newest, to_offset) if state is None or one.end >= to_offset]
         gaps = [(one.start, one.end, f"{one.text}; `verify` says more") for one in lost]
-        if outcomes and outcomes[-1].seen.reason == LED_TO:
-            gaps.append((to_offset, seen.newest, LED_TO))
+        if outcomes and outcomes[-1].seen.reason == UNDECIDED:
+            gaps.append((to_offset, seen.newest, UNDECIDED))
         finished = FinishedProduct(
             state=state_of(joined, state),
             units={

@@ -19,7 +19,7 @@ from jobs.store.release import (
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import DEFAULT_DELAY_LEVELS, QueueKind, QueueRules
-from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, DEFAULT_FILE_SIZE, file_size_of
+from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, DEFAULT_FILE_SIZE, rounded_file_size
 from rmq_formats.release import Rules
 from rmq_formats.store import FileKind
 
@@ -51,7 +51,7 @@ class SeenQueues(NamedTuple):
         """Return the form that manifests store, merged from current files and those that earlier runs saw."""
         sizes = {**self.sizes, **{kind: Known(size, DETECTED, "") for kind, size in file_sizes(store).items()}}
         if conf.consume_queue_size:
-            sizes[FileKind.CONSUME_QUEUE] = Known(file_size_of(conf.consume_queue_size), GIVEN, "")
+            sizes[FileKind.CONSUME_QUEUE] = Known(rounded_file_size(conf.consume_queue_size), GIVEN, "")
         return {
             "sizes": [[kind.value, known.value, known.origin] for kind, known in sorted(sizes.items())],
             "batch_topics": sorted(self.batch_topics | {*_batch_topics(store)}),
@@ -120,7 +120,7 @@ def settle_queues(
             )
     assumed = "RocketMQ's default, for no queue file shows the broker's; --consume-queue-size gives another"
     plain = sizes.get(FileKind.CONSUME_QUEUE) or Known(DEFAULT_FILE_SIZE, ASSUMED, assumed)
-    plain = Known(file_size_of(given), GIVEN, GIVEN) if given else plain
+    plain = Known(rounded_file_size(given), GIVEN, GIVEN) if given else plain
     batch = sizes.get(FileKind.BATCH_CONSUME_QUEUE) or Known(DEFAULT_BATCH_FILE_SIZE, ASSUMED, assumed)
     extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
     return QueueSettings(

@@ -113,7 +113,7 @@ class RangeCollector:
         taken = np.flatnonzero((offsets >= self._from) & (offsets < self._to))
         if taken.size:
             self._taken_to = int(offsets[taken[-1]]) + int(item.sizes[taken[-1]])
-        if self._scratch is not None and self._collector.has_many:
+        if self._scratch is not None and self._collector.should_flush:
             self._write()
 
     def finish(self) -> RangeUnits:

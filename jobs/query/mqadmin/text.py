@@ -16,7 +16,7 @@ from jobs.query.mqadmin.java import decode_as_java, map_text
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC, Unit
 from rmq_formats.errors import FormatError
-from rmq_formats.message_id import decode_offset_id, decode_unique_id, nearly_time
+from rmq_formats.message_id import creation_time, decode_offset_id, decode_unique_id
 from rmq_formats.properties import UNIQ_KEY
 from rmq_formats.release import Release
 
@@ -221,7 +221,7 @@ def id_readings(text: str, zone: tzinfo, now_ms: int) -> tuple[dict[str, object]
     """Return both readings of an id, a broker's and a producer's, as data and text; None for other text."""
     try:
         offset_id, unique = decode_offset_id(text), decode_unique_id(text)
-        near = nearly_time(unique, now_ms, zone)
+        near = creation_time(unique, now_ms, zone)
     except FormatError:
         return None
     host, address = host_port_text(offset_id.host), str(ip_address(unique.address))

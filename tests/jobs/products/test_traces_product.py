@@ -146,7 +146,7 @@ def test_traces_that_the_broker_took_back_go_with_their_messages(broker: Broker)
 
 
 def test_a_store_without_traces_has_nothing_decoded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "decode_bodies", None)
+    monkeypatch.setattr(messages, "decode_trace_bodies", None)
 
     assert taken(broker).messages == 20
     assert not (broker.root.parent / "lake" / "traces").exists()
