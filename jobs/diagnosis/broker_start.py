@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
-from jobs.store.epochs import queue_evidence
+from jobs.store.epochs import leftover_check_by_queues
 from jobs.store.log_ends import last_units
 from jobs.store.queue_files import (
     QueueFile,
@@ -254,7 +254,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
             is_final = segment.base_offset < newest
             with store.open(segment) as reader:
                 log = segment_bytes(segment, reader)
-                for walked in walk(log, 0, final=is_final, why_left_over=queue_evidence(store)):
+                for walked in walk(log, 0, final=is_final, why_left_over=leftover_check_by_queues(store)):
                     piece = walked.piece
                     if piece.kind is PieceKind.RECORD:
                         for number, offset in enumerate(walked.wrong):

@@ -49,7 +49,7 @@ class NextRun:
     was_cut_off: bool  # the run before this one: it did not end by itself
     changes_topics: bool = field(default=False, init=False)  # from what earlier runs took
 
-    def take_topics(self) -> None:
+    def settle_topics(self) -> None:
         """Settle which topics the run takes: those of earlier runs, unless the request changes them."""
         request, newest = self.request, self.known.newest
         if newest is not None:
@@ -226,12 +226,12 @@ def _nothing_of(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
 
 def _without_products(lake: Lake, manifest: Manifest, lost: Collection[str], taken: Collection[str]) -> Manifest | None:
     """Return a run without the products of *lost* tables; None where messages or a *taken* table are of them."""
-    products = [product for product in PRODUCTS if product.key and not set(lost).isdisjoint(product.tables)]
+    products = [product for product in PRODUCTS if product.state_key and not set(lost).isdisjoint(product.tables)]
     out = {name for product in products for name in product.tables}
     if manifest.superseded or not out.issuperset(lost) or not out.isdisjoint(taken):
         return None
     before = read_manifest(lake, manifest.store_id, manifest.run - 1)
-    keys = {product.key for product in products}
+    keys = {product.state_key for product in products}
     earlier = {key: value for key, value in (before.state if before else {}).items() if key in keys}
     return replace(
         manifest,

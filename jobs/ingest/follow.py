@@ -26,7 +26,7 @@ from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.upkeep import shorten_file_retention
 from jobs.launch.engine import death_of_jvm
 from jobs.launch.failures import one_line
-from jobs.products.index.entries import kept_slots
+from jobs.products.index.entries import cache_open_slots
 from jobs.storage import AnyStorage
 from jobs.storage.locations import join, normalise
 from jobs.store.workers import Workers
@@ -161,7 +161,7 @@ class Follower:
         waits_since: float | None = None  # the look before the one that found something
         # After an error the lock keeps its note, so that the next run sweeps leftovers.
         request = self.request
-        with kept_snapshots() as snapshots, kept_slots(), ExitStack() as stack:
+        with kept_snapshots() as snapshots, cache_open_slots(), ExitStack() as stack:
             while True:
                 began = monotonic()
                 if place is not None and waits_since is None and place.has_changed():

@@ -17,7 +17,7 @@ from rmq_formats.broker_conf import BrokerConf
 if TYPE_CHECKING:
     from jobs.products.index.settings import GivenSettings
 
-N = TypeVar("N", int, float)
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Summary(RatedOutcome):
         yield from (f"  GAP {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in self.gaps)
 
 
-def _sum(one: Mapping[str, N], other: Mapping[str, N]) -> dict[str, N]:
+def _sum(one: Mapping[str, Number], other: Mapping[str, Number]) -> dict[str, Number]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in (*one, *other)}
 
 

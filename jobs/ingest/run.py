@@ -47,7 +47,7 @@ from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
-from jobs.store.chain import CutBackError, Outcome, confirm_deleted, confirm_uncut, read_chained, watermark
+from jobs.store.chain import CutBackError, Outcome, confirm_deleted, confirm_not_cut_back, read_chained, watermark
 from jobs.store.ranges import NewestSegment, Range, Settling, describe_plan, holes, newest_segment, plan_ranges
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import IsTierError, Store, list_again
@@ -128,7 +128,7 @@ class _Run(NextRun):
     unmatched: tuple[str, ...] = ()  # patterns of topics that no known topic matches: the log must have one
 
     def run(self) -> None:
-        self.take_topics()
+        self.settle_topics()
         products = [product for product in PRODUCTS if self.request.wants(product)]
         written = {table for product in products for table in product.tables}
         spared = {table for product in PRODUCTS for table in product.tables} - written
@@ -164,7 +164,7 @@ class _Run(NextRun):
                 raise
             self.clock.lap(product.step)
         for outcome in outcomes:
-            work.sweep(outcome.payload)
+            work.delete_scratch(outcome.payload)
         self._confirm_read(outcomes)
         if not self.is_registered:
             self._register()
@@ -230,7 +230,9 @@ class _Run(NextRun):
             request.step_bytes,
             superseded.from_offset if superseded else None,
         )
-        return [product.start(run, self.state.get(product.key) if product.key else None) for product in products]
+        return [
+            product.start(run, self.state.get(product.state_key) if product.state_key else None) for product in products
+        ]
 
     def _plan(self, from_offset: int) -> list[Range]:
         """Plan the ranges after the watermark, and note the offsets that no file holds any more."""
@@ -277,7 +279,7 @@ class _Run(NextRun):
         """Note the ends and files of the ranges, and segments that were deleted meanwhile."""
         summary = self.summary
         confirm_deleted(self.store, outcomes)
-        confirm_uncut(self.store, self.newest)
+        confirm_not_cut_back(self.store, self.newest)
         for outcome in outcomes:
             start = max(outcome.range.start_offset, summary.from_offset)
             # Else it was read again for other products.
@@ -287,7 +289,7 @@ class _Run(NextRun):
                 end = END_BY_LAST_PIECE[outcome.seen.end].value
                 summary.segment_ends[end] = summary.segment_ends.get(end, 0) + 1
         summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
-        if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].seen.open_at is not None):
+        if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].seen.unfinished_from is not None):
             summary.bytes_left = 0  # the ranges planned after it are not written
         self.files = files_of(outcomes)
 
@@ -295,8 +297,8 @@ class _Run(NextRun):
         summary = self.summary
         for table, actions in finished.files.items():
             self.files.setdefault(table, []).extend(actions)
-        if product.key is not None:
-            self.state[product.key] = finished.state
+        if product.state_key is not None:
+            self.state[product.state_key] = finished.state
         summary.units |= finished.units
         summary.behind += finished.behind
         summary.notes += finished.notes
@@ -315,7 +317,7 @@ class _Run(NextRun):
         summary = self.summary
         self.state[COMMAND] = self.request.command
         seen = SeenQueues.of(self.state.get(SEEN_QUEUES, {}))
-        self.state[SEEN_QUEUES] = seen.with_those_of(self.store, self.request.given_settings.conf)
+        self.state[SEEN_QUEUES] = seen.merged_with_store(self.store, self.request.given_settings.conf)
         self.state |= self.known.topic_choices.after_run(self.request.selection, summary.to_offset).state
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
         known = [one for one in self.known.fingerprints if one.offset + one.size <= summary.from_offset]

@@ -115,7 +115,7 @@ class _TierRun(NextRun):
 
     def steps(self) -> Iterator[Summary]:
         """Plan once, and commit whenever a step is read."""
-        self.take_topics()
+        self.settle_topics()
         tables = self.finish_earlier(_SPARED)
         newest = self.known.newest
         self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0

@@ -29,7 +29,7 @@ from jobs.store.epochs import Leftovers, read_epochs
 from jobs.store.log_ends import lost_ends
 from jobs.store.record_places import segment_bytes
 from jobs.store.release import Marks, marks_of_files, writers_of
-from jobs.store.store import REPLACED, Store, list_again, list_store
+from jobs.store.store import SET_ASIDE_MARK, Store, list_again, list_store
 from jobs.store.topics import TopicEvidence, topic_evidence
 from jobs.store.waiting import rocksdb_state, timer_state
 from rmq_formats.broker_conf import BrokerConf
@@ -223,7 +223,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     unknown = [
         file
         for file in store.of_kind(FileKind.UNKNOWN)
-        if REPLACED not in file.about.path.partition("/")[0] and file.about.path not in _OURS
+        if SET_ASIDE_MARK not in file.about.path.partition("/")[0] and file.about.path not in _OURS
     ]
     named = {segment.location for segment in store.segments}
     report.unknown_files = len(unknown)
@@ -249,7 +249,7 @@ def _folders(store: Store) -> list[FolderReport]:
         folder = "/".join(folders if is_log else folders[:depth])
         kind = _DATABASES.get(folder, str(about.kind)) if about.kind is FileKind.ROCKSDB else str(about.kind)
         kind = _OURS.get(about.path, kind)
-        kind = "set aside by repair or --install" if REPLACED in about.path.partition("/")[0] else kind
+        kind = "set aside by repair or --install" if SET_ASIDE_MARK in about.path.partition("/")[0] else kind
         report = counted.setdefault((folder, kind), FolderReport(folder, kind))
         report.files += 1
         report.bytes += size

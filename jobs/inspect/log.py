@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from jobs.dump.file import DumpFile
 from jobs.inspect.report import LogReport, Problems, SegmentReport
-from jobs.store.epochs import queue_evidence
+from jobs.store.epochs import leftover_check_by_queues
 from jobs.store.log_ends import right_name, wrong_name_text
 from jobs.store.ranges import cut_short_segments, holes, newest_written, usual_size
-from jobs.store.record_places import COMPILED_BEHIND, WalkedPiece, left_over_bytes, records_from, walk
+from jobs.store.record_places import COMPILED_AFTER, WalkedPiece, left_over_bytes, records_from, walk
 from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import framing_of
@@ -24,7 +24,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.store import name_of_offset
 
 _NEAR_END = 64 << 10
-_WALKED_ANYWAY = COMPILED_BEHIND  # bytes before the newest known record: a small log is walked whole
+_WALKED_ANYWAY = COMPILED_AFTER  # bytes before the newest known record: a small log is walked whole
 _SAMPLED = 64 << 10  # bytes at the beginning of a segment, whose records are looked at
 _FAR_FROM_END = 8 << 20  # a blank is shorter than the largest record that a broker takes by default
 
@@ -130,7 +130,7 @@ class LogInspector:
     def _walk(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
         report.end, report.end_offset = "open", log.base_offset + start
         records = 0
-        for walked in walk(log, start, final=final, why_left_over=queue_evidence(self.store)):
+        for walked in walk(log, start, final=final, why_left_over=leftover_check_by_queues(self.store)):
             records += walked.records
             self._note(walked, report, log)
             report.end = str(END_BY_LAST_PIECE[walked.piece.kind])

@@ -45,7 +45,7 @@ from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
 from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE
-from jobs.store.selection import CHOSEN, TopicChoices
+from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 
 MANIFEST_VERSION = 1
 MANIFESTS = "_manifests"
@@ -351,7 +351,7 @@ def _append_prepared(
         "counts": dict(manifest.counts),
         "gaps": list(manifest.gaps),
         COMMAND: manifest.state.get(COMMAND),
-        CHOSEN: TopicChoices.of(manifest.state, manifest.selection).state,
+        TOPIC_CHOICES_KEY: TopicChoices.of(manifest.state, manifest.selection).state,
         **({RELEASE: rules[-1][1]} if rules else {}),
     }
     values = {

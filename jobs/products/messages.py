@@ -26,7 +26,7 @@ from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
 from jobs.products.product import Collector, FinishedProduct, Output, RangeResult, Run, StartedProduct, State
-from jobs.store.chain import Outcome, confirm_gone
+from jobs.store.chain import Outcome, confirm_not_rewritten
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection, TopicsError, carries_other_topics
 from rmq_formats.commitlog.columns import message_batch, record_crcs
@@ -102,7 +102,7 @@ def _finish(run: Run, outcomes: Sequence[Outcome[_RangeRead]], _to_offset: int) 
             "broker writes them, upper and lower case apart"
         )
     deleted = [outcome.range for outcome in outcomes if outcome.payload[0]]
-    confirm_gone(run.store, deleted)
+    confirm_not_rewritten(run.store, deleted)
     why = "deleted before the bytes between its messages were read: the messages are here"
     return FinishedProduct(gaps=[(range_.start_offset, range_.end_offset, why) for range_ in deleted])
 

@@ -71,12 +71,12 @@ class Run:
     store: Store
     output: Output
     writers: Writers
-    wanted: GivenSettings  # what the user said about the store's rules
+    given_settings: GivenSettings  # what the user said about the store's rules
     selection: Selection
     from_offset: int  # where the log's new part begins
     unmatched_topics: tuple[str, ...] = ()  # patterns of the selection that no known topic matches
     step_bytes: int | None = None  # of the log, if the run takes no more than these
-    back_to: int | None = None  # where the broker has cut off its log since the last run
+    cut_back_to: int | None = None  # where the broker has cut off its log since the last run
 
 
 class RangeResult(NamedTuple, Generic[C_co]):
@@ -161,9 +161,9 @@ class RangePass:
         """Delete the files of a range that was not accepted."""
         for table, action in _files(collected).items():
             self.output.lake.delete(f"{table}/{action.path}")
-        self.sweep(collected)
+        self.delete_scratch(collected)
 
-    def sweep(self, collected: Collected) -> None:
+    def delete_scratch(self, collected: Collected) -> None:
         """Delete the scratch files of a range."""
         for made in collected:
             for name in made.scratch:

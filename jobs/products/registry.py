@@ -20,15 +20,15 @@ class Product:
     module: str
     step: str  # what finishing it is called
     tables: tuple[str, ...]
-    starts: str = "start"  # its function in the module
-    key: str | None = None  # of its state in manifests; None: it has none
+    start_function: str = "start"  # its function in the module
+    state_key: str | None = None  # of its state in manifests; None: it has none
     is_always_made: bool = False
     needs_every_topic: bool = False  # so a choice of topics has none of it
     is_of_last_step: bool = False  # of a run in steps: it describes the store at the end of the log
 
     def start(self, run: "Run", state: "State | None") -> "StartedProduct[Any]":
         """Inspect the store before the log is read; *state* is that of the last run."""
-        started: StartedProduct[Any] = getattr(import_module(self.module), self.starts)(run, state)
+        started: StartedProduct[Any] = getattr(import_module(self.module), self.start_function)(run, state)
         return started
 
 
@@ -45,14 +45,14 @@ PRODUCTS = (
         "jobs.products.queues.product",
         "joining queues",
         ("consume_queue",),
-        key="queues",
+        state_key="queues",
     ),
     Product(
         "index",
         "jobs.products.index.product",
         "making index entries",
         ("index_entries", "index_files"),
-        key="index",
+        state_key="index",
         needs_every_topic=True,  # an index file holds the keys of all topics
     ),
     Product(
@@ -60,8 +60,8 @@ PRODUCTS = (
         "jobs.products.broker_config",
         "keeping configuration",
         ("config_files",),
-        starts="start_files",
-        key="config_files",
+        start_function="start_files",
+        state_key="config_files",
         is_of_last_step=True,
     ),
     Product(
@@ -69,7 +69,7 @@ PRODUCTS = (
         "jobs.products.broker_config",
         "comparing configuration",
         ("broker_config", "consumer_offsets"),
-        key="broker_config",
+        state_key="broker_config",
         is_of_last_step=True,
     ),
 )

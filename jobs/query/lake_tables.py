@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from jobs.lake.lake import Lake, views
 from jobs.lake.snapshots import open_delta, plain_rows
 from jobs.storage.locations import join, normalise
-from jobs.store.selection import CHOSEN, TopicChoices
+from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 from rmq_formats.arrow import MESSAGE_SCHEMA, plain_type
 from rmq_formats.errors import NotAStore
 
@@ -180,8 +180,8 @@ class LakeTables:
         """Return the topics that runs selected, or why they are unknown; early runs stored them only in manifests."""
         try:
             known = json.loads(detail)
-            if CHOSEN in known:
-                return TopicChoices.of(known[CHOSEN], {})
+            if TOPIC_CHOICES_KEY in known:
+                return TopicChoices.of(known[TOPIC_CHOICES_KEY], {})
             known = json.loads(Lake(self._lake, self._options).read(manifest))
             return TopicChoices.of(known["state"], known["selection"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # reported

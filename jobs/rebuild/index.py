@@ -23,9 +23,9 @@ from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.explanation import ExplainedFile, Verdict, explain
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
+    BuildKind,
     BuildTask,
     BuiltFile,
-    Kind,
     build_file,
     check_built,
     hash_file,
@@ -75,7 +75,7 @@ class WrittenFile:
     """A written index file, as listed in the manifest."""
 
     name: str
-    kind: Kind
+    kind: BuildKind
     size: int
     sha256: str
     header: Mapping[str, int]
@@ -361,13 +361,13 @@ def lost_files(  # noqa: PLR0913 - what there is
         # No broker continues this file: the keys that it lacks are lost.
         last = kept[-1]
         recipe = plan.recipe_of(last, plan.completed_end(last))
-        kind = Kind.FULL if recipe.entries == plan.geometry.capacity else Kind.OPEN
+        kind = BuildKind.FULL if recipe.entries == plan.geometry.capacity else BuildKind.OPEN
         builds.append(BuildTask(last.real.name, kind, recipe, last.start, "", (last.real.name,)))
     planned = plan.missing(kept, completes=completes)
     if proof is not None:
         held, doubtful = proof
         # A full one lacks no key, though messages are lost; one that is not full lacks theirs, or a start had cut it.
-        complete = {Kind.FULL, Kind.OPEN} if store.is_closed else {Kind.FULL}
+        complete = {BuildKind.FULL, BuildKind.OPEN} if store.is_closed else {BuildKind.FULL}
         planned = [
             one for one in planned
             if not one.doubt and one.kind in complete and not any(one.start <= key <= one.end for key in doubtful)
@@ -459,7 +459,7 @@ def _written(
     elif own:
         proof = "the store's own file that begins with this message differs"
     elif equal and not build.doubt:
-        proven, proof = build.kind is not Kind.SUPPLEMENT, f"{equal} files of the store recomputed and equal"
+        proven, proof = build.kind is not BuildKind.SUPPLEMENT, f"{equal} files of the store recomputed and equal"
     recipe = build.recipe
     return WrittenFile(
         file.name, build.kind, file.size, file.sha256, file.header._asdict(), build.start, recipe.entries,

@@ -30,8 +30,16 @@ from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST
 from jobs.storage.local import flush_directory, read_file
 from jobs.storage.locations import is_local, local_path
-from jobs.store.beside_broker import ATTEMPT, FileState, RefusedError, acting_as, acting_as_root, file_states, user_of
-from jobs.store.store import REPLACED
+from jobs.store.beside_broker import (
+    UNFINISHED_MARK,
+    FileState,
+    RefusedError,
+    acting_as,
+    acting_as_root,
+    file_states,
+    user_of,
+)
+from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.store import (
@@ -79,7 +87,7 @@ class Installation:
     @property
     def base_path(self) -> Path:
         """The prefix of the names of staging folders and replaced files: the folder, or a file in it."""
-        return self.aside.with_name(self.aside.name.partition(REPLACED)[0])
+        return self.aside.with_name(self.aside.name.partition(SET_ASIDE_MARK)[0])
 
     @property
     def changed(self) -> set[str]:
@@ -89,7 +97,7 @@ class Installation:
 
     def describe(self, *, is_done: bool = False) -> Iterator[str]:
         """Yield a line for each file; the name under which replaced files are kept is known when *is_done*."""
-        aside = self.aside.name if is_done else f"{self.base_path.name}{REPLACED}TIME"
+        aside = self.aside.name if is_done else f"{self.base_path.name}{SET_ASIDE_MARK}TIME"
         if not self.is_exchange:
             yield from (
                 f"{'replaced' if name in self.set_aside else 'new'}: {self.folder.name}/{name}" for name in self.new
@@ -240,7 +248,7 @@ def _obstacles(directory: Path, user: int, new: Mapping[str, NewFile]) -> Iterat
 def _aside_of(directory: Path) -> Path:
     """Return a new name next to a directory for its replaced files."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    return directory.with_name(f"{directory.name}{REPLACED}{stamp}-{uuid4().hex[:8]}")
+    return directory.with_name(f"{directory.name}{SET_ASIDE_MARK}{stamp}-{uuid4().hex[:8]}")
 
 
 def _read_manifest(source: Path) -> dict[str, Any]:
@@ -284,7 +292,7 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
     base_path = plan.base_path
     with acting_as(plan.status.st_uid, plan.status.st_gid):
         delete_attempts(base_path)
-        staging = base_path.with_name(f"{base_path.name}{ATTEMPT}{uuid4()}")
+        staging = base_path.with_name(f"{base_path.name}{UNFINISHED_MARK}{uuid4()}")
         step("make the directory")
         staging.mkdir(mode=0o700)
         made = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -303,7 +311,7 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
 
 def delete_attempts(base_path: Path) -> None:
     """Delete the staging directories of installations that were killed."""
-    for leftover in base_path.parent.glob(f"{base_path.name}{ATTEMPT}*"):
+    for leftover in base_path.parent.glob(f"{base_path.name}{UNFINISHED_MARK}*"):
         shutil.rmtree(leftover)
 
 

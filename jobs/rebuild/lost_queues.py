@@ -21,7 +21,7 @@ from jobs.diagnosis.file_faults import FileFault, file_fault, may_be_other_tags
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.differences import (
     BAD_PLACES,
-    NOT_OF_QUEUES,
+    NOT_QUEUE_FAULTS,
     Difference,
     DifferenceKind,
     JoinResult,
@@ -147,7 +147,7 @@ class _Judge:
         for one in joined.differences:
             is_of_none = one.kind is DifferenceKind.MISSING_FILE  # or of one whose length says it
             is_last = one.position + one.times >= joined.ends[one.queue]
-            if is_of_none or one.kind in NOT_OF_QUEUES or (one.kind is DifferenceKind.BEHIND_LOG and is_last):
+            if is_of_none or one.kind in NOT_QUEUE_FAULTS or (one.kind is DifferenceKind.BEHIND_LOG and is_last):
                 continue  # the log has lost what the last unit leads to
             for path in self._files_of(one):
                 self._wrong[path].append(range(one.position, one.position + one.times))
@@ -176,9 +176,9 @@ class _Judge:
         wrong = {path for path, verdict in self.verdicts.items() if verdict == _WRONG}
         against = [
             one for one in self._joined.differences
-            if one.kind not in NOT_OF_QUEUES and one.log_offset is not None and not wrong & {*self._files_of(one)}
+            if one.kind not in NOT_QUEUE_FAULTS and one.log_offset is not None and not wrong & {*self._files_of(one)}
         ]  # fmt: skip
-        records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_of_a_record}
+        records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_changed_record}
         self._bad_records = records | doubtful | self._of_other_tags()
         units = [one.log_offset or 0 for one in against if one.kind in BAD_PLACES]
         segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())

@@ -21,13 +21,13 @@ from jobs.console.amounts import counted
 from jobs.console.result import RequestError
 from jobs.storage.local import Care, lower_priority
 from jobs.storage.locations import is_local, local_path
-from jobs.store.store import REPLACED
+from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.store import INDEX_FOLDER
 
 LOCK_FILE = "lock"
 FLOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux
 _NO_PROCESS = -1  # holds a lock that belongs to an open file: no broker takes one, `held_store` does
-FULL = 0.75  # diskMaxUsedSpaceRatio: from here on a broker deletes before its time
+FULL_DISK_SHARE = 0.75  # diskMaxUsedSpaceRatio: from here on a broker deletes before its time
 
 
 class DiskWouldFillError(OSError):
@@ -66,10 +66,10 @@ def check_room(store: str, target: str, expected_bytes: int) -> None:
         return
     usage = shutil.disk_usage(place)
     share = (usage.used + expected_bytes) / usage.total
-    if share > FULL:
+    if share > FULL_DISK_SHARE:
         raise DiskWouldFillError(
             f"{target}: on the store's file system, which this run would fill to {share:.0%}; "
-            f"beyond {FULL:.0%} a broker deletes messages early"
+            f"beyond {FULL_DISK_SHARE:.0%} a broker deletes messages early"
         )
 
 
@@ -77,7 +77,7 @@ def _existing(path: Path) -> Path:
     return path if path.exists() else _existing(path.parent)
 
 
-ATTEMPT = ".attempt-"  # in the name of an unfinished folder or file of an installation
+UNFINISHED_MARK = ".attempt-"  # in the name of an unfinished folder or file of an installation
 _SHOWN = 4
 
 
@@ -165,7 +165,7 @@ def file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
             continue
         seen.add((status.st_dev, status.st_ino))
         for entry in entries:
-            if REPLACED in entry.name or ATTEMPT in entry.name:
+            if SET_ASIDE_MARK in entry.name or UNFINISHED_MARK in entry.name:
                 continue
             path = place / entry.name
             if entry.is_dir():

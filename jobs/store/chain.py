@@ -91,7 +91,7 @@ def accept_chained(
         is_in_same_file = last is not None and last.range.location == range_.location
         boundary = last.seen.next if last is not None and is_in_same_file else range_.start_offset
         # After the end of the written log lie zeros and leftovers.
-        has_ended = last is not None and last.seen.open_at is not None
+        has_ended = last is not None and last.seen.unfinished_from is not None
         if has_ended or (range_.sync and boundary >= range_.end_offset):
             discard(outcome.payload)
         # Of a file that retention has deleted, a part is all that can be read.
@@ -111,7 +111,7 @@ def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
     if not accepted:
         return from_offset
     seen = accepted[-1].seen
-    return seen.next if seen.open_at is None else seen.open_at
+    return seen.next if seen.unfinished_from is None else seen.unfinished_from
 
 
 def run_range(range_: Range, task: Task[T]) -> Outcome[T]:
@@ -164,7 +164,7 @@ def confirm_deleted_ranges(store: Store, deleted: Sequence[Range]) -> None:
     raise kind(errno.ENOENT, reason, deleted[0].location)
 
 
-def confirm_gone(store: Store, ranges: Sequence[Range]) -> None:
+def confirm_not_rewritten(store: Store, ranges: Sequence[Range]) -> None:
     """
     Accept that ranges had less when they were read once more, if retention has deleted their files meanwhile.
 
@@ -177,7 +177,7 @@ def confirm_gone(store: Store, ranges: Sequence[Range]) -> None:
                 raise CutBackError(errno.ESTALE, "the log was rewritten while it was read", range_.location)
 
 
-def confirm_uncut(store: Store, newest: NewestSegment | None) -> None:
+def confirm_not_cut_back(store: Store, newest: NewestSegment | None) -> None:
     """
     Raise `CutBackError` if the *newest* segment of before the reading is not there any more, unless by retention.
 

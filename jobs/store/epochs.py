@@ -107,7 +107,7 @@ def _with_left_over(promotion: Promotion, segment: Segment, store: Store) -> Pro
     )
 
 
-def queue_evidence(store: Store) -> WhyLeftOver:
+def leftover_check_by_queues(store: Store) -> WhyLeftOver:
     """Return the function that asks the queue files of a store, listed when it is called, for a record after damage."""
     return partial(_why_left_over, store.root, store.commitlog, store.storage)
 

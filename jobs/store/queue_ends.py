@@ -10,14 +10,20 @@ both.
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from jobs.store.queue_files import FIRST_LOOK, StoredQueue, first_unwritten, keeps_light_in_rocksdb, stored_queues
+from jobs.store.queue_files import (
+    FIRST_PROBE_UNITS,
+    StoredQueue,
+    first_unwritten,
+    keeps_light_in_rocksdb,
+    stored_queues,
+)
 from jobs.store.record_places import find_record
 from jobs.store.store import Store, list_again
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueName, Unit
 from rmq_formats.properties import MAX_LONG
 
-EVERYTHING = MAX_LONG
+NO_LIMIT = MAX_LONG
 _AT_ONCE = 500  # queues a task
 _MOST_FOREIGN = 64  # ends of queues that are looked for in the log
 
@@ -30,7 +36,7 @@ class QueueEnds(NamedTuple):
     ends: tuple[int, ...]  # position after the last unit of each queue
     dispatched: int  # physical offset: every record before it had its units
     newest: int = -1  # physical offset of the newest record that the end of a queue leads to, be it there or not
-    light_dispatched: int = EVERYTHING  # the same as `dispatched`, of light queues that are in RocksDB alone
+    light_dispatched: int = NO_LIMIT  # the same as `dispatched`, of light queues that are in RocksDB alone
 
 
 class _Seen(NamedTuple):
@@ -72,7 +78,7 @@ def probe_queue_ends(
         seen = _look_at_all(
             workers,
             [
-                (queue, first[queue.name].end, EVERYTHING)
+                (queue, first[queue.name].end, NO_LIMIT)
                 if queue.name in first
                 else (queue, known.get(queue.name), from_offset)
                 for queue in queues
@@ -82,9 +88,9 @@ def probe_queue_ends(
         tuple(queues),
         tuple(max(first.get(queue.name, at).watermark, queue.start) for queue, at in zip(queues, seen, strict=True)),
         tuple(at.end for at in seen),
-        EVERYTHING if closed else dispatched,
+        NO_LIMIT if closed else dispatched,
         max((at.last.physical_offset for at in seen if at.last is not None), default=-1),
-        EVERYTHING if closed else _light_dispatched(every, store),
+        NO_LIMIT if closed else _light_dispatched(every, store),
     )
 
 
@@ -108,12 +114,12 @@ def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
     What a killed broker had in memory for RocksDB is not there before the next start, while its files are complete.
     """
     if not keeps_light_in_rocksdb(store, queues):
-        return EVERYTHING
+        return NO_LIMIT
     from jobs.store.rocksdb_queues import rocksdb_queues  # lazy import: numpy is slow to load
 
     stored = rocksdb_queues(store)
     if stored is None:
-        return EVERYTHING
+        return NO_LIMIT
     if stored.dispatched_end is not None:
         return stored.dispatched_end
     return max((bound.physical_offset + 1 for bound in stored.bounds.values()), default=0)
@@ -141,7 +147,7 @@ def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen 
     """
     if known is None or known <= queue.start:
         return None
-    data = queue.read(known - 1, min(known + FIRST_LOOK, queue.capacity))
+    data = queue.read(known - 1, min(known + FIRST_PROBE_UNITS, queue.capacity))
     written = first_unwritten(queue.name.kind, data)
     # The first unit read is the last that was taken. If it is not written, or leads past *from_offset*, the queue was
     # cut or rebuilt; if all that was read is written, the end lies farther on.

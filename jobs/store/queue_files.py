@@ -31,8 +31,8 @@ from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind, StoreFile
 
 KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
-DELETED = 0xFF  # every byte of a unit whose file the broker deleted after we listed it
-FIRST_LOOK = 25  # units; a queue that has none or few new ones costs half a kilobyte
+DELETED_BYTE = 0xFF  # every byte of a unit whose file the broker deleted after we listed it
+FIRST_PROBE_UNITS = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
 
 
@@ -102,7 +102,7 @@ class StoredQueue:
             with self.storage.open(file.location) as reader:
                 return reader.read(position, size)
         except FileNotFoundError:
-            return bytes([DELETED]) * size
+            return bytes([DELETED_BYTE]) * size
 
     def unit(self, position: int) -> Unit | BatchUnit | None:
         """Return the unit at *position*; None where none is written."""
@@ -178,7 +178,7 @@ class StoredQueue:
     def _search(self, low: int, high: int) -> int:
         # The unit at *low* is written, the one at *high* is not, or is after the file: a border lies between them.
         # An earlier life may have left units after a hole: then any border is taken, and the row followed from there.
-        while high - low > FIRST_LOOK:
+        while high - low > FIRST_PROBE_UNITS:
             middle = (low + high) // 2
             if self._is_written(middle):
                 low = middle
@@ -190,7 +190,7 @@ class StoredQueue:
         return first_unwritten(self.name.kind, self.read(position, position + 1)) == 1
 
     def _follow(self, position: int) -> int:
-        look = FIRST_LOOK
+        look = FIRST_PROBE_UNITS
         while position < self.capacity:
             stop = min(position + look, self.capacity)
             written = first_unwritten(self.name.kind, self.read(position, stop))

@@ -29,7 +29,7 @@ class RangeFacts:
     first: int | None = None  # where its first piece begins; None when no piece begins in it
     end: PieceKind | None = None  # the kind of its last piece
     reason: str = ""  # of that piece
-    open_at: int | None = None  # where the log is not written yet, or not whole: a later run goes on there
+    unfinished_from: int | None = None  # where the log is not written yet, or not whole: a later run goes on there
     was_deleted: bool = False  # the file was deleted before all of it was read
     records: int = 0
     fingerprints: tuple[Fingerprint, ...] = ()  # of the first record, of one some way before the end, of the last ones
@@ -143,7 +143,7 @@ class RangeReader:
             seen.first = start
         seen.next, seen.end, seen.reason = end, kind, reason
         if kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
-            seen.open_at = start
+            seen.unfinished_from = start
 
     def _see_records(self, group: RawRecords, header_size: int) -> None:
         count = len(group.positions)

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader, Storage
-from jobs.store.epochs import queue_evidence
+from jobs.store.epochs import leftover_check_by_queues
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.segment import WhyLeftOver, always_left_over
@@ -102,7 +102,7 @@ def plan_ranges(
     """
     newest = newest_written(store)
     range_size = _range_size(store, from_offset, range_size)
-    ranges, evidence = list[Range](), queue_evidence(store)  # one for all: there may be very many ranges
+    ranges, evidence = list[Range](), leftover_check_by_queues(store)  # one for all: there may be very many ranges
     for segment in store.segments:
         is_final = newest is not None and segment.base_offset < newest
         start = max(from_offset - segment.base_offset, 0)

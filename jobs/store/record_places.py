@@ -117,7 +117,7 @@ def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
     return None
 
 
-COMPILED_BEHIND = 4 << 20  # bytes of records
+COMPILED_AFTER = 4 << 20  # bytes of records
 _SHOWN = 32  # records of a group
 
 
@@ -143,7 +143,7 @@ def walk(
         wrong = [] if has_right_body_crc(record) else [record.physical_offset]
         yield WalkedPiece(piece, 1, {record.topic: 1}, wrong, [record])
         position = piece.end - log.base_offset
-        if position - start > COMPILED_BEHIND:
+        if position - start > COMPILED_AFTER:
             yield from _in_groups(log, position, record.store_timestamp, why_left_over, final=final)
             return
 

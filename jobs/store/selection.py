@@ -11,7 +11,9 @@ from rmq_formats.detection import HALF_TOPIC, TIMER_TOPIC
 from rmq_formats.rocksdb.layout import HALF_TOPIC as ROCKSDB_HALF_TOPIC
 from rmq_formats.trace import TRACE_TOPIC, is_trace_topic
 
-CHOSEN = "chosen"  # in `detail` of a row of `runs`: the state of the choices, so that a query reads no manifest
+TOPIC_CHOICES_KEY = (
+    "chosen"  # in `detail` of a row of `runs`: the state of the choices, so that a query reads no manifest
+)
 _UNTIL = "chosen_until"  # in a manifest's state: up to here, runs took some topics and left others
 _CHOICES = "choices"  # in a manifest's state: the patterns of all these runs, each pair once
 _EXPIRED_HALF_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"

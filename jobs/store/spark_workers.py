@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from jobs.console.progress import Work, show_spark_progress
 from jobs.launch.session import await_worker_warm_up, hadoop_options
-from jobs.store.workers import Item, Result, compile_first, record_count
+from jobs.store.workers import Item, Result, compile_at_first_use, record_count
 from rmq_formats.compiled import CACHE_WAS_EMPTY
 from rmq_formats.errors import FormatError
 
@@ -54,7 +54,7 @@ class SparkWorkers:
         if sizes:
             await_worker_warm_up()
             if CACHE_WAS_EMPTY and (self.spark.sparkContext.master or "").startswith("local"):
-                compile_first()
+                compile_at_first_use()
             _counts[1] += len(items)
 
         def counted(item: Item) -> Result:

@@ -37,7 +37,7 @@ from rmq_formats.store import (
 )
 
 DEFAULT_RANGE_SIZE = 256 << 20  # bytes of the log that a task reads
-REPLACED = ".replaced-"  # in the name of a folder or file that an installation has set aside
+SET_ASIDE_MARK = ".replaced-"  # in the name of a folder or file that an installation has set aside
 _LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
 _LARGEST_CONF = 1 << 20
 _QUEUE_KINDS = frozenset({FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT})

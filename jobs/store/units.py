@@ -15,7 +15,7 @@ Units = NDArray[np.void]
 
 _LARGEST_EXT_UNIT = 1 << 15  # its size is a short
 _BLOCK = 1 << 20
-DELETED = -1  # in every field of a unit whose file the broker deleted after we listed it
+DELETED_FIELD = -1  # in every field of a unit whose file the broker deleted after we listed it
 
 
 def units_of(queue: StoredQueue, start: int, stop: int) -> Units:
@@ -34,7 +34,9 @@ def is_written(units: Units) -> NDArray[np.bool_]:
 def is_gone(units: Units) -> NDArray[np.bool_]:
     """Return of each unit whether its file was deleted after it was listed."""
     deleted: NDArray[np.bool_] = (
-        (units["physical_offset"] == DELETED) & (units["size"] == DELETED) & (units["tags_code"] == DELETED)
+        (units["physical_offset"] == DELETED_FIELD)
+        & (units["size"] == DELETED_FIELD)
+        & (units["tags_code"] == DELETED_FIELD)
     )
     return deleted
 

@@ -81,7 +81,7 @@ class InProcessWorkers(SerialWorkers):
     ) -> list[Result]:
         """Run *task* on items side by side."""
         if sizes and CACHE_WAS_EMPTY:
-            compile_first()
+            compile_at_first_use()
         done = [0, *(accumulate(sizes) if sizes else range(1, len(items) + 1))]
         work = Work(label, done[-1]) if sizes else Work(label, done[-1], "parts")
         results: list[Result] = []
@@ -136,7 +136,7 @@ def record_count(result: object) -> int:
 
 
 @cache
-def compile_first() -> None:
+def compile_at_first_use() -> None:
     """Compile the scan of a log at its first use on this machine, once a process."""
     with one_time_work(_COMPILING):
         warm_up()

@@ -180,7 +180,7 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
             cause = "index files are never truncated; lookups skip these entries, and all others are right"
             yield Finding(
                 INDEX, TAKEN_BACK_ENTRIES, file, None, "entries", found, found, cause, survivor.lost,
-                explanation.row.taken_back[0][0],
+                explanation.row.cut_by_promotion[0][0],
             )  # fmt: skip
         elif survivor.lost:
             offset = next(
@@ -206,7 +206,7 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
     """Return the finding that *keys* of the log, from number *start* on, have no entries."""
     (first,), (last,) = row.keys(start, start + 1), row.keys(start + keys - 1, start + keys)
     offsets = f"messages at offsets {first.physical_offset} to {last.physical_offset}"
-    if row.is_taken_back(first.physical_offset, last.physical_offset):
+    if row.is_cut_by_promotion(first.physical_offset, last.physical_offset):
         found = f"{keys} keys of {offsets}"
         cause = (
             "on this replica the index was ahead of the new master's records; its key queries do not find these "

@@ -215,9 +215,9 @@ def _notes(
 ) -> Iterator[str]:
     if joined.log_end > joined.dispatched:
         yield f"{joined.log_end - joined.dispatched:,} bytes of the log had no units yet when the queues were looked at"
-    if joined.waiting:
+    if joined.waiting_light_units:
         yield (
-            f"{counted(joined.waiting, 'unit')} of light queues were not in RocksDB yet, where alone they are kept; "
+            f"{counted(joined.waiting_light_units, 'unit')} of light queues were not in RocksDB yet, where alone they are kept; "
             "the next start makes them (with rocksdbCQSelectiveDoubleWriteEnable those of LITE topics)"
         )
     if joined.ahead:
@@ -255,7 +255,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined:
     if difference.kind is DifferenceKind.UNDECIDED_TOPIC:
         cause = f"{_UNDECIDED_TOPIC}; {joined.topics.explain(queue.name.topic)}"
     else:
-        cause = _UNDECIDED if difference.may_be_of_a_record else _CAUSES[difference.kind]
+        cause = _UNDECIDED if difference.may_be_changed_record else _CAUSES[difference.kind]
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
         cause = f"undecided: the file behind it has a wrong name or is of another queue, or {cause}"
     offset = position - base + (queue.name.kind.layout.offset(difference.field) if is_field else 0)

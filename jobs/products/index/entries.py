@@ -26,7 +26,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
-from jobs.products.index.file_builder import HASHED_NEAR, IndexRecipe, hash_file, put_entries
+from jobs.products.index.file_builder import CACHE_SIZED_BLOCK, IndexRecipe, hash_file, put_entries
 from jobs.products.index.key_row import KeyBlock
 from jobs.products.product import Output
 from jobs.storage.local import write_all
@@ -48,7 +48,7 @@ _kept: ContextVar[_Kept | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
-def kept_slots() -> Iterator[None]:
+def cache_open_slots() -> Iterator[None]:
     """
     Cache the slots of the index files that this thread leaves open, until the block ends.
 
@@ -131,7 +131,7 @@ class _FileWriter:
             if is_complete and self._is_whole and file is not None:
                 descriptor = file.fileno()
                 os.ftruncate(descriptor, geometry.file_size)
-                digest = hash_file(lambda position, length: os.pread(descriptor, length, position), HASHED_NEAR)
+                digest = hash_file(lambda position, length: os.pread(descriptor, length, position), CACHE_SIZED_BLOCK)
         kept = _kept.get()
         if not is_complete and kept is not None:
             kept[self._store] = work.ordinal, header, builder.slots

@@ -25,7 +25,7 @@ from jobs.products.index.file_builder import (
 )
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.plan import IndexPlan, is_covered
-from jobs.products.index.survivors import FilePlacer, Relation, Survivor, refusal_reason, taken_back_ranges
+from jobs.products.index.survivors import FilePlacer, Relation, Survivor, ranges_cut_by_promotion, refusal_reason
 from jobs.storage.model import file_exists
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import ListedLog
@@ -132,7 +132,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     files = [file for file in files if file_exists(store.storage.open, file.location)]
     sane = [file for file in files if refused[file.name] is None]
     row = replace(row, doubtful=tuple(check.doubtful))
-    row = replace(row, taken_back=taken_back_ranges(sane, takeovers(store), row, geometry, store))
+    row = replace(row, cut_by_promotion=ranges_cut_by_promotion(sane, takeovers(store), row, geometry, store))
     survivors = FilePlacer(row, geometry, store).place_all(sane)
     plan = IndexPlan(store.storage, row, geometry, rules)
     recipes = [plan.recipe_of(survivor) for survivor in survivors]
@@ -280,7 +280,7 @@ def _is_taken_back(survivor: Survivor, row: KeyRow) -> bool:
     """Return whether a promotion explains all messages of the file that are not in the log."""
     header = survivor.real.header
     return all(
-        row.is_taken_back(start, end - 1)
+        row.is_cut_by_promotion(start, end - 1)
         for start, end in row.lost
         if end > header.begin_physical_offset and start <= header.end_physical_offset
     )

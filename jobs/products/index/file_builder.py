@@ -27,7 +27,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeyBlock, RowPart, key_blocks
+from jobs.products.index.key_row import KEYS_AT_ONCE, OWN_ENTRIES, KeyBlock, RowPart, key_blocks
 from jobs.storage import AnyStorage, storage_of
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local, join, local_path
@@ -41,19 +41,19 @@ from rmq_formats.store import OFFSET_DIGITS, TIME_DIGITS
 
 Write = Callable[[int, Buffer], object]
 # The number of the first of some entries, the entries, and the keys that they were, where the log has these.
-Note = Callable[[int, NDArray[np.void], KeyBlock | None], object]
+OnEntries = Callable[[int, NDArray[np.void], KeyBlock | None], object]
 _STEP = timedelta(minutes=15)  # every zone in use is a multiple of it away from UTC
 _SLACK = timedelta(minutes=5)  # between a file's making and its first message
 _FURTHEST = timedelta(hours=14)
 WESTERNMOST = timezone(timedelta(hours=-12))  # where a clock shows the earliest local time
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-HASHED_AT_ONCE = 8 << 20
-HASHED_NEAR = 1 << 18  # of a file in memory: larger blocks are copied farther than the processor's cache
+HASH_BLOCK = 8 << 20
+CACHE_SIZED_BLOCK = 1 << 18  # of a file in memory: larger blocks are copied farther than the processor's cache
 
 
 @unique
-class Kind(StrEnum):
+class BuildKind(StrEnum):
     """How a file is built."""
 
     FULL = "full"
@@ -98,11 +98,15 @@ def write_blocks(recipe: IndexRecipe, write: Write) -> IndexHeader:
     return builder.finish(recipe.empty_index_count)
 
 
-def put_entries(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) -> None:
+def put_entries(builder: FileBuilder, recipe: IndexRecipe, note: OnEntries | None = None) -> None:
     """Add the file's entries to *builder*, and pass them to *note*."""
-    parts = [RowPart(OWN, 1, recipe.head), *recipe.parts, RowPart(OWN, recipe.entries - recipe.tail + 1, recipe.tail)]
+    parts = [
+        RowPart(OWN_ENTRIES, 1, recipe.head),
+        *recipe.parts,
+        RowPart(OWN_ENTRIES, recipe.entries - recipe.tail + 1, recipe.tail),
+    ]
     for part in parts:
-        if part.file == OWN:
+        if part.file == OWN_ENTRIES:
             _adopt(builder, recipe, part, note)
             continue
         for keys, texts in key_blocks(recipe.scratch, part, with_texts=note is not None):
@@ -113,7 +117,7 @@ def put_entries(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = N
                 note(number, entries, (keys, texts))
 
 
-def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: RowPart, note: Note | None) -> None:
+def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: RowPart, note: OnEntries | None) -> None:
     """Add entries of the real file to *builder*."""
     if recipe.real is None or not part.keys:
         return
@@ -144,7 +148,7 @@ class BuildTask(NamedTuple):
     """A file to build: its name, kind and recipe."""
 
     name: str
-    kind: Kind
+    kind: BuildKind
     recipe: IndexRecipe
     start: int
     doubt: str
@@ -213,7 +217,7 @@ def _place(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def hash_file(read: Callable[[int, int], Buffer], at_once: int = HASHED_AT_ONCE) -> str:
+def hash_file(read: Callable[[int, int], Buffer], at_once: int = HASH_BLOCK) -> str:
     """Return the SHA-256 of a file, of which this many bytes are used."""
     digest = sha256()
     position = 0
@@ -278,7 +282,7 @@ def is_blank(file: Reader, size: int) -> bool:
 def _blocks(file: Reader, position: int, end: int) -> Iterator[NDArray[np.uint8]]:
     """Yield the bytes from *position* to *end*, or to the end of the file, in blocks."""
     while position < end:
-        data = np.frombuffer(file.read(position, min(HASHED_AT_ONCE, end - position)), np.uint8)
+        data = np.frombuffer(file.read(position, min(HASH_BLOCK, end - position)), np.uint8)
         if not data.size:
             return
         yield data

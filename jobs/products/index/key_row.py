@@ -74,11 +74,11 @@ class RangeKeys(NamedTuple):
         return (self.file, f"{self.file}{_TEXTS}") if self.file else ()
 
 
-OWN = ""  # in place of a run's file: entries that the log does not hold, taken from the index file itself
+OWN_ENTRIES = ""  # in place of a run's file: entries that the log does not hold, taken from the index file itself
 
 
 class RowPart(NamedTuple):
-    """Consecutive keys of one run, or (`OWN`) consecutive entries of the index file itself."""
+    """Consecutive keys of one run, or (`OWN_ENTRIES`) consecutive entries of the index file itself."""
 
     file: str
     first: int
@@ -128,7 +128,9 @@ class KeyRow:
     spans: tuple[RangeKeys, ...]
     start_offset: int  # of the log
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
-    taken_back: tuple[tuple[int, int], ...] = ()  # of messages that a promotion took back and index files still name
+    cut_by_promotion: tuple[
+        tuple[int, int], ...
+    ] = ()  # of messages that a promotion took back and index files still name
     doubtful: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote so: their keys prove nothing
     _ends: tuple[int, ...] = field(init=False, repr=False)
     _page: Callable[[RowPart], list[Key]] = field(init=False, repr=False, compare=False)
@@ -156,11 +158,11 @@ class KeyRow:
     def lost(self) -> list[tuple[int, int]]:
         """Bounds of the lost parts of the log, ascending: gaps, damage, changed records, and truncated parts."""
         damaged = (range_ for span in self.spans for range_ in span.damaged)
-        return _merged([*self.gaps, *self.taken_back, *self.doubtful, *damaged])
+        return _merged([*self.gaps, *self.cut_by_promotion, *self.doubtful, *damaged])
 
-    def is_taken_back(self, first: int, last: int) -> bool:
+    def is_cut_by_promotion(self, first: int, last: int) -> bool:
         """Return whether a promotion truncated the former messages at offsets *first* to *last*."""
-        return any(start <= first and last < end for start, end in self.taken_back)
+        return any(start <= first and last < end for start, end in self.cut_by_promotion)
 
     @property
     def ends_without_keys(self) -> bool:

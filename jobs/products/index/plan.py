@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jobs.products.index.file_builder import IndexRecipe, Kind
+from jobs.products.index.file_builder import BuildKind, IndexRecipe
 from jobs.products.index.key_row import KeyRow
 from jobs.products.index.survivors import Survivor, header_before
 from jobs.storage.model import Storage
@@ -20,7 +20,7 @@ from rmq_formats.release import Rules
 RESTART = "a restart may have cut the file elsewhere"
 LOST = "the log has lost messages of this file"
 HISTORY = "the log begins inside this file's history"
-NOT_KNOWN_BEFORE = "the end of the file before it is not known, so its first entry's seconds are assumed"
+UNKNOWN_PREVIOUS_END = "the end of the file before it is not known, so its first entry's seconds are assumed"
 
 
 class Planned(NamedTuple):
@@ -28,7 +28,7 @@ class Planned(NamedTuple):
 
     start: int
     end: int
-    kind: Kind
+    kind: BuildKind
     after: int = -1  # number of the survivor that it follows; -1: it comes before all
     doubt: str = ""  # why its bytes are not proven to be those of the lost file
 
@@ -44,9 +44,9 @@ def _before(end: int, capacity: int) -> Iterator[Planned]:
     """Yield the files before the first surviving one, in a log that has lost its beginning."""
     start = end % capacity
     if start:
-        yield Planned(0, start, Kind.SUPPLEMENT, -1, HISTORY)
+        yield Planned(0, start, BuildKind.SUPPLEMENT, -1, HISTORY)
     for begin in range(start, end, capacity):
-        yield Planned(begin, begin + capacity, Kind.FULL, -1, "" if begin else NOT_KNOWN_BEFORE)
+        yield Planned(begin, begin + capacity, BuildKind.FULL, -1, "" if begin else UNKNOWN_PREVIOUS_END)
 
 
 def _between(start: int, right: Survivor, capacity: int, after: int, doubt: str) -> Iterator[Planned]:
@@ -58,10 +58,10 @@ def _between(start: int, right: Survivor, capacity: int, after: int, doubt: str)
         if repeated <= right.begins.keys and start < end:
             end, left_over, doubt = end + repeated, 0, RESTART
     while end - start >= capacity:
-        yield Planned(start, start + capacity, Kind.FULL, after, doubt)
+        yield Planned(start, start + capacity, BuildKind.FULL, after, doubt)
         start += capacity
     if start < end:
-        yield Planned(start, end, Kind.SUPPLEMENT, after, RESTART)
+        yield Planned(start, end, BuildKind.SUPPLEMENT, after, RESTART)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class IndexPlan:
         if not kept or counts[-1] >= capacity:
             after, start = len(kept) - 1, ends[-1] if kept else 0
             while keys - start >= capacity:
-                planned.append(Planned(start, start + capacity, Kind.FULL, after))
+                planned.append(Planned(start, start + capacity, BuildKind.FULL, after))
                 start += capacity
             # A message asks for a file before anyone looks at its keys; it matters only where the last file is full.
             if start < keys or (start == keys and row.ends_without_keys):
-                planned.append(Planned(start, keys, Kind.OPEN, after))
+                planned.append(Planned(start, keys, BuildKind.OPEN, after))
         if not kept:
             return planned
         held = [(one.start, end) for one, end in zip(kept, ends, strict=True)]

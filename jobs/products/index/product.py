@@ -17,7 +17,7 @@ from jobs.lake.commit import open_table
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
 from jobs.products.index.entries import EntryRows, EntryWork, write
-from jobs.products.index.file_builder import BrokerIndexFile, IndexRecipe, Kind
+from jobs.products.index.file_builder import BrokerIndexFile, BuildKind, IndexRecipe
 from jobs.products.index.key_row import KeyCollector, KeyRow, RangeKeys
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import is_alike, piece_start, rules_of_files, settle_geometry
@@ -67,18 +67,18 @@ def _first(run: Run) -> Opening:
     store = run.store
     real = real_files(store)
     try:
-        geometry = settle_geometry(store, real, run.wanted)
+        geometry = settle_geometry(store, real, run.given_settings)
     except UndecidedError as error:
         geometry = Known(DEFAULT_GEOMETRY, ASSUMED, str(error))
     real = [file for file in real if refusal_reason(file, geometry.value) is None]
-    shown = None if run.wanted.release else rules_of_files(store, real, geometry.value)
+    shown = None if run.given_settings.release else rules_of_files(store, real, geometry.value)
     return Opening(geometry, shown.value if shown else run.writers, store.start_offset, tuple(real))
 
 
 def _continuation(run: Run, state: State) -> Opening:
     # Where the broker has cut off its log, keys of the new records follow the entries of the old ones, as in its own
     # files.
-    taken_to = state["to_offset"] if run.back_to is None else min(state["to_offset"], run.back_to)
+    taken_to = state["to_offset"] if run.cut_back_to is None else min(state["to_offset"], run.cut_back_to)
     start = max(taken_to, run.store.start_offset)  # before the run's, where runs before it left the index out
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
     rules = rules_of(*((since, Release.of(name)) for since, name in state["rules"]))
@@ -94,7 +94,9 @@ def _continuation(run: Run, state: State) -> Opening:
 
 def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Writers:
     """Return the releases that wrote the log from *start* on; index files narrow them down further than its marks."""
-    if run.wanted.release is None and any(not is_alike(known.newest, release) for release in run.writers.possible):
+    if run.given_settings.release is None and any(
+        not is_alike(known.newest, release) for release in run.writers.possible
+    ):
         newer = [file for file in real_files(run.store) if file.header.begin_physical_offset >= start]
         shown = rules_of_files(run.store, [file for file in newer if refusal_reason(file, geometry) is None], geometry)
         if shown:
@@ -181,7 +183,7 @@ def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRec
     made = [
         (one.after, 1, one.start, index.recipe(one.start, one.end))
         for one in index.missing(survivors, completes=bool(survivors))
-        if one.kind is not Kind.OPEN or one.end > one.start
+        if one.kind is not BuildKind.OPEN or one.end > one.start
     ]
     for number, survivor in enumerate(survivors):
         end = index.completed_end(survivor) if survivor is survivors[-1] else survivor.end

@@ -16,7 +16,7 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import BrokerIndexFile, detect_zone, name_of_time
-from jobs.products.index.key_row import OWN, KeyPlace, KeyRow, RowPart
+from jobs.products.index.key_row import OWN_ENTRIES, KeyPlace, KeyRow, RowPart
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
 from rmq_formats.indexfile.broker_rules import time_diff_s
@@ -110,7 +110,7 @@ class Survivor:
         found = []
         for seam, end in self._runs:
             if seam.is_lost:
-                found.append(RowPart(OWN, seam.entry, end - seam.entry))
+                found.append(RowPart(OWN_ENTRIES, seam.entry, end - seam.entry))
             else:
                 found += row.parts(seam.start, seam.start + end - seam.entry)
         return found
@@ -144,7 +144,7 @@ def refusal_reason(real: BrokerIndexFile, geometry: Geometry) -> str | None:
     return None
 
 
-def taken_back_ranges(
+def ranges_cut_by_promotion(
     files: Sequence[BrokerIndexFile], takeovers: Iterable[int], row: KeyRow, geometry: Geometry, store: Store
 ) -> tuple[tuple[int, int], ...]:
     """

@@ -51,7 +51,7 @@ BAD_PLACES = _LOST | _OF_OTHERS | _OF_NO_RECORD | {
     DifferenceKind.BEHIND_LOG, DifferenceKind.MISSING_FILE, DifferenceKind.HOLE, DifferenceKind.BLANK_INSIDE,
 }  # fmt: skip
 # Of a queue or its file no fault: the record is lost in the log, or its topic was deleted.
-NOT_OF_QUEUES = _LOST | {DifferenceKind.DELETED_TOPIC, DifferenceKind.UNDECIDED_TOPIC}
+NOT_QUEUE_FAULTS = _LOST | {DifferenceKind.DELETED_TOPIC, DifferenceKind.UNDECIDED_TOPIC}
 # A record has no unit.
 WITHOUT_UNIT = {
     DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE, DifferenceKind.DROPPED,
@@ -66,7 +66,7 @@ OVERWRITTEN = _OF_OTHERS | {
 _AGAINST_RECORD = _OF_OTHERS | {
     DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.MISPLACED, DifferenceKind.RESTARTED,
 }  # fmt: skip
-OF_EARLIER_QUEUE = {
+EARLIER_QUEUE_KINDS = {
     Fate.DELETED: DifferenceKind.DELETED_TOPIC,
     Fate.ALIVE: DifferenceKind.QUEUE_LOST,
     Fate.UNDECIDED: DifferenceKind.UNDECIDED_TOPIC,
@@ -89,7 +89,7 @@ class Difference:
     log_offset: int | None = None  # the place in the log that the first of them is about
 
     @property
-    def may_be_of_a_record(self) -> bool:
+    def may_be_changed_record(self) -> bool:
         """Whether the cause may be a change of the record, in fields without a checksum, instead of the unit."""
         return self.kind in _AGAINST_RECORD and self.times <= _FEW and self.log_offset is not None
 
@@ -111,12 +111,12 @@ def merged(differences: Sequence[Difference]) -> Iterator[Difference]:
     for difference in sorted(differences, key=lambda item: (item.queue, item.kind, item.field, item.position)):
         both = current.joined(difference) if current else None
         if current and both is None:
-            yield from run if current.may_be_of_a_record else [current]
+            yield from run if current.may_be_changed_record else [current]
             run = []
         current = both or difference
         run = [*run, difference][: _FEW + 1]
     if current:
-        yield from run if current.may_be_of_a_record else [current]
+        yield from run if current.may_be_changed_record else [current]
 
 
 class UndispatchedRecords(NamedTuple):
@@ -147,7 +147,7 @@ class JoinResult:
     expired: int = 0
     blanks: int = 0
     ahead: int = 0  # units newer than the log's end, of a store that was copied while it was written
-    waiting: int = 0  # units of light queues that RocksDB alone would have, and does not have yet
+    waiting_light_units: int = 0  # units of light queues that RocksDB alone would have, and does not have yet
     wrong_fields: list[tuple[int, Difference]] = field(default_factory=list)  # of units at their place; with the range
     differences: list[Difference] = field(default_factory=list)  # from `finish` on all of them
     without_queue: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class JoinResult:
 
     def _beginning(self, topic: str) -> int:
         """Return the first offset of a topic whose queues restarted at 0; 0 if they did not."""
-        earlier = OF_EARLIER_QUEUE.values()
+        earlier = EARLIER_QUEUE_KINDS.values()
         if not any(one.kind in earlier and one.queue.topic == topic for one in self.differences):
             return 0
         return min((at for name, at in self.beginnings.items() if name.topic == topic), default=0)

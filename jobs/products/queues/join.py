@@ -52,7 +52,7 @@ from jobs.products.queues.unmatched import (
 )
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.chain import ListedLog, read_undeleted, watermark
-from jobs.store.queue_ends import EVERYTHING, QueueEnds, probe_queue_ends
+from jobs.store.queue_ends import NO_LIMIT, QueueEnds, probe_queue_ends
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import holes, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store
@@ -94,7 +94,7 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
     log = ListedLog(store, plan_ranges(store, store.start_offset, range_size))
     task = partial(collect_units, rules=rules, groups=groups, scratch=scratch)
     start, outcomes = read_undeleted(workers, log, task, partial(discard_units, scratch), collector)
-    open_ends = (outcome.seen.open_at for outcome in outcomes if outcome.seen.open_at is not None)
+    open_ends = (outcome.seen.unfinished_from for outcome in outcomes if outcome.seen.unfinished_from is not None)
     end = next(open_ends, watermark(outcomes, start))
     return CollectedLog([outcome.payload for outcome in outcomes], scratch, groups, start, end)
 
@@ -165,7 +165,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
         joined.add(part)
     joined.finish()
     joined.behind = log.end - joined.dispatched
-    if joined.waiting:
+    if joined.waiting_light_units:
         joined.behind = max(joined.behind, log.end - seen.light_dispatched)
     return joined
 
@@ -242,10 +242,10 @@ class _GroupTask:
             return
         stop = int(np.searchsorted(part.units["physical_offset"], log.dispatched))
         result.newer += newer_runs(part.name, part.units[stop:])
-        if log.light_dispatched != EVERYTHING and part.name.topic.startswith(LMQ_PREFIX):
+        if log.light_dispatched != NO_LIMIT and part.name.topic.startswith(LMQ_PREFIX):
             # Units of a queue come in the order of the log, so those that RocksDB has are the first of them.
             there = int(np.searchsorted(part.units["physical_offset"][:stop], log.light_dispatched))
-            result.waiting += stop - there
+            result.waiting_light_units += stop - there
             stop = there
         if not stop:
             return
@@ -309,8 +309,8 @@ def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units of one
     # range lie near each other, and most are healthy, so the median is; `settle_remainder` explains those far from it.
     middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE
-    near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, EVERYTHING))]
-    low, high = max(int(near.min(initial=EVERYTHING)), queue.start), min(int(near.max(initial=-1)) + 1, queue.capacity)
+    near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, NO_LIMIT))]
+    low, high = max(int(near.min(initial=NO_LIMIT)), queue.start), min(int(near.max(initial=-1)) + 1, queue.capacity)
     if low >= high:
         return None
     inside = (positions >= low) & (positions < high)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from jobs.products.queues.differences import (
     BAD_PLACES,
-    OF_EARLIER_QUEUE,
+    EARLIER_QUEUE_KINDS,
     Difference,
     DifferenceKind,
     JoinResult,
@@ -199,7 +199,7 @@ class _Settling:
             before, after = (self._record_of(position, wanted) for position in (start - 1, start + count))
             if before is None or after is None:
                 continue
-            lost = lost_between(before[1], after[0], count, self._log.lost_within(before[1], after[0]))
+            lost = lost_offset_of_blanks(before[1], after[0], count, self._log.lost_within(before[1], after[0]))
             for number in (blanks[position] for position in range(start, start + count) if lost is not None):
                 one = self._differences[number]
                 self._differences[number] = replace(one, kind=DifferenceKind.BLANK_OF_LOST, log_offset=lost)
@@ -235,7 +235,7 @@ class _Settling:
                 tags = self._tag_number(self._remainder.tags[number])
                 self.blocks.append(block_of(self._name, self._units[number : number + 1], status, tags))
             named = bad.get(position) if self._name.kind is QueueKind.PLAIN else None
-            if named is None or kind in OF_EARLIER_QUEUE.values():
+            if named is None or kind in EARLIER_QUEUE_KINDS.values():
                 missing |= {position} if kind is DifferenceKind.MISSING else set()
                 self._differ(kind, position, "no unit", _text_of(unit), log_offset=physical_offset)
                 continue
@@ -273,7 +273,7 @@ class _Settling:
         """Return to what messages before the queue's beginning belong."""
         times = [int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))]
         times += [run.newest_ms for run in self._remainder.lost if run.last_offset < self._beginning]
-        return OF_EARLIER_QUEUE[self._log.topics.fate_of_earlier(self._name.topic, max(times))]
+        return EARLIER_QUEUE_KINDS[self._log.topics.fate_of_earlier(self._name.topic, max(times))]
 
     def _name_lost(self) -> None:
         for run in self._remainder.lost:
@@ -343,7 +343,7 @@ def classify_by_record(
     return None, "", ()
 
 
-def lost_between(end: int, start: int, count: int, lost: Sequence[tuple[int, int]]) -> int | None:
+def lost_offset_of_blanks(end: int, start: int, count: int, lost: Sequence[tuple[int, int]]) -> int | None:
     """
     Return where the log has lost the records of *count* blanks; None if the losses are too small.
 

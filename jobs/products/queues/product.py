@@ -16,7 +16,7 @@ from jobs.lake.history import committed_records
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, FinishedProduct, RangeResult, Run, StartedProduct, State
-from jobs.products.queues.differences import NOT_OF_QUEUES, DifferenceKind, JoinResult
+from jobs.products.queues.differences import NOT_QUEUE_FAULTS, DifferenceKind, JoinResult
 from jobs.products.queues.join import compare, topics_of
 from jobs.products.queues.settings import queue_rules
 from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups, discard_units
@@ -37,8 +37,8 @@ from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, 
 
 def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     """Probe the queues before the log is read, so that the log contains the record of each unit found."""
-    if state is not None and run.back_to is not None:  # the broker has cut off its log there
-        state = {**state, **{name: min(state[name], run.back_to) for name in ("dispatched", "boundary")}}
+    if state is not None and run.cut_back_to is not None:  # the broker has cut off its log there
+        state = {**state, **{name: min(state[name], run.cut_back_to) for name in ("dispatched", "boundary")}}
     takes = run.selection.takes_or_all
     taken_to = int(state["dispatched"]) if state else 0
     seen = probe_queue_ends(run.workers, run.store, _watermarks(state), taken_to, takes)
@@ -49,7 +49,7 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     new_bytes = run.store.end_offset - boundary
     groups = count_groups(min(new_bytes, run.step_bytes or new_bytes))
     scratch = run.output.scratch if groups > 1 else None
-    rules = queue_rules(run.store, run.writers.rules, run.wanted.conf)
+    rules = queue_rules(run.store, run.writers.rules, run.given_settings.conf)
     collect = partial(_collect, rules, groups, scratch, run.output.naming, run.selection)
     collector = partial(_collector, partial(collect, from_offset, seen.dispatched))
     topics = topics_of(run.store, seen.queues)
@@ -149,7 +149,7 @@ def count_contradictions(joined: JoinResult, store: Store) -> int:
         if joined.fate_of(name) is Fate.ALIVE
         and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
     ]
-    wrong = sum(one.times for one in joined.differences if one.kind not in NOT_OF_QUEUES)
+    wrong = sum(one.times for one in joined.differences if one.kind not in NOT_QUEUE_FAULTS)
     return wrong + sum(joined.without_queue[name].units for name in missing)
 
 

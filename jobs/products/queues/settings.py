@@ -47,7 +47,7 @@ class SeenQueues(NamedTuple):
         sizes = {FileKind(kind): Known(size, origin, "a run saw them") for kind, size, origin in state.get("sizes", ())}
         return cls(sizes, frozenset(state.get("batch_topics", ())))
 
-    def with_those_of(self, store: Store, conf: BrokerConf) -> dict[str, object]:
+    def merged_with_store(self, store: Store, conf: BrokerConf) -> dict[str, object]:
         """Return the form that manifests store, merged from current files and those that earlier runs saw."""
         sizes = {**self.sizes, **{kind: Known(size, DETECTED, "") for kind, size in file_sizes(store).items()}}
         if conf.consume_queue_size:

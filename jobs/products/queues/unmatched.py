@@ -21,7 +21,7 @@ from jobs.lake.table_file import AddedFile
 from jobs.products.queues.unit_files import GroupUnits, RangeUnits
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import confirm_deleted_ranges
-from jobs.store.queue_ends import EVERYTHING
+from jobs.store.queue_ends import NO_LIMIT
 from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import Store
@@ -83,8 +83,8 @@ class CollectedLog:
     end: int
     deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that were deleted before they were read
     kept: Sequence[RangeUnits] = ()  # units of records that only the lake has: those that are there are matched
-    dispatched: int = EVERYTHING  # records from it on may have no units yet
-    light_dispatched: int = EVERYTHING  # the same for light queues, where they are in RocksDB alone
+    dispatched: int = NO_LIMIT  # records from it on may have no units yet
+    light_dispatched: int = NO_LIMIT  # the same for light queues, where they are in RocksDB alone
     is_closed: bool = True
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that no file holds
     damaged: tuple[tuple[int, int], ...] = ()  # ranges that hold no record, but for bridges over lost ones
@@ -155,7 +155,7 @@ class Remainder:
         matched = np.array(sorted([*self._kept_runs, *self._runs]), np.int64).reshape(-1, 2)
         end = max(seen_end, int(matched.sum(axis=1).max(initial=0)))
         gaps = list(gaps_between(start, end, matched))
-        if gaps and gaps[-1][1] == end and log.dispatched != EVERYTHING:
+        if gaps and gaps[-1][1] == end and log.dispatched != NO_LIMIT:
             self.open_from = gaps.pop()[0]
             end = _first_newer(self.queue, self.open_from, end, log.dispatched)
             gaps += [(self.open_from, end)] * (end > self.open_from)
@@ -247,10 +247,10 @@ class UnmatchedUnit(NamedTuple):
         return f"offset {self.physical_offset}, size {self.size}, tags code {self.tags_code}"
 
 
-Sorted = tuple[int, Units, NDArray[np.bool_], NDArray[np.bool_], list[UnmatchedUnit]]
+SortedGapUnits = tuple[int, Units, NDArray[np.bool_], NDArray[np.bool_], list[UnmatchedUnit]]
 
 
-def sort_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[Sorted]:
+def sort_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[SortedGapUnits]:
     """Yield the units in the gaps in portions: first position, units, which are expired or blanks, odd ones."""
     queue = remainder.queue
     is_plain = queue.name.kind is QueueKind.PLAIN

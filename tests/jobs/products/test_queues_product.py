@@ -23,7 +23,12 @@ from jobs.ingest.run import ingest
 from jobs.products.product import Collected, RangePass
 from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.join import compare_group
-from jobs.products.queues.leftover_units import classify_displaced, displaced_runs, lost_between, settle_remainder
+from jobs.products.queues.leftover_units import (
+    classify_displaced,
+    displaced_runs,
+    lost_offset_of_blanks,
+    settle_remainder,
+)
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.products.queues.unit_files import RangeCollector, RangeUnits, write_units
 from jobs.products.queues.unmatched import CollectedLog, gaps_between
@@ -549,7 +554,7 @@ GAPS = ((2_000, 3_000),)
 def test_blanks_stand_for_records_that_the_log_has_lost_between_those_around_them(
     end: int, start: int, count: int, lost: tuple[tuple[int, int], ...], found: int | None
 ) -> None:
-    assert lost_between(end, start, count, lost) == found
+    assert lost_offset_of_blanks(end, start, count, lost) == found
 
 
 def test_displaced_units_are_cut_into_runs_and_say_by_how_much_they_are_shifted() -> None:

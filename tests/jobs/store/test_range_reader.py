@@ -152,9 +152,9 @@ def test_the_compiled_walk_sees_what_the_other_sees(  # noqa: PLR0913, PLR0917 -
     raw = log_of(some, _BASE, framing)
     raw = a_segment(placed(some, _BASE), len(raw) + 400, _BASE, sealed=sealed) if framing is Framing.PLAIN else raw
     raw = data.draw(mutations(raw))
-    monkeypatch.setattr(walking, "COMPILED_BEHIND", len(raw))
+    monkeypatch.setattr(walking, "COMPILED_AFTER", len(raw))
     expected = _seen(raw, framing, final=final)
-    monkeypatch.setattr(walking, "COMPILED_BEHIND", data.draw(st.integers(-1, len(raw))))
+    monkeypatch.setattr(walking, "COMPILED_AFTER", data.draw(st.integers(-1, len(raw))))
     assert _seen(raw, framing, final=final) == expected
 
 
