@@ -472,7 +472,7 @@ def test_rows_of_units_are_the_same_without_the_tags_and_topics_that_are_exclude
 
     with patch("jobs.products.queues.product.count_groups", return_value=3):
         ingest_store(store, tmp_path / "all")
-        with patch.object(RangePass, "sweep", swept):
+        with patch.object(RangePass, "delete_scratch", swept):
             ingest_store(store, tmp_path / "some", selection=Selection(exclude_topics=("T1",)))
 
     every = [row for row in rows_of(tmp_path / "all", "consume_queue") if row["topic"] != "T1"]
