@@ -217,8 +217,8 @@ def _notes(
         yield f"{joined.log_end - joined.dispatched:,} bytes of the log had no units yet when the queues were looked at"
     if joined.waiting_light_units:
         yield (
-            f"{counted(joined.waiting_light_units, 'unit')} of light queues were not in RocksDB yet, where alone they are "
-            "kept; the next start makes them (with rocksdbCQSelectiveDoubleWriteEnable those of LITE topics)"
+            f"{counted(joined.waiting_light_units, 'unit')} of light queues were not in RocksDB yet, where alone they "
+            "are kept; the next start makes them (with rocksdbCQSelectiveDoubleWriteEnable those of LITE topics)"
         )
     if joined.ahead:
         yield f"{joined.ahead:,} units are newer than the log: it was copied before them"
