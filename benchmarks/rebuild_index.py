@@ -23,14 +23,14 @@ from benchmarks.measuring import Measured, answer, asked, measured
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.launch.engine import cores
 from jobs.products.index.settings import GivenSettings
-from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
+from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild
 from jobs.store.workers import SerialWorkers, Workers
 
 _RECORD_SIZE = 256
 _RUNS = 3
 
 
-def ours(store: Path, out: Path, workers: Workers) -> tuple[Result, Measured]:
+def ours(store: Path, out: Path, workers: Workers) -> tuple[IndexRebuildSummary, Measured]:
     """Rebuild all files; return what was made, and what it cost."""
     shutil.rmtree(out, ignore_errors=True)
     with measured() as figures:

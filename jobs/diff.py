@@ -396,7 +396,7 @@ def _of_lake(work: SegmentDiff) -> tuple[_Columns, Integers]:
             places.append((*made.places, _compared(made, work.store), is_changed, is_unchecked))
     work.incomplete = sum(some.size for some in incomplete)
     work.unreadable = list(dict.fromkeys(work.unreadable))
-    work.unchecked = unchecked.merged()[0]
+    work.unchecked = unchecked.merge()[0]
     return _sorted(places, 3), np.concatenate([np.empty(0, np.int64), *incomplete])
 
 

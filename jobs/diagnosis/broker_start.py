@@ -114,7 +114,9 @@ def start_outcome(
     If several releases may have written it and start differently, the result is that of the release that deletes most.
     """
     try:
-        outcomes = [predict_start(gather_start_facts(store, release, conf), log) for release in releases_of(writers)]
+        outcomes = [
+            predict_start(gather_start_facts(store, release, conf), log) for release in possible_releases(writers)
+        ]
     except (FormatError, OSError) as error:  # a file that the start reads: the outcome says that it is not known
         return _unknown(writers.newest, error)
     worst = max(outcomes, key=lambda one: (one.after_repair or one).deletes_messages or 0)
@@ -141,7 +143,7 @@ def _unknown(release: Release, reason: str | FormatError | OSError) -> StartOutc
     return StartOutcome(str(release), starts=None, deletes_messages=None, unknown=reason)
 
 
-def releases_of(writers: Writers) -> list[Release]:
+def possible_releases(writers: Writers) -> list[Release]:
     """Return the releases that may have written the end of the log; of those that start alike, only the newest."""
     alike: dict[tuple[object, ...], Release] = {}
     for release in sorted({writers.newest, *writers.possible}, key=lambda one: one.version, reverse=True):
@@ -242,7 +244,7 @@ def index_notes(outcome: StartOutcome | None) -> Iterator[str]:
 
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:
     """Walk over the part of the log that a start reads; None if that part is too large."""
-    starts = [gather_start_facts(store, release).walks_from for release in releases_of(writers)]
+    starts = [gather_start_facts(store, release).walks_from for release in possible_releases(writers)]
     begin = min((start for start in starts if start is not None), default=None)
     if begin is None or not (deep or sum(written_sizes(plan_ranges(store, begin))) < _WALKED):
         return None
@@ -291,7 +293,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengt
         return "the size of the queue files is undecided"
     if features_of(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
         return "the queues are in RocksDB, and the starts of such brokers were not tested"
-    if odd := doubtful_length(store, conf):
+    if odd := why_length_is_doubtful(store, conf):
         return odd
     for segment in store.segments[-1:]:
         with store.open(segment) as reader:
@@ -300,7 +302,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengt
     return ""
 
 
-def doubtful_length(store: Store, conf: BrokerConf) -> str:
+def why_length_is_doubtful(store: Store, conf: BrokerConf) -> str:
     """Explain why the length of a segment may be wrong; empty if it is certain, for example from *conf*."""
     if not store.segments or conf.segment_size is not None or not usual_size(store.segments).is_doubtful:
         return ""
@@ -386,7 +388,7 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
     return deleted
 
 
-def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPlace, int]]:
+def truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPlace, int]]:
     """Yield every place at which a start would truncate the log if all earlier ones were repaired, with the offset."""
     store, passed = facts.store, facts.walks_from or 0
     for place in log.places:
@@ -408,11 +410,11 @@ def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPlace, int
 
 def _cut(facts: StartFacts, log: WalkedLog) -> Cut:
     """Return where a start truncates the log; if it is unknown how far back it reads, assume all of the log."""
-    place, offset = next(obstacles(facts, log), (None, log.end))
+    place, offset = next(truncation_places(facts, log), (None, log.end))
     return Cut(offset, 0 if place is None else log.messages - place.sound_before)
 
 
-def keeps_half_record(store: Store, release: Release, log_end: int) -> bool:
+def keeps_incomplete_record(store: Store, release: Release, log_end: int) -> bool:
     """Return whether a broker keeps the incomplete record at *log_end* as its last message."""
     if not store.segments or log_end < store.start_offset:
         return False

@@ -67,7 +67,7 @@ def file_fault(stored: Content, right: Content, header_size: int = 0) -> FileFau
 _MOST_PROPERTIES = 2048  # bytes of properties of which every bit is tried
 
 
-def may_be_other_tags(store: Store, physical_offset: int, tags_code: int) -> bool:
+def may_record_tags_have_changed(store: Store, physical_offset: int, tags_code: int) -> bool:
     """Return whether one flipped bit, or zeros, in a record explain why a unit has *tags_code*."""
     record = find_record(store, physical_offset)
     if record is None:

@@ -25,9 +25,9 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import CRC_NAME, CRC_SIZE, INNER_MULTI_DISPATCH
 
-FAR = 86_400_000  # ms: a day
+MAX_TIME_STEP_MS = 86_400_000  # ms: a day
 _NEAR = 60_000  # ms by which the right time may be outside of its neighbours' times
-_LOWEST_BIT = FAR.bit_length() - 1
+_LOWEST_BIT = MAX_TIME_STEP_MS.bit_length() - 1
 _KINDS = {kernels.BODY_CRC: WRONG_BODY, kernels.RECORD_CRC: WRONG_RECORD, kernels.TRAILING_ZEROS: ZEROED_PROPERTIES}
 
 
@@ -65,8 +65,8 @@ class StoreTimes:
 def _stray(records: NDArray[np.void]) -> Iterator[StrayTime]:
     """Yield the records whose times differ from both neighbours' by more than these differ from each other."""
     exact = records["time"].astype(np.float64)  # a difference of two 64-bit integers may not fit into one
-    steps = np.abs(np.diff(exact)) > FAR
-    apart = np.abs(exact[2:] - exact[:-2]) > FAR
+    steps = np.abs(np.diff(exact)) > MAX_TIME_STEP_MS
+    apart = np.abs(exact[2:] - exact[:-2]) > MAX_TIME_STEP_MS
     for at in np.flatnonzero(steps[:-1] & steps[1:] & ~apart).tolist():
         before, time, after = records["time"][at : at + 3].tolist()
         low, high = min(before, after) - _NEAR, max(before, after) + _NEAR

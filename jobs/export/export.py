@@ -20,7 +20,7 @@ from jobs.query.place import Place, likely_writers, open_stores
 from jobs.query.reasons import coverage_text, unknown_topic
 from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, ask_each
 from jobs.query.store_reader import StoreReader
-from jobs.restore.plan import LATER, NothingToRestoreError, plan_log
+from jobs.restore.plan import NEWER_COLUMNS, NothingToRestoreError, plan_log
 from jobs.storage.locations import normalise
 from jobs.store.log_ends import lost_ends
 from jobs.store.ranges import WHOLE_SEGMENTS, holes, plan_ranges
@@ -102,8 +102,8 @@ def _plan_lake(asked: ExportSelection, lake: Lake) -> ExportPlan:
     if snapshot is None:
         raise FileNotFoundError(errno.ENOENT, "not a lake: it has no table messages", asked.place.lake)
     dropped = frozenset({*MESSAGES.schema.names} - {field.name for field in snapshot.schema().fields})
-    if dropped - LATER:
-        name = min(dropped - LATER)
+    if dropped - NEWER_COLUMNS:
+        name = min(dropped - NEWER_COLUMNS)
         raise OSError(f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten it without")
     stores = tuple(_registered(lake, one) for one in known) if asked.is_verified else ()
     checked = dropped if asked.is_verified else None

@@ -16,8 +16,7 @@ from itertools import groupby
 from pathlib import Path
 
 from jobs.console.amounts import counted
-from jobs.console.result import RatedOutcome, Severity, worst_met
-from jobs.console.result import Result as Outcome
+from jobs.console.result import RatedOutcome, Result, Severity, worst_met
 from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.explanation import ExplainedFile, Verdict, explain
@@ -98,7 +97,7 @@ class ComparedSurvivor:
 
 
 @dataclass(slots=True)
-class Result(RatedOutcome):
+class IndexRebuildSummary(RatedOutcome):
     """The result of a rebuild."""
 
     store: str
@@ -135,7 +134,7 @@ class Result(RatedOutcome):
             contradiction=self.contradictions,
         )
 
-    def result(self, seconds: float) -> Outcome:
+    def result(self, seconds: float) -> Result:
         """Return the result line."""
         verdicts = {Severity.HEALTHY: "done, all proven", Severity.NOT_VERIFIED: "done, not all proven"}
         proven = sum(file.proven for file in self.files)
@@ -145,7 +144,7 @@ class Result(RatedOutcome):
         what = f"{files} with {keys:,} of {counted(self.row_keys, 'key')} {done}, {proven:,} proven"
         if self.contradictions:
             what = f"nothing written, {counted(len(self.contradictions), 'index file')} against the log"
-        return Outcome(self.severity, what, seconds, self.log_bytes, verdicts.get(self.severity, ""))
+        return Result(self.severity, what, seconds, self.log_bytes, verdicts.get(self.severity, ""))
 
     def describe(self) -> dict[str, object]:
         """Return the manifest."""
@@ -164,7 +163,7 @@ class Result(RatedOutcome):
         }
 
 
-def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
+def rebuild(request: RebuildIndexRequest, workers: Workers) -> IndexRebuildSummary:
     """Build the files and the manifest in the output directory."""
     options = workers.options
     store, files, settings = load_settings(request, options, workers.width)
@@ -176,8 +175,8 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
             row, builds, explained = _plan_lost(request, workers, log, files, settings, scratch)
         else:
             row = collect_keys(workers, log, settings.rules.value.rules, scratch)
-            builds = lost_files(store, settings, row, ())
-        result = Result(
+            builds = plan_index_files(store, settings, row, ())
+        result = IndexRebuildSummary(
             store.root, request.out, settings, request.lost_only, len(row), row.records, row.damage,
             survivors=[
                 ComparedSurvivor(
@@ -267,7 +266,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
         if one.verdict.is_damage or (request.proven_only and _is_lost(one, held, request.accepted))
     ]
     completes = proof is None and not request.broker_runs and bool(kept) and kept[-1].real.name == found[-1].real.name
-    builds = lost_files(store, settings, row, kept, damaged, complete_last=completes, proof=proof)
+    builds = plan_index_files(store, settings, row, kept, damaged, complete_last=completes, proof=proof)
     return row, builds, found
 
 
@@ -337,7 +336,7 @@ def _one_fault(real: BrokerIndexFile, made: Path, store: Store) -> FileFault | N
         )
 
 
-def lost_files(  # noqa: PLR0913 - what there is
+def plan_index_files(  # noqa: PLR0913 - what there is
     store: Store,
     settings: Settings,
     row: KeyRow,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.diagnosis.file_faults import FileFault, file_fault, may_be_other_tags
+from jobs.diagnosis.file_faults import FileFault, file_fault, may_record_tags_have_changed
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.differences import (
     BAD_PLACES,
@@ -42,21 +42,21 @@ from rmq_formats.layout import Content
 from rmq_formats.store import name_of_offset
 
 if TYPE_CHECKING:
-    from jobs.rebuild.queue_run import RebuildQueuesRequest, Summary
+    from jobs.rebuild.queue_run import QueueRebuildSummary, RebuildQueuesRequest
 
 RecordedUnits = Callable[[QueueName, int, int], Mapping[int, tuple[int, int, int]]]
 """The units in a part of a queue that a run has seen to be those of their records: offset, size and tags code."""
 _FEW = 2  # units: more than one changed record explains
 
 
-def keep_lost(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files, and the user's decisions
+def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files, and the user's decisions
     store: Store,
     settings: QueueSettings,
     joined: JoinResult,
     check: LogCheck,
     built: Sequence[BuiltQueue],
     request: "RebuildQueuesRequest",
-    summary: "Summary",
+    summary: "QueueRebuildSummary",
 ) -> list[BuiltQueue]:
     """
     Return which of the *built* files the store needs or the user accepted; delete the others.
@@ -261,7 +261,7 @@ class _Judge:
             there = units[np.isin(units["physical_offset"], [offset for offset, _ in known])]
             for offset, size, tags_code in there.tolist():
                 stored = known.get((offset, size), tags_code)
-                if stored != tags_code and may_be_other_tags(self._store, offset, stored):
+                if stored != tags_code and may_record_tags_have_changed(self._store, offset, stored):
                     found.add(offset)
         return found
 
@@ -321,7 +321,9 @@ class _Judge:
         position = _first_of(file, queue) + place
         if copy is not None and units_of(copy, position, position + 1)["tags_code"][0] == made["tags_code"][place]:
             return False
-        return may_be_other_tags(self._store, int(made["physical_offset"][place]), int(stored["tags_code"][place]))
+        return may_record_tags_have_changed(
+            self._store, int(made["physical_offset"][place]), int(stored["tags_code"][place])
+        )
 
     def _is_foreign(self, made: Units, stored: Units) -> bool:
         """Return whether nothing in the store's file belongs to its queue, while the log has units for this part."""

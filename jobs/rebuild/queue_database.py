@@ -67,7 +67,7 @@ _FILTER_BITS = 16  # a key
 _Rows = tuple[Iterable[bytes], Iterable[bytes]]  # keys, and their values
 
 
-class QueueOfRows(NamedTuple):
+class BuiltQueueRows(NamedTuple):
     """The rows of a queue."""
 
     name: QueueName
@@ -109,7 +109,7 @@ def table_options(*, with_filter: bool = True) -> "Options":
 
 def _build_tables(
     group: int, *, recipe: QueueRecipe, ranges: Sequence[RangeUnits]
-) -> tuple[list[str], list[QueueOfRows], int]:
+) -> tuple[list[str], list[BuiltQueueRows], int]:
     """
     Write the tables of a group to the scratch directory; those of a failed attempt stay there, unused.
 
@@ -149,12 +149,12 @@ class _Queue:
         self.waiting += parts
         return sum(part.size for part in parts)
 
-    def finish(self, name: QueueName) -> QueueOfRows:
+    def finish(self, name: QueueName) -> BuiltQueueRows:
         builder = self._builder
         if builder.first is None or builder.last is None:
             raise AssertionError(f"{name}: a queue without a unit")
         counts = builder.highest, builder.overwritten, builder.blanks, self._newest_ms
-        return QueueOfRows(name, self._units, builder.first, builder.last, *counts)
+        return BuiltQueueRows(name, self._units, builder.first, builder.last, *counts)
 
 
 def _write_waiting(folder: Path, queues: dict[QueueName, _Queue]) -> str:
@@ -190,7 +190,7 @@ class BuiltDatabase(NamedTuple):
     """The database that was written."""
 
     files: list[BuiltFile]
-    queues: list[QueueOfRows]
+    queues: list[BuiltQueueRows]
     carried: dict[QueueName, UnitPlace]  # ends of queues that the log has no unit of, as the store has them
 
     def describe(self) -> dict[str, object]:
@@ -256,7 +256,7 @@ def build_database(
     groups = [group for group in range(recipe.groups) if has_units(ranges, group)]
     built = workers.map(groups, task, "writing tables")
     queues = sorted((queue for _, some, _ in built for queue in some), key=lambda queue: queue.name)
-    carried = stored_ends(store, {queue.name for queue in queues})
+    carried = stored_queue_ends(store, {queue.name for queue in queues})
     folder = Path(local_path(recipe.scratch.location)) / "database"
     with explaining_full_disk(str(folder)), rocksdb_errors_as_oserror(str(place)):
         tables = [path for paths, *_ in built for path in paths]
@@ -268,7 +268,7 @@ def build_database(
     return BuiltDatabase(files, queues, carried)
 
 
-def _write(folder: Path, tables: Sequence[str], queues: Sequence[QueueOfRows], ends: Mapping[bytes, bytes]) -> None:
+def _write(folder: Path, tables: Sequence[str], queues: Sequence[BuiltQueueRows], ends: Mapping[bytes, bytes]) -> None:
     from rocksdict import BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, Rdict
 
     moved, whole = IngestExternalFileOptions(), CompactOptions()
@@ -312,7 +312,7 @@ def _options() -> "Options":
 
 
 def _bounds(
-    queues: Sequence[QueueOfRows], carried: Mapping[QueueName, UnitPlace], dispatched_end: int
+    queues: Sequence[BuiltQueueRows], carried: Mapping[QueueName, UnitPlace], dispatched_end: int
 ) -> dict[bytes, bytes]:
     """Return the rows of the first and last units in key order, with that of the log's end."""
     rows = {}
@@ -327,7 +327,7 @@ def _bounds(
     return dict(sorted(encoded.items()))
 
 
-def stored_ends(store: Store, but: Container[QueueName]) -> dict[QueueName, UnitPlace]:
+def stored_queue_ends(store: Store, but: Container[QueueName]) -> dict[QueueName, UnitPlace]:
     """
     Return the last unit of each plain queue that is not in *but*; none for an unreadable database.
 

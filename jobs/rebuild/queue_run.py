@@ -17,8 +17,8 @@ from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.join import collect_log, compare, topics_of
 from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
 from jobs.products.queues.unit_files import damaged_ranges
-from jobs.rebuild.lost_queues import RecordedUnits, keep_lost
-from jobs.rebuild.queue_database import QueueOfRows, build_database, stored_ends
+from jobs.rebuild.lost_queues import RecordedUnits, keep_needed_files
+from jobs.rebuild.queue_database import BuiltQueueRows, build_database, stored_queue_ends
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, names_text, queue_note
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, scratch_for
@@ -60,7 +60,7 @@ class RebuildQueuesRequest(StoreRequest):
 
 
 @dataclass(slots=True)
-class Summary(RatedOutcome):
+class QueueRebuildSummary(RatedOutcome):
     """The summary of a rebuild."""
 
     store: str
@@ -109,14 +109,14 @@ class Summary(RatedOutcome):
         return Result(self.severity, what, seconds, self.log_bytes, verdict)
 
 
-def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
+def rebuild(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSummary:
     """Write the queues and the manifest to the output directory."""
     store, settings = load_settings(request, workers.options, workers.width)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
     is_database, features = request.to == ROCKSDB, features_of(store)
     plain = settings.file_sizes[QueueKind.PLAIN]
-    summary = Summary(
+    summary = QueueRebuildSummary(
         store.root, str(request.out), settings.release, settings.release_origin, plain.value,
         lost_only=request.lost_only, log_bytes=store.log_size, to=request.to,
         folder=(features.queue_database or CONSUME_QUEUE_FOLDER) if is_database else "",  # where a broker looks for it
@@ -124,8 +124,8 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     )  # fmt: skip
     if plain.origin == ASSUMED and not (is_database or request.seen.sizes):
         summary.notes.append(f"queue files of {plain.value:,} bytes ({plain.origin_text})")
-    every: Sequence[BuiltQueue | QueueOfRows]
-    needed: Sequence[BuiltQueue | QueueOfRows]
+    every: Sequence[BuiltQueue | BuiltQueueRows]
+    needed: Sequence[BuiltQueue | BuiltQueueRows]
     with scratch_for(request.scratch or str(out), {}) as scratch:
         recipe = QueueRecipe(
             replace(settings.rules, in_rocksdb=is_database),
@@ -156,7 +156,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
                     raise OSError(f"{path}: {size} bytes, {expected} were written")
             if seen is not None and topics is not None:
                 joined = compare(workers, store, settings.rules, seen, log, topics)
-                made = keep_lost(store, settings, joined, check, built, request, summary)
+                made = keep_needed_files(store, settings, joined, check, built, request, summary)
             summary.files = sum(len(queue.files) for queue in made)
             every, needed, manifest = built, made, describe_files(made)
     summary.units, summary.queues = sum(queue.units for queue in needed), len(needed)
@@ -179,7 +179,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     return summary
 
 
-def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:
+def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | BuiltQueueRows]) -> Iterator[str]:
     """Yield the queues whose topics were deleted, or may have been deleted."""
     topics = topic_evidence(store)
     names: dict[Fate, list[QueueName]] = {fate: [] for fate in Fate}
@@ -234,7 +234,7 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
         yield "this store's own queues are in RocksDB (storeType=defaultRocksDB); these are those of storeType=default"
         yield from queue_note(
             "queues without a message in the log any more",
-            dict.fromkeys(sorted(stored_ends(store, {queue.name for queue in queues})), 1),
+            dict.fromkeys(sorted(stored_queue_ends(store, {queue.name for queue in queues})), 1),
             "with these files a broker begins them at 0 again, for there are none of them",
         )
     yield from queue_note(
@@ -250,7 +250,7 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
     )
 
 
-def _notes_of_log(summary: Summary, queues: Sequence[BuiltQueue | QueueOfRows]) -> Iterator[str]:
+def _notes_of_log(summary: QueueRebuildSummary, queues: Sequence[BuiltQueue | BuiltQueueRows]) -> Iterator[str]:
     """Yield the facts that an incomplete log does not contain."""
     last = max((end for _, end in summary.gaps), default=0)
     yield from queue_note(

@@ -49,17 +49,17 @@ from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import Installation, install, plan_files, plan_index, plan_queues, remove_empty
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Journal, NotRepairableError
-from jobs.repair.remembered import RememberingWorkers
+from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.segments import (
     MendedSegment,
     complete_cut_segments,
-    doubted_segments,
-    link_log,
+    link_planned_log,
     mend_segments,
     segments_to_restore,
+    segments_with_findings,
 )
 from jobs.repair.start_protection import (
-    describe_delivered,
+    describe_bridge_messages,
     find_holes,
     start_after,
     why_withheld,
@@ -85,9 +85,9 @@ from jobs.store.store import (
 )
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
-from jobs.verify.findings import CHECKPOINT_AHEAD, CHECKPOINT_TIME, REPEATED, SHORT_CHECKPOINT
-from jobs.verify.log import doubted_end, lost_end
-from jobs.verify.rocksdb_queues import is_about_rocksdb_rows, note_on_missing_rows, steps_for_rows
+from jobs.verify.findings import CHECKPOINT_AFTER_LOG, CHECKPOINT_INDEX_TIME, REPEATED_INDEX_FILE, SHORT_CHECKPOINT
+from jobs.verify.log import lost_end_finding, undecided_lost_end
+from jobs.verify.rocksdb_queues import is_about_rocksdb_rows, steps_for_rocksdb_rows, unflushed_rows_note
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
@@ -95,7 +95,9 @@ from rmq_formats.consumequeue.dispatch import QueueName
 from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 
 _WORK = "work"
-_NO_FILE_IS_WRONG = frozenset({CHECKPOINT_TIME, NOT_INDEXED, REPEATED})  # findings that no made index file corrects
+_NO_FILE_IS_WRONG = frozenset(
+    {CHECKPOINT_INDEX_TIME, NOT_INDEXED, REPEATED_INDEX_FILE}
+)  # findings that no made index file corrects
 _SHOWN = 4
 _NONE_PROVEN = (
     "no index file was rebuilt: it would be the newest one, which a start after a crash deletes, or one that a restart "
@@ -210,7 +212,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
         if request.apply:
             held = stack.enter_context(lock_store(request.store, request.out, request.commitlog))
             stack.enter_context(held.checking_changes_on_error())
-        remembering = RememberingWorkers(workers, Path(local_path(request.store)).resolve())
+        remembering = CachingWorkers(workers, Path(local_path(request.store)).resolve())
         folder = stack.enter_context(scratch_beside(str(work.absolute()), {}))
         scratch = replace(folder, keeps_files=True)
         in_lake, notes = None, []
@@ -357,14 +359,16 @@ class _Repair:
         after = start_after(verdict)
         self.summary.at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
         store = self.store
-        self.summary.notes += {note_on_missing_rows(store)}.intersection(verdict.parts[QUEUES].notes)
+        self.summary.notes += {unflushed_rows_note(store)}.intersection(verdict.parts[QUEUES].notes)
         # A repair never corrects rows of RocksDB.
         findings = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
-        self.summary.notes += [" ".join((step.words, *step.commands)) for step in steps_for_rows(findings, store)]
+        self.summary.notes += [
+            " ".join((step.words, *step.commands)) for step in steps_for_rocksdb_rows(findings, store)
+        ]
 
     def _relinked(self, name: str) -> Verdict:
         """Return the verdict on the planned log."""
-        link_log(self.store, self.segments, self.work / name)
+        link_planned_log(self.store, self.segments, self.work / name)
         self.log = (str(self.work / name),)
         return verify(replace(self.asked, commitlog=self.log), self.workers)
 
@@ -378,7 +382,7 @@ class _Repair:
                 "no bridge is written: this broker is not known to truncate the log anywhere and delete intact messages"
             )
             return verdict
-        delivered = describe_delivered(log, holes)
+        delivered = describe_bridge_messages(log, holes)
         if delivered and not self.request.deliver_empty:
             self.summary.delivered = delivered
             notes.append(f"no bridge is made: consumers would receive {delivered}. --deliver-empty accepts that")
@@ -400,12 +404,12 @@ class _Repair:
         store = request.listed(self.workers.options)
         findings = list(self.summary.found.findings)
         walked = self.summary.found.walked
-        ahead = None if walked is None else doubted_end(store, walked.end)
+        ahead = None if walked is None else undecided_lost_end(store, walked.end)
         if walked is not None and ahead is not None:  # a row of the lake is further evidence of that record
-            findings.append(lost_end(walked.end, ahead, store))
+            findings.append(lost_end_finding(walked.end, ahead, store))
         known = [one for one in findings if one.part == LOG and one.severity.is_alarm]
         asked = DiffRequest(
-            request.store, lake, request.broker, bases=doubted_segments(findings, store), known=in_lake.known,
+            request.store, lake, request.broker, bases=segments_with_findings(findings, store), known=in_lake.known,
             commitlog=request.commitlog, care=request.care,
         )  # fmt: skip
         found = diff(asked, self.workers)
@@ -481,7 +485,7 @@ class _Repair:
         index = verdict.parts[INDEX]
         if index.is_absent or {one.kind for one in own if one.part == INDEX} - _NO_FILE_IS_WRONG:
             self._make_index(is_lost=index.is_absent or any(one.kind == MISSING_INDEX_ENTRIES for one in own))
-        of_checkpoint = {CHECKPOINT_TIME, CHECKPOINT_AHEAD}
+        of_checkpoint = {CHECKPOINT_INDEX_TIME, CHECKPOINT_AFTER_LOG}
         times = {one.field: one.right_time for one in own if one.kind in of_checkpoint and one.right_time is not None}
         # Another wrong file may be the one that the times are compared with; a killed broker leaves any times.
         is_alone = all(one.kind in {*of_checkpoint, SHORT_CHECKPOINT} for one in own)

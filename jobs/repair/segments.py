@@ -49,7 +49,7 @@ class MendedSegment(NamedTuple):
     target: str  # where it belongs
 
 
-def doubted_segments(findings: Sequence[Finding], store: Store) -> frozenset[int] | None:
+def segments_with_findings(findings: Sequence[Finding], store: Store) -> frozenset[int] | None:
     """
     Return the segments with a finding about a record, or about bytes that should be one; None for all segments.
 
@@ -220,7 +220,7 @@ def _copy(source: Path, target: Path, ranges: list[tuple[int, int]]) -> None:
             os.fsync(made.fileno())
 
 
-def link_log(store: Store, mended: list[MendedSegment], folder: Path) -> None:
+def link_planned_log(store: Store, mended: list[MendedSegment], folder: Path) -> None:
     """Create a folder with links to segments, which represents the planned log."""
     folder.mkdir(parents=True)
     for base, path in {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
-from jobs.diagnosis.broker_start import BadPlace, gather_start_facts, obstacles
+from jobs.diagnosis.broker_start import BadPlace, gather_start_facts, truncation_places
 from jobs.repair.segments import MendedSegment
 from jobs.storage.locations import local_path
 from jobs.store.broker_config import broker_config
@@ -87,7 +87,7 @@ def find_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
     if not after.deletes_messages and _possible_cut(found, after) is None:
         return []
     facts = gather_start_facts(store, Release.of(after.release))
-    places = [place for place, _ in obstacles(facts, verdict.walked)]
+    places = [place for place, _ in truncation_places(facts, verdict.walked)]
     segments = [next(one for one in reversed(store.segments) if one.base_offset <= place.offset) for place in places]
     queues = [
         queue for queue in queues_of_files(store.queue_files, store.storage) if queue.name.kind is QueueKind.PLAIN
@@ -142,7 +142,7 @@ def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str,
     return copies
 
 
-def describe_delivered(store: Store, holes: Sequence[Hole]) -> str:
+def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
     """Describe the all-zero messages that consumers receive for bridges, and the groups; empty if there are none."""
     if holes and features_of(store).queues is QueueStorage.ROCKSDB:
         return "a message of zeros for each lost one that a queue in RocksDB leads to"

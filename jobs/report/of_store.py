@@ -7,13 +7,12 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from jobs.console.process import tool_command
-from jobs.console.result import Result as Outcome
-from jobs.console.result import Severity
+from jobs.console.result import Result, Severity
 from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Value
-from jobs.verify.verdict import HEAD, CauseWithConsequences, Verdict, advice, part_row
+from jobs.verify.verdict import PART_COLUMNS, CauseWithConsequences, Verdict, advice, part_row
 
 if TYPE_CHECKING:
-    from jobs.rebuild.index import ComparedSurvivor, Result
+    from jobs.rebuild.index import ComparedSurvivor, IndexRebuildSummary
 
 _COLUMNS = ("severity", "finding", "file", "offset", "field", "found", "expected", "times", "cause", "follows")
 _SURVIVOR = ("name", "role", "verdict", "detail")
@@ -24,7 +23,7 @@ def report_of_verify(verdict: Verdict, seconds: float) -> Report:
     """Return the report of a finished verification."""
     rows = [part_row(name, part) for name, part in verdict.parts.items()]
     parts: list[Part] = [
-        Grid("What was compared", HEAD, [(name, severity.value, *texts) for name, severity, *texts in rows])
+        Grid("What was compared", PART_COLUMNS, [(name, severity.value, *texts) for name, severity, *texts in rows])
     ]
     if verdict.findings:
         classes = Counter(finding.kind for finding in verdict.findings)
@@ -60,7 +59,7 @@ def _table(groups: Sequence[CauseWithConsequences]) -> Grid:
     return Grid("Findings", _COLUMNS, rows)
 
 
-def report_of_rebuild(result: "Result", outcome: Outcome, *, installs: bool = False) -> Report:
+def report_of_rebuild(result: "IndexRebuildSummary", outcome: Result, *, installs: bool = False) -> Report:
     """Return the report of a run with this *outcome*; *installs*: the run installs the files itself."""
     settings = result.settings
     parts: list[Part] = []
@@ -93,7 +92,7 @@ def _survivor(entry: "ComparedSurvivor") -> tuple[str, str, str, str]:
     return entry.name, entry.role, str(entry.verdict), entry.detail or "; ".join(entry.differences[:1])
 
 
-def _remedies_of_rebuild(result: "Result", *, installs: bool) -> Iterator[Remedy]:
+def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> Iterator[Remedy]:
     store, out = " ".join(map(quote, (result.store, *result.options))), quote(result.out)
     if result.contradictions:
         rows = [(Severity.CONTRADICTION.value, *_survivor(entry)) for entry in result.contradictions]

@@ -22,7 +22,7 @@ from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
 from jobs.products.index.file_builder import detect_zone
 from jobs.products.index.settings import GivenSettings, span_of_rules
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
-from jobs.restore.plan import DELETED, table_source
+from jobs.restore.plan import ROWS_DELETED, find_table_files
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.beside_broker import FileState
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
@@ -78,13 +78,13 @@ def write_config(
     newest run has *seen* files with these hashes: a lake that lacks one has lost a row.
     """
     versions: dict[str, list[Mapping[str, Any]]] = {}
-    source = table_source(lake, CONFIG_FILES, store_id)
+    source = find_table_files(lake, CONFIG_FILES, store_id)
     for version in source.rows(store_id, ("name", "to_offset", "run"), ("bytes",)):
         name = version["name"]
         if name not in {"", ".", ".."} and "/" not in name and "\0" not in name:
             versions.setdefault(name, []).append(version)
     left_out, written = [], dict[str, FileState]()
-    lost = {f"config_files, {name}:": DELETED for name in sorted(seen.keys() - versions.keys()) if not source.lost}
+    lost = {f"config_files, {name}:": ROWS_DELETED for name in sorted(seen.keys() - versions.keys()) if not source.lost}
     for name, of_file in sorted(versions.items()):
         of_file.sort(key=lambda version: int(version["run"]))
         data = _version(name, of_file, until)
@@ -92,7 +92,7 @@ def write_config(
             left_out += [name] if of_file[-1]["bytes"] is not None else []
             continue
         if until is None and name in seen and sha256(data).hexdigest() != seen[name]:
-            lost[f"config_files, {name}:"] = f"{DELETED}, and an older version is written"
+            lost[f"config_files, {name}:"] = f"{ROWS_DELETED}, and an older version is written"
         path = out / CONFIG_FOLDER / name
         written[str(path)] = create_or_compare(path, data)
     notes = [] if written or left_out else [_NONE]

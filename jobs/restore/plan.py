@@ -26,9 +26,9 @@ from rmq_formats.kernels.integers import Integers
 
 Interval = tuple[int, int]
 _NO_OFFSETS = np.empty(0, np.int64)
-DELETED = "rows were deleted from the lake"
-DROPPED = "another engine has dropped it"
-LATER = frozenset({RECORD_CRC, BODY_ERROR, BODY_INFLATED})  # columns that tables of earlier versions lack
+ROWS_DELETED = "rows were deleted from the lake"
+COLUMN_DROPPED = "another engine has dropped it"
+NEWER_COLUMNS = frozenset({RECORD_CRC, BODY_ERROR, BODY_INFLATED})  # columns that tables of earlier versions lack
 LOST, UNREADABLE = "is missing", "is not a Parquet file any more"
 _OLDEST_TIME, _NEWEST_TIME = 1_300_000_000_000, 4_000_000_000_000  # ms: 2011, before any broker, to 2096
 
@@ -38,7 +38,7 @@ class NothingToRestoreError(RequestError):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TableFiles:
     """The files of a table that may hold a store's rows."""
 
     lake: Lake
@@ -56,11 +56,11 @@ class Source:
                         yield row
 
 
-def table_source(lake: Lake, table: Table, store_id: str) -> Source:
+def find_table_files(lake: Lake, table: Table, store_id: str) -> TableFiles:
     """Return the files of a table, and which of them are lost."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
-        return Source(lake, table)
+        return TableFiles(lake, table)
     wanted = [file for file in files(lake, snapshot) if file.may_have("store_id", store_id)]
     wanted.sort(key=lambda file: int(file.low("physical_offset", 0)))
     sizes = {info.name: info.size for info in lake.list_files(table.name)}
@@ -69,13 +69,13 @@ def table_source(lake: Lake, table: Table, store_id: str) -> Source:
     others = (file for file in wanted if file.path in sizes and sizes[file.path] != file.size)
     wrong |= {file.path: UNREADABLE for file in others if not has_footer(lake, table, file)}
     dropped = {*table.schema.names} - {field.name for field in snapshot.schema().fields}
-    return Source(
+    return TableFiles(
         lake,
         table,
         tuple(file for file in wanted if file.path not in wrong),
         {
             **{f"{table.name}/{file.path}": wrong[file.path] for file in wanted if file.path in wrong},
-            **{f"{table.name}, column {name}:": DROPPED for name in sorted(dropped - LATER)},
+            **{f"{table.name}, column {name}:": COLUMN_DROPPED for name in sorted(dropped - NEWER_COLUMNS)},
         },
         tuple(file for file in wanted if file.path in wrong),
     )
@@ -89,7 +89,7 @@ class PlannedSegment(NamedTuple):
     path: str  # below the store's root
 
 
-class Cause(NamedTuple):
+class MissingCause(NamedTuple):
     """The reason why the lake lacks some offsets, as it was noted."""
 
     start: int
@@ -111,7 +111,7 @@ class Plan:
     end: int  # where the log ends
     pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
     lost: Mapping[str, str]  # files that the lake should have, and their faults
-    causes: tuple[Cause, ...]  # the most certain first
+    causes: tuple[MissingCause, ...]  # the most certain first
     unread: tuple[Interval, ...] = ()  # offsets that the disk returned an error for
 
     @property
@@ -126,7 +126,7 @@ class Plan:
         """Return why [start, end) is missing; *may_be_unchosen* where it may be of topics that a run did not take."""
         causes = (cause for cause in self.causes if may_be_unchosen or not cause.is_choice)
         found = dict.fromkeys(cause.why for cause in causes if cause.start < end and start < cause.end)
-        return "; ".join(found) or DELETED
+        return "; ".join(found) or ROWS_DELETED
 
 
 def plan_log(
@@ -134,7 +134,7 @@ def plan_log(
 ) -> Plan:
     """Return the segments to make of [start, until); a log begins with a whole file, so *start* is rounded down."""
     messages, pieces, quarantine = (
-        table_source(lake, table, known.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
+        find_table_files(lake, table, known.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
     )
     end = known.newest.to_offset if known.newest else 0
     if until is not None and until > end:
@@ -189,24 +189,24 @@ def _past_end(offset: int, end: int) -> str:
 
 
 def _causes(
-    messages: Source, known: KnownStore, damaged: Sequence[Mapping[str, Any]], unknown: Sequence[Mapping[str, Any]]
-) -> Iterator[Cause]:
+    messages: TableFiles, known: KnownStore, damaged: Sequence[Mapping[str, Any]], unknown: Sequence[Mapping[str, Any]]
+) -> Iterator[MissingCause]:
     """Yield why the lake lacks bytes, the most certain first: gaps that runs found, and what the lake has noted."""
     lake, wanted = messages.lake, (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
     runs = read_snapshot(lake, RUNS.name, lambda snapshot: rows_where(lake, snapshot, ["detail"], wanted).to_pylist())
     for gap in (gap for run in runs or () for gap in json.loads(run["detail"] or "{}").get("gaps", ())):
-        yield Cause(gap["from"], gap["to"], gap["why"], is_gap=True)
+        yield MissingCause(gap["from"], gap["to"], gap["why"], is_gap=True)
     for row in damaged:
-        yield Cause(*_interval(row), f"damaged when it was read ({row['reason']})")
+        yield MissingCause(*_interval(row), f"damaged when it was read ({row['reason']})")
     for row in unknown:
-        yield Cause(*_interval(row), "no run could read these bytes")
+        yield MissingCause(*_interval(row), "no run could read these bytes")
     for file in messages.lost_files:
         path = f"{messages.table.name}/{file.path}"
         start, end = file.low("physical_offset", 0), file.high("physical_offset", 1 << 62)
-        yield Cause(int(start), int(end) + 1, f"{path} {messages.lost[path]}")
+        yield MissingCause(int(start), int(end) + 1, f"{path} {messages.lost[path]}")
     if known.topic_choices.until:
         why = "messages of topics that were not chosen (`ingest --topics`, `--exclude-topics`)"
-        yield Cause(0, known.topic_choices.until, why, is_choice=True)
+        yield MissingCause(0, known.topic_choices.until, why, is_choice=True)
 
 
 def _interval(row: Mapping[str, Any]) -> Interval:
@@ -290,7 +290,7 @@ class Coverage:
         self._starts.append(starts)
         self._ends.append(ends)
 
-    def merged(self) -> tuple[list[Interval], list[Interval]]:
+    def merge(self) -> tuple[list[Interval], list[Interval]]:
         """Return the covered intervals, ascending and joined where they touch, and the parts that are covered twice."""
         starts, ends = np.concatenate([_NO_OFFSETS, *self._starts]), np.concatenate([_NO_OFFSETS, *self._ends])
         if not starts.size:

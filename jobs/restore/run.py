@@ -31,7 +31,7 @@ from jobs.restore.config import (
     write_config,
 )
 from jobs.restore.plan import Interval, NothingToRestoreError, Plan, last_store_timestamp, plan_log, unchecked_note
-from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
+from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
 from jobs.storage.scratch import scratch_beside
 from jobs.store.beside_broker import FileState, file_states
@@ -64,7 +64,7 @@ class RestoreRequest:
 
 
 @dataclass(slots=True)
-class Summary(RatedOutcome):
+class RestoreSummary(RatedOutcome):
     """The files that were made, and the parts that the lake lacks."""
 
     lake: str
@@ -148,7 +148,7 @@ def find_store(lake: Lake, broker: str | None) -> KnownStore:
     raise NothingToRestoreError(f"several stores in this lake: give --broker with a name or an id of {names}")
 
 
-def restore(request: RestoreRequest, workers: Workers) -> Summary:
+def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     """Write the store of a broker from the lake's rows."""
     known = find_store(request.lake, request.broker)
     plan = plan_log(request.lake, known, start=request.start, until=request.until, size=request.segment_size)
@@ -200,14 +200,14 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
         if FileState.of(Path(name)) != expected:
             raise changed_file_error(Path(name))
     # The manifest names every file, and is the last one that a restore writes.
-    described = {name: getattr(summary, name) for name in Summary.__dataclass_fields__}
+    described = {name: getattr(summary, name) for name in RestoreSummary.__dataclass_fields__}
     manifest = json.dumps({**described, "files": hashed}, indent=1, ensure_ascii=False)
     create_or_compare(request.out / MANIFEST, manifest.encode("utf-8", "replace"))
     shutil.rmtree(unfinished)
     return summary
 
 
-def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> Summary | None:
+def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSummary | None:
     """
     Make sure that the directory is empty, or holds the beginning of this very restore.
 
@@ -225,14 +225,16 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> Summary | 
         if (manifest["store_id"], manifest["to_offset"]) != (known.store_id, plan.end):
             raise NotResumableError(f"{request.out}: another restore ended here; begin again in an empty directory")
         shutil.rmtree(unfinished, ignore_errors=True)
-        return Summary(**{name: manifest[name] for name in Summary.__dataclass_fields__ if name in manifest})
+        return RestoreSummary(
+            **{name: manifest[name] for name in RestoreSummary.__dataclass_fields__ if name in manifest}
+        )
     if request.resume and (unfinished / _PLAN).exists():
         before = json.loads(read_file(unfinished / _PLAN))
         if before != described:
             reason = "the lake has changed, or other options were given: begin again in an empty directory"
             raise NotResumableError(f"{request.out}: another restore began here ({reason})")
         # What a killed run has half written has a dot before its name.
-        for path in [one for one in request.out.rglob(".*") if ATTEMPT in one.name and one.is_file()]:
+        for path in [one for one in request.out.rglob(".*") if ATTEMPT_PREFIX in one.name and one.is_file()]:
             path.unlink()
         return None
     there = [path.name for path in request.out.iterdir()] if request.out.exists() else []
@@ -293,12 +295,12 @@ def _as_tuples(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 def _summary(
     request: RestoreRequest, known: KnownStore, plan: Plan, results: Sequence[RestoredSegment], *, resumed: int
-) -> Summary:
+) -> RestoreSummary:
     gaps = sorted([*plan.absent, *(interval for result in results for interval in result.missing)])
     unreadable = dict.fromkeys(name for result in results for name in result.unreadable)
     lost = dict(plan.lost) | dict.fromkeys(unreadable, "cannot be read to its end")
     unchecked = [interval for result in results for interval in result.unchecked]
-    return Summary(
+    return RestoreSummary(
         request.lake.location,
         str(request.out),
         known.broker,
@@ -322,7 +324,9 @@ def _summary(
     )
 
 
-def _build_rest(request: RestoreRequest, forms: RestoredFileSettings, summary: Summary, workers: Workers) -> None:
+def _build_rest(
+    request: RestoreRequest, forms: RestoredFileSettings, summary: RestoreSummary, workers: Workers
+) -> None:
     """
     Build queues and index files from the restored log; each folder gets its final name when it is complete.
 

@@ -31,7 +31,7 @@ from rmq_formats.commitlog.columns import record_crcs
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes
 
-ATTEMPT = ".attempt-"
+ATTEMPT_PREFIX = ".attempt-"
 _COLUMNS = ("store_id", "segment", *COLUMNS, RECORD_CRC)
 Flags = NDArray[np.bool_]
 _HEADERS_AT_ONCE = 8192
@@ -183,7 +183,7 @@ def restore_segment(
     """
     target = Path(work.path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    attempt = begun_in / f"{ATTEMPT}{target.name}-{uuid4()}"
+    attempt = begun_in / f"{ATTEMPT_PREFIX}{target.name}-{uuid4()}"
     descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(descriptor, work.size)
@@ -204,7 +204,7 @@ def restore_segment(
                 places.append((made.offsets, made.sizes))
         segment.add_pieces(pieces)
         segment.add_entries([row for row in pieces if row["kind"] == ENTRIES], places or [])
-        covered, twice = segment.coverage.merged()
+        covered, twice = segment.coverage.merge()
         assumed = segment.fill_end(covered)
         limit = min(work.base_offset + work.size, work.end)
         lost = tuple(uncovered_parts([*covered, *assumed], work.base_offset, limit))
@@ -213,7 +213,7 @@ def restore_segment(
         result = RestoredSegment(
             work.base_offset, work.size, digest, segment.records, lost, tuple(assumed),
             tuple(sorted(segment.incomplete)), tuple(twice), tuple(unreadable), tuple(sorted({*changed})),
-            tuple(unchecked.merged()[0]),
+            tuple(unchecked.merge()[0]),
         )  # fmt: skip
         note(result, FileState.from_status(os.fstat(descriptor)))
         os.link(attempt, target)

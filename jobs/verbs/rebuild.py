@@ -39,7 +39,7 @@ from rmq_formats.store import CONSUME_QUEUE_FOLDER
 if TYPE_CHECKING:
     from jobs.rebuild import index
     from jobs.rebuild.install import Installation
-    from jobs.rebuild.queue_run import Summary
+    from jobs.rebuild.queue_run import QueueRebuildSummary
 
 _ROCKSDB = "rocksdb"
 
@@ -248,7 +248,7 @@ def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, 
 
 
 def _give(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
-    rebuilt: "index.Result | Summary",
+    rebuilt: "index.IndexRebuildSummary | QueueRebuildSummary",
     values: Mapping[str, object],
     result: Result,
     answer: Answer,
@@ -298,7 +298,7 @@ def _placing(store: str, made: Path) -> Iterator[str]:
     yield f"  mv -T {quote(str(made))} {there} && chown -R --reference={quote(str(owner))} {there}"
 
 
-def _index_lines(result: "index.Result") -> Iterator[str]:
+def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
     from jobs.rebuild.index import MANIFEST
 
     yield f"{result.store} → {result.out}"
@@ -320,7 +320,7 @@ def _index_lines(result: "index.Result") -> Iterator[str]:
     yield f"  {counted(len(result.files), 'file')} and {MANIFEST}"
 
 
-def _queue_lines(summary: "Summary") -> Iterator[str]:
+def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
     yield f"{summary.store} → {summary.out}"
     units, records = counted(summary.units, "unit"), counted(summary.records, "record")
     yield f"  {units} of {records} in {counted(summary.queues, 'queue')}"

@@ -24,7 +24,13 @@ from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, StoredFile, list_again
 from jobs.store.units import Units, is_gone, is_written, units_of
 from jobs.store.workers import SerialWorkers, Workers
-from jobs.verify.findings import FOREIGN_COPY, OTHER_COPY, OTHER_UNIT, OUT_OF_ORDER, PartReport
+from jobs.verify.findings import (
+    COMPACTED_FOREIGN_RECORD,
+    COMPACTED_OUT_OF_ORDER,
+    COMPACTED_RECORD_DIFFERS,
+    COMPACTED_UNIT_DIFFERS,
+    PartReport,
+)
 from jobs.verify.log import record_findings
 from rmq_formats.arrays import slices
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_differing_copies
@@ -80,7 +86,7 @@ class _Verified(NamedTuple):
     behind: int = 0  # records that had no unit yet
 
 
-def add_compaction(part: PartReport, store: Store, workers: Workers, rules: QueueRules) -> None:
+def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rules: QueueRules) -> None:
     """Add the number of messages of the compacted logs to the part, and the findings on them."""
     queues = _whole(store)
     if not queues:
@@ -135,7 +141,7 @@ def _across(files: Sequence[tuple[_CompactedFile, _Verified]], store: Store) -> 
         if before is not None and verified.first is not None and verified.first <= before:
             start = store.path_below_root(file.log and file.log.location), 0, "queue offset"
             cause = "the file is of an earlier state of the log, or a record changed after the broker wrote it"
-            yield Finding(QUEUES, OUT_OF_ORDER, *start, str(verified.first), f"more than {before}", cause)
+            yield Finding(QUEUES, COMPACTED_OUT_OF_ORDER, *start, str(verified.first), f"more than {before}", cause)
         before = verified.last if verified.last is not None else before
 
 
@@ -186,7 +192,9 @@ def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], 
     records = sum(check.records for check in checks)
     if records > made.size:
         found, expected = f"{records - made.size} of other queues", f"records of {file.topic} {file.queue_id}"
-        yield Finding(QUEUES, FOREIGN_COPY, name, None, "records", found, expected, "the file is of another queue")
+        yield Finding(
+            QUEUES, COMPACTED_FOREIGN_RECORD, name, None, "records", found, expected, "the file is of another queue"
+        )
     numbers = made["queue_offset"]
     falls = np.flatnonzero(np.diff(numbers) <= 0)
     if falls.size:
@@ -194,7 +202,7 @@ def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], 
         place = name, int(made["physical_offset"][at]) - log.start_offset, "queue offset"
         found, expected = str(numbers[at]), f"more than {numbers[at - 1]}"
         cause = "a record changed after the broker wrote it"
-        yield Finding(QUEUES, OUT_OF_ORDER, *place, found, expected, cause, int(falls.size))
+        yield Finding(QUEUES, COMPACTED_OUT_OF_ORDER, *place, found, expected, cause, int(falls.size))
 
 
 def _as_damage(finding: Finding) -> Finding:
@@ -249,7 +257,7 @@ def _compared_units(
         cause = "the log lost records, or the unit changed after the broker wrote it"
     place = store.path_below_root(file.units and file.units.location), at * UNITS[QueueKind.BATCH].itemsize
     values = f"unit {at}", found or "no unit", expected or "no record"
-    return [Finding(QUEUES, OTHER_UNIT, *place, *values, cause, times or lacking)], 0
+    return [Finding(QUEUES, COMPACTED_UNIT_DIFFERS, *place, *values, cause, times or lacking)], 0
 
 
 def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies: Units) -> tuple[int, list[Finding]]:
@@ -289,7 +297,7 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
     place = store.path_below_root(file.location), int(copy["physical_offset"]) - file.base_offset
     what = f"record of message {copy['queue_offset']}", "other bytes", f"those of the log at {offset}"
     cause = "one of them changed after the broker wrote it"
-    return count, [Finding(QUEUES, OTHER_COPY, *place, *what, cause, len(others), offset)]
+    return count, [Finding(QUEUES, COMPACTED_RECORD_DIFFERS, *place, *what, cause, len(others), offset)]
 
 
 def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integers, Integers, Integers]:

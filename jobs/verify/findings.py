@@ -14,35 +14,43 @@ from rmq_formats.errors import FormatError
 from rmq_formats.store import name_of_offset
 
 # Of the log; more are in `jobs.lake.findings`.
-CHECKPOINT_AHEAD = "checkpoint_after_log"
+CHECKPOINT_AFTER_LOG = "checkpoint_after_log"
 SHORT_CHECKPOINT = "checkpoint_cut_short"
 # Of queues, and of what waits.
 WRONG_FILE_NAME = "wrong_file_name"
 UNEXPECTED_FILE = "unexpected_file"
-CONSUMER_BEYOND = "consumer_offset_past_queue_end"
-DELAY_BEYOND = "delay_offset_past_queue_end"
+CONSUMER_PAST_QUEUE_END = "consumer_offset_past_queue_end"
+DELAY_PAST_QUEUE_END = "delay_offset_past_queue_end"
 TAIL_NOT_ZERO = "tail_not_zero"
 OUT_OF_SEQUENCE = "record_out_of_sequence"
-DOUBLE_WRITE = "double_write_differs"
-TRANSACTION_OF_NOTHING = "transaction_row_of_no_message"
-TIMER_OF_NOTHING = "timer_row_of_no_message"
-TIMER_UNIT_OF_NOTHING = "timer_unit_of_no_message"
+DOUBLE_WRITE_DIFFERS = "double_write_differs"
+TRANSACTION_WITHOUT_MESSAGE = "transaction_row_of_no_message"
+TIMER_ROW_WITHOUT_MESSAGE = "timer_row_of_no_message"
+TIMER_UNIT_WITHOUT_MESSAGE = "timer_unit_of_no_message"
 # Of compacted logs.
-OTHER_COPY = "compacted_record_differs"
-OTHER_UNIT = "compacted_unit_differs"
-OUT_OF_ORDER = "compacted_out_of_order"
-FOREIGN_COPY = "compacted_record_of_another_queue"
-COMPACTED = frozenset({DAMAGED_COMPACTION, OTHER_COPY, OTHER_UNIT, OUT_OF_ORDER, FOREIGN_COPY})
+COMPACTED_RECORD_DIFFERS = "compacted_record_differs"
+COMPACTED_UNIT_DIFFERS = "compacted_unit_differs"
+COMPACTED_OUT_OF_ORDER = "compacted_out_of_order"
+COMPACTED_FOREIGN_RECORD = "compacted_record_of_another_queue"
+OF_COMPACTED_LOGS = frozenset(
+    {
+        DAMAGED_COMPACTION,
+        COMPACTED_RECORD_DIFFERS,
+        COMPACTED_UNIT_DIFFERS,
+        COMPACTED_OUT_OF_ORDER,
+        COMPACTED_FOREIGN_RECORD,
+    }
+)
 # Of index files, and of an index in RocksDB.
-LOST_MESSAGES = "entries_of_lost_messages"
-CHECKPOINT_TIME = "checkpoint_index_time"
-REPEATED = "repeated"
+ENTRIES_OF_LOST_MESSAGES = "entries_of_lost_messages"
+CHECKPOINT_INDEX_TIME = "checkpoint_index_time"
+REPEATED_INDEX_FILE = "repeated"
 MISSING_ROWS = "missing_index_rows"
-ROWS_OF_NOTHING = "index_rows_of_no_message"
-ODD_ROWS = "damaged_index_rows"
+ROWS_WITHOUT_MESSAGE = "index_rows_of_no_message"
+DAMAGED_ROWS = "damaged_index_rows"
 # Of a tier.
-TIER_UNIT = "tier_unit_differs"
-TIER_ENTRY = "tier_entry_differs"
+TIER_UNIT_DIFFERS = "tier_unit_differs"
+TIER_ENTRY_DIFFERS = "tier_entry_differs"
 FOREIGN_RECORD = "record_of_another_queue"
 
 _base_offset = attrgetter("base_offset")
@@ -59,7 +67,7 @@ class PartReport:
     unverified: str = ""  # why the part could not be verified
     is_absent: bool = False  # no file of it is there, and nothing shows whether there was one
     doubts: list[str] = field(default_factory=list)  # what of it could not be verified, though the rest was
-    database: Step | None = None  # what to do about findings of rows that only a broker makes
+    database_step: Step | None = None  # what to do about findings of rows that only a broker makes
 
     @property
     def severity(self) -> Severity:
@@ -76,7 +84,7 @@ def unreadable_database(part: str, error: FormatError, store: Store, besides: st
     return Finding(part, UNREADABLE_DATABASE, *place, error.reason, "one that opens", cause)
 
 
-def place_of(offset: int, store: Store) -> tuple[str, int]:
+def locate_offset(offset: int, store: Store) -> tuple[str, int]:
     """Return the file below the store's root, and the position in it, of an offset of the log."""
     segment = max((one for one in store.segments if one.base_offset <= offset), key=_base_offset, default=None)
     if segment is None:
@@ -109,7 +117,7 @@ class LostRanges:
             number -= 1  # a gap within the lost end hides that end
         return ""
 
-    def attributed(self, finding: Finding) -> Finding:
+    def attribute(self, finding: Finding) -> Finding:
         """Return a finding with the log's finding that it follows from, if there is one."""
         title = self.title_at(finding.log_offset)
         return finding.following(title) if title else finding

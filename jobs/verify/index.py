@@ -33,13 +33,13 @@ from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, eras_of, given_rules
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store, checkpoint_of, header_of, list_again
 from jobs.store.workers import Workers
-from jobs.verify.findings import CHECKPOINT_TIME, LOST_MESSAGES, PartReport
+from jobs.verify.findings import CHECKPOINT_INDEX_TIME, ENTRIES_OF_LOST_MESSAGES, PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.build import Part
 from rmq_formats.release import rules_of
 
 _KEYS_CHANGED = "undecided: keys of the record changed, which no checksum covers, or "
-STALE_MS = 600_000  # of store time that a running broker's index may lag behind its log
+MAX_INDEX_LAG_MS = 600_000  # of store time that a running broker's index may lag behind its log
 _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
 _LOOKED_AT = 64 << 20
 
@@ -188,8 +188,9 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
                 for start, end in explanation.row.lost
                 if end > header.begin_physical_offset
             )
+            found = f"{survivor.lost} of messages that are not in the log"
             yield Finding(
-                INDEX, LOST_MESSAGES, file, None, "entries", f"{survivor.lost} of messages that are not in the log", "",
+                INDEX, ENTRIES_OF_LOST_MESSAGES, file, None, "entries", found, "",
                 "the log has lost them; all other entries are right", survivor.lost, offset,
             )  # fmt: skip
         if survivor.tail and is_closed:
@@ -254,7 +255,11 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     finding = _without_entries(row, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first)
     (first,), (last,) = row.keys(start, start + 1), row.keys(len(row) - 1, len(row))
     may_come = not store.is_closed or broker_process(store.root) is not None
-    if finding.kind == NOT_INDEXED_HERE or not may_come or last.store_timestamp - first.store_timestamp >= STALE_MS:
+    if (
+        finding.kind == NOT_INDEXED_HERE
+        or not may_come
+        or last.store_timestamp - first.store_timestamp >= MAX_INDEX_LAG_MS
+    ):
         yield finding
 
 
@@ -289,7 +294,15 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     )  # fmt: skip
     right = full[-1] if full else 0
     yield Finding(
-        INDEX, CHECKPOINT_TIME, "checkpoint", 16, "index_timestamp", str(time), str(right), cause, right_time=right
+        INDEX,
+        CHECKPOINT_INDEX_TIME,
+        "checkpoint",
+        16,
+        "index_timestamp",
+        str(time),
+        str(right),
+        cause,
+        right_time=right,
     )
 
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from jobs.console.amounts import counted
-from jobs.diagnosis.broker_start import doubtful_length
+from jobs.diagnosis.broker_start import why_length_is_doubtful
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
 from jobs.lake.findings import (
     DAMAGED_RANGE,
@@ -27,7 +27,14 @@ from jobs.store.log_ends import has_lost_end, lost_start, newest_known_offset, r
 from jobs.store.queue_files import queues_of_files
 from jobs.store.ranges import cut_short_segments, holes
 from jobs.store.store import Store, checkpoint_file, checkpoint_of
-from jobs.verify.findings import CHECKPOINT_AHEAD, SHORT_CHECKPOINT, LostRange, LostRanges, PartReport, place_of
+from jobs.verify.findings import (
+    CHECKPOINT_AFTER_LOG,
+    SHORT_CHECKPOINT,
+    LostRange,
+    LostRanges,
+    PartReport,
+    locate_offset,
+)
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import IO_ERROR
@@ -40,7 +47,7 @@ UNCHECKED_FIELDS = (
     "flag, sysFlag, born time and host, store host, reconsume times, prepared transaction offset, and properties "
     "except keys and tags"
 )
-UNCHECKED = f"no checksum covers these fields of a record, so they cannot be verified: {UNCHECKED_FIELDS}"
+UNCHECKED_NOTE = f"no checksum covers these fields of a record, so they cannot be verified: {UNCHECKED_FIELDS}"
 _STORE_TIMES = (
     "store times of records without keys are compared only with those of the previous and the next record; the first "
     "and the last record have only one neighbour"
@@ -60,17 +67,17 @@ def log_findings(
     """
     findings, lost = record_findings(store, checks)
     findings += (_changed(one, store) for check in checks for one in check.doubtful)
-    findings += map(LostRanges(lost).attributed, _lost_start(store))
+    findings += map(LostRanges(lost).attribute, _lost_start(store))
     if ahead is None:
         findings += _cut_short(store)
     else:
-        finding = lost_end(log_end, ahead, store)
+        finding = lost_end_finding(log_end, ahead, store)
         findings.append(finding)
         lost.append(LostRange(log_end, log_end + _AHEAD, finding.title))
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, doubts = checkpoint_findings(store, newest)
-    if (known := doubted_end(store, log_end)) is not None:  # a copy of one at work looks the same
+    if (known := undecided_lost_end(store, log_end)) is not None:  # a copy of one at work looks the same
         doubts.append(
             f"queues or index files lead to a record at {known:,}, and the log has none after {log_end:,}: "
             "undecided whether the log has lost its end, or was copied before them while the broker wrote"
@@ -80,12 +87,12 @@ def log_findings(
             f"{counted(len(stray), 'store time')} more than a day away from those before and after, which agree, the "
             f"first at {stray[0].offset:,}: undecided whether the record changed or the clock was wrong for a moment"
         )
-    if odd := doubtful_length(store, conf):
+    if odd := why_length_is_doubtful(store, conf):
         doubts.append(f"{odd} (--broker-conf says it)")
     if lost:  # the lost part may hold the time that it names
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
     report = PartReport(
-        [*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED, _STORE_TIMES], doubts=doubts
+        [*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED_NOTE, _STORE_TIMES], doubts=doubts
     )
     changed = (
         LostRange(one.offset, one.offset + one.size, _changed(one, store).title)
@@ -107,7 +114,7 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
         if position is None:
             cause = "a segment is missing: it was deleted, or not copied"
         place = store.path_below_root(location), position
-        finding = wrong_names.attributed(_of_offsets(GAP, place, (hole.start, hole.end), cause))
+        finding = wrong_names.attribute(_of_offsets(GAP, place, (hole.start, hole.end), cause))
         findings.append(finding)
         lost.append(LostRange(cut.offset if cut else hole.start, hole.end, finding.follows or finding.title))
         pieces = [piece for piece in pieces if piece is not cut]
@@ -190,7 +197,7 @@ def _lost_start(store: Store) -> Iterator[Finding]:
 
 
 def _damaged(piece: Piece, store: Store) -> Finding:
-    file, position = place_of(piece.offset, store)
+    file, position = locate_offset(piece.offset, store)
     kind, cause = DAMAGED_RANGE, "these bytes do not form a record: overwritten, zeroed, or bits changed"
     if piece.reason == IO_ERROR:
         kind, cause = UNREADABLE_RANGE, "the disk returns an error for these bytes"
@@ -235,17 +242,17 @@ _CHANGES = {  # of a record: the field, its right value, the cause
 def _changed(record: ChangedRecord, store: Store) -> Finding:
     field, expected, cause = _CHANGES[record.kind]
     found = f"record at {record.offset}, {record.size} bytes"
-    place = place_of(record.offset, store)
+    place = locate_offset(record.offset, store)
     return Finding(LOG, record.kind, *place, field, found, expected, cause, log_offset=record.offset)
 
 
-def doubted_by_broker(offset: int, store: Store) -> Finding:
+def early_log_end_finding(offset: int, store: Store) -> Finding:
     """Return the finding of bytes that are nothing wrong to us, and the end of the log to the broker."""
     cause = "the end of the file states more bytes than are left: its broker treats this as the end of the log"
-    return _of_offsets(DAMAGED_RANGE, place_of(offset, store), (offset, offset + BLANK.size), cause)
+    return _of_offsets(DAMAGED_RANGE, locate_offset(offset, store), (offset, offset + BLANK.size), cause)
 
 
-def doubted_end(store: Store, log_end: int) -> int | None:
+def undecided_lost_end(store: Store, log_end: int) -> int | None:
     """Return the offset after the end of a killed broker's log that queues or index files lead to; None without any."""
     if store.is_closed or not store.segments or broker_process(store.root) is not None:
         return None
@@ -255,7 +262,7 @@ def doubted_end(store: Store, log_end: int) -> int | None:
     return None
 
 
-def lost_end(log_end: int, ahead: int, store: Store) -> Finding:
+def lost_end_finding(log_end: int, ahead: int, store: Store) -> Finding:
     """Return the finding that the log ends before a record that queues or index files lead to."""
     cause = (
         "the broker was shut down in order, and its queues or index files lead to records after the log's end: the "
@@ -263,7 +270,7 @@ def lost_end(log_end: int, ahead: int, store: Store) -> Finding:
     )
     if not store.segments:
         cause = "the log has no segment: it is in another directory (--commitlog, --broker-conf), or was deleted"
-    return _of_offsets(LOST_END, place_of(log_end, store), (log_end, f"{ahead} or later"), cause)
+    return _of_offsets(LOST_END, locate_offset(log_end, store), (log_end, f"{ahead} or later"), cause)
 
 
 def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[str]]:
@@ -287,7 +294,7 @@ def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[
                 "to recover too late in its log"
             )
             place, values = ("checkpoint", CHECKPOINT.offset(name), name), (str(time), str(newest))
-            findings.append(Finding(LOG, CHECKPOINT_AHEAD, *place, *values, cause, right_time=newest))
+            findings.append(Finding(LOG, CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=newest))
     return findings, []
 
 

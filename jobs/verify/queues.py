@@ -45,9 +45,9 @@ from jobs.store.topics import Fate, RecordedTopics
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from jobs.verify.findings import (
-    CONSUMER_BEYOND,
-    DELAY_BEYOND,
-    DOUBLE_WRITE,
+    CONSUMER_PAST_QUEUE_END,
+    DELAY_PAST_QUEUE_END,
+    DOUBLE_WRITE_DIFFERS,
     OUT_OF_SEQUENCE,
     TAIL_NOT_ZERO,
     UNEXPECTED_FILE,
@@ -56,11 +56,11 @@ from jobs.verify.findings import (
     unreadable_database,
 )
 from jobs.verify.rocksdb_queues import (
-    DoubleWrite,
+    DoubleWriteComparison,
     compare_double_write,
-    note_on_missing_rows,
-    queue_step,
-    unwritten_light_queues,
+    queues_left_out_of_double_write,
+    step_for_rocksdb_queues,
+    unflushed_rows_note,
 )
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 from rmq_formats.errors import FormatError, UnsupportedFormat
@@ -111,7 +111,7 @@ _UNDECIDED_TOPIC = "undecided: the topic was deleted, or the queue is lost and c
 _DELETED = "the topic was deleted: its messages stay in the log as long as their segments, and need no units"
 
 
-class QueueFindings(NamedTuple):
+class QueueVerification(NamedTuple):
     """The part `queues`, and what its pass over the log has seen of the log's end."""
 
     report: PartReport
@@ -120,7 +120,7 @@ class QueueFindings(NamedTuple):
     stops: tuple[QueueStop, ...] = ()
 
 
-def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
+def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     workers: Workers,
     store: Store,
     rules: QueueRules,
@@ -128,7 +128,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
     check: LogCheck | None = None,
     scratch: str | Scratch | None = None,
     recorded: Sequence[RecordedTopics] | None = None,
-) -> QueueFindings:
+) -> QueueVerification:
     """Compare the queues of a store with its log, which is read once; *check* sees each record."""
     try:
         stored = rocksdb_queues(store)
@@ -142,7 +142,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
             workers, plan_ranges(store, store.start_offset, range_size), check_range, collector=check
         )
         confirm_deleted(store, outcomes)
-        return QueueFindings(unreadable, watermark(outcomes, store.start_offset))
+        return QueueVerification(unreadable, watermark(outcomes, store.start_offset))
     # Before the queues are looked at: a consumer may go on meanwhile.
     progress = broker_config(store).progress  # read now, yielded later
     joined = join(workers, store, rules, range_size, check, scratch, recorded)
@@ -157,7 +157,7 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
     look = partial(_tails, looks=1 if store.is_closed else _LOOKS)
     tails = chain.from_iterable(workers.map(parts, look, "reading the ends of queues"))
     double = compare_double_write(store, queues)
-    left_out = frozenset(unwritten_light_queues(double, joined.without_queue))
+    left_out = frozenset(queues_left_out_of_double_write(double, joined.without_queue))
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
     units = [_attributed(one, doubted) if one.times == 1 and one.kind in WITHOUT_UNIT else one for one in units]
     notes = list(_notes(store, joined, double, left_out))
@@ -186,14 +186,14 @@ def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where t
         notes,
         deleted,
         doubts=[f"which topics were deleted: {joined.topics.unsupported}"] * is_unknown,
-        database=queue_step(store),
+        database_step=step_for_rocksdb_queues(store),
     )
     stops = tuple(
         QueueStop(one.queue, one.position, one.times)
         for one in joined.differences
         if one.kind in {DifferenceKind.HOLE, DifferenceKind.CORRUPT}
     )
-    return QueueFindings(report, joined.log_end, joined.ahead_of_log(), stops)
+    return QueueVerification(report, joined.log_end, joined.ahead_of_log(), stops)
 
 
 def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:
@@ -211,7 +211,7 @@ def _damaged_configuration(store: Store) -> Iterator[Finding]:
 
 
 def _notes(
-    store: Store, joined: JoinResult, double: DoubleWrite | None, left_out: Collection[QueueName]
+    store: Store, joined: JoinResult, double: DoubleWriteComparison | None, left_out: Collection[QueueName]
 ) -> Iterator[str]:
     if joined.log_end > joined.dispatched:
         yield f"{joined.log_end - joined.dispatched:,} bytes of the log had no units yet when the queues were looked at"
@@ -223,7 +223,7 @@ def _notes(
     if joined.ahead:
         yield f"{joined.ahead:,} units are newer than the log: it was copied before them"
     if not joined.queues and not store.is_closed and features_of(store).queue_database is not None:
-        yield note_on_missing_rows(store)
+        yield unflushed_rows_note(store)
     if double is not None:
         yield double.sentence()
     if left_out:
@@ -234,13 +234,13 @@ def _notes(
         )
 
 
-def _double_write_findings(double: DoubleWrite | None) -> Iterator[Finding]:
+def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Finding]:
     if double is None:
         return
     if double.different:
         cause = "one of the two was overwritten; the log says which: files are compared with it here"
         found = f"{double.different} units"
-        yield Finding(QUEUES, DOUBLE_WRITE, "consumequeue", None, "unit", found, "those of the files", cause)
+        yield Finding(QUEUES, DOUBLE_WRITE_DIFFERS, "consumequeue", None, "unit", found, "those of the files", cause)
     for name, units in sorted(double.without_files.items()):
         cause = "the queue's folder was deleted; with double write files are what the broker reads"
         expected = f"{units} units, which RocksDB has"
@@ -356,10 +356,10 @@ def _progress_findings(
         if end is None or reader.next_offset <= end:
             continue
         if reader.kind is ReaderKind.DELAY:
-            kind, field = DELAY_BEYOND, f"level {reader.queue_id + 1}"
+            kind, field = DELAY_PAST_QUEUE_END, f"level {reader.queue_id + 1}"
             cause = "the queue was truncated or recreated: delayed messages of this level are not delivered"
         else:
-            kind, field = CONSUMER_BEYOND, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
+            kind, field = CONSUMER_PAST_QUEUE_END, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
             cause = (
                 "the queue was truncated or recreated after the group had read it: the group skips the next messages"
             )

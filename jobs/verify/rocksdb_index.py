@@ -28,7 +28,7 @@ from jobs.store.ranges import plan_ranges
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from jobs.verify.findings import MISSING_ROWS, ODD_ROWS, ROWS_OF_NOTHING, PartReport, unreadable_database
+from jobs.verify.findings import DAMAGED_ROWS, MISSING_ROWS, ROWS_WITHOUT_MESSAGE, PartReport, unreadable_database
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.build import HASHED_KEY, hashed_keys
@@ -40,8 +40,8 @@ _PROGRESS = (LAST_OFFSET_KEY, LAST_TIME_KEY)
 _MISSING, _OF_LOST, _OF_NOTHING = "missing", "of lost messages", "of nothing"
 _CAUSES = {
     _MISSING: (MISSING_ROWS, "rows were lost, or the index was disabled for a while"),
-    _OF_LOST: (ROWS_OF_NOTHING, "the log has lost these messages; their rows stay"),
-    _OF_NOTHING: (ROWS_OF_NOTHING, "a row was overwritten, or the database is of another log"),
+    _OF_LOST: (ROWS_WITHOUT_MESSAGE, "the log has lost these messages; their rows stay"),
+    _OF_NOTHING: (ROWS_WITHOUT_MESSAGE, "a row was overwritten, or the database is of another log"),
 }
 
 
@@ -69,7 +69,7 @@ def verify_rocksdb_index(
 
 
 @dataclass(slots=True)
-class Tally:
+class RowComparison:
     """How much was compared, and the places that only one side has, by the reason."""
 
     lost: Sequence[tuple[int, int]]  # parts of the log
@@ -94,9 +94,9 @@ class Tally:
         self.add(_OF_NOTHING, offsets[~lost])
 
 
-def compare_rows(database: Database, row: KeyRow, scratch: Scratch) -> Tally:
+def compare_rows(database: Database, row: KeyRow, scratch: Scratch) -> RowComparison:
     """Divide the rows of an index, then compare those of each range of the log with its keys."""
-    tally = Tally(row.lost)
+    tally = RowComparison(row.lost)
     step = max(KEYS_AT_ONCE, -(-len(row) // _MOST_RANGES))
     bounds = sorted({row.keys(at, at + 1)[0].physical_offset for at in range(step, len(row), step)})
     _divide(database, row, np.array(bounds, np.int64), scratch, tally)
@@ -111,7 +111,7 @@ def compare_rows(database: Database, row: KeyRow, scratch: Scratch) -> Tally:
     return tally
 
 
-def _divide(database: Database, row: KeyRow, bounds: NDArray[np.int64], scratch: Scratch, tally: Tally) -> None:
+def _divide(database: Database, row: KeyRow, bounds: NDArray[np.int64], scratch: Scratch, tally: RowComparison) -> None:
     last = row.keys(len(row) - 1, len(row))
     end = last[0].physical_offset if last else -1
     with ExitStack() as stack:
@@ -143,7 +143,7 @@ def _keys_of(row: KeyRow, start: int, end: int) -> NDArray[np.void]:
     return np.unique(places[:at])
 
 
-def _report(tally: Tally, row: KeyRow, folder: str, store: Store) -> PartReport:
+def _report(tally: RowComparison, row: KeyRow, folder: str, store: Store) -> PartReport:
     numbers = {"files": 0, "rows": tally.rows, "keys": tally.keys, "messages": row.records, "behind": 0}
     notes = [f"the index is in RocksDB ({folder}, indexRocksDBEnable); the store has no index files"]
     if tally.counts[_MISSING] and not store.is_closed:
@@ -157,5 +157,5 @@ def _report(tally: Tally, row: KeyRow, folder: str, store: Store) -> PartReport:
             findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, tally.first[reason]))
     if tally.odd_rows:
         text, cause = f"{tally.odd_rows} rows", "their keys are not keys of an index"
-        findings.append(Finding(INDEX, ODD_ROWS, folder, None, "rows", text, "keys", cause, tally.odd_rows))
+        findings.append(Finding(INDEX, DAMAGED_ROWS, folder, None, "rows", text, "keys", cause, tally.odd_rows))
     return PartReport(findings, numbers, notes)

@@ -27,10 +27,10 @@ from jobs.store.store import Segment, Store
 from jobs.store.units import units_of
 from jobs.store.waiting import rocksdb_state, timer_state, waiting_units
 from jobs.verify.findings import (
-    DOUBLE_WRITE,
-    TIMER_OF_NOTHING,
-    TIMER_UNIT_OF_NOTHING,
-    TRANSACTION_OF_NOTHING,
+    DOUBLE_WRITE_DIFFERS,
+    TIMER_ROW_WITHOUT_MESSAGE,
+    TIMER_UNIT_WITHOUT_MESSAGE,
+    TRANSACTION_WITHOUT_MESSAGE,
     PartReport,
     unreadable_database,
 )
@@ -51,7 +51,7 @@ _LITE_PREFIX = f"{LMQ_PREFIX}$"  # %LMQ%$parent$child: queues of LITE topics
 
 
 @dataclass(slots=True)
-class DoubleWrite:
+class DoubleWriteComparison:
     """Both kinds of queues, compared unit by unit."""
 
     files: int = 0  # units, without those of expired records
@@ -87,11 +87,11 @@ class DoubleWrite:
         return f"{both}; {'; '.join(parts)}: {step}"
 
 
-def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQueue]) -> DoubleWrite | None:
+def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQueue]) -> DoubleWriteComparison | None:
     """Return how both kinds compare; None where a store does not have both."""
     if features_of(store).queues is not QueueStorage.BOTH:
         return None
-    result = DoubleWrite()
+    result = DoubleWriteComparison()
     copies = {queue.name: queue for queue in queues_in_rocksdb(store)}
     plain = {
         name: queue for name, queue in file_queues.items() if name.kind is QueueKind.PLAIN and not queue.in_rocksdb
@@ -118,7 +118,7 @@ def _is_lite(name: QueueName) -> bool:
     return name.topic.startswith(_LITE_PREFIX)
 
 
-def _compare(result: DoubleWrite, queue: StoredQueue, copy: StoredQueue | None, log_start: int) -> None:
+def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueue | None, log_start: int) -> None:
     end = queue.written_end()
     start = queue.first_from(log_start, end)  # units of deleted records may be deleted, of both kinds
     result.files += end - start
@@ -139,13 +139,15 @@ def _compare(result: DoubleWrite, queue: StoredQueue, copy: StoredQueue | None, 
         result.different += int(np.count_nonzero((own != other) & ~are_blanks))
 
 
-def _add_last(result: DoubleWrite, queue: StoredQueue, start: int, end: int) -> None:
+def _add_last(result: DoubleWriteComparison, queue: StoredQueue, start: int, end: int) -> None:
     if start < end:
         result.last += end - start
         result.last_start = min(result.last_start, int(units_of(queue, start, start + 1)["physical_offset"][0]))
 
 
-def unwritten_light_queues(report: DoubleWrite | None, missing: Iterable[QueueName]) -> Iterator[QueueName]:
+def queues_left_out_of_double_write(
+    report: DoubleWriteComparison | None, missing: Iterable[QueueName]
+) -> Iterator[QueueName]:
     """Yield the queues without units that selective double write is known to leave out: the broker also says 0."""
     if report is not None and report.is_selective:
         yield from (name for name in missing if name.topic.startswith(LMQ_PREFIX) and not _is_lite(name))
@@ -155,12 +157,12 @@ def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
     """Return whether a finding is of rows that only a broker makes, not of files."""
     features = features_of(store)
     folder = finding.file.partition("/")[0]
-    if finding.kind in {DOUBLE_WRITE, UNREADABLE_DATABASE} or folder == features.other_database:
+    if finding.kind in {DOUBLE_WRITE_DIFFERS, UNREADABLE_DATABASE} or folder == features.other_database:
         return True
-    return finding.part == QUEUES and folder in _ROOTS and queue_step(store) is not None
+    return finding.part == QUEUES and folder in _ROOTS and step_for_rocksdb_queues(store) is not None
 
 
-def steps_for_rows(findings: Sequence[Finding], store: Store) -> Iterator[Step]:
+def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterator[Step]:
     """Yield the steps that follow from findings on rows, each step once."""
     features = features_of(store)
     rows = [finding for finding in findings if is_about_rocksdb_rows(finding, store)]
@@ -168,14 +170,14 @@ def steps_for_rows(findings: Sequence[Finding], store: Store) -> Iterator[Step]:
     of_queues = [finding for finding in rows if finding not in others]
     is_of_files = any(finding.part == QUEUES and finding not in rows for finding in findings)
     if is_of_files:  # where both kinds differ, it may be the files alone that are wrong
-        of_queues = [finding for finding in of_queues if finding.kind != DOUBLE_WRITE]
+        of_queues = [finding for finding in of_queues if finding.kind != DOUBLE_WRITE_DIFFERS]
     if of_queues:
-        yield queue_step(store) or _set_aside(store)
+        yield step_for_rocksdb_queues(store) or _set_aside(store)
     if others:
         yield Step(f"{features.other_database}: only a broker makes rows of RocksDB; they stay as they are")
 
 
-def queue_step(store: Store) -> Step | None:
+def step_for_rocksdb_queues(store: Store) -> Step | None:
     """Return the step for wrong queues of a store that has them in RocksDB alone; None if they are files."""
     storage = features_of(store).queues
     if storage is QueueStorage.ROCKSDB:
@@ -189,7 +191,7 @@ def queue_step(store: Store) -> Step | None:
     return None
 
 
-def note_on_missing_rows(store: Store) -> str:
+def unflushed_rows_note(store: Store) -> str:
     """Return the note on a RocksDB without queue units whose broker was killed: its next start makes them."""
     return (
         "RocksDB holds no queue unit: they were in memory when the broker was killed; nothing is lost, "
@@ -226,7 +228,7 @@ _Waiting = tuple[str, str, str, Iterable[_Row]]
 """The messages that wait in one place: the kind of a finding on them, their topic, the place, and their rows."""
 
 
-def add_waiting_messages(part: PartReport, store: Store) -> None:
+def verify_waiting_messages(part: PartReport, store: Store) -> None:
     """Add to the part how much waits, and what of it leads to no record."""
     try:
         waiting = _in_rocksdb(part, store)
@@ -255,8 +257,8 @@ def _in_rocksdb(part: PartReport, store: Store) -> list[_Waiting]:
     transactions = ((row.physical_offset, row.size, row.transaction_id) for row in state.transactions)
     timers = ((row.physical_offset, row.size, row.unique_key) for row in state.timers)
     return [
-        (TRANSACTION_OF_NOTHING, HALF_TOPIC, state.folder, transactions),
-        (TIMER_OF_NOTHING, TIMER_TOPIC, state.folder, timers),
+        (TRANSACTION_WITHOUT_MESSAGE, HALF_TOPIC, state.folder, transactions),
+        (TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, state.folder, timers),
     ]
 
 
@@ -266,7 +268,7 @@ def _in_files(part: PartReport, store: Store) -> list[_Waiting]:
         return []
     part.notes.append(f"{counted(state.waiting, 'timer message')} in {state.wheel} wait")
     units = ((unit.physical_offset, unit.record_size, "") for unit in waiting_units(store, state))
-    return [(TIMER_UNIT_OF_NOTHING, TIMER_TOPIC, state.wheel, units)]
+    return [(TIMER_UNIT_WITHOUT_MESSAGE, TIMER_TOPIC, state.wheel, units)]
 
 
 def _findings(waiting: Iterable[_Waiting], store: Store) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
 
-from jobs.diagnosis.broker_start import keeps_half_record, start_outcome
+from jobs.diagnosis.broker_start import keeps_incomplete_record, start_outcome
 from jobs.diagnosis.log_check import LogCheck, RangeCheck, walked_log
 from jobs.lake.findings import (
     AHEAD_OF_LOG,
@@ -42,12 +42,12 @@ from jobs.store.release import UndecidedError, given_rules, starting_writers
 from jobs.store.store import IsTierError, Store, StoreRequest
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
-from jobs.verify.compaction import add_compaction
-from jobs.verify.findings import LostRanges, PartReport, place_of
+from jobs.verify.compaction import verify_compacted_logs
+from jobs.verify.findings import LostRanges, PartReport, locate_offset
 from jobs.verify.index import verify_index
-from jobs.verify.log import doubted_by_broker, log_findings
-from jobs.verify.queues import QueueFindings, compare_queues
-from jobs.verify.rocksdb_queues import add_waiting_messages
+from jobs.verify.log import early_log_end_finding, log_findings
+from jobs.verify.queues import QueueVerification, verify_queues
+from jobs.verify.rocksdb_queues import verify_waiting_messages
 from jobs.verify.tier import verify_tier
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
@@ -101,7 +101,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         starting = starting_writers(store, request.wanted.release, wrong).value
         start = start_outcome(store, starting, walked, request.wanted.conf)
         _add_start(start, parts, store)
-        if keeps_half_record(store, Release.of(start.release), walked.end):
+        if keeps_incomplete_record(store, Release.of(start.release), walked.end):
             log.notes.append(
                 f"the bytes at {walked.end:,} are a record whose properties end in zeros: this broker "
                 f"({start.release}) takes it for the log's last message, without what the zeros cover"
@@ -119,16 +119,18 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
         size = (min(refused.length, refused.expected), "size", str(refused.length), str(refused.expected))
         parts[part].findings.append(Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause))
     if start.cuts_at is not None and not any(one.severity.is_alarm for one in parts[LOG].findings):
-        parts[LOG].findings.append(doubted_by_broker(start.cuts_at, store))
+        parts[LOG].findings.append(early_log_end_finding(start.cuts_at, store))
 
 
-def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> tuple[Store, LogCheck, QueueFindings]:
+def _log_and_queues(
+    request: VerifyRequest, workers: Workers, store: Store
+) -> tuple[Store, LogCheck, QueueVerification]:
     check = LogCheck()
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
-    queues = compare_queues(workers, store, rules, request.range_size, check, request.scratch, request.recorded_topics)
-    add_waiting_messages(queues.report, store)
-    add_compaction(queues.report, store, workers, rules)
+    queues = verify_queues(workers, store, rules, request.range_size, check, request.scratch, request.recorded_topics)
+    verify_waiting_messages(queues.report, store)
+    verify_compacted_logs(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.origin_text})")
     return store, check, queues
 
@@ -151,7 +153,7 @@ def _attribute(
     dangling = (one.log_offset for one in others[0].findings if one.kind == DifferenceKind.DANGLING)
     segments = {_segment_of(offset, store) for offset in dangling if offset is not None}
     for part in others:
-        part.findings = [lost.attributed(_doubted(one, segments, store)) for one in part.findings]
+        part.findings = [lost.attribute(_doubted(one, segments, store)) for one in part.findings]
     followed = {one.follows for part in (log, *others) for one in part.findings}
     log.findings = list(_doubted_zeros(log.findings, followed, checks, store))
 
@@ -210,7 +212,7 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
         "and the new master's records are in its place; a broker leaves queues and index files like this"
     )
     ends = f"the log ends at {promotion.log_end}, {left:,} bytes after that are left over"
-    place = place_of(promotion.start, store)
+    place = locate_offset(promotion.start, store)
     start = str(promotion.start)
     fact = Finding(LOG, PROMOTION, *place, "offsets", start, ends, cause, log_offset=promotion.start)
     log.facts = [fact, *log.facts]

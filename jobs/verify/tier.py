@@ -23,8 +23,8 @@ from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import Store, Tier, TierQueue
 from jobs.store.units import Units, units_of
 from jobs.store.workers import SerialWorkers, Workers
-from jobs.verify.findings import FOREIGN_RECORD, TIER_UNIT, LostRanges, PartReport
-from jobs.verify.log import UNCHECKED, log_numbers, record_findings
+from jobs.verify.findings import FOREIGN_RECORD, TIER_UNIT_DIFFERS, LostRanges, PartReport
+from jobs.verify.log import UNCHECKED_NOTE, log_numbers, record_findings
 from jobs.verify.tier_index import NO_KEYS, IndexedQueue, QueueKeys, keys_of, verify_tier_index
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import RawRecords
@@ -59,7 +59,7 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
         {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
         [
             f"a tier: {counted(len(tier.queues), 'queue')}, each with a log of its own; offsets are of all of them",
-            UNCHECKED,
+            UNCHECKED_NOTE,
         ],
     )
     behind = sum(max(one.expected - one.matched, 0) for one in each if not one.queues)
@@ -69,10 +69,10 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
         [finding for one in each for finding in one.queues],
         compared,
         [f"{counted(behind, 'record')} had no unit in the tier yet"] if behind else [],
-        database=_ONLY_BROKERS_WRITE,
+        database_step=_ONLY_BROKERS_WRITE,
     )
     index = verify_tier_index(tier, [one.indexed for one in each], workers)
-    index.database = _ONLY_BROKERS_WRITE
+    index.database_step = _ONLY_BROKERS_WRITE
     return {LOG: log, QUEUES: queues, INDEX: index}
 
 
@@ -103,9 +103,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
     matched = 0
     for stored in queues_of_files(store.queue_files, store.storage):
         matched, differences = _compared(stored, expected, store)
-        wrong += [
-            LostRanges(lost).attributed(one._replace(file=store.path_below_root(one.file))) for one in differences
-        ]
+        wrong += [LostRanges(lost).attribute(one._replace(file=store.path_below_root(one.file))) for one in differences]
     indexed = IndexedQueue(queue.place, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))
     return _Verified(findings, wrong, log_numbers(store, checks, end), int(expected.size), matched, indexed)
 
@@ -155,4 +153,4 @@ def _differs(stored: StoredQueue, number: int, unit: np.void, made: np.void, tim
     if not made["size"]:
         wanted, cause = "a record", "the log of the tier lost this record, or the unit is of another log"
     log_offset = int(unit["physical_offset"])
-    return Finding(QUEUES, TIER_UNIT, *place, f"unit {number}", found, wanted, cause, times, log_offset)
+    return Finding(QUEUES, TIER_UNIT_DIFFERS, *place, f"unit {number}", found, wanted, cause, times, log_offset)

@@ -22,7 +22,7 @@ from jobs.products.index.explanation import Verdict
 from jobs.storage import AnyStorage
 from jobs.store.store import Segment, Tier
 from jobs.store.workers import Workers
-from jobs.verify.findings import LOST_MESSAGES, TIER_ENTRY, LostRange, LostRanges, PartReport
+from jobs.verify.findings import ENTRIES_OF_LOST_MESSAGES, TIER_ENTRY_DIFFERS, LostRange, LostRanges, PartReport
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import FormatError, NeedMoreData
 from rmq_formats.indexfile.broker_rules import key_text
@@ -218,7 +218,7 @@ class _Comparison:
         number = int(entries[0] - self._first[self._file[entries[0]]])
         found = str(int(self._entries[entries[0]][field]))
         place = file.name, index.position_of(number), f"entry {number} {field}"
-        return Finding(INDEX, TIER_ENTRY, *place, found, expected, cause, len(entries))
+        return Finding(INDEX, TIER_ENTRY_DIFFERS, *place, found, expected, cause, len(entries))
 
     def _missing(self) -> Mask:
         """Return which keys have no entry, and should, or will."""
@@ -302,7 +302,9 @@ class _Comparison:
                 cause = "the entry changed, or it is of another log"
                 finding = self._finding(np.array(some), "physical_offset", wanted, cause)
                 if title:
-                    finding = lost.attributed(finding._replace(kind=LOST_MESSAGES, log_offset=int(finding.found)))
+                    finding = lost.attribute(
+                        finding._replace(kind=ENTRIES_OF_LOST_MESSAGES, log_offset=int(finding.found))
+                    )
                 yield finding
 
 

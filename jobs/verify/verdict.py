@@ -26,19 +26,19 @@ from jobs.lake.findings import (
     Finding,
 )
 from jobs.verify.findings import (
-    CHECKPOINT_AHEAD,
-    COMPACTED,
+    CHECKPOINT_AFTER_LOG,
+    DAMAGED_ROWS,
     MISSING_ROWS,
-    ODD_ROWS,
-    REPEATED,
-    ROWS_OF_NOTHING,
+    OF_COMPACTED_LOGS,
+    REPEATED_INDEX_FILE,
+    ROWS_WITHOUT_MESSAGE,
     SHORT_CHECKPOINT,
     PartReport,
 )
 from rmq_formats.broker_start import StartOutcome
 
 PartRow = tuple[str, Severity, str, str]
-HEAD = ("part", "verdict", "problems", "compared")
+PART_COLUMNS = ("part", "verdict", "problems", "compared")
 
 
 class CauseWithConsequences(NamedTuple):
@@ -149,7 +149,7 @@ def _group(number: int, group: CauseWithConsequences, *, places: bool) -> Iterat
 
 
 def part_row(name: str, part: PartReport) -> PartRow:
-    """Return the row of a part in the table whose head is `HEAD`."""
+    """Return the row of a part in the table whose head is `PART_COLUMNS`."""
     wrong = sum(not finding.follows for finding in part.findings)
     consequences = len(part.findings) - wrong
     texts = [counted(wrong, "finding")] * bool(wrong)
@@ -179,8 +179,8 @@ def _compared(name: str, numbers: Mapping[str, int]) -> str:
 
 def _table(rows: Sequence[PartRow]) -> Iterator[str]:
     """Yield the rows under their heads, as wide as they need to be; colours take no room."""
-    plain = [HEAD, *((name, severity.value, *rest) for name, severity, *rest in rows)]
-    widths = [max(len(row[column]) for row in plain) for column in range(len(HEAD))]
+    plain = [PART_COLUMNS, *((name, severity.value, *rest) for name, severity, *rest in rows)]
+    widths = [max(len(row[column]) for row in plain) for column in range(len(PART_COLUMNS))]
     for number, row in enumerate(plain):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         if number:
@@ -191,8 +191,8 @@ def _table(rows: Sequence[PartRow]) -> Iterator[str]:
 Advice = tuple[Step, tuple[CauseWithConsequences, ...]]
 """One thing to do, and the findings that it is for."""
 
-_IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_OF_NOTHING, ODD_ROWS, UNREADABLE_DATABASE})
-_NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED})  # of queues, by no repair
+_IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_WITHOUT_MESSAGE, DAMAGED_ROWS, UNREADABLE_DATABASE})
+_NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *OF_COMPACTED_LOGS})  # of queues, by no repair
 _COPY = "from a slave, a backup or another copy, with the broker stopped, and verify again. A lake may hold"
 _REPAIR = "{program} repair {again} --out REPAIR"
 _EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --out MESSAGES.ndjson"
@@ -222,7 +222,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         "a replica's store:"), (f"{_REPAIR} --lake LAKE",),
     ),
     (
-        LOG, {CHECKPOINT_AHEAD},
+        LOG, {CHECKPOINT_AFTER_LOG},
         "The checkpoint is used only after a crash. A broker that is started and stopped cleanly rewrites it.", (),
     ),
     (
@@ -236,7 +236,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         "A table of the broker is damaged: restore the file in `config` from its .bak or from a slave.", (),
     ),
     (
-        QUEUES, COMPACTED,
+        QUEUES, OF_COMPACTED_LOGS,
         ("A broker does not rebuild a compacted log. With the broker stopped, restore the folder `compaction` from a "
         "slave or a backup; a lake has the newest message of each key (docs/tables.md)."), (),
     ),
@@ -246,7 +246,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         "(--lost-only keeps that file):"), ("{program} rebuild-index {again} --out NEW-INDEX-ALL",),
     ),
     (
-        INDEX, {REPEATED},
+        INDEX, {REPEATED_INDEX_FILE},
         "An index file is a copy of one before it. With the broker stopped, move it out of the folder:", ("{move}",),
     ),
     (
@@ -270,7 +270,7 @@ def advice(verdict: Verdict) -> list[Advice]:
         "store": store,
         "again": " ".join(map(quote, (verdict.store, *verdict.options))),
     }
-    databases = {name: part.database for name, part in parts.items() if part.database is not None}
+    databases = {name: part.database_step for name, part in parts.items() if part.database_step is not None}
     found: list[Advice] = []
     for part in (LOG, QUEUES, INDEX):
         remedies = () if part == INDEX and part in databases else (row[1:] for row in _REMEDIES if row[0] == part)
@@ -282,7 +282,7 @@ def advice(verdict: Verdict) -> list[Advice]:
     made = (
         *_of(groups, LOG, {WRONG_FILE_SIZE, SHORT_CHECKPOINT}),
         *(() if QUEUES in databases else _of(groups, QUEUES, besides=_NOT_MADE)),
-        *(() if INDEX in databases else _of(groups, INDEX, besides={NOT_INDEXED, REPEATED, *_IN_ROCKSDB})),
+        *(() if INDEX in databases else _of(groups, INDEX, besides={NOT_INDEXED, REPEATED_INDEX_FILE, *_IN_ROCKSDB})),
     )
     open_ones = tuple(one for one in made if "undecided" in one.cause.cause)
     others = tuple(one for one in made if one not in open_ones or one.cause.kind != WRONG_FILE_SIZE)
@@ -323,7 +323,7 @@ def _commands(
 
 
 def _move(store: str, one: Finding) -> str:
-    if one.kind == REPEATED:
+    if one.kind == REPEATED_INDEX_FILE:
         return f"mv -n {store}/{one.file} {store}/{Path(one.file).name}.copy"
     folder, _, name = one.file.rpartition("/")
     place = quote(folder) if folder.startswith("/") else f"{store}/{quote(folder)}"  # the log may lie elsewhere

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.lake.findings import Finding
 from jobs.rebuild import queue_run
-from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
+from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild
 from jobs.rebuild.install import install, plan_index
 from jobs.store.beside_broker import lock_store
 from jobs.store.workers import SerialWorkers
@@ -252,7 +252,9 @@ def test_a_supplement_is_loaded_and_its_keys_are_found(real_store: StoreFactory,
         assert _not_found(opened, records(store)) == []
 
 
-def _rebuild_and_install(store: Path, out: Path, release: str, *, advance_checkpoint: bool = False) -> Result:
+def _rebuild_and_install(
+    store: Path, out: Path, release: str, *, advance_checkpoint: bool = False
+) -> IndexRebuildSummary:
     wanted = SMALL_GEOMETRY.wanted(release)
     made = rebuild(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), SerialWorkers())
     assert not made.contradictions

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
-from jobs.restore.run import RestoreRequest, Summary, restore
+from jobs.restore.run import RestoreRequest, RestoreSummary, restore
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
@@ -149,7 +149,7 @@ def _consumed(broker: RealBroker, count: int) -> list[Consumed]:
     return broker.consume(Consumption(_TOPIC, _GROUP, count))
 
 
-def _restored(store: Path, out: Path, release: str) -> Summary:
+def _restored(store: Path, out: Path, release: str) -> RestoreSummary:
     lake = out.with_name(f"{out.name}-lake")
     ingest_store(store, lake, release=release)
     return restore(_request(lake, out, release), SerialWorkers())

@@ -9,14 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.console.result import ExitCode
-from jobs.diagnosis.log_check import FAR, StoreTimes, stray_times
+from jobs.diagnosis.log_check import MAX_TIME_STEP_MS, StoreTimes, stray_times
 from rmq_formats.commitlog.scan import RawRecords
 from tests.golden import StoreOf, golden_stores
 from tests.support.agreeing_verbs import placed_records, set_store_times
 from tests.support.commands import Run, copy_of
 
 _TIME = 1_795_160_458_000
-_STEPS = st.sampled_from([0, 1, -1, 5000, -5000, FAR + 1, -FAR - 1, 40 * FAR, -40 * FAR, 1 << 45, -(1 << 45)])
+_STEPS = st.sampled_from(
+    [
+        0,
+        1,
+        -1,
+        5000,
+        -5000,
+        MAX_TIME_STEP_MS + 1,
+        -MAX_TIME_STEP_MS - 1,
+        40 * MAX_TIME_STEP_MS,
+        -40 * MAX_TIME_STEP_MS,
+        1 << 45,
+        -(1 << 45),
+    ]
+)
 
 
 def _group(first: int, count: int) -> RawRecords:
@@ -43,8 +57,8 @@ def test_stray_times_do_not_depend_on_how_the_log_is_cut(steps: list[int], cuts:
     expected = [
         number
         for number in range(1, len(times) - 1)
-        if min(abs(times[number] - times[number - 1]), abs(times[number] - times[number + 1])) > FAR
-        and abs(times[number + 1] - times[number - 1]) <= FAR
+        if min(abs(times[number] - times[number - 1]), abs(times[number] - times[number + 1])) > MAX_TIME_STEP_MS
+        and abs(times[number + 1] - times[number - 1]) <= MAX_TIME_STEP_MS
     ]
     assert _found(times, cuts, groups) == expected
 

@@ -19,7 +19,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files, select
 from jobs.lake.snapshots import kept_snapshots, open_delta
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, MESSAGES, RUNS
-from jobs.restore.plan import LATER
+from jobs.restore.plan import NEWER_COLUMNS
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
 from tests.support.commands import Run, without_spark
@@ -188,7 +188,7 @@ def test_a_column_that_is_not_as_we_wrote_it_is_said(  # noqa: PLR0913 - the cas
     answers = _asked(run, golden("b533-base"), changed, tmp_path)
 
     _check(answers, whole)
-    if table == "messages" and column not in LATER:
+    if table == "messages" and column not in NEWER_COLUMNS:
         assert all(answers[verb].code for verb in ("restore", "diff", "export"))
 
 

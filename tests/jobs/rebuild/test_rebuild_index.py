@@ -29,7 +29,7 @@ from jobs.products.index.key_row import KeyPlace, KeyRow, RangeKeys, collect_key
 from jobs.products.index.plan import HISTORY, RESTART, IndexPlan, Planned
 from jobs.products.index.settings import NOTHING_WANTED, GivenSettings, Settings
 from jobs.products.index.survivors import FilePlacer, Relation, Survivor, real_files
-from jobs.rebuild.index import RebuildIndexRequest, Result, lost_files, rebuild
+from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, plan_index_files, rebuild
 from jobs.repair.run import RepairRequest, repair
 from jobs.report.of_store import report_of_rebuild
 from jobs.storage import AnyStorage
@@ -70,7 +70,7 @@ def rebuilt(
     *,
     lost_only: bool = False,
     broker_runs: bool = False,
-) -> Result:
+) -> IndexRebuildSummary:
     folders = log_folders(store)
     request = RebuildIndexRequest(str(store), str(out), wanted, lost_only, broker_runs, commitlog=folders)
     return rebuild(request, SerialWorkers())
@@ -306,7 +306,7 @@ class Opened:
     def regenerate(self, lost: set[str]) -> list[BuildTask]:
         files = [file for file in self.files if file.name not in lost]
         kept = FilePlacer(self.row, TINY, self.store).place_all(files)
-        return lost_files(self.store, self.settings, self.row, kept)
+        return plan_index_files(self.store, self.settings, self.row, kept)
 
 
 def built(build: BuildTask) -> bytes:

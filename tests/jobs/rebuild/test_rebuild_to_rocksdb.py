@@ -11,7 +11,7 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild import queue_database
-from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, Summary, rebuild
+from jobs.rebuild.queue_run import MANIFEST, QueueRebuildSummary, RebuildQueuesRequest, rebuild
 from jobs.rebuild.queues import FILES, ROCKSDB
 from jobs.storage import AnyStorage
 from jobs.store.queue_files import rocksdb_queue_folder, stored_queues
@@ -20,7 +20,7 @@ from jobs.store.store import list_store
 from jobs.store.units import units_of
 from jobs.store.workers import SerialWorkers
 from jobs.verify.findings import PartReport
-from jobs.verify.queues import compare_queues
+from jobs.verify.queues import verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import QueueRules, expected_units
@@ -56,7 +56,7 @@ _COMPLETE = (
 _IN_ROCKSDB = ("b540-cqcombine-rocksonly", "b551-rockscq-killed", *_COMPLETE[3:])
 
 
-def made(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> Summary:
+def made(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> QueueRebuildSummary:
     return rebuild(request(store, out, target, file_size), SerialWorkers())
 
 
@@ -317,4 +317,4 @@ def test_without_rocksdict_one_line_says_what_to_install(
 def queues_compared(root: Path) -> PartReport:
     store = list_store(str(root))
     rules = queue_rules(store, known_releases(store, _RELEASE).value.rules, BrokerConf())
-    return compare_queues(SerialWorkers(), store, rules).report
+    return verify_queues(SerialWorkers(), store, rules).report

@@ -15,7 +15,7 @@ from jobs.diagnosis.log_check import check_range
 from jobs.lake.findings import LOG, QUEUES, UNDECIDED_TOPIC
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
-from jobs.repair.remembered import RememberingWorkers
+from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
 from jobs.store.chain import run_range
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
@@ -181,7 +181,7 @@ def test_a_segment_that_changed_is_read_again(golden: StoreOf, tmp_path: Path) -
             read.extend(range_.base_offset for range_ in items if isinstance(range_, Range))
             return super().map(items, *rest)
 
-    workers = RememberingWorkers(Counting(), store)
+    workers = CachingWorkers(Counting(), store)
     task = partial(run_range, task=check_range)
 
     first = workers.map(ranges, task)

@@ -17,7 +17,7 @@ from jobs.store.queue_files import stored_queues
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.findings import OUT_OF_SEQUENCE, PartReport
-from jobs.verify.queues import _is_stored, compare_queues
+from jobs.verify.queues import _is_stored, verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import encode_record
@@ -36,7 +36,7 @@ T1 = "consumequeue/T1/0"  # 26 units in three files
 def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> PartReport:
     store = list_store(str(root), commitlog=log_folders(root))
     rules = queue_rules(store, known_releases(store, release_of(name)).value.rules, BrokerConf())
-    return compare_queues(SerialWorkers(), store, rules, range_size).report
+    return verify_queues(SerialWorkers(), store, rules, range_size).report
 
 
 @pytest.mark.sample(12)
@@ -225,7 +225,7 @@ def test_whatever_a_queue_holds_is_told_and_never_fails(
         damage(data, path)
     store = list_store(str(root))
     rules = queue_rules(store, known_releases(store, None).value.rules, BrokerConf())
-    report = compare_queues(SerialWorkers(), store, rules).report
+    report = verify_queues(SerialWorkers(), store, rules).report
     joined = join(SerialWorkers(), store, rules, range_size=4096)
 
     # Of a store that was not closed, what is lost at the end of all queues may not have been written yet.
@@ -251,7 +251,7 @@ def test_whatever_a_log_holds_is_told_and_never_fails(
     store = list_store(str(root))
     rules = queue_rules(store, known_releases(store, "5.3.3").value.rules, BrokerConf())
 
-    report = compare_queues(SerialWorkers(), store, rules).report
+    report = verify_queues(SerialWorkers(), store, rules).report
 
     assert report.numbers["expected"] >= report.numbers["matched"]
 
@@ -285,7 +285,7 @@ def file_of(store_of_one_queue: Path, number: int) -> Path:
 
 
 def findings(store_of_one_queue: Path) -> list[Finding]:
-    return compare_queues(SerialWorkers(), list_store(str(store_of_one_queue)), QueueRules(), 2 << 20).report.findings
+    return verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), QueueRules(), 2 << 20).report.findings
 
 
 def places(found: list[Finding]) -> list[tuple[str, str, int]]:
@@ -320,12 +320,12 @@ def test_lost_files_take_no_more_memory_than_files_that_are_there(store_of_one_q
     for lost in (range(0), range(8)):
         for number in lost:
             file_of(store_of_one_queue, number).unlink()
-        compare_queues(
+        verify_queues(
             SerialWorkers(), list_store(str(store_of_one_queue)), QueueRules(), 2 << 20
         )  # loads kernels and fills caches
         gc.collect()
         tracemalloc.start()
-        compare_queues(SerialWorkers(), list_store(str(store_of_one_queue)), QueueRules(), 2 << 20)
+        verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), QueueRules(), 2 << 20)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
 

@@ -19,7 +19,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import rocksdb_index
 from jobs.verify.findings import PartReport
-from jobs.verify.queues import compare_queues
+from jobs.verify.queues import verify_queues
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.indexfile.build import PACKED_KEY
@@ -33,7 +33,7 @@ _QUEUES = "queues of RocksDBConsumeQueueStore"
 def verified(root: Path) -> PartReport:
     store = list_store(str(root))
     rules = queue_rules(store, known_releases(store, "5.5.1").value.rules, BrokerConf())
-    return compare_queues(SerialWorkers(), store, rules).report
+    return verify_queues(SerialWorkers(), store, rules).report
 
 
 def test_light_queues_that_a_killed_broker_had_in_memory_are_not_said_to_be_deleted(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 _OF_LOG_ALONE = frozenset({RangeCheck, check_range, collect_range, collect_units})
 
 
-class RememberingWorkers:
+class CachingWorkers:
     """Workers that run a task on a range of the log only if its result is not cached."""
 
     def __init__(self, workers: Workers, root: Path) -> None:
