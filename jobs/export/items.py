@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from jobs.lake.bodies import Body, decode_stored_body, needs_inflation, with_inflated_bodies
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, plain_batches
+from jobs.lake.snapshot_files import StoredFile, batches_for_reading
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC, STORED_MESSAGES
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
@@ -314,7 +314,7 @@ class LakeItem:
         if self.dropped is not None:
             needed |= {*JUDGED}
         names = [name for name in MESSAGES.plain_schema.names if name in needed]
-        for batch in plain_batches(self.lake, MESSAGES, self.file, names):
+        for batch in batches_for_reading(self.lake, MESSAGES, self.file, names):
             wanted = self._wanted(batch)
             if self.dropped is not None:
                 changed = changed_rows(wanted, self.dropped) | self._is_elsewhere(wanted)

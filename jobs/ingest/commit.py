@@ -8,7 +8,7 @@ from jobs.console import process
 from jobs.console.log import say
 from jobs.ingest.request import IngestRequest, StepTimer, Summary
 from jobs.lake.commit import committed_transaction, lost_files
-from jobs.lake.findings import OPEN, OpenDamage
+from jobs.lake.findings import OPEN_DAMAGE_KEY, OpenDamage
 from jobs.lake.integrity import newest_runs, tables_of_run
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
@@ -149,7 +149,7 @@ class NextRun:
                 fingerprints=fingerprints,
                 tables={name: tuple(actions) for name, actions in files.items()},
                 selection=self.request.selection.describe(),
-                state={**state, OPEN: summary.open._asdict()},
+                state={**state, OPEN_DAMAGE_KEY: summary.open._asdict()},
                 counts=counts,
                 gaps=tuple(summary.gaps),
                 superseded=superseded,

@@ -33,7 +33,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.lock import check_lock_is_shared, hold_lock
 from jobs.lake.runs import COMMAND, TABLES_BEFORE, with_newest_run
 from jobs.lake.table_file import AddedFile, TableFile
-from jobs.lake.tables import PRODUCED, QUARANTINE, TIERED, WRITTEN_BY_RUNS
+from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED, WRITTEN_BY_RUNS
 from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release, without_excluded
 from jobs.products.product import Gap, Output
 from jobs.storage.locations import normalise
@@ -52,7 +52,7 @@ from rmq_formats.release import NEWEST, Rules, rules_of
 
 _MOST_PARTS = 4096  # of a bundle
 _CHUNKS_A_WORKER = 4
-_SPARED = frozenset(table.name for table in PRODUCED) - {TIERED.name, QUARANTINE.name}
+_SPARED = frozenset(table.name for table in PRODUCT_TABLES) - {TIERED.name, QUARANTINE.name}
 
 
 class Part(NamedTuple):

@@ -47,7 +47,7 @@ def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table
         yield Statement(None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}")
     for table, snapshot in there:
         place = sql_text(_place(lake.locate(table.name), kind))
-        full_name = f"{name}.{_quoted(name_of(table), kind)}"
+        full_name = f"{name}.{_quoted(catalog_name(table), kind)}"
         yield Statement(table.name, _created(kind, full_name, place, table, snapshot))
     if kind in {CatalogKind.SPARK, CatalogKind.UNITY}:
         known = {table.name for table, _ in there}
@@ -61,7 +61,7 @@ def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table
                 )
 
 
-def name_of(table: Table) -> str:
+def catalog_name(table: Table) -> str:
     """Return a table's name in a catalog; `dead_letters` is taken by the view of messages that consumers gave up."""
     return f"typed_{table.name}" if table is DEAD_LETTERS else table.name.replace("/", "_")
 
@@ -79,7 +79,7 @@ def _created(kind: CatalogKind, name: str, place: str, table: Table, snapshot: D
     if kind is not CatalogKind.HIVE:
         return _FROM_LOG[kind].format(name=name, place=place)
     columns = ",\n".join(
-        f"  {_quoted(field.name, kind)} {sql_type(field.type)}{_comment(comment_of(field))}"
+        f"  {_quoted(field.name, kind)} {sql_type(field.type)}{_comment(column_comment(field))}"
         for field in snapshot.schema().fields
     )
     return (
@@ -106,7 +106,7 @@ def _comment(text: str) -> str:
     return f" COMMENT {sql_text(text)}" if text else ""
 
 
-def comment_of(field: "Field") -> str:
+def column_comment(field: "Field") -> str:
     """Return a column's comment; empty if another engine added the column."""
     return str(field.metadata.get("comment", ""))
 

@@ -31,7 +31,7 @@ from jobs.lake.table_file import STATISTICS_LENGTH, AddedFile, TableFile
 from jobs.lake.tables import Table
 from jobs.lake.writers import (
     CHECKPOINT_INTERVAL,
-    NO_VECTORS,
+    VECTORS_ONLY_LOCAL,
     Commit,
     Rewrite,
     add_columns,
@@ -44,18 +44,18 @@ from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import file_exists
 from jobs.storage.s3 import delta_location, delta_options, retry_server_failures
 
-STATISTICS = "delta.dataSkippingStatsColumns"
-LAYOUT = "layout"  # the transaction that serialises commits which remove files
+STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
+REMOVAL_COUNTER = "layout"  # the transaction that serialises commits which remove files
 _MANAGED = "catalog-managed table"  # what `deltalake` says of one
 _FEW = 32  # files that are looked for one by one
 _ATTEMPTS = 20  # of other stores' commits that may come between; each is another snapshot
-LOG_KEPT = "delta.logRetentionDuration"
-FILES_KEPT = "delta.deletedFileRetentionDuration"
+LOG_RETENTION = "delta.logRetentionDuration"
+FILE_RETENTION = "delta.deletedFileRetentionDuration"
 CONFIGURATION = {
     "delta.dataSkippingStringPrefixLength": str(STATISTICS_LENGTH),
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-    LOG_KEPT: "interval 7 days",  # how far back a reader may travel
-    FILES_KEPT: "interval 7 days",
+    LOG_RETENTION: "interval 7 days",  # how far back a reader may travel
+    FILE_RETENTION: "interval 7 days",
 }
 A_DAY = "interval 1 days"
 _MINUTES = re.compile(r"interval \d+ (minutes|seconds)")
@@ -66,7 +66,7 @@ SnapshotRewrite: TypeAlias = Callable[
 
 def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:
     """Return whether replaced files of a table are kept only for minutes or hours, because the table is followed."""
-    kept = snapshot.metadata().configuration.get(FILES_KEPT, "")
+    kept = snapshot.metadata().configuration.get(FILE_RETENTION, "")
     return kept == A_DAY or _MINUTES.fullmatch(kept) is not None
 
 
@@ -138,7 +138,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
             mode="ignore",
             name=table.name,
             description=f"One row is {table.row}.",
-            configuration={**CONFIGURATION, STATISTICS: _statistics_of(table)},
+            configuration={**CONFIGURATION, STATISTICS_PROPERTY: _statistics_of(table)},
             storage_options=delta_options(location, lake.options),
             raise_if_key_not_exists=False,
         )
@@ -156,9 +156,9 @@ def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
         with suppress(CommitFailedError):  # another process does it at this moment
             add_columns(snapshot, new)
         snapshot.update_incremental()
-    if STATISTICS not in snapshot.metadata().configuration:
+    if STATISTICS_PROPERTY not in snapshot.metadata().configuration:
         with suppress(CommitFailedError):  # the same
-            set_properties(snapshot, {STATISTICS: _statistics_of(table)})
+            set_properties(snapshot, {STATISTICS_PROPERTY: _statistics_of(table)})
         snapshot.update_incremental()
     return snapshot
 
@@ -196,7 +196,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         refuse_features(lake, snapshot, known)
         refuse_lost_files(lake, table.name, added)
         change = rewrite(snapshot) if rewrite else Rewrite()
-        new = Commit(table, (transaction,), metadata, data_change=True, brought=added, change=change)
+        new = Commit(table, (transaction,), metadata, data_change=True, appended=added, change=change)
         return _replacement(lake, snapshot, new, known) if replaces else _write(lake, snapshot, new)
 
     with explaining_full_disk(lake.locate(table.name)):
@@ -231,7 +231,9 @@ def _replacement(lake: Lake, snapshot: DeltaTable, new: Commit, known: Table) ->
             "nothing was written. Delete the table: it is rebuilt from the messages"
         )
     if any(file.vector for file in files(lake, snapshot, known)):
-        raise OSError(f"{location}: {NO_VECTORS}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)")
+        raise OSError(
+            f"{location}: {VECTORS_ONLY_LOCAL}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)"
+        )
     _flush(snapshot.table_uri)
     return _write_once(lake, snapshot, new._replace(mode="overwrite"), attempts=0)
 
@@ -308,7 +310,7 @@ def abort_file_replacements(lake: Lake, table: Table) -> None:
     snapshot = open_table_for_change(lake, table.name)
     if snapshot is None:
         return
-    fence = LAYOUT, transaction_of(snapshot, LAYOUT) + 1
+    fence = REMOVAL_COUNTER, transaction_of(snapshot, REMOVAL_COUNTER) + 1
     with suppress(CommitFailedError):  # another process was faster, with the same effect
         _write(lake, snapshot, Commit(table, (fence,), {"layout": "unchanged"}, data_change=False))
 
@@ -328,8 +330,8 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
         return _write_once(lake, snapshot, new, attempts=_ATTEMPTS)
     # Two commits that replace the same files would both succeed, and their rows be there twice: this transaction, which
     # each of them counts up from the snapshot that it has read, makes the second one a conflict.
-    layout = transaction_of(snapshot, LAYOUT)
-    new = new._replace(transactions=(*new.transactions, (LAYOUT, layout + 1)))
+    layout = transaction_of(snapshot, REMOVAL_COUNTER)
+    new = new._replace(transactions=(*new.transactions, (REMOVAL_COUNTER, layout + 1)))
     for _ in range(_ATTEMPTS):
         before = snapshot.version()
         try:

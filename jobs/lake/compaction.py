@@ -9,8 +9,8 @@ Index entries are clustered by their hash instead, so that a lookup opens few fi
 files. The files of a run have hashes from the whole range. The range is halved recursively like a binary tree; a file
 belongs to the smallest *node* that contains all of its hashes (each level is three halvings). If a node has many files,
 their rows move to files of the nodes on the next level, each of which covers at most an eighth of the range. So a row
-is rewritten once per level, log8(files) times in all, and a lookup opens fewer than CROWDED files per level. New files
-stay in the root node until there are enough of them.
+is rewritten once per level, log8(files) times in all, and a lookup opens fewer than CROWDED_NODE_FILES files per level.
+New files stay in the root node until there are enough of them.
 
 Measured against `optimize` of deltalake, with 96 files of 20,000 entries of two stores and four rounds: a lookup opens
 4.0 files here, 22.8 after `z_order` (which rewrote three times the bytes) and 32 after `compact`.
@@ -45,7 +45,7 @@ from jobs.lake.features import needs_spark, refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import (
     StoredFile,
-    batches,
+    batches_for_rewriting,
     files,
     row_groups,
     with_foreign_columns,
@@ -56,23 +56,23 @@ from jobs.lake.tables import RUNS, Table
 from jobs.lake.writers import Rewrite, Savings, merge_by_spark
 from jobs.storage.locations import is_local, local_path
 
-SMALL = 32 << 20  # bytes: a file below may be merged
-LARGE = 128 << 20  # bytes that a merged file is filled up to
-MANY = 16  # small files that a run lets lie
+SMALL_FILE_BYTES = 32 << 20  # bytes: a file below may be merged
+MERGED_FILE_BYTES = 128 << 20  # bytes that a merged file is filled up to
+MAX_SMALL_FILES = 16  # a run merges the small files of its store once there are this many
 RETENTION_HOURS = 24 * 7
 _GROUP_ROWS = 1 << 18
 _SORTED_ROWS = 2 << 20  # in memory: a file of more is sorted piece by piece
 _CLUSTERED = "clustered-"
 _ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
 _MERGED_GROUP = 64 << 20  # bytes of rows of a row group
-CROWDED = 4  # files of one node from which on they are merged
+CROWDED_NODE_FILES = 4  # files of one node from which on they are merged
 _TOGETHER = 8  # files of a node that are read together
 _MOST_ROWS = 2 << 20  # of a file of a node, which is sorted in memory
 _STEP = 3  # halvings
 _BITS = 31  # hashes are not negative
 
-Node = range  # of hashes
-_TOP = Node(1 << _BITS)
+HashRange = range  # of hashes
+_TOP = HashRange(1 << _BITS)
 
 Merge = Callable[[Sequence["Group"]], list[AddedFile | None]]
 Plan = Callable[[Table, Sequence[StoredFile]], list["Group"]]
@@ -85,7 +85,7 @@ class Group(NamedTuple):
     table: Table
     files: tuple[StoredFile, ...]
     name: str
-    within: Node | None = None  # of the column that the table is sorted by: other rows go elsewhere
+    within: HashRange | None = None  # of the column that the table is sorted by: other rows go elsewhere
 
 
 def compact(
@@ -106,9 +106,12 @@ def compact(
     snapshot = open_table(lake, table.name)
     if snapshot is not None and needs_spark(snapshot):
         refuse_features(lake, snapshot, table)
-        if sum(file.size < SMALL and not is_clustered(file) for file in files(lake, snapshot, table)) >= many:
+        if (
+            sum(file.size < SMALL_FILE_BYTES and not is_clustered(file) for file in files(lake, snapshot, table))
+            >= many
+        ):
             with suppress(CommitFailedError):  # another process has merged: the next upkeep looks again
-                return merge_by_spark(snapshot, table.name, small=SMALL, large=LARGE)
+                return merge_by_spark(snapshot, table.name, small=SMALL_FILE_BYTES, large=MERGED_FILE_BYTES)
         return Savings(table.name)
 
     def plan(rows: Table, stored: Sequence[StoredFile]) -> list[Group]:
@@ -127,7 +130,7 @@ def rewrite_files(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Savings
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
         stored = files(lake, snapshot, table)
-        if not is_local(lake.location):  # see `writers.NO_VECTORS`
+        if not is_local(lake.location):  # see `writers.VECTORS_ONLY_LOCAL`
             stored = [file for file in stored if file.vector is None]
         groups = plan(with_foreign_columns(snapshot, table), stored)
         try:
@@ -174,21 +177,21 @@ def cluster(lake: Lake, table: Table, merge: Merge) -> Savings:
     return saved
 
 
-def _crowded(stored: Sequence[StoredFile], column: str) -> Iterator[tuple[Node, list[StoredFile]]]:
+def _crowded(stored: Sequence[StoredFile], column: str) -> Iterator[tuple[HashRange, list[StoredFile]]]:
     """Yield nodes with many files of one store, with a limited number of these files at a time."""
-    of_node: dict[tuple[str, Node], list[StoredFile]] = defaultdict(list)
+    of_node: dict[tuple[str, HashRange], list[StoredFile]] = defaultdict(list)
     for file in sorted(stored, key=lambda one: one.path):
         store = file.low("store_id", "")
         if file.rows and store and store == file.high("store_id", ""):
             of_node[store, _node(file, column)].append(file)
     for (_, node), there in of_node.items():
-        for start in range(0, len(there) if len(there) >= CROWDED else 0, _TOGETHER):
+        for start in range(0, len(there) if len(there) >= CROWDED_NODE_FILES else 0, _TOGETHER):
             some = there[start : start + _TOGETHER]
             if len(some) > 1:
                 yield node, some
 
 
-def _node(file: StoredFile, column: str) -> Node:
+def _node(file: StoredFile, column: str) -> HashRange:
     """Return the node of a file; files written by runs belong to the root, even with few hashes."""
     low, high = file.low(column, 0), file.high(column, _TOP[-1])
     if not is_clustered(file) or not 0 <= low <= high < _TOP.stop:
@@ -196,10 +199,10 @@ def _node(file: StoredFile, column: str) -> Node:
     # The leading bits that both limits share lead down the tree as far as one node has both: _STEP bits a step.
     steps = (_BITS - (low ^ high).bit_length()) // _STEP
     width = len(_TOP) >> _STEP * steps
-    return Node(low // width * width, (low // width + 1) * width)
+    return HashRange(low // width * width, (low // width + 1) * width)
 
 
-def _parts(node: Node, groups: Sequence[tuple[int, Node]]) -> Iterator[Node]:
+def _parts(node: HashRange, groups: Sequence[tuple[int, HashRange]]) -> Iterator[HashRange]:
     """Yield this node, or nodes below it, so that a task can sort the rows of each in memory."""
     inside = [(rows, held) for rows, held in groups if held.start < node.stop and held.stop > node.start]
     # The hashes of a row group are taken to be spread evenly.
@@ -209,7 +212,7 @@ def _parts(node: Node, groups: Sequence[tuple[int, Node]]) -> Iterator[Node]:
         yield node
         return
     for low in node[::width]:
-        yield from _parts(Node(low, low + width), inside)
+        yield from _parts(HashRange(low, low + width), inside)
 
 
 def estimate(lake: Lake, table: Table) -> Savings:
@@ -227,13 +230,13 @@ def _of_run(small: Iterable[StoredFile], store_id: str, many: int) -> list[list[
     """Return groups of the smallest files: a large file waits until the smaller ones together have its size."""
     mine = [file for file in small if _store(file).startswith(store_id)]
     # Files merge once the smaller ones weigh as much as the largest of the group: each merge of a byte at least doubles
-    # the file that it is in, so that a byte is rewritten about log2(LARGE / first size) times, not once a run.
+    # its file, so that a byte is rewritten about log2(MERGED_FILE_BYTES / first size) times, not once per run.
     largest = count = weight = total = 0
     for number, size in enumerate(sorted(file.size for file in mine), 1):
         total += size
         if 2 * size <= total:
             largest, count, weight = size, number, total
-    if count < many and weight < SMALL:
+    if count < many and weight < SMALL_FILE_BYTES:
         return []
     return list(_groups(file for file in mine if file.size <= largest))
 
@@ -245,7 +248,7 @@ def is_clustered(file: StoredFile) -> bool:
 
 def _mergeable(lake: Lake, table: Table, stored: Iterable[StoredFile]) -> list[StoredFile]:
     left = (_CLUSTERED, *(_spared_rows(lake) if table.name == RUNS.name else ()))
-    small = [file for file in stored if file.size < SMALL and not file.path.startswith(left)]
+    small = [file for file in stored if file.size < SMALL_FILE_BYTES and not file.path.startswith(left)]
     return sorted(small, key=lambda file: (_store(file), file.low("physical_offset", 0), file.path))
 
 
@@ -276,7 +279,7 @@ def _groups(small: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
     for _, of_store in groupby(small, key=_store):
         group: list[StoredFile] = []
         for file in of_store:
-            if group and sum(member.size for member in group) + file.size > LARGE:
+            if group and sum(member.size for member in group) + file.size > MERGED_FILE_BYTES:
                 if len(group) > 1:
                     yield group
                 group = []
@@ -300,7 +303,7 @@ def _rows(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
     within = {} if node is None or table.sorted_by is None else {table.sorted_by: (node.start, node.stop - 1)}
     for file in group.files:
         try:
-            yield from batches(group.lake, table, file, within)
+            yield from batches_for_rewriting(group.lake, table, file, within)
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno is not None:  # of storage, which names the file
                 raise
@@ -349,7 +352,7 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     return len(names)
 
 
-def vacuum_own(lake: Lake, table: Table, store_id: str) -> None:
+def vacuum_store_files(lake: Lake, table: Table, store_id: str) -> None:
     """
     Delete a store's obsolete files as soon as its table allows, after a run of this store.
 

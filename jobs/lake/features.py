@@ -5,8 +5,8 @@ Every writer of a table must respect its features. Some require nothing of us, s
 the others are refused by name, with the statements that drop them. This is checked at the start of a command, and for
 each snapshot on which a commit is based. The table in docs/internals/guarantees.md lists them.
 
-`deltalake` writes tables whose features are all in `KEPT`. For those in `BY_SPARK`, Spark's Delta commits our files
-(`jobs.lake.writers`), on local file systems only: on S3 it supports only one writing driver.
+`deltalake` writes tables whose features are all in `SUPPORTED_FEATURES`. For those in `SPARK_ONLY_FEATURES`, Spark's
+Delta commits our files (`jobs.lake.writers`), on local file systems only: on S3 it supports only one writing driver.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from jobs.lake.tables import BY_NAME, Table
 from jobs.launch.engine import has_session, lacking_spark
 from jobs.storage.locations import is_local
 
-KEPT = frozenset(
+SUPPORTED_FEATURES = frozenset(
     {
         "appendOnly",  # every table of version 2 has it; what counts is the property
         "changeDataFeed",  # readers derive changes from whole files: no commit of ours changes a part of one
@@ -33,7 +33,7 @@ KEPT = frozenset(
         "v2Checkpoint",
     }
 )
-BY_SPARK = frozenset(
+SPARK_ONLY_FEATURES = frozenset(
     {
         "allowColumnDefaults",  # what counts is a column's default
         "checkpointProtection",
@@ -69,7 +69,7 @@ def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
     found = list(_refusals(lake, snapshot, table))
     lacking = lacking_spark() if needs_spark(snapshot) and not has_session() else ""
     if lacking:
-        found.append(_taken_back(lake, snapshot, table, _features(snapshot) & BY_SPARK))
+        found.append(_taken_back(lake, snapshot, table, _features(snapshot) & SPARK_ONLY_FEATURES))
     if not found:
         return
     statements = dict.fromkeys(line.format(table=f"delta.`{location}`") for _, drop in found for line in drop)
@@ -84,7 +84,7 @@ def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
 
 def needs_spark(snapshot: DeltaTable) -> bool:
     """Return whether a table has features for which only Spark's Delta can write correct commits."""
-    return bool(BY_SPARK & _features(snapshot))
+    return bool(SPARK_ONLY_FEATURES & _features(snapshot))
 
 
 def _features(snapshot: DeltaTable) -> set[str]:
@@ -93,7 +93,7 @@ def _features(snapshot: DeltaTable) -> set[str]:
 
 
 def _written(lake: Lake) -> frozenset[str]:
-    return KEPT | BY_SPARK if is_local(lake.location) else KEPT
+    return SUPPORTED_FEATURES | SPARK_ONLY_FEATURES if is_local(lake.location) else SUPPORTED_FEATURES
 
 
 def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], table: Table | None = None) -> None:
@@ -156,7 +156,9 @@ def _taken_back(
 
 def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
     """Return the statements that restore the last version that we can write: nothing else drops all features."""
-    known = newest_version(lake, snapshot, partial(_is_ours, KEPT if lacking_spark() else _written(lake), table))
+    known = newest_version(
+        lake, snapshot, partial(_is_ours, SUPPORTED_FEATURES if lacking_spark() else _written(lake), table)
+    )
     version = "<a version before, from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
     return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"

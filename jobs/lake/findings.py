@@ -27,15 +27,17 @@ DAMAGED_COMPACTION = "damaged_compaction"
 DELETED_TOPIC = "deleted_topic"
 UNDECIDED_TOPIC = "deleted_or_lost_queue"
 PROMOTION = "promotion"
-TAKEN_BACK_UNITS = "units_of_taken_back_messages"
-TAKEN_BACK_ENTRIES = "entries_of_taken_back_messages"
-NOT_INDEXED_HERE = "keys_not_indexed_on_this_replica"
+UNITS_OF_TAKEN_BACK_MESSAGES = "units_of_taken_back_messages"
+ENTRIES_OF_TAKEN_BACK_MESSAGES = "entries_of_taken_back_messages"
+NOT_INDEXED_ON_REPLICA = "keys_not_indexed_on_this_replica"
 
 _DAMAGED_FILES = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER, DAMAGED_COMPACTION})
 DAMAGED_RECORDS = frozenset({DAMAGED_RANGE, WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES, WRONG_STORE_TIME})
 MISSING_RECORDS = frozenset({GAP, LOST_END})
 _GAPS = MISSING_RECORDS | {LOST_START}
-_LEGAL = frozenset({DELETED_TOPIC, PROMOTION, TAKEN_BACK_UNITS, TAKEN_BACK_ENTRIES, NOT_INDEXED_HERE})
+_LEGAL = frozenset(
+    {DELETED_TOPIC, PROMOTION, UNITS_OF_TAKEN_BACK_MESSAGES, ENTRIES_OF_TAKEN_BACK_MESSAGES, NOT_INDEXED_ON_REPLICA}
+)
 
 
 class Finding(NamedTuple):
@@ -93,7 +95,7 @@ class Finding(NamedTuple):
 
 # Offsets of a log that a lake will not have, as manifests and summaries name them.
 GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str})
-OPEN = "open"  # in a manifest's state
+OPEN_DAMAGE_KEY = "open"  # in a manifest's state
 _GAPS_KEPT = 100  # of those that are open; more are counted
 
 
@@ -110,7 +112,7 @@ class OpenDamage(NamedTuple):
     @classmethod
     def of(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":
         """Read it from a store's newest manifest; manifests of earlier versions only have that of their *own* run."""
-        found = cast("dict[str, Any] | None", state.get(OPEN))
+        found = cast("dict[str, Any] | None", state.get(OPEN_DAMAGE_KEY))
         return own if found is None else cls(**{**found, "gaps": tuple(found["gaps"])})
 
     def after_run(

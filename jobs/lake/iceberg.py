@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from jobs.lake.catalog import comment_of, name_of
+from jobs.lake.catalog import catalog_name, column_comment
 from jobs.lake.commit import open_table
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
@@ -48,7 +48,7 @@ _PROPERTIES = {
 }
 
 
-def target_of(text: str) -> str:
+def parse_iceberg_target(text: str) -> str:
     """Return CATALOG.NAMESPACE for such a text or for CATALOG alone; raise `ValueError` if it is not configured."""
     catalog, _, namespace = text.partition(".")
     if find_spec("pyiceberg") is None:
@@ -166,7 +166,7 @@ class Registrar:
         """Return the catalog's table, creating it if necessary; refuse a table with another owner."""
         from pyiceberg.exceptions import NoSuchTableError
 
-        name = (*self._namespace, name_of(table))
+        name = (*self._namespace, catalog_name(table))
         owner = _place(lake.locate(table.name))
         try:
             found = catalog.load_table(name)
@@ -321,7 +321,7 @@ def _manifests(registered: "IcebergTable", snapshots: "Iterable[Snapshot]") -> I
 
 
 def _arrow_schema(snapshot: DeltaTable) -> pa.Schema:
-    comments = {field.name: comment_of(field) for field in snapshot.schema().fields}
+    comments = {field.name: column_comment(field) for field in snapshot.schema().fields}
     return pa.schema(
         [
             pa.field(field.name, field.type, metadata={"doc": comments[field.name]} if comments[field.name] else None)

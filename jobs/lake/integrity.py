@@ -50,7 +50,7 @@ from jobs.lake.runs import (
 from jobs.lake.snapshots import transaction_of
 from jobs.lake.superseded import tables_rewritten
 from jobs.lake.table_file import AddedFile, FileNaming
-from jobs.lake.tables import BY_NAME, FINDINGS, PRODUCED, RUNS, Table
+from jobs.lake.tables import BY_NAME, FINDINGS, PRODUCT_TABLES, RUNS, Table
 from jobs.storage.locations import is_local, local_path
 from rmq_formats.errors import FormatError
 
@@ -107,7 +107,7 @@ def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collect
     own = tables_of_run(newest) if newest else frozenset()
     before = newest.tables_before if newest else {}
     found = {}
-    for table in PRODUCED:
+    for table in PRODUCT_TABLES:
         earlier = before.get(table.name, 0) if before is not None else None
         wanted = number if table.name in own and is_done else earlier
         snapshot = open_table(lake, table.name)
@@ -144,7 +144,7 @@ def tables_of_run(manifest: Manifest) -> frozenset[str]:
 def refuse_tables_without_runs(lake: Lake) -> None:
     """Refuse to register a store in a lake that has lost its runs: every message would be ingested twice."""
     refuse_lost_registrations(lake)
-    for table in () if known_stores(lake) else PRODUCED:
+    for table in () if known_stores(lake) else PRODUCT_TABLES:
         if open_table(lake, table.name) is not None:
             reason = f"this table is missing; without it, it is unknown what {table.name} holds already"
             raise OSError(f"{lake.locate(RUNS.name)}: {reason}")
@@ -233,7 +233,7 @@ def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[LostTransact
     store, run = newest.store_id, newest.run
     before = newest.tables_before or {}
     own = tables_of_run(newest)
-    for table in PRODUCED:
+    for table in PRODUCT_TABLES:
         number = run if table.name in own and done == run else before.get(table.name, 0)
         known = committed_transaction(lake, table.name, store)
         if known >= number:

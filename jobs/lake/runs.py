@@ -42,7 +42,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshots import transaction_of
 from jobs.lake.superseded import ObsoleteRows, Superseded, move_rows, rewrite_without_rows, tables_rewritten
 from jobs.lake.table_file import AddedFile, FileNaming
-from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
+from jobs.lake.tables import PRODUCT_TABLES, RUNS, WRITTEN_BY_RUNS
 from jobs.store.record_places import Fingerprint
 from jobs.store.release import RELEASE
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
@@ -54,7 +54,7 @@ PREPARED = "prepared"
 DONE = "done"
 COMMAND = "command"  # in a manifest's state and in `detail`: runs that are steps of one command have it in common
 TABLES_BEFORE = "tables"  # in a manifest's state: the newest run of each table before this one
-WRITERS = "writers"  # in a manifest's state: who commits to the tables that `deltalake` does not write
+WRITERS_KEY = "writers"  # in a manifest's state: who commits to the tables that `deltalake` does not write
 _NEWEST_KEPT = 32
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what JSON of others leads to
@@ -231,10 +231,10 @@ def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
 def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
     """Read the manifest of a run at a path below the lake."""
     missing = f"this manifest of run {run} is missing; without it this store cannot continue"
-    return read_stored(lake, path, Manifest.from_json, "run", missing)
+    return read_stored_manifest(lake, path, Manifest.from_json, "run", missing)
 
 
-def read_stored(lake: Lake, path: str, parse: Callable[[bytes], T], of: str, missing: str) -> T:
+def read_stored_manifest(lake: Lake, path: str, parse: Callable[[bytes], T], of: str, missing: str) -> T:
     """Read the manifest of a run or of a run of `type`; raise `OSError` if it is *missing* or invalid."""
     location = lake.locate(path)
     try:
@@ -317,7 +317,7 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
         refuse_lost_files(lake, table, actions)
     snapshots = {name: open_table(lake, name) for name in manifest.tables}
     writers = {name: "spark" for name, one in snapshots.items() if one is not None and needs_spark(one)}
-    noted = replace(manifest, state={**manifest.state, WRITERS: writers}) if writers else manifest
+    noted = replace(manifest, state={**manifest.state, WRITERS_KEY: writers}) if writers else manifest
     try:
         _append_prepared(lake, noted, (manifest.store_id, manifest.run))
     except TransactionTakenError as error:
@@ -401,7 +401,7 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
         gone = [manifest.superseded.rows]
     versions = {}
     changed = tables_rewritten(manifest.tables_before or {})
-    for table in PRODUCED:
+    for table in PRODUCT_TABLES:
         actions = manifest.tables.get(table.name, ())
         change = rewrite_without_rows(lake, table, gone, transaction) if gone and table.name in changed else None
         if table.name not in manifest.tables and change is None:

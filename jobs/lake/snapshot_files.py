@@ -20,7 +20,7 @@ from pyarrow import fs
 from jobs.lake.delta_log import Vector, identity_of, vectors
 from jobs.lake.features import refuse_unreadable
 from jobs.lake.lake import Lake
-from jobs.lake.snapshots import plain_rows
+from jobs.lake.snapshots import rows_without_timestamps
 from jobs.lake.tables import Table
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import naming_file_in_errors
@@ -77,7 +77,7 @@ def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[
 
     *table* is needed only for a typed table; other tables are identified by name.
     """
-    stored = plain_rows(snapshot.get_add_actions(flatten=True))
+    stored = rows_without_timestamps(snapshot.get_add_actions(flatten=True))
     refuse_unreadable(lake, snapshot, (row["path"] for row in stored), table)
     deleted = vectors(lake, snapshot)
     return [
@@ -116,7 +116,9 @@ def row_groups(lake: Lake, table: Table, file: StoredFile, column: str, unknown:
     return found
 
 
-def batches(lake: Lake, table: Table, file: StoredFile, within: Limits = NOTHING) -> Iterator[pa.RecordBatch]:
+def batches_for_rewriting(
+    lake: Lake, table: Table, file: StoredFile, within: Limits = NOTHING
+) -> Iterator[pa.RecordBatch]:
     """
     Yield a file's rows in batches of a few MiB, in the table's schema, for rewriting them.
 
@@ -132,7 +134,7 @@ def batches(lake: Lake, table: Table, file: StoredFile, within: Limits = NOTHING
             yield kept
 
 
-def plain_batches(
+def batches_for_reading(
     lake: Lake, table: Table, file: StoredFile, columns: Sequence[str] = (), wanted: Limits = NOTHING
 ) -> Iterator[pa.RecordBatch]:
     """
@@ -144,7 +146,7 @@ def plain_batches(
     yield from _read(lake, table, file, schema, wanted)
 
 
-def has_footer(lake: Lake, table: Table, file: StoredFile) -> bool:
+def is_readable_parquet(lake: Lake, table: Table, file: StoredFile) -> bool:
     """Return whether a file can be opened as Parquet."""
     try:
         with lake.arrow_file(f"{table.name}/{file.path}") as source:

@@ -144,7 +144,7 @@ def _mark(table: Path, version: int) -> _Mark | None:
     return status.st_ino, status.st_mtime_ns
 
 
-def plain_rows(stream: object) -> list[dict[str, Any]]:
+def rows_without_timestamps(stream: object) -> list[dict[str, Any]]:
     """
     Return a stream's rows as dictionaries without its timestamps, whose milliseconds have their own columns.
 

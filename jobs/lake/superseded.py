@@ -21,11 +21,17 @@ from deltalake import DeltaTable
 from jobs.lake.commit import TransactionTakenError, commit, committed_transaction, open_table
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches, files, with_foreign_columns, write_relaxing_required
+from jobs.lake.snapshot_files import (
+    StoredFile,
+    batches_for_rewriting,
+    files,
+    with_foreign_columns,
+    write_relaxing_required,
+)
 from jobs.lake.snapshots import transaction_of
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, TRACES, Table
-from jobs.lake.writers import NO_VECTORS, Rewrite
+from jobs.lake.writers import VECTORS_ONLY_LOCAL, Rewrite
 from jobs.storage.locations import is_local
 
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
@@ -82,8 +88,8 @@ def refuse_vectors(lake: Lake, superseded: Superseded) -> None:
         if snapshot is not None and any(file.vector for file in _touched(lake, snapshot, [superseded.rows])):
             location = lake.locate(name)
             raise UnsupportedTableError(
-                f"{location}: {NO_VECTORS}, and the log holds other records from {superseded.from_offset} on; nothing "
-                f"was written. Run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)"
+                f"{location}: {VECTORS_ONLY_LOCAL}, and the log holds other records from {superseded.from_offset} on; "
+                f"nothing was written. Run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)"
             )
 
 
@@ -104,7 +110,7 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
     name = naming.name("superseded")
 
     def write(rows: Table) -> AddedFile | None:
-        read = (batch for stored in touched for batch in batches(lake, rows, stored))
+        read = (batch for stored in touched for batch in batches_for_rewriting(lake, rows, stored))
         file = TableFile(lake, replace(moved, may_lack=rows.may_lack), name, constants)
         return file.fill(batch.filter(superseded.rows.of_table(batch)) for batch in read)
 
@@ -124,7 +130,7 @@ def rewrite_without_rows(
 
     def write(stored: StoredFile, rows: Table) -> AddedFile | None:
         file = TableFile(lake, rows, naming.name("kept"), {})
-        return file.fill(map(kept, batches(lake, rows, stored)))
+        return file.fill(map(kept, batches_for_rewriting(lake, rows, stored)))
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
         removed = tuple(_touched(lake, snapshot, obsolete, table))

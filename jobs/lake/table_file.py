@@ -31,7 +31,7 @@ _BODY = "body"
 _SAMPLE_SIZE = 1 << 19
 _ROWS_AT_ONCE = 1 << 14
 _WORTH_IT = 0.95  # of its size: what does not become smaller than that is stored as it is
-SMALL_GROUP = 4 << 20  # bytes of rows: a row group has as many, unless it is the last one
+ROW_GROUP_BYTES = 4 << 20  # bytes of rows: a row group has as many, unless it is the last one
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _CONSTANT_TEXT = pa.dictionary(pa.int32(), pa.string())
 _ASCENDING = ("physical_offset", "queue_offset")
@@ -78,7 +78,7 @@ class TableFile:
     """One Parquet file of a table; no file is created without rows."""
 
     def __init__(
-        self, lake: Lake, table: Table, name: str, constants: Mapping[str, object], group_size: int = SMALL_GROUP
+        self, lake: Lake, table: Table, name: str, constants: Mapping[str, object], group_size: int = ROW_GROUP_BYTES
     ) -> None:
         """
         Prepare a file that the first rows create; *constants* fill the columns that the batches lack.

@@ -15,13 +15,23 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from jobs.lake.commit import (
     A_DAY,
     CONFIGURATION,
-    FILES_KEPT,
-    LOG_KEPT,
+    FILE_RETENTION,
+    LOG_RETENTION,
     keeps_replaced_files_briefly,
     open_table,
     open_table_for_change,
 )
-from jobs.lake.compaction import MANY, SMALL, Group, cluster, compact, estimate, merge_group, vacuum, vacuum_own
+from jobs.lake.compaction import (
+    MAX_SMALL_FILES,
+    SMALL_FILE_BYTES,
+    Group,
+    cluster,
+    compact,
+    estimate,
+    merge_group,
+    vacuum,
+    vacuum_store_files,
+)
 from jobs.lake.features import needs_spark
 from jobs.lake.integrity import newest_runs, refuse_unsupported
 from jobs.lake.lake import Lake
@@ -89,14 +99,14 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
     for number, table in enumerate(WRITTEN_BY_RUNS):
         if _has_turn(manifest, table, number):
             with _noted(errors):
-                compact(lake, table, many=MANY, of=naming)
-    if manifest.run % MANY:
+                compact(lake, table, many=MAX_SMALL_FILES, of=naming)
+    if manifest.run % MAX_SMALL_FILES:
         return errors
     with _noted(errors):
         is_any_at_work = any(unfinished_run(lake, store) for store in known_stores(lake))
         for table in WRITTEN_BY_RUNS if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 else ():
             with _noted(errors):
-                vacuum_own(lake, table, manifest.store_id)
+                vacuum_store_files(lake, table, manifest.store_id)
                 _thin_checkpoints(lake, table)
                 if not is_any_at_work:
                     vacuum(lake, table)
@@ -120,9 +130,9 @@ def _has_turn(manifest: Manifest, table: Table, number: int) -> bool:
     messages and index in different runs: merging sixteen runs of 100,000 messages took six seconds of one run.
     """
     size = sum(action.size for action in manifest.tables.get(table.name, ()))
-    if size < SMALL // MANY:
-        return manifest.run % MANY == 0
-    turns = max(min(_MOST_TURNS, SMALL // size), 2)
+    if size < SMALL_FILE_BYTES // MAX_SMALL_FILES:
+        return manifest.run % MAX_SMALL_FILES == 0
+    turns = max(min(_MOST_TURNS, SMALL_FILE_BYTES // size), 2)
     return (manifest.run + number + 2) % turns == 0
 
 
@@ -157,9 +167,11 @@ def shorten_file_retention(lake: Lake, every_s: float) -> None:
             continue
         there = snapshot.metadata().configuration
         # Values that users set stay: Delta refuses a log that is kept for a shorter time than the files.
-        if there.get(FILES_KEPT, A_DAY) not in {CONFIGURATION[FILES_KEPT], A_DAY}:  # a day: of earlier versions
+        if there.get(FILE_RETENTION, A_DAY) not in {CONFIGURATION[FILE_RETENTION], A_DAY}:  # a day: of earlier versions
             continue
         kept = f"interval {hours * (15 if table in _KEPT_SHORTER else 60)} minutes"
-        short = {FILES_KEPT: kept} | ({LOG_KEPT: kept} if there.get(LOG_KEPT) == CONFIGURATION[LOG_KEPT] else {})
+        short = {FILE_RETENTION: kept} | (
+            {LOG_RETENTION: kept} if there.get(LOG_RETENTION) == CONFIGURATION[LOG_RETENTION] else {}
+        )
         with suppress(CommitFailedError):  # another process commits at this moment; the next start asks again
             set_properties(snapshot, short)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
 
 CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
-NO_VECTORS = "files with deletion vectors can only be replaced on local file systems"
+VECTORS_ONLY_LOCAL = "files with deletion vectors can only be replaced on local file systems"
 _NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 _CONFLICTS = "io.delta.exceptions."  # the package of what Delta raises when another commit came first
 _LEAST, _MOST = "spark.databricks.delta.optimize.minFileSize", "spark.databricks.delta.optimize.maxFileSize"
@@ -55,14 +55,14 @@ class Commit(NamedTuple):
     transactions: tuple[tuple[str, int], ...]
     metadata: Mapping[str, str]
     data_change: bool
-    brought: tuple[AddedFile, ...] = ()  # files of new rows
+    appended: tuple[AddedFile, ...] = ()  # files of new rows
     change: Rewrite = Rewrite()
     mode: Literal["append", "overwrite"] = "append"  # which of the two `deltalake` is told
 
     @property
     def added(self) -> tuple[AddedFile, ...]:
         """All new files."""
-        return (*self.brought, *self.change.added)
+        return (*self.appended, *self.change.added)
 
     def additions(self) -> list[LogAction]:
         """Return the transactions and the new files as log lines."""
@@ -155,7 +155,7 @@ def set_properties(snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
 def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
     """Write a commit that removes files with vectors, which `deltalake` cannot remove by path."""
     if not is_local(lake.location):
-        raise OSError(f"{snapshot.table_uri}: {NO_VECTORS}")
+        raise OSError(f"{snapshot.table_uri}: {VECTORS_ONLY_LOCAL}")
     now = int(time.time() * 1000)
     operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     removed: dict[str, Any] = {

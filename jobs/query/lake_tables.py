@@ -17,7 +17,7 @@ from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from jobs.lake.lake import Lake, views
-from jobs.lake.snapshots import open_delta, plain_rows
+from jobs.lake.snapshots import open_delta, rows_without_timestamps
 from jobs.storage.locations import join, normalise
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 from rmq_formats.arrow import MESSAGE_SCHEMA, plain_type
@@ -104,7 +104,7 @@ class LakeTables:
 
     def _actions(self, name: str) -> list[dict[str, Any]]:
         table = self._table(name)
-        return [] if table is None else plain_rows(table.get_add_actions(flatten=True))
+        return [] if table is None else rows_without_timestamps(table.get_add_actions(flatten=True))
 
     @cached_property
     def stores(self) -> Sequence[LakeStore]:
@@ -205,7 +205,7 @@ class LakeTables:
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows; raise `OSError` if a file in Delta's log is missing or damaged."""
         # The engine's own reader would hold Python's lock until it is done, and with it every other thread.
-        return self._read(sql, plain_rows)
+        return self._read(sql, rows_without_timestamps)
 
     def read_integers(self, sql: str) -> list[int]:
         """Run a query with one integer column and return its values."""

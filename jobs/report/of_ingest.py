@@ -17,7 +17,7 @@ from jobs.console.result import Severity
 from jobs.ingest.request import Summary
 from jobs.lake.commit import open_table, rows_where
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import files, plain_batches
+from jobs.lake.snapshot_files import batches_for_reading, files
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, TIERED, Table
 from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
@@ -42,7 +42,7 @@ def report_of_ingest(summary: Summary, lake: Lake) -> Report:
             snapshot = open_table(lake, table.name)
             for file in files(lake, snapshot) if snapshot is not None else ():
                 if file.path.startswith(prefix):
-                    yield from plain_batches(lake, table, file, columns)
+                    yield from batches_for_reading(lake, table, file, columns)
 
         parts += [*_messages(read), *_index(read)]
     parts.append(_facts(summary))

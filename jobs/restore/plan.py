@@ -16,7 +16,7 @@ from jobs.console.result import RequestError
 from jobs.lake.commit import open_table, read_snapshot, rows_where
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
-from jobs.lake.snapshot_files import StoredFile, files, has_footer, plain_batches
+from jobs.lake.snapshot_files import StoredFile, batches_for_reading, files, is_readable_parquet
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, RUNS, Table
 from jobs.products.log_pieces import FILE, UNKNOWN
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
@@ -50,7 +50,7 @@ class TableFiles:
     def rows(self, store_id: str, needed: Sequence[str], others: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         """Yield a store's rows of a small table, but those in which another engine has emptied a *needed* column."""
         for file in self.files:
-            for batch in plain_batches(self.lake, self.table, file, [*needed, *others, "store_id"]):
+            for batch in batches_for_reading(self.lake, self.table, file, [*needed, *others, "store_id"]):
                 for row in batch.to_pylist():
                     if row["store_id"] == store_id and all(row[name] is not None for name in needed):
                         yield row
@@ -67,7 +67,7 @@ def find_table_files(lake: Lake, table: Table, store_id: str) -> TableFiles:
     wrong = {file.path: LOST for file in wanted if file.path not in sizes}
     # The footer of a file is read where the file is not as long as Delta's log says.
     others = (file for file in wanted if file.path in sizes and sizes[file.path] != file.size)
-    wrong |= {file.path: UNREADABLE for file in others if not has_footer(lake, table, file)}
+    wrong |= {file.path: UNREADABLE for file in others if not is_readable_parquet(lake, table, file)}
     dropped = {*table.schema.names} - {field.name for field in snapshot.schema().fields}
     return TableFiles(
         lake,
@@ -229,7 +229,7 @@ def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
         yield lowest
         return
     seen: set[int] = set()
-    for batch in plain_batches(lake, MESSAGES, file, ("store_id", "segment")):
+    for batch in batches_for_reading(lake, MESSAGES, file, ("store_id", "segment")):
         seen.update(pc.unique(batch.column("segment").filter(pc.equal(batch.column("store_id"), store_id))).to_pylist())
     yield from sorted(seen - {None})  # a row of another engine may have none
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, plain_batches
+from jobs.lake.snapshot_files import StoredFile, batches_for_reading
 from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
 from jobs.restore.plan import Coverage, Interval, Plan, PlannedSegment, uncovered_parts
@@ -258,7 +258,7 @@ def _readable(
     wanted = {"physical_offset": (first, last)} if table is MESSAGES else {}
     wanted = {"segment": (first, first)} if table is LOG_PIECES else wanted
     try:
-        yield from plain_batches(work.lake, table, file, columns, wanted)
+        yield from batches_for_reading(work.lake, table, file, columns, wanted)
     except pa.ArrowInvalid:
         unreadable.append(f"{table.name}/{file.path}")
     except OSError as error:

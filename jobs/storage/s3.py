@@ -113,7 +113,7 @@ class ObjectStorage(Storage):
     """An object store; objects appear only when they are complete."""
 
     filesystem: "FileSystem" = field(repr=False)  # never print what holds a key
-    asked: str = "with the credentials of the AWS environment"  # in whose name, for messages
+    credentials_text: str = "with the credentials of the AWS environment"  # in whose name, for messages
     service: str = "S3"
 
     def list_files(self, location: str) -> list[FileInfo]:
@@ -187,7 +187,7 @@ class ObjectStorage(Storage):
             ) from error
 
     def _denied(self, location: str, said: str) -> PermissionError:
-        reason = f"{self.service} denies access ({said[:_SHOWN]}); asked {self.asked}"
+        reason = f"{self.service} denies access ({said[:_SHOWN]}); asked {self.credentials_text}"
         return PermissionError(errno.EACCES, reason, location)
 
 

@@ -36,7 +36,7 @@ _IN_PROFILE = {
     "fs.s3a.endpoint.region": "region",
     "fs.s3a.endpoint": "endpoint_url",
 }
-KEYS = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")  # they belong together
+S3_KEY_SETTINGS = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")  # they belong together
 
 
 def settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -60,8 +60,8 @@ def settings_of_variables(environment: Mapping[str, str], variables: Mapping[str
 
 def merge_settings(weaker: Mapping[str, str], stronger: Mapping[str, str]) -> dict[str, str]:
     """Merge settings, the stronger ones winning; keys are never combined from both."""
-    if any(key in stronger for key in KEYS):
-        weaker = {name: value for name, value in weaker.items() if name not in KEYS}
+    if any(key in stronger for key in S3_KEY_SETTINGS):
+        weaker = {name: value for name, value in weaker.items() if name not in S3_KEY_SETTINGS}
     return {**weaker, **stronger}
 
 
@@ -160,7 +160,7 @@ def azure_delta_options(location: str, options: Mapping[str, str]) -> dict[str, 
 
 _FILES = ("core-site.xml", "hdfs-site.xml")
 _PREFIX = "spark.hadoop."
-OF_FILE_SYSTEMS = ("fs.", "dfs.")
+FILE_SYSTEM_PREFIXES = ("fs.", "dfs.")
 
 
 def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -171,7 +171,7 @@ def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str,
     for name, value in settings.items():
         if is_secret(name):
             remember_secret(value)
-    return {name: value for name, value in settings.items() if name.startswith(OF_FILE_SYSTEMS)}
+    return {name: value for name, value in settings.items() if name.startswith(FILE_SYSTEM_PREFIXES)}
 
 
 def _from_files() -> Iterator[tuple[str, str]]:

@@ -13,8 +13,8 @@ import pyarrow as pa
 from jobs.lake.tables import PROVENANCE, Table
 from rmq_formats.arrow import column
 
-FOLDER = "typed"
-TYPING = "typing"  # the transaction, and in the place of a store's id in the names of files
+TYPED_FOLDER = "typed"
+TYPING_APPLICATION = "typing"  # the transaction, and in the place of a store's id in the names of files
 LONGEST_FOLDER = 200  # bytes: file systems take 255
 RESERVED = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE)})
 MOST_DIGITS = 38
@@ -248,7 +248,7 @@ def table_name(topic: str, type_: str | None) -> str:
     """Return the name of the table of a topic, or of one of its types: its folder leads nowhere else, for any name."""
     names = [topic] if type_ is None else [topic, type_]
     safe = (_UNSAFE.sub(lambda match: b"~%02X" % match[0][0], name.encode()).decode() for name in names)
-    return f"{FOLDER}/{'.'.join(safe)}"
+    return f"{TYPED_FOLDER}/{'.'.join(safe)}"
 
 
 def typed_table(name: str, columns: Sequence[pa.Field]) -> Table:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from jobs.console.result import RequestError
 from jobs.storage.local import naming_file_in_errors
 from jobs.typed.ddl import (
-    FOLDER,
     LONGEST_FOLDER,
+    TYPED_FOLDER,
     SchemaError,
     columns_text,
     narrowed_columns,
@@ -153,7 +153,7 @@ class _Declared:
             types, wanted = _KEYS.get(key, _TEXT)
             if not isinstance(value, types):
                 raise self._error(key, f"must be {wanted}")
-        folder = table_name(self._topic, self._name).removeprefix(f"{FOLDER}/")
+        folder = table_name(self._topic, self._name).removeprefix(f"{TYPED_FOLDER}/")
         if not self._topic or self._name == "" or len(folder) > LONGEST_FOLDER:
             raise DeclarationError(f"{self._place}: a topic has 1 to {LONGEST_FOLDER} characters, with its type")
         format_, columns = {"avro": self._avro, "protobuf": self._protobuf}.get(kind, self._by_schema)()

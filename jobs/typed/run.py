@@ -23,12 +23,12 @@ from jobs.lake.integrity import refuse_unsupported
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import discard_files
-from jobs.lake.snapshot_files import StoredFile, files, plain_batches
+from jobs.lake.snapshot_files import StoredFile, batches_for_reading, files
 from jobs.lake.snapshots import kept_snapshots, transaction_of
 from jobs.lake.superseded import ObsoleteRows
-from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPED
+from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPING_TABLES
 from jobs.store.workers import Workers
-from jobs.typed.ddl import TYPING, parse_columns
+from jobs.typed.ddl import TYPING_APPLICATION, parse_columns
 from jobs.typed.declaration import DeclarationError, TopicType, ValuesLostError, needs_rebuild
 from jobs.typed.formats import UnknownField
 from jobs.typed.task import TypedFile, type_file
@@ -120,8 +120,8 @@ def type_lake(request: TypeRequest, workers: Workers) -> Summary:
     """Type the messages that are new since the last typing; finish first what an earlier one prepared."""
     lake = request.lake
     _messages(lake)
-    refuse_unsupported(lake, TYPED)
-    with hold_lock(lake, TYPING) as was_cut_off:
+    refuse_unsupported(lake, TYPING_TABLES)
+    with hold_lock(lake, TYPING_APPLICATION) as was_cut_off:
         before = newest_typing(lake)
         # Not older than what the typing before has seen: else rows that were superseded since would come back.
         snapshot = _messages(lake)
@@ -377,7 +377,7 @@ def absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> di
         names.update(rows_where(lake, config, ["name"], is_topic).column("name").to_pylist())
     known = frozenset(names)
     for file in () if known else files(lake, messages):
-        for batch in plain_batches(lake, MESSAGES, file, ("topic",)):
+        for batch in batches_for_reading(lake, MESSAGES, file, ("topic",)):
             names.update(filter(None, batch.column("topic").unique().to_pylist()))
     return {
         topic: AbsentTopic(topic in known, tuple(get_close_matches(topic, names, _SIMILAR, _SIMILARITY)))

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from jobs.lake.bodies import with_inflated_bodies
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, plain_batches
+from jobs.lake.snapshot_files import StoredFile, batches_for_reading
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
-from jobs.typed.ddl import TYPING, typed_table
+from jobs.typed.ddl import TYPING_APPLICATION, typed_table
 from jobs.typed.declaration import TopicType
 from jobs.typed.formats import JSON, Reader, TypedRows, UnknownField, merge_unknown
 from jobs.typed.values import Refusal, Times
@@ -81,14 +81,14 @@ def type_file(
     table, columns = (DEAD_LETTERS, _OF_DEAD) if retries else (MESSAGES, _READ)
     needed: set[str] = set()
     done = TypedFile()
-    for batch in plain_batches(lake, table, file, ("topic", "store_id", "physical_offset")):
+    for batch in batches_for_reading(lake, table, file, ("topic", "store_id", "physical_offset")):
         needed |= {topic[0].topic for topic in topics if _wanted(topic, batch, before=retries).true_count}
         if not retries:  # one that is superseded may lie after the messages that are typed
             _note_ends(done, batch)
     topics = [topic for topic in topics if topic[0].topic in needed]
     with ExitStack() as stack:
-        work = _Work(lake, FileNaming(TYPING, number), stack, done)
-        for batch in plain_batches(lake, table, file, columns) if topics else ():
+        work = _Work(lake, FileNaming(TYPING_APPLICATION, number), stack, done)
+        for batch in batches_for_reading(lake, table, file, columns) if topics else ():
             for topic in topics:
                 wanted = _wanted(topic, batch, before=retries)
                 chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
@@ -180,7 +180,7 @@ class _Work:
 
 def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iterator[Refusal | None]:
     """Yield the refusal of each message of a topic in a file; None for one that *reader* reads."""
-    for batch in plain_batches(lake, MESSAGES, file, _READ):
+    for batch in batches_for_reading(lake, MESSAGES, file, _READ):
         of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), fill_value=False))
         for rows in _slices(with_inflated_bodies(of_topic)):
             refusals = _results(reader, rows).refusals

@@ -29,14 +29,14 @@ from jobs.lake.runs import (
     OtherRunActiveError,
     delete_old_manifests,
     discard_files,
-    read_stored,
+    read_stored_manifest,
     stored_manifest,
     sweep_table,
 )
 from jobs.lake.superseded import ObsoleteRows, rewrite_without_rows
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
-from jobs.typed.ddl import TYPING, parse_columns, typed_table
+from jobs.typed.ddl import TYPING_APPLICATION, parse_columns, typed_table
 
 _VERSION = 1
 _KEPT = 8  # manifests
@@ -87,7 +87,7 @@ class Typing:
     @property
     def naming(self) -> FileNaming:
         """How the files of the typing are called."""
-        return FileNaming(TYPING, self.number)
+        return FileNaming(TYPING_APPLICATION, self.number)
 
     def to_json(self) -> bytes:
         """Return the stored form."""
@@ -119,14 +119,14 @@ def _obsolete(removed: dict[str, str | int | None]) -> ObsoleteRows:
 
 def newest_typing(lake: Lake) -> Typing:
     """Return the newest typing that was prepared; in a lake that was never typed an empty one with the number 0."""
-    number = committed_transaction(lake, TYPINGS.name, TYPING)
+    number = committed_transaction(lake, TYPINGS.name, TYPING_APPLICATION)
     if not number:
         return Typing(0, {}, ())
     found = rows(lake, TYPINGS.name, ("manifest",), ds.field("typing") == number)
     if not found:
         raise OSError(f"{lake.locate(TYPINGS.name)}: typing {number} is prepared, but its row is missing")
     missing = "this manifest is missing; without it no topic can be typed any further"
-    return read_stored(lake, found[0][0], Typing.from_json, "typing", missing)
+    return read_stored_manifest(lake, found[0][0], Typing.from_json, "typing", missing)
 
 
 def typed_tables(lake: Lake) -> list[Table]:
@@ -148,7 +148,7 @@ def prepare(lake: Lake, typing: Typing) -> None:
     whose, name = {"broker": "", "store_id": ""}, typing.naming.name("prepared")
     try:
         with stored_manifest(lake, typing.naming, typing.to_json()) as path:
-            commit_rows(lake, TYPINGS, name, whose, [{**row, "manifest": path}], (TYPING, typing.number))
+            commit_rows(lake, TYPINGS, name, whose, [{**row, "manifest": path}], (TYPING_APPLICATION, typing.number))
     except TransactionTakenError as error:
         discard_files(lake, {change.table: change.added for change in typing.changes})
         raise OtherRunActiveError(f"typing {typing.number} of this lake was prepared by another process") from error
@@ -156,7 +156,7 @@ def prepare(lake: Lake, typing: Typing) -> None:
 
 def commit_typing(lake: Lake, typing: Typing) -> None:
     """Commit the files of a prepared typing, table by table; those committed already stay so."""
-    transaction = (TYPING, typing.number)
+    transaction = (TYPING_APPLICATION, typing.number)
     note = {"typing": str(typing.number)}
     for change in typing.changes:
         table = DEAD_LETTERS if change.columns is None else typed_table(change.table, parse_columns(change.columns))
@@ -167,7 +167,9 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
 
 def remaining_changes(lake: Lake, typing: Typing) -> Typing:
     """Return a typing with the changes alone that no table has yet."""
-    changes = (one for one in typing.changes if committed_transaction(lake, one.table, TYPING) < typing.number)
+    changes = (
+        one for one in typing.changes if committed_transaction(lake, one.table, TYPING_APPLICATION) < typing.number
+    )
     return replace(typing, changes=tuple(changes))
 
 
@@ -181,4 +183,4 @@ def sweep_typing(lake: Lake, typing: Typing) -> None:
     tables = {table for state in typing.topics.values() for table in state.tables}
     for table in {*(change.table for change in typing.changes), DEAD_LETTERS.name, TYPINGS.name, *tables}:
         sweep_table(lake, table, typing.naming)
-    delete_old_manifests(lake, TYPING, typing.number - _KEPT)
+    delete_old_manifests(lake, TYPING_APPLICATION, typing.number - _KEPT)

@@ -45,9 +45,9 @@ _LAST_S = 60.0  # for a registration that is at work when everything else is don
 def _target(text: str) -> str:
     if not _CATALOG.fullmatch(text):
         raise ValueError(f"{text!r}: the name of a catalog, and of a namespace after a dot")
-    from jobs.lake.iceberg import target_of
+    from jobs.lake.iceberg import parse_iceberg_target
 
-    return target_of(text)
+    return parse_iceberg_target(text)
 
 
 iceberg_option = option(

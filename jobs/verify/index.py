@@ -14,11 +14,11 @@ from jobs.console.amounts import time_text
 from jobs.diagnosis.log_check import LogCheck
 from jobs.lake.findings import (
     AHEAD_OF_LOG,
+    ENTRIES_OF_TAKEN_BACK_MESSAGES,
     INDEX,
     MISSING_INDEX_ENTRIES,
     NOT_INDEXED,
-    NOT_INDEXED_HERE,
-    TAKEN_BACK_ENTRIES,
+    NOT_INDEXED_ON_REPLICA,
     Finding,
 )
 from jobs.products.index.explanation import ExplainedFile, Explanation, Verdict, explain
@@ -97,7 +97,7 @@ def verify_index(  # noqa: PLR0913, PLR0917 - the log, the settings, and the che
             findings += _checkpoint_findings(explanation, store)
         notes = [*_notes_on_rocksdb(store), *_notes(explanation, settings, is_closed=store.is_closed)]
         row = explanation.row
-        is_left_out = any(finding.kind == NOT_INDEXED_HERE for finding in behind)
+        is_left_out = any(finding.kind == NOT_INDEXED_ON_REPLICA for finding in behind)
         verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
         numbers = {
             "files": len(explanation.files), **dict(sorted(verdicts.items())),
@@ -179,7 +179,7 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
             found = f"{survivor.lost} of messages that a promotion took back"
             cause = "index files are never truncated; lookups skip these entries, and all others are right"
             yield Finding(
-                INDEX, TAKEN_BACK_ENTRIES, file, None, "entries", found, found, cause, survivor.lost,
+                INDEX, ENTRIES_OF_TAKEN_BACK_MESSAGES, file, None, "entries", found, found, cause, survivor.lost,
                 explanation.row.cut_by_promotion[0][0],
             )  # fmt: skip
         elif survivor.lost:
@@ -214,7 +214,7 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
             "messages, the other replicas' do; rebuild-index makes them"
         )
         here = place[0], None, "entries"
-        return Finding(INDEX, NOT_INDEXED_HERE, *here, found, found, cause, keys, first.physical_offset)
+        return Finding(INDEX, NOT_INDEXED_ON_REPLICA, *here, found, found, cause, keys, first.physical_offset)
     found = f"no entries for {keys} keys{of_messages}".format(offsets=offsets, first=first.physical_offset)
     cause = cause.format(changed=_KEYS_CHANGED * (first.physical_offset == last.physical_offset))
     return Finding(INDEX, kind, *place, found, "", cause, keys, first.physical_offset)
@@ -256,7 +256,7 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     (first,), (last,) = row.keys(start, start + 1), row.keys(len(row) - 1, len(row))
     may_come = not store.is_closed or broker_process(store.root) is not None
     if (
-        finding.kind == NOT_INDEXED_HERE
+        finding.kind == NOT_INDEXED_ON_REPLICA
         or not may_come
         or last.store_timestamp - first.store_timestamp >= MAX_INDEX_LAG_MS
     ):

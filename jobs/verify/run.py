@@ -20,14 +20,14 @@ from jobs.diagnosis.log_check import LogCheck, RangeCheck, walked_log
 from jobs.lake.findings import (
     AHEAD_OF_LOG,
     DAMAGED_RANGE,
+    ENTRIES_OF_TAKEN_BACK_MESSAGES,
     INDEX,
     LOG,
     MISSING_INDEX_ENTRIES,
-    NOT_INDEXED_HERE,
+    NOT_INDEXED_ON_REPLICA,
     PROMOTION,
     QUEUES,
-    TAKEN_BACK_ENTRIES,
-    TAKEN_BACK_UNITS,
+    UNITS_OF_TAKEN_BACK_MESSAGES,
     WRONG_FILE_SIZE,
     Finding,
 )
@@ -57,7 +57,7 @@ from rmq_formats.release import Release
 _SHARE_OF_LOG = 0.35  # of the log: units of its queues, then packed keys, where records are small
 _ZEROS = "magic 00000000 "
 _NEVER_WRITTEN = "undecided: zeroed, or never written, and the data after it is of another log"
-_OF_PROMOTION = frozenset({TAKEN_BACK_UNITS, TAKEN_BACK_ENTRIES, NOT_INDEXED_HERE})
+_OF_PROMOTION = frozenset({UNITS_OF_TAKEN_BACK_MESSAGES, ENTRIES_OF_TAKEN_BACK_MESSAGES, NOT_INDEXED_ON_REPLICA})
 _AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
 
 
@@ -225,8 +225,8 @@ def _fact(finding: Finding) -> Finding:
             f"{finding.times:,} units after the end of the queue",
             f"{cause}a broker drops them at its next start",
         )
-        return finding._replace(kind=TAKEN_BACK_UNITS, expected=units, cause=cause)
+        return finding._replace(kind=UNITS_OF_TAKEN_BACK_MESSAGES, expected=units, cause=cause)
     if finding.kind == AHEAD_OF_LOG:
         cause += "lookups skip them"
-        return finding._replace(kind=TAKEN_BACK_ENTRIES, expected=finding.found, cause=cause)
+        return finding._replace(kind=ENTRIES_OF_TAKEN_BACK_MESSAGES, expected=finding.found, cause=cause)
     return finding

@@ -20,7 +20,7 @@ from jobs.lake.features import UnsupportedTableError
 from jobs.lake.findings import Finding
 from jobs.lake.integrity import record_findings
 from jobs.lake.lake import Lake
-from jobs.lake.snapshots import plain_rows
+from jobs.lake.snapshots import rows_without_timestamps
 from jobs.lake.tables import FINDINGS, RUNS
 from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables
@@ -232,7 +232,9 @@ class OnS3:
 
     def offsets(self) -> list[int]:
         table = QueryBuilder().register("t", DeltaTable(self.messages))
-        return [row["physical_offset"] for row in plain_rows(table.execute(OFFSETS.format("t")).read_all())]
+        return [
+            row["physical_offset"] for row in rows_without_timestamps(table.execute(OFFSETS.format("t")).read_all())
+        ]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from jobs.ingest.request import Summary
 from jobs.lake.lake import Lake
-from jobs.lake.snapshots import plain_rows
+from jobs.lake.snapshots import rows_without_timestamps
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store
 from tests.support.scenes import ROOT
@@ -76,7 +76,7 @@ class SharedLake:
     def rows(self, columns: str, where: str = "true", table: str = "messages") -> list[dict[str, Any]]:
         snapshot = DeltaTable(self.path / table)
         query = f"SELECT {columns} FROM t WHERE {where}"
-        return plain_rows(QueryBuilder().register("t", snapshot).execute(query).read_all())
+        return rows_without_timestamps(QueryBuilder().register("t", snapshot).execute(query).read_all())
 
     def changes(self, version: int, table: str = "messages") -> tuple[list[int], list[int]]:
         """Return which offsets the feed of changes has lost and got since a version; what is in both cancels out."""

@@ -7,7 +7,7 @@ The recipes above them are written by hand.
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobs.lake.catalog import comment_of, sql_type
+from jobs.lake.catalog import column_comment, sql_type
 from jobs.lake.lake import views
 from jobs.lake.tables import MESSAGES, TABLES, Table
 from jobs.typed.ddl import typed_table
@@ -47,7 +47,7 @@ def page() -> str:
     )
 
 
-_COMMENTS = {field.name: comment_of(field) for field in MESSAGES.delta_schema.fields}
+_COMMENTS = {field.name: column_comment(field) for field in MESSAGES.delta_schema.fields}
 
 
 def _section(table: Table) -> Iterator[str]:
@@ -62,9 +62,9 @@ def _section(table: Table) -> Iterator[str]:
         but = f" except {', '.join(lacking)}" if lacking else ""
         yield f"| all columns of [messages](#messages){but} | | as in `messages`, unless listed below |"
     for field in table.delta_schema.fields:
-        if comment_of(field) == shared.get(field.name):
+        if column_comment(field) == shared.get(field.name):
             continue
-        meaning = comment_of(field).replace("|", "\\|")
+        meaning = column_comment(field).replace("|", "\\|")
         yield f"| {field.name} | {sql_type(field.type)} | {meaning} |"
     yield ""
 

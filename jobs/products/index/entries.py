@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from jobs.lake.commit import open_table, rows_where
 from jobs.lake.history import committed_records
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, plain_batches
+from jobs.lake.snapshot_files import StoredFile, batches_for_reading
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.file_builder import CACHE_SIZED_BLOCK, IndexRecipe, hash_file, put_entries
@@ -275,7 +275,7 @@ def read_entries(
     columns = ("index_file", "entry", "store_id", *names)
     for file in stored_in:
         whole, limits = file._replace(vector=None), {"index_file": (ordinal, ordinal)}
-        for batch in plain_batches(output.lake, INDEX_ENTRIES, whole, columns, limits):
+        for batch in batches_for_reading(output.lake, INDEX_ENTRIES, whole, columns, limits):
             own = batch.filter(wanted)
             at = own["entry"].to_numpy().astype(np.int64) - 1
             inside = at < count

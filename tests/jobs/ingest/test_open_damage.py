@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from jobs.console.result import ExitCode, Severity
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.lake.compaction import MANY
+from jobs.lake.compaction import MAX_SMALL_FILES
 from jobs.lake.findings import OpenDamage
 from jobs.lake.lake import Lake
 from jobs.report.metrics import write_metrics
@@ -78,20 +78,20 @@ def test_an_error_of_the_upkeep_is_a_note_of_a_run_that_is_done_and_names_the_fi
 ) -> None:
     """One rotten file must not make a run fail that has brought everything, nor stay unnoticed."""
     broker = Broker(tmp_path / "store")
-    for number in range(MANY - 1):
+    for number in range(MAX_SMALL_FILES - 1):
         broker.append(some_records(2, seed=number))
         ingest_beside(broker.root)
     rotten = min((tmp_path / "lake" / "messages").glob("*.parquet"), key=lambda path: path.stat().st_mtime)
     data = rotten.read_bytes()
     rotten.write_bytes(data[:4] + bytes(len(data) // 2) + data[4 + len(data) // 2 :])
-    placed = broker.append(some_records(2, seed=MANY))
+    placed = broker.append(some_records(2, seed=MAX_SMALL_FILES))
     capfd.readouterr()
     done = ingest_beside(broker.root)
 
     assert (2, ExitCode.CLEAN) == (done.messages, done.exit_code)
     assert [rotten.name in note for note in done.notes] == [True]
     assert rotten.name in capfd.readouterr().err
-    newest = max((tmp_path / "lake" / "messages").glob(f"*-{MANY}-*.parquet"))
+    newest = max((tmp_path / "lake" / "messages").glob(f"*-{MAX_SMALL_FILES}-*.parquet"))
     assert newest.exists()
     assert placed[-1].end_offset <= SEGMENT_SIZE
 

@@ -223,7 +223,7 @@ def incremental(root: Path, runs: int) -> Iterator[Summary]:
 
 
 def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path) -> None:
-    with patch.object(upkeep, "MANY", 4):
+    with patch.object(upkeep, "MAX_SMALL_FILES", 4):
         before = [summary.messages for summary in incremental(tmp_path, 10)]
     lake = tmp_path / "lake"
 
@@ -249,8 +249,8 @@ def test_of_runs_that_bring_much_no_more_is_merged_at_once_than_makes_a_file_tha
 
     small = 36_000  # bytes: of some runs
     monkeypatch.setattr(upkeep, "compact", noted)
-    monkeypatch.setattr(upkeep, "SMALL", small)
-    monkeypatch.setattr(compaction, "SMALL", small)
+    monkeypatch.setattr(upkeep, "SMALL_FILE_BYTES", small)
+    monkeypatch.setattr(compaction, "SMALL_FILE_BYTES", small)
     list(incremental(tmp_path, 20))
 
     sizes = [of_run["messages"] for of_run in merged.values() if "messages" in of_run]

@@ -19,9 +19,9 @@ from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import SparkSession
 
 from jobs.lake import features
-from jobs.lake.commit import LOG_KEPT, TransactionTakenError, commit, ensure_table
+from jobs.lake.commit import LOG_RETENTION, TransactionTakenError, commit, ensure_table
 from jobs.lake.features import UnsupportedTableError, needs_spark
-from jobs.lake.runs import WRITERS, known_stores
+from jobs.lake.runs import WRITERS_KEY, known_stores
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize, shorten_file_retention
 from jobs.lake.writers import Rewrite
@@ -149,7 +149,7 @@ def test_a_feature_is_kept_or_refused_as_the_page_says(lake: SharedLake, tmp_pat
         assert read(lake, [*offsets, *new]) == reading
         newest = known_stores(lake.lake)[0].newest
         assert newest is not None
-        writers = cast("dict[str, str]", newest.state.get(WRITERS, {}))
+        writers = cast("dict[str, str]", newest.state.get(WRITERS_KEY, {}))
         assert table == "runs" or (writers.get(table) == "spark") == needs_spark(DeltaTable(lake.path / table))
 
     lake.broker.truncate(offsets[25])
@@ -226,7 +226,7 @@ def test_new_columns_and_properties_come_by_spark_too(lake: SharedLake) -> None:
 
     snapshot = DeltaTable(lake.path / "messages")
     assert [str(field.name) for field in snapshot.schema().fields][-2:] == ["later", "last"]
-    assert snapshot.metadata().configuration[LOG_KEPT] == "interval 300 minutes"
+    assert snapshot.metadata().configuration[LOG_RETENTION] == "interval 300 minutes"
     assert read(lake, offsets) == WORKS
 
 

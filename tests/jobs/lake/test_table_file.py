@@ -18,12 +18,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.lake import compaction
-from jobs.lake.commit import STATISTICS, ensure_table
-from jobs.lake.compaction import CROWDED, Group, cluster, merge_group
+from jobs.lake.commit import STATISTICS_PROPERTY, ensure_table
+from jobs.lake.compaction import CROWDED_NODE_FILES, Group, cluster, merge_group
 from jobs.lake.delta_log import descriptors
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches, files
-from jobs.lake.table_file import SMALL_GROUP, AddedFile, TableFile
+from jobs.lake.snapshot_files import StoredFile, batches_for_rewriting, files
+from jobs.lake.table_file import ROW_GROUP_BYTES, AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, Table
 from rmq_formats.arrow import column, required
 from tests.golden import StoreOf
@@ -110,7 +110,7 @@ def test_files_from_before_a_column_was_required_are_merged_with_others(tmp_path
     lake = Lake(str(tmp_path))
     with TableFile(lake, _TABLE, "merged.parquet", {}) as file:
         for path in (older, _written(tmp_path, physical_offset=[7], body=[b"x"])):
-            for batch in batches(lake, _TABLE, StoredFile(path.name, 0, 0, {}, {})):
+            for batch in batches_for_rewriting(lake, _TABLE, StoredFile(path.name, 0, 0, {}, {})):
                 file.write(batch)
         file.close()
     merged = pq.read_table(tmp_path / _TABLE.name / "merged.parquet", columns=["physical_offset", "body"])
@@ -122,13 +122,13 @@ def test_a_file_is_never_written_over_another(tmp_path: Path) -> None:
     taken.parent.mkdir()
     taken.write_bytes(b"precious")
     with pytest.raises(FileExistsError), TableFile(Lake(str(tmp_path)), QUARANTINE, "f.parquet", _WHOSE) as file:
-        file.write_rows([{"physical_offset": 4711, "sample": bytes(SMALL_GROUP)}])
+        file.write_rows([{"physical_offset": 4711, "sample": bytes(ROW_GROUP_BYTES)}])
     assert taken.read_bytes() == b"precious"
 
 
 def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
     """What chooses a few records of each window makes tiny batches; a file of as many row groups is slow to read."""
-    rows = [{"physical_offset": number, "sample": _RANDOM.randbytes(SMALL_GROUP // 40)} for number in range(100)]
+    rows = [{"physical_offset": number, "sample": _RANDOM.randbytes(ROW_GROUP_BYTES // 40)} for number in range(100)]
     with TableFile(Lake(str(tmp_path)), QUARANTINE, "f.parquet", _WHOSE | {"reason": "r"}) as file:
         for row in rows:
             file.write_rows([row])
@@ -239,12 +239,12 @@ def test_the_same_rows_are_in_files_of_which_a_hash_is_in_few(tmp_path: Path, se
     for store, first in product(("a", "b"), there):  # most files overlap where one of them begins
         key_hash = first.low("key_hash", 0)
         opened = [file for file in there if file.may_have("store_id", store) and file.may_have("key_hash", key_hash)]
-        assert len(opened) < CROWDED * 5  # steps that 30 files a store go down
+        assert len(opened) < CROWDED_NODE_FILES * 5  # steps that 30 files a store go down
 
 
 def test_a_round_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> None:
     lake, table = Lake(str(tmp_path)), tmp_path / INDEX_ENTRIES.name
-    for run in range(CROWDED):
+    for run in range(CROWDED_NODE_FILES):
         _add_file(table, Random(run), "a", run)
     before, version = _rows(table), DeltaTable(table).version()
 
@@ -288,6 +288,6 @@ def test_a_table_of_an_earlier_version_gets_the_names_of_its_limits(tmp_path: Pa
     configuration = table.metadata().configuration
     assert ("50", "broker,store_id,segment") == (
         configuration["delta.checkpointInterval"],
-        configuration[STATISTICS][:23],
+        configuration[STATISTICS_PROPERTY][:23],
     )
     assert table.version() == ensure_table(lake, MESSAGES).version()
