@@ -100,7 +100,7 @@ class PreRunCheck:
         log = [normalise(place) for place in asked.commitlog]
         request = replace(asked, store=store, lake=lake, commitlog=log, command="", tables=frozenset())
         # Another version of this program may find more.
-        program = [(path.name, path.stat().st_mtime_ns) for path in sorted(Path(__file__).parents[1].glob("*/*.py"))]
+        program = [(path.name, path.stat().st_mtime_ns) for path in sorted(Path(__file__).parents[1].rglob("*.py"))]
         key = f"{__version__} {program} {request} {sorted(asked.tables)}"
         return cache() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 

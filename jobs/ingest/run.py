@@ -47,7 +47,15 @@ from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
-from jobs.store.chain import CutBackError, Outcome, confirm_deleted, confirm_not_cut_back, read_chained, watermark
+from jobs.store.chain import (
+    CutBackError,
+    Outcome,
+    confirm_deleted,
+    confirm_not_cut_back,
+    ranges_deleted_meanwhile,
+    read_chained,
+    watermark,
+)
 from jobs.store.ranges import NewestSegment, Range, Settling, describe_plan, holes, newest_segment, plan_ranges
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import IsTierError, Store, list_again
@@ -278,7 +286,7 @@ class _Run(NextRun):
     def _note_read(self, outcomes: Sequence[Outcome[Collected]]) -> None:
         """Note the ends and files of the ranges, and segments that were deleted meanwhile."""
         summary = self.summary
-        confirm_deleted(self.store, outcomes)
+        confirm_deleted(self.store, ranges_deleted_meanwhile(outcomes))
         confirm_not_cut_back(self.store, self.newest)
         for outcome in outcomes:
             start = max(outcome.range.start_offset, summary.from_offset)

@@ -7,11 +7,12 @@ log of a broker.
 """
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from math import inf
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -52,6 +53,7 @@ from rmq_formats.release import NEWEST, Rules, rules_of
 
 _MOST_PARTS = 4096  # of a bundle
 _CHUNKS_A_WORKER = 4
+_Item = TypeVar("_Item")
 _SPARED = frozenset(table.name for table in PRODUCT_TABLES) - {TIERED.name, QUARANTINE.name}
 
 
@@ -127,8 +129,10 @@ class _TierRun(NextRun):
             self.summary.add_gap(*gap)
         states = queue_states(self.known)
         size = min(self.request.range_size, self.request.step_bytes or self.request.range_size)
-        bundles = list(enumerate(_bundles((part for _, parts, _ in plans for part in parts), size)))
-        left = sum(_size(bundle) for _, bundle in bundles)
+        parts = (part for _, parts, _ in plans for part in parts)
+        # A bundle is about as large as a task should be: a tier may have thousands of queues.
+        bundles = list(enumerate(_batches(parts, lambda part: part.range.size, size, _MOST_PARTS)))
+        left = sum(map(_size, bundles))
         check_room(self.summary.store, self.lake.location, left)
         self.clock.lap("planning")
         if self.request.dry_run:
@@ -138,9 +142,10 @@ class _TierRun(NextRun):
             yield self.summary
             return
         now = states | {before.name: before for before, _, _ in plans}
-        for step in _steps(bundles, self.request.step_bytes):
+        # If there is nothing to read, one empty commit is left.
+        for step in list(_batches(bundles, _size, self.request.step_bytes or inf)) or [[]]:
             read = self._read(step)
-            left -= sum(_size(bundle) for _, bundle in step)
+            left -= sum(map(_size, step))
             self.summary.bytes_left = left
             now |= self._noted(read, now)
             state = {**states_as_json(now.values()), TABLES_BEFORE: tables, COMMAND: self.request.command}
@@ -247,34 +252,23 @@ def _after(before: QueueState, outcomes: Sequence[Outcome[Part]]) -> QueueState:
     )
 
 
-def _size(bundle: Bundle) -> int:
-    return sum(part.range.size for part in bundle)
+def _size(numbered: tuple[int, Bundle]) -> int:
+    return sum(part.range.size for part in numbered[1])
 
 
-def _bundles(parts: Iterable[Part], size: int) -> Iterator[Bundle]:
-    """Yield parts in their order, together about as large as a task should be: a tier may have thousands of queues."""
-    bundle: Bundle = []
-    left = size
-    for part in parts:
-        bundle.append(part)
-        left -= part.range.size
-        if len(bundle) >= _MOST_PARTS or left <= 0:
-            yield bundle
-            bundle, left = [], size
-    if bundle:
-        yield bundle
-
-
-def _steps(bundles: Sequence[tuple[int, Bundle]], step_bytes: int | None) -> Iterator[list[tuple[int, Bundle]]]:
-    """Yield the numbered bundles of each commit; one empty commit if there is nothing to read."""
-    some: list[tuple[int, Bundle]] = []
-    for bundle in bundles:
-        some.append(bundle)
-        if step_bytes is not None and sum(_size(parts) for _, parts in some) >= step_bytes:
-            yield some
-            some = []
-    if some or not bundles:
-        yield some
+def _batches(
+    items: Iterable[_Item], size_of: Callable[[_Item], int], limit: float, most: float = inf
+) -> Iterator[list[_Item]]:
+    """Yield *items* in their order, together at least *limit* bytes or *most* items; the last batch may be smaller."""
+    batch, left = list[_Item](), limit
+    for item in items:
+        batch.append(item)
+        left -= size_of(item)
+        if len(batch) >= most or left <= 0:
+            yield batch
+            batch, left = [], limit
+    if batch:
+        yield batch
 
 
 def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, selection: Selection) -> BundleRead:

@@ -10,6 +10,7 @@ manifest of this run; the files that it writes are not part of any table until t
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from jobs.lake.lock import check_lock_is_shared
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import MESSAGES, Table
 from jobs.products.index.settings import GivenSettings
+from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
@@ -51,6 +53,13 @@ class Output:
     def scratch(self) -> Scratch:
         """The location of scratch files; those of a killed run are found by the next run."""
         return Scratch(self.lake.locate(MESSAGES.name), self.lake.options)
+
+    def made_scratch(self) -> Scratch:
+        """Return `scratch` after creating its directory."""
+        scratch = self.scratch
+        if is_local(scratch.location):
+            Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
+        return scratch
 
     def write_config(self, table: Table, rows: Iterable[Mapping[str, object]], to_offset: int) -> AddedFile | None:
         """Write a file of rows about the broker's configuration; None if there are no rows."""

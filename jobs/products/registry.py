@@ -34,43 +34,21 @@ class Product:
 
 PRODUCTS = (
     Product(
-        "messages",
-        "jobs.products.messages",
-        "reading and writing",
-        ("messages", "quarantine", "log_pieces", "traces"),
-        is_always_made=True,
+        "messages", "jobs.products.messages", "reading and writing",
+        ("messages", "quarantine", "log_pieces", "traces"), is_always_made=True,
+    ),
+    Product("consume_queue", "jobs.products.queues.product", "joining queues", ("consume_queue",), state_key="queues"),
+    Product(  # an index file holds the keys of all topics
+        "index", "jobs.products.index.product", "making index entries",
+        ("index_entries", "index_files"), state_key="index", needs_every_topic=True,
     ),
     Product(
-        "consume_queue",
-        "jobs.products.queues.product",
-        "joining queues",
-        ("consume_queue",),
-        state_key="queues",
+        "config_files", "jobs.products.broker_config", "keeping configuration",
+        ("config_files",), start_function="start_files", state_key="config_files", is_of_last_step=True,
     ),
     Product(
-        "index",
-        "jobs.products.index.product",
-        "making index entries",
-        ("index_entries", "index_files"),
-        state_key="index",
-        needs_every_topic=True,  # an index file holds the keys of all topics
+        "broker_config", "jobs.products.broker_config", "comparing configuration",
+        ("broker_config", "consumer_offsets"), state_key="broker_config", is_of_last_step=True,
     ),
-    Product(
-        "config_files",
-        "jobs.products.broker_config",
-        "keeping configuration",
-        ("config_files",),
-        start_function="start_files",
-        state_key="config_files",
-        is_of_last_step=True,
-    ),
-    Product(
-        "broker_config",
-        "jobs.products.broker_config",
-        "comparing configuration",
-        ("broker_config", "consumer_offsets"),
-        state_key="broker_config",
-        is_of_last_step=True,
-    ),
-)
+)  # fmt: skip
 NAMES = frozenset(product.name for product in PRODUCTS)  # what `--tables` chooses from

@@ -61,7 +61,8 @@ def check_room(store: str, target: str, expected_bytes: int) -> None:
     """Refuse to start when *expected_bytes* more in *target* would fill the file system of a running broker's store."""
     if not (is_local(store) and is_local(target)) or broker_process(store) is None:
         return
-    root, place = Path(local_path(store)), _existing(Path(local_path(target)))
+    root, path = Path(local_path(store)), Path(local_path(target))
+    place = next(one for one in (path, *path.parents) if one.exists())
     if root.stat().st_dev != place.stat().st_dev:
         return
     usage = shutil.disk_usage(place)
@@ -71,10 +72,6 @@ def check_room(store: str, target: str, expected_bytes: int) -> None:
             f"{target}: on the store's file system, which this run would fill to {share:.0%}; "
             f"beyond {FULL_DISK_SHARE:.0%} a broker deletes messages early"
         )
-
-
-def _existing(path: Path) -> Path:
-    return path if path.exists() else _existing(path.parent)
 
 
 UNFINISHED_MARK = ".attempt-"  # in the name of an unfinished folder or file of an installation

@@ -8,7 +8,7 @@ boundary; one that the piece before it covers is dropped. Any cut gives the same
 """
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
@@ -136,23 +136,19 @@ class CutBackError(FileNotFoundError):
     """The newest segments are missing: a broker that recovers from a crash has taken back the end of its log."""
 
 
-def deleted_ranges(outcomes: Sequence[Outcome[T]]) -> list[tuple[int, int]]:
-    """Return the parts of the log that were listed and not read, as retention deleted files meanwhile."""
-    return [(outcome.range.start_offset, outcome.range.end_offset) for outcome in outcomes if outcome.seen.was_deleted]
+def ranges_deleted_meanwhile(outcomes: Sequence[Outcome[T]]) -> list[Range]:
+    """Return the ranges whose files were deleted before they were read."""
+    return [outcome.range for outcome in outcomes if outcome.seen.was_deleted]
 
 
-def confirm_deleted(store: Store, outcomes: Sequence[Outcome[T]]) -> None:
+def confirm_deleted(store: Store, ranges: Iterable[Range]) -> None:
     """
-    Accept segments that were deleted while they were read, if they really were.
+    Accept that these ranges were deleted while they were read only if retention has deleted them.
 
-    Retention deletes the oldest ones, and leaves the newest. A disk that was taken away looks the same to a task, but
-    then nothing is left, or the missing part is not the beginning. `CutBackError` when it is the end.
+    Retention deletes the oldest segments and leaves the newest. A disk that was removed looks the same to a task, but
+    then nothing is left, or the missing part is not the beginning. `CutBackError` if it is the end.
     """
-    confirm_deleted_ranges(store, [outcome.range for outcome in outcomes if outcome.seen.was_deleted])
-
-
-def confirm_deleted_ranges(store: Store, deleted: Sequence[Range]) -> None:
-    """Accept that these ranges are gone only if retention has deleted them."""
+    deleted = list(ranges)
     if not deleted:
         return
     now = list_again(store)
@@ -216,8 +212,8 @@ def read_undeleted(
     """
     ranges = [replace(range_, window=_NARROW) for range_ in log.ranges]
     outcomes = read_chained(workers, ranges, task, discard, collector)
-    confirm_deleted(log.store, outcomes)
-    deleted = {outcome.range.location for outcome in outcomes if outcome.seen.was_deleted}
+    confirm_deleted(log.store, ranges_deleted_meanwhile(outcomes))
+    deleted = {range_.location for range_ in ranges_deleted_meanwhile(outcomes)}
     first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in deleted), default=0)
     for outcome in outcomes[:first]:
         discard(outcome.payload)

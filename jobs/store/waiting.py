@@ -9,7 +9,7 @@ RocksDB, which also holds pending transactions and rows of an index.
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from jobs.storage.locations import join
 from jobs.storage.model import Reader
@@ -83,21 +83,15 @@ def waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
                 at = unit.previous
 
 
-class _TimerLog:
+class _TimerLog(ExitStack):
     """The files of the timer log, opened when they are needed."""
 
     def __init__(self, store: Store) -> None:
+        super().__init__()
         self._store = store
         self._files = sorted(store.of_kind(FileKind.TIMER_LOG), key=_base_offset)
         self._starts = [_base_offset(file) for file in self._files]
         self._opened: dict[int, Reader] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def unit_at(self, at: int) -> TimerUnit | None:
         """Return the unit at a position; None where nothing is written. `CorruptData` if the bytes are not a unit."""
@@ -105,7 +99,7 @@ class _TimerLog:
         if number < 0:
             return None
         if number not in self._opened:
-            self._opened[number] = self._stack.enter_context(self._store.open(self._files[number]))
+            self._opened[number] = self.enter_context(self._store.open(self._files[number]))
         data = self._opened[number].read(at - self._starts[number], UNIT.size)
         try:
             return decode_timer_unit(data, at)

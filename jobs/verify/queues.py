@@ -28,7 +28,7 @@ from jobs.products.queues.differences import WITHOUT_UNIT, Difference, Differenc
 from jobs.products.queues.join import join
 from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import CONSUMERS_FILE, TOPICS_FILE, ReaderKind, ReaderProgress, broker_config, read_config
-from jobs.store.chain import confirm_deleted, read_chained, watermark
+from jobs.store.chain import confirm_deleted, ranges_deleted_meanwhile, read_chained, watermark
 from jobs.store.queue_files import (
     KINDS,
     QueueFile,
@@ -141,7 +141,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         outcomes = read_chained(
             workers, plan_ranges(store, store.start_offset, range_size), check_range, collector=check
         )
-        confirm_deleted(store, outcomes)
+        confirm_deleted(store, ranges_deleted_meanwhile(outcomes))
         return QueueVerification(unreadable, watermark(outcomes, store.start_offset))
     # Before the queues are looked at: a consumer may go on meanwhile.
     progress = broker_config(store).progress  # read now, yielded later

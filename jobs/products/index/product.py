@@ -10,7 +10,6 @@ file gets a newer row in `index_files`.
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from jobs.lake.commit import open_table
@@ -23,7 +22,6 @@ from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import is_alike, piece_start, rules_of_files, settle_geometry
 from jobs.products.index.survivors import FilePlacer, Relation, Survivor, real_files, refusal_reason
 from jobs.products.product import Collector, FinishedProduct, Output, RangeResult, Run, StartedProduct, State
-from jobs.storage.locations import is_local, local_path
 from jobs.store.chain import Outcome
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
@@ -106,11 +104,8 @@ def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Wr
 
 def _collector(output: Output, opening: Opening, range_: Range, files: ExitStack) -> Collector[RangeKeys]:
     """Return the collector of a range's keys, which are passed on in scratch files."""
-    scratch = output.scratch
-    if is_local(scratch.location):
-        Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
-    name = output.naming.name(f"{range_.start_offset:020d}", ".keys")
-    keys = KeyCollector(opening.writers.rules, scratch, name, files, opening.from_offset, with_texts=True)
+    name, rules = output.naming.name(f"{range_.start_offset:020d}", ".keys"), opening.writers.rules
+    keys = KeyCollector(rules, output.made_scratch(), name, files, opening.from_offset, with_texts=True)
 
     def finish() -> RangeResult[RangeKeys]:
         span = keys.finish()

@@ -47,9 +47,7 @@ QueueRows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbe
 
 def settle_remainder(remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> QueueRows:
     """Explain every remaining unit and record: add the figures to *joined*, and return rows if wanted."""
-    settling = _Settling(remainder, log, resolved, joined)
-    settling.run()
-    return settling.blocks, settling.tags
+    return _Settling(remainder, log, resolved, joined).run()
 
 
 class _Settling:
@@ -66,7 +64,7 @@ class _Settling:
         self.tags: list[str] = []
         self._beginning = joined.beginnings[self._name] = self._find_beginning()
 
-    def run(self) -> None:
+    def run(self) -> QueueRows:
         for start, units, expired, blanks, odd in sort_gap_units(self._remainder, self._log):
             self._joined.expired += int(expired.sum())
             self._joined.blanks += int(blanks.sum())
@@ -85,6 +83,7 @@ class _Settling:
             self._differences += (replace(one, log_offset=log_offset) for one in classify_displaced(self._name, run))
         self._joined.misplaced += len(self._displaced)
         self._name_missing()
+        return self.blocks, self.tags
 
     def _find_beginning(self) -> int:
         """Return the offset of the newest first message of the queue; older ones are of a deleted topic."""

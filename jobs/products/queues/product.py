@@ -10,10 +10,8 @@ before its unit was seen, the unit is compared with the record's row in the lake
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from jobs.lake.history import committed_records
-from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, FinishedProduct, RangeResult, Run, StartedProduct, State
 from jobs.products.queues.differences import NOT_QUEUE_FAULTS, DifferenceKind, JoinResult
@@ -21,18 +19,15 @@ from jobs.products.queues.join import compare, topics_of
 from jobs.products.queues.settings import queue_rules
 from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups, discard_units
 from jobs.products.queues.unmatched import CollectedLog
-from jobs.storage.locations import is_local, local_path
-from jobs.storage.scratch import Scratch
-from jobs.store.chain import Outcome, deleted_ranges
+from jobs.store.chain import Outcome, ranges_deleted_meanwhile
 from jobs.store.log_ends import lost_ends
 from jobs.store.queue_ends import probe_queue_ends
 from jobs.store.queue_files import QueueStorage, features_of
 from jobs.store.ranges import Range
-from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.topics import Fate
 from rmq_formats.commitlog.segment import UNDECIDED
-from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
 
 
 def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
@@ -48,18 +43,24 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     boundary = max(_boundary(state), run.store.start_offset)
     new_bytes = run.store.end_offset - boundary
     groups = count_groups(min(new_bytes, run.step_bytes or new_bytes))
-    scratch = run.output.scratch if groups > 1 else None
+    output, selection = run.output, run.selection
+    scratch = output.scratch if groups > 1 else None
     rules = queue_rules(run.store, run.writers.rules, run.given_settings.conf)
-    collect = partial(_collect, rules, groups, scratch, run.output.naming, run.selection)
-    collector = partial(_collector, partial(collect, from_offset, seen.dispatched))
     topics = topics_of(run.store, seen.queues)
 
+    def collect(start: int, first: int, last: int) -> RangeCollector:
+        """Return the collector of the units of records in [*first*, *last*), for the range from *start* on."""
+        stem = output.naming.name(f"{start:020d}", "")
+        return RangeCollector(rules, groups, output.made_scratch() if scratch else None, stem, first, last, selection)
+
+    collector = partial(_collector, partial(collect, first=from_offset, last=seen.dispatched))
+
     def finish(outcomes: Sequence[Outcome[RangeUnits]], to_offset: int) -> FinishedProduct:
-        deleted = deleted_ranges(outcomes)
+        deleted = [(one.start_offset, one.end_offset) for one in ranges_deleted_meanwhile(outcomes)]
         kept = _collect_deleted(run, collect, taken_to, min(run.from_offset, seen.dispatched), deleted)
         units = [outcome.payload for outcome in outcomes]
         log = CollectedLog(units, scratch, groups, run.store.start_offset, to_offset, deleted, kept)
-        write = partial(run.output.write, CONSUME_QUEUE)
+        write = partial(output.write, CONSUME_QUEUE)
         joined = compare(run.workers, run.store, rules, seen, log, topics, write)
         for part in kept:
             discard_units(scratch, part)
@@ -99,28 +100,11 @@ def _collect_deleted(
     for deleted_from, deleted_to in ((0, run.store.start_offset), *deleted_meanwhile):
         first, last = max(deleted_from, start), min(deleted_to, end)
         if first < last:
-            collector = collect(first, last, first)
+            collector = collect(first, first, last)
             for group in committed_records(output.lake, output.naming.store_id, first, last):
                 collector.add(group)
             found.append(collector.finish())
     return found
-
-
-def _collect(  # noqa: PLR0913, PLR0917 - rules and place of a run, then the limits of a range
-    rules: QueueRules,
-    groups: int,
-    scratch: Scratch | None,
-    naming: FileNaming,
-    selection: Selection,
-    from_offset: int,
-    to_offset: int,
-    start: int,
-) -> RangeCollector:
-    """Return the collector of the units of records in [*from_offset*, *to_offset*), for the range from *start* on."""
-    if scratch is not None and is_local(scratch.location):
-        Path(local_path(scratch.location)).mkdir(parents=True, exist_ok=True)
-    stem = naming.name(f"{start:020d}", "")
-    return RangeCollector(rules, groups, scratch, stem, from_offset, to_offset, selection)
 
 
 def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: ExitStack) -> Collector[RangeUnits]:

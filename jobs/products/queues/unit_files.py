@@ -128,10 +128,8 @@ class RangeCollector:
             packed = packed._replace(tag_numbers=np.full_like(packed.tag_numbers, -1), tags=[])
         queues = [(name, at) for name, at in packed.queues() if selection is None or selection.takes(name.topic)]
         if queues:
-            file = f"{self._stem}-{len(self._parts)}.units"
-            self._parts += write_units(
-                self._scratch, file, packed, queues, self._groups, with_tags=selection is not None
-            ).parts
+            file, with_tags = f"{self._stem}-{len(self._parts)}.units", selection is not None
+            self._parts.append(write_units(self._scratch, file, packed, queues, self._groups, with_tags=with_tags))
 
 
 def collect_units(
@@ -159,16 +157,15 @@ def write_units(  # noqa: PLR0913 - the units, and their place
     groups: int,
     *,
     with_tags: bool = False,
-) -> RangeUnits:
+) -> UnitFile:
     """Write the units of some queues in a range."""
     sections = np.zeros((groups, 3), np.int64)
     parts = _parts(packed, queues, sections, with_tags=with_tags)
     if scratch is None:
-        return RangeUnits((UnitFile("", b"".join(parts), sections),))
+        return UnitFile("", b"".join(parts), sections)
     with scratch.create(file) as sink:
-        for part in parts:
-            sink.write(part)
-    return RangeUnits((UnitFile(file, b"", sections),))
+        sink.writelines(parts)
+    return UnitFile(file, b"", sections)
 
 
 def _parts(
@@ -202,29 +199,25 @@ def _parts(
 def read_units(scratch: Scratch | None, range_units: RangeUnits, group: int) -> Iterator[GroupUnits]:
     """Yield the queues of a group with their units in one range; a queue is yielded once for each file."""
     for part in range_units.parts:
-        yield from _read_units(scratch, part, group)
-
-
-def _read_units(scratch: Scratch | None, part: UnitFile, group: int) -> Iterator[GroupUnits]:
-    position, head_size, count = part.sections[group].tolist()
-    if not count:
-        return
-    size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # where there are tag numbers
-    if scratch is None or not part.file:
-        section = bytearray(part.data[position : position + size])
-    else:
-        section = bytearray(size)
-        with scratch.open(part.file) as reader:
-            reader.read_into(position, memoryview(section))
-    queues, tags = json.loads(section[:head_size])
-    units = np.frombuffer(section, PACKED_UNIT, count, head_size)
-    numbers = None if tags is None else np.frombuffer(section, _TAG_NUMBER, count, head_size + units.nbytes)
-    at = 0
-    for kind, topic, queue_id, length in queues:
-        own = slice(at, at + length)
-        name = QueueName(QueueKind(kind), topic, queue_id)
-        yield GroupUnits(name, units[own], None if numbers is None else numbers[own], tags or ())
-        at += length
+        position, head_size, count = part.sections[group].tolist()
+        if not count:
+            continue
+        size = head_size + count * (PACKED_UNIT.itemsize + _TAG_NUMBER.itemsize)  # where there are tag numbers
+        if scratch is None or not part.file:
+            section = bytearray(part.data[position : position + size])
+        else:
+            section = bytearray(size)
+            with scratch.open(part.file) as reader:
+                reader.read_into(position, memoryview(section))
+        queues, tags = json.loads(section[:head_size])
+        units = np.frombuffer(section, PACKED_UNIT, count, head_size)
+        numbers = None if tags is None else np.frombuffer(section, _TAG_NUMBER, count, head_size + units.nbytes)
+        at = 0
+        for kind, topic, queue_id, length in queues:
+            own = slice(at, at + length)
+            name = QueueName(QueueKind(kind), topic, queue_id)
+            yield GroupUnits(name, units[own], None if numbers is None else numbers[own], tags or ())
+            at += length
 
 
 def damaged_ranges(ranges: Sequence[RangeUnits]) -> list[tuple[int, int]]:

@@ -521,7 +521,8 @@ def test_the_result_of_a_group_does_not_grow_with_the_number_of_ranges(tmp_path:
         path.write_bytes(b"".join(UNIT.pack(int(unit["physical_offset"]), SIZE, 0) for unit in own))
         queues.append((StoredQueue(name, (QueueFile(str(path), 0, path.stat().st_size),)), 0, 0))
     files = [
-        write_units(scratch, f"units-{number}", packed, [*packed.queues()], 1) for number, packed in enumerate(ranges)
+        RangeUnits((write_units(scratch, f"units-{number}", packed, [*packed.queues()], 1),))
+        for number, packed in enumerate(ranges)
     ]
 
     def result(count: int) -> bytes:
