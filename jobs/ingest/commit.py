@@ -1,4 +1,4 @@
-"""How a run of a store or a tier begins and ends: it finishes an interrupted run, and commits its own files."""
+"""The beginning and end of a run of a store or a tier: it finishes an interrupted run, and commits its own files."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,7 +47,7 @@ class NextRun:
     summary: Summary
     clock: StepTimer
     was_cut_off: bool  # the run before this one: it did not end by itself
-    changes_topics: bool = field(default=False, init=False)  # from what earlier runs took
+    changes_topics: bool = field(default=False, init=False)  # compared with earlier runs
 
     def settle_topics(self) -> None:
         """Settle which topics the run takes: those of earlier runs, unless the request changes them."""
@@ -93,9 +93,9 @@ class NextRun:
 
     def finish_earlier(self, spared: Collection[str]) -> dict[str, int]:
         """
-        Commit what an earlier run prepared, and delete what one that was cut off has left.
+        Commit the run that an earlier process prepared, and delete the files of one that was cut off.
 
-        First every table but those *spared* must hold what runs brought; return the newest run of each.
+        First every table but those *spared* must hold the rows of all runs; return the newest run of each.
         """
         self.summary.store_id = self.known.store_id
         newest, leftover = self.known.newest, unfinished_run(self.lake, self.known)
@@ -122,9 +122,9 @@ class NextRun:
         superseded: Superseded | None = None,
     ) -> None:
         """
-        Decide that the run brings these files, and commit it; where it brings nothing there was none.
+        Commit the run with these files; without any change there is no run.
 
-        *stored_ms* is the time of its last record; *has_moved* says that the next run begins at another place.
+        *stored_ms* is the time of its last record; *has_moved*: the next run begins at another place.
         """
         newest, summary = self.known.newest, self.summary
         counts = {name: sum(action.rows for action in actions) for name, actions in files.items()}
@@ -137,7 +137,7 @@ class NextRun:
             self.known.next_run, summary.gaps, summary.quarantined, superseded is not None, summary.contradictions
         )
         brings_something = has_moved or files or superseded or self.changes_topics or is_acknowledged
-        # What an attempt left may be deleted only when its number is taken.
+        # Files of a failed attempt may be deleted only once a run has its number.
         if brings_something or (self.may_have_leftover_files and has_leftover_files(self.lake, self.known)):
             manifest = Manifest(
                 store_id=self.known.store_id,
@@ -172,7 +172,7 @@ class NextRun:
         if self.may_have_leftover_files:
             delete_files_outside_manifest(self.lake, manifest)
         for error in merge_and_vacuum(self.lake, manifest):
-            # The run has brought everything. Later runs try the upkeep again.
+            # The run is complete. Later runs retry the upkeep.
             text = f"run {manifest.run} is committed, but maintenance of the lake failed: {one_line(error)}"
             say(f"rmq-lake: {text}", "warning")
             self.summary.notes.append(text)

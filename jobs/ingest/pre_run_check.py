@@ -1,10 +1,9 @@
 """
-A look before a run: whether there is surely nothing to do, or little. It needs neither a JVM nor a compiler.
+The check before a run: whether there is certainly nothing to do, or little. It needs neither a JVM nor a compiler.
 
 A run that found nothing leaves a note of the store and the lake as it saw them: sizes of all files, times of the log's
-files, the configuration, and the newest run of each table. While these are the same, and nothing is written where the
-log ended, a run of the same request would find nothing again. Whatever is not certain is the run's to find out, errors
-included.
+files, the configuration, and the newest run of each table. While these are unchanged, and nothing is written where the
+log ended, another run of the same request would find nothing. Anything uncertain, errors included, is left to the run.
 """
 
 import json
@@ -34,8 +33,8 @@ from rmq_formats.store import FileKind
 _MANIFESTS, _LOCKS, _RUNS = "_manifests", "_locks", "runs"
 _ID_LENGTH = 36  # of a store's id, with which the name of a manifest begins
 _ZEROS = 4096  # bytes after the last record that must be unwritten
-_MOST_QUEUE_FILES = 10_000  # beyond, tasks look at queues side by side
-# What a damaged store, or a note or manifest that somebody has edited, leads to.
+_MOST_QUEUE_FILES = 10_000  # with more, tasks probe the queues in parallel
+# Errors from a damaged store, or from an edited note or manifest.
 _DOUBTS = (OSError, FormatError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -72,15 +71,15 @@ class PreRunCheck:
         return summary
 
     def remember(self, summary: Summary) -> None:
-        """Leave a note of a run that found nothing in what was looked at before it, and has no more to say."""
+        """Store a note of a run that found nothing new and has nothing else to report."""
         says_more = summary.behind or summary.recovered or summary.notes or summary.gaps
-        is_renamed = self._request.broker not in {None, summary.broker}  # of which each run warns
+        is_renamed = self._request.broker not in {None, summary.broker}  # each run warns of it
         if self._seen is None or summary.run is not None or summary.store_id is None or says_more or is_renamed:
             return
         if summary.tier_queues is not None:
             return
         described = {field.name: getattr(summary, field.name) for field in fields(summary) if field.name != "open"}
-        # A lake that cannot be read now, or a cache that cannot be written: the next run finds out by itself.
+        # If the lake cannot be read now, or the cache cannot be written, there is no note.
         with suppress(OSError):
             if self._manifests() != self._runs:
                 return  # another run has committed since
@@ -105,10 +104,10 @@ class PreRunCheck:
         return cache() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 
     def _of_store(self) -> str:
-        """Name what a run can find in the store, but for bytes at the log's end."""
+        """Return a digest of all that a run can find in the store, except bytes at the log's end."""
         store, digest = self._store, sha256()
         for file in (*store.queue_files, *store.index_files, *store.other_files):
-            # A broker at rest writes its checkpoint, and nothing else but configuration.
+            # An idle broker writes only its checkpoint and its configuration.
             is_compared = file.about.kind in {FileKind.CONSUME_QUEUE, FileKind.ROCKSDB}
             time = file.modified_ms if is_compared else ""
             digest.update(f"{file.location} {file.size} {time}\n".encode("utf-8", "surrogatepass"))
@@ -136,7 +135,7 @@ class PreRunCheck:
         return any(any(store.read(one, max(offset - one.base_offset, 0), _ZEROS)) for one in after)
 
     def new_size(self) -> int | None:
-        """Return the bytes of log for a run to read, at least nearly; None where only the run can know."""
+        """Return roughly how many bytes of log a run has to read; None if only the run can tell."""
         try:
             if not self._is_local or len(self._store.queue_files) > _MOST_QUEUE_FILES:
                 return None

@@ -26,28 +26,28 @@ class IngestRequest(StoreRequest):
 
     lake: str
     broker: str | None = None
-    selection: Selection = field(default_factory=Selection)  # of topics, what earlier runs took if none is given
+    selection: Selection = field(default_factory=Selection)  # of topics: without any, that of earlier runs
     change_topics: bool = False  # take other topics than earlier runs, on purpose
     release: str | None = None
     hash_slots: int | None = None
     index_num: int | None = None
     conf: BrokerConf = field(default_factory=BrokerConf)
     tables: frozenset[str] = NAMES  # which products
-    step_bytes: int | None = None  # of the log that one run reads at the most; the next run goes on
+    step_bytes: int | None = None  # of the log that one run reads at most; the next run continues
     settle_ms: int = 0
-    acknowledge: bool = False  # what earlier runs have met is dealt with
+    acknowledge: bool = False  # the damage that earlier runs have reported
     dry_run: bool = False
     command: str = field(default_factory=lambda: uuid4().hex)  # all runs that are its steps name it
 
     @property
     def given_settings(self) -> "GivenSettings":
         """The user's settings of the store's rules."""
-        from jobs.products.index.settings import GivenSettings  # who only looks does not wait for a compiler
+        from jobs.products.index.settings import GivenSettings  # lazy import: it loads compiled code
 
         return GivenSettings(self.hash_slots, self.index_num, self.release, None, self.conf)
 
     def wants(self, product: Product) -> bool:
-        """Return whether a product is asked for, and possible."""
+        """Return whether a product is requested, and possible."""
         is_asked_for = product.is_always_made or product.name in self.tables
         return is_asked_for and not (product.needs_every_topic and self.selection.takes_or_all is not None)
 
@@ -66,18 +66,18 @@ class Summary(RatedOutcome):
     segment_ends: dict[str, int] = field(default_factory=dict)
     messages: int = 0
     quarantined: int = 0
-    units: dict[str, int] = field(default_factory=dict)  # of the queues, by what the join says of them
+    units: dict[str, int] = field(default_factory=dict)  # of the queues, by the result of the join
     index_entries: int = 0
     contradictions: int = 0  # units of queues that do not agree with the log
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list[GapRow] = field(default_factory=list)
     superseded: dict[str, int | str] | None = None
     topics: str = ""  # which topics runs of this store take, as options; empty: all
-    release: str = ""  # who wrote the store, and how that is known
+    release: str = ""  # that wrote the store, and how it is known
     notes: list[str] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
     recovered: int | None = None
-    open: OpenDamage = field(default_factory=OpenDamage)  # what runs met since the last acknowledgement, this one too
+    open: OpenDamage = field(default_factory=OpenDamage)  # damage since the last acknowledgement, including this run's
     plan: dict[str, int | None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     steps: int = 1  # runs that were committed one after the other
@@ -123,7 +123,7 @@ class Summary(RatedOutcome):
 
     @property
     def bytes(self) -> int:
-        """How much of the log the run has taken."""
+        """The number of bytes of the log that the run has read."""
         start, end = self.from_offset, self.to_offset
         if self.tier_queues is not None:  # then these count the bytes that runs have read
             return end - start

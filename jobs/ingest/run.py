@@ -1,8 +1,8 @@
 """
-The story of a run.
+The steps of a run.
 
-Know the store by its bytes, finish what an earlier run left prepared, start every product, plan the ranges after the
-watermark, let tasks read each of them once for all products, let each product finish, decide, commit.
+Identify the store by its bytes, finish a run that an earlier process prepared, start every product, plan the ranges
+after the watermark, let tasks read each range once for all products, finish each product, commit.
 """
 
 import errno
@@ -63,7 +63,7 @@ from jobs.store.topics import known_topics
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import END_BY_LAST_PIECE
 
-_ATTEMPTS = 3  # of a run whose log a broker cuts back meanwhile
+_ATTEMPTS = 3  # of a run whose log a broker truncates meanwhile
 
 
 def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
@@ -95,7 +95,7 @@ def run_steps(request: IngestRequest, workers: Workers | None = None) -> Iterato
 def _uncut(request: IngestRequest, workers: Workers, clock: StepTimer) -> Summary:
     """Do one run; retry if the broker truncates its log during the run."""
     for number in range(_ATTEMPTS - 1):
-        with suppress(CutBackError):  # begin again; the last attempt raises it
+        with suppress(CutBackError):  # retry; the last attempt raises it
             return _ingest(request, workers, clock, is_again=number > 0)
     return _ingest(request, workers, clock, is_again=True)
 
@@ -132,7 +132,7 @@ class _Run(NextRun):
     is_registered: bool
     newest: NewestSegment | None = None  # as it was when the run was planned
     files: dict[str, list[AddedFile]] = field(default_factory=dict)  # of this run, by table
-    state: dict[str, Any] = field(default_factory=dict)  # what later runs must know
+    state: dict[str, Any] = field(default_factory=dict)  # for later runs
     unmatched: tuple[str, ...] = ()  # patterns of topics that no known topic matches: the log must have one
 
     def run(self) -> None:
@@ -290,7 +290,7 @@ class _Run(NextRun):
         confirm_not_cut_back(self.store, self.newest)
         for outcome in outcomes:
             start = max(outcome.range.start_offset, summary.from_offset)
-            # Else it was read again for other products.
+            # Earlier ranges were read only for other products.
             if outcome.seen.was_deleted and start < outcome.range.end_offset:
                 summary.add_gap(start, outcome.range.end_offset, "deleted while it was being read")
             if outcome.seen.end is not None and outcome.range.end == outcome.range.segment_size:

@@ -1,9 +1,8 @@
 """
 A run of a tier: the new records of each queue's log, in one commit for all of them.
 
-A queue is a small log of its own. Of each one the run's manifest keeps how far the lake has it, and bytes by which the
-next run knows it again; everything else (numbers of runs, what decides them, what a killed one leaves) is as for the
-log of a broker.
+A queue is a small log of its own. For each queue the run's manifest stores the end of the lake's part, and fingerprints
+by which the next run recognises the queue; everything else is as for the log of a broker.
 """
 
 import errno
@@ -91,7 +90,7 @@ def tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> It
     with nullcontext() if request.dry_run else hold_lock(lake, known.store_id) as was_cut_off:
         known = with_newest_run(lake, known)
         run = _TierRun(workers, lake, known, request, summary, clock, bool(was_cut_off), queues)
-        done = list(run.steps())  # who asks for the steps may want the lock between two of them
+        done = list(run.steps())  # the caller may need the lock between two steps
     yield from done
 
 
@@ -240,8 +239,8 @@ def _plan(queue: TierQueue, state: QueueState | None, settling: Settling | None)
 
 
 def _after(before: QueueState, outcomes: Sequence[Outcome[Part]]) -> QueueState:
-    """Return how far the lake has a queue once these parts of its log are read."""
-    # The last fingerprint of a range is of many records: one is enough to know a log by, and is read for each run.
+    """Return the state of a queue after these parts of its log are read."""
+    # The last fingerprint of a range covers many records: one record identifies a log, and is read in each run.
     seen = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints[:-1]]
     timestamps = [one.seen.store_timestamp for one in outcomes if one.seen.store_timestamp is not None]
     return before._replace(
@@ -284,7 +283,7 @@ def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, s
         def read(part: Part, range_: Range, pieces: Iterator[RawRecords | Piece]) -> Part:
             damaged = sorted(_write(part, pieces, messages, rules, selection))
             where = {"segment": range_.base_offset, "file": range_.location}
-            # Bytes of damaged places may be of messages that were not chosen.
+            # Damaged bytes may be of messages that were not selected.
             left_out = {} if selection.takes_or_all is None else {"sample": None}
             if damaged:
                 quarantine.write_rows(one._asdict() | where | left_out for one in damaged)

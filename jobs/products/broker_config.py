@@ -18,8 +18,8 @@ from jobs.store.broker_config import BrokerConfig, broker_config, config_files, 
 FILES = "files"  # in the state: name → SHA-256 of the newest version that the lake has
 _KINDS = ("topic", "group")
 Settings = Mapping[tuple[str, str], str]  # (kind, name) → JSON
-ReaderKey = tuple[str, str | None, str]  # whose offsets in the queues of which topic: kind, consumer group, topic
-Offsets = Mapping[ReaderKey, Mapping[str, int]]  # of each queue the next one, as JSON has it: there may be a million
+ReaderKey = tuple[str, str | None, str]  # kind of reader, consumer group, topic
+Offsets = Mapping[ReaderKey, Mapping[str, int]]  # by queue, as in JSON: there may be a million
 # In a manifest: `settings` of kind, name, digest; `offsets` of kind, group, topic, and of each queue the next offset.
 KeptState = Mapping[str, Any]
 

@@ -24,7 +24,7 @@ from rmq_formats.errors import is_unreadable
 from rmq_formats.kernels.integers import Integers
 
 FILE, END, DAMAGE, ENTRIES, HEADER = "file", "end", "damage", "entries", "entry header"
-UNKNOWN = "unknown"  # bytes that the lake does not have: they must not be taken for zeros
+UNKNOWN = "unknown"  # bytes that the lake does not have: they must not be read as zeros
 ROW_SIZE = 1 << 20  # most bytes of a row
 _BLOCK = 4096
 ENTRY_HEADER_SIZE = DLEDGER_ENTRY.size
@@ -113,7 +113,7 @@ class PieceCollector:
             return None
         try:
             return bytes(reader.read(offset - self._range.base_offset, size))
-        except FileNotFoundError:  # an object store opens nothing: the broker's retention comes between two reads
+        except FileNotFoundError:  # opening does nothing on an object store: retention may delete between two reads
             self.was_deleted = True
         except OSError as error:
             if not is_unreadable(error):
@@ -159,7 +159,7 @@ class PieceCollector:
             start = end = position + length
             kept = data.rstrip(b"\0")
             own = len(kept)
-            if not self.with_bytes:  # but the mark of an end is the broker's own; its last messages may follow
+            if not self.with_bytes:  # the mark of an end is the broker's own; messages may follow it
                 own = min(BLANK.size, own) if kind == END and position == offset else 0
             if any(kept[:own]):
                 self._write(LogPiece(kind, position, own, kept[:own]))
@@ -171,7 +171,7 @@ class PieceCollector:
     def _blocks(self, offset: int, size: int) -> Iterator[tuple[int, int, bytes | None]]:
         """Yield offset, length and bytes of the parts that may contain non-zero bytes; bytes are None if unreadable."""
         base, end = self._range.base_offset, offset + size
-        careful_until = offset  # up to here one block is read after the other
+        careful_until = offset  # up to here single blocks are read
         while offset < end:
             reader = self._opened()
             if reader is not None:
@@ -230,7 +230,7 @@ class PieceCollector:
 
 def _usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integers | int) -> NDArray[np.void]:
     """Return the headers that DLedger writes for entries at these *offsets* with records of these *sizes*."""
-    headers = np.zeros(offsets.size, _FIELDS)  # nothing of the rest is set: no channel, no CRC
+    headers = np.zeros(offsets.size, _FIELDS)  # the other fields are zero: no channel, no CRC
     headers["magic"] = DLEDGER_MAGIC
     headers["size"] = sizes + ENTRY_HEADER_SIZE
     headers["index"] = index

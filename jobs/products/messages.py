@@ -39,7 +39,7 @@ from rmq_formats.trace_columns import decode_trace_bodies
 
 _LARGEST_REPORT = 4 << 20  # bytes of a decompressed body of traces; clients put 128,000 into one
 _OF_MESSAGE = ("physical_offset", "store_timestamp", "born_host")
-_ROWS_A_BATCH = 1 << 15  # memory that a batch takes in addition to its bytes depends on them: tiny messages are many
+_ROWS_A_BATCH = 1 << 15  # bounds the memory of a batch beyond its bytes: there are many tiny messages
 
 
 SAMPLE_SIZE = 256

@@ -80,11 +80,11 @@ class Run:
     store: Store
     output: Output
     writers: Writers
-    given_settings: GivenSettings  # what the user said about the store's rules
+    given_settings: GivenSettings  # the user's settings of the store's rules
     selection: Selection
     from_offset: int  # where the log's new part begins
     unmatched_topics: tuple[str, ...] = ()  # patterns of the selection that no known topic matches
-    step_bytes: int | None = None  # of the log, if the run takes no more than these
+    step_bytes: int | None = None  # of the log, if the run is limited to a step
     cut_back_to: int | None = None  # where the broker has cut off its log since the last run
 
 
@@ -96,10 +96,10 @@ class RangeResult(NamedTuple, Generic[C_co]):
     scratch: tuple[str, ...] = ()  # files of the run's scratch, which are deleted before its commit
 
 
-# What takes the next piece of a range in its task (a buffer of records is valid until the next call), and what returns
-# the result of the range.
+# Two functions: one adds the next piece of a range (a buffer of records is valid until the next call), one returns the
+# result of the range.
 Collector = tuple[Callable[[RawRecords | Piece], object], Callable[[], RangeResult[C]]]
-# Travels to tasks. The files that the collector enters there leave nothing half-written after an error.
+# Is sent to tasks. The files that the collector enters there leave nothing half-written after an error.
 NewCollector = Callable[[Range, ExitStack], Collector[C]]
 
 
@@ -116,12 +116,12 @@ class FinishedProduct:
     """The files and figures of a product after the log was read."""
 
     files: dict[str, list[AddedFile]] = field(default_factory=dict)  # by table, beyond those of the ranges
-    state: State | None = None  # what its next run must know
-    units: Mapping[str, int] = field(default_factory=dict)  # of the queues, by what the join says of them
+    state: State | None = None  # for its next run
+    units: Mapping[str, int] = field(default_factory=dict)  # of the queues, by the result of the join
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: Sequence[Gap] = ()
     notes: Sequence[str] = ()  # for the user to look at
-    contradictions: int = 0  # units that are not as the log says, and units that it should have and has not
+    contradictions: int = 0  # units that contradict the log, and missing units
 
     def add(self, table: Table, *actions: AddedFile | None) -> None:
         """Add files of a table."""
@@ -136,8 +136,8 @@ class StartedProduct(Generic[C]):
 
     from_offset: int
     collector: NewCollector[C]
-    # Settles what no range's task could settle, if anything; the offset is where the next run goes on. Each accepted
-    # range comes with what this product's collector made of it.
+    # Completes the product on the driver, with its collector's result for each accepted range, and the offset at which
+    # the next run continues.
     finish: Callable[[Sequence[Outcome[C]], int], FinishedProduct]
 
     def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> FinishedProduct:

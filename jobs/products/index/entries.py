@@ -39,7 +39,7 @@ from rmq_formats.indexfile.layout import IndexHeader
 
 ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
 ROWS_A_FILE = 1 << 21
-MESSAGES_AT_ONCE = 256 << 20  # bytes of the log whose rows of `messages` are looked up together
+MESSAGES_AT_ONCE = 256 << 20  # bytes of the log whose rows of `messages` are looked up in one batch
 
 
 # Of this thread: ordinal, header and slots of the open index file of each lake and store.
@@ -100,7 +100,7 @@ class _FileWriter:
         self._store = output.lake.location, output.naming.store_id
         self._pending: list[pa.RecordBatch] = []
         self._files = ExitStack()
-        # Sorting and writing rows takes as long as making them: one thread does it while the next ones are made.
+        # Sorting and writing rows takes as long as building them, so a thread does it while the next ones are built.
         self._thread = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
         self._rows: TableFile | None = None  # the Parquet file that is being written
@@ -114,7 +114,7 @@ class _FileWriter:
 
     def run(self) -> EntryRows:
         work, recipe, geometry = self._work, self._work.recipe, self._work.recipe.geometry
-        # Only a full file is hashed, and a full one is too large to be kept in memory for that.
+        # Only a full file is hashed, and it is too large to be kept in memory.
         is_hashed = recipe.entries + (work.opened.entry_count if work.opened else 0) >= geometry.capacity
         with TemporaryFile() if is_hashed else nullcontext() as file, self._files, self._thread:
             write = partial(write_all, file.fileno()) if file is not None else None

@@ -169,7 +169,7 @@ def _misnamed(explained: Sequence[ExplainedFile]) -> Iterator[tuple[str, str | N
     zone = detect_zone((one.real.name, one.real.header.begin_timestamp) for one in explained)
     in_order = sorted(enumerate(explained), key=lambda numbered: numbered[1].real.header.begin_physical_offset)
     # Of the files up to `number`, in the order of their messages, none has the name of a later one as soon as
-    # `last_named` is not greater: they can have been exchanged among themselves alone, and are judged as one block.
+    # `last_named` is not greater: they can only have been exchanged among themselves, and are classified as one block.
     first = 0
     last_named = 0
     for number, (named, _) in enumerate(in_order):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from jobs.diagnosis.log_check import LogCheck
 
 KEYS_AT_ONCE = 1 << 18
-PAGE = 1 << 10  # keys read where few are asked for: a search asks for single ones, at last for near ones
+PAGE = 1 << 10  # keys read at a time for single lookups: a search ends among neighbouring keys
 _PAGES = 16
 
 _TEXTS = ".texts"  # after the name of a file of keys
@@ -74,7 +74,7 @@ class RangeKeys(NamedTuple):
         return (self.file, f"{self.file}{_TEXTS}") if self.file else ()
 
 
-OWN_ENTRIES = ""  # in place of a run's file: entries that the log does not hold, taken from the index file itself
+OWN_ENTRIES = ""  # in place of a run's file: entries of the index file itself, which the log does not hold
 
 
 class RowPart(NamedTuple):
@@ -131,7 +131,7 @@ class KeyRow:
     cut_by_promotion: tuple[
         tuple[int, int], ...
     ] = ()  # of messages that a promotion took back and index files still name
-    doubtful: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote so: their keys prove nothing
+    doubtful: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote in this form: their keys prove nothing
     _ends: tuple[int, ...] = field(init=False, repr=False)
     _page: Callable[[RowPart], list[Key]] = field(init=False, repr=False, compare=False)
 

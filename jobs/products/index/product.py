@@ -77,7 +77,7 @@ def _continuation(run: Run, state: State) -> Opening:
     # Where the broker has cut off its log, keys of the new records follow the entries of the old ones, as in its own
     # files.
     taken_to = state["to_offset"] if run.cut_back_to is None else min(state["to_offset"], run.cut_back_to)
-    start = max(taken_to, run.store.start_offset)  # before the run's, where runs before it left the index out
+    start = max(taken_to, run.store.start_offset)  # before the run's start, if earlier runs left the index out
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
     rules = rules_of(*((since, Release.of(name)) for since, name in state["rules"]))
     known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
@@ -122,7 +122,7 @@ def plan(opening: Opening, run: Run, row: KeyRow) -> list[EntryWork]:
     if not opening.files:
         return list(_continued(opening, run, index, known_until))
     found = FilePlacer(row, index.geometry, run.store).place_all(opening.files)
-    # The broker's files that hold what the log says, as far as their ends show.
+    # The broker's files that agree with the log, as far as their ends show.
     recipes = _following(index, [survivor for survivor in found if _ends_right(survivor, row)])
     return [EntryWork(ordinal, recipe, known_until=known_until) for ordinal, recipe in enumerate(recipes)]
 

@@ -46,7 +46,7 @@ from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, releas
 # The first release of each era. What 5.0.0-PREVIEW undid, it undid to the state of an older one.
 ERAS = tuple(Release.of(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0"))
 SWITCHES = ("property_parser", "hash_slot_count", "indexes_tags")
-LOOKED_AT = 1 << 16  # entries of a file that are compared to tell its era
+LOOKED_AT = 1 << 16  # entries of a file that are compared to detect its era
 MIXED_LOOKED_AT = 3  # files that no era wrote alone and that are searched for a switch
 
 _ENTRY = dtype_of(ENTRY)

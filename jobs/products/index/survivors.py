@@ -184,7 +184,7 @@ def _entries_without_key(
 
 
 def _is_key(entry: IndexEntry, row: KeyRow, begin: int | None) -> bool:
-    """Return whether the log has the key of an entry; a message that was sent again has other seconds since *begin*."""
+    """Return whether the log has the key of an entry; a message that was sent twice has other seconds since *begin*."""
     first = row.find(entry.physical_offset)
     return any(
         key.key_hash == entry.key_hash
@@ -276,8 +276,8 @@ class FilePlacer:
             if last.end > before.end:
                 return end, True
             following = self._place(file, last)
-            # Two files of one start share a message at most, all keys of which may be put again; after one more kill
-            # the next file begins where a log file does. No start makes a file that goes on elsewhere.
+            # Two files of one start share at most one message, all keys of which may be repeated; after another kill
+            # the next file begins where a log file does. No start creates a file that continues elsewhere.
             again = self._row.find(last.real.header.end_physical_offset)
             if not again <= following.start <= last.end and not self._begins_log_file(following):
                 return end, False  # no file between is the first of a run that goes farther

@@ -40,7 +40,7 @@ class DifferenceKind(StrEnum):
     # Messages from before a queue began at 0 once more.
     DELETED_TOPIC = "deleted_topic"  # the topic was deleted and created again
     QUEUE_LOST = "queue_lost_and_restarted"  # it was not: the queue's folder was lost
-    UNDECIDED_TOPIC = "deleted_or_lost_queue"  # nothing tells which of the two
+    UNDECIDED_TOPIC = "deleted_or_lost_queue"  # it is unknown which of the two
 
 
 _LOST = {DifferenceKind.LOST_RECORD, DifferenceKind.DAMAGED_RECORD, DifferenceKind.BLANK_OF_LOST}
@@ -50,19 +50,19 @@ _OF_NO_RECORD = {DifferenceKind.DANGLING, DifferenceKind.FOREIGN, DifferenceKind
 BAD_PLACES = _LOST | _OF_OTHERS | _OF_NO_RECORD | {
     DifferenceKind.BEHIND_LOG, DifferenceKind.MISSING_FILE, DifferenceKind.HOLE, DifferenceKind.BLANK_INSIDE,
 }  # fmt: skip
-# Of a queue or its file no fault: the record is lost in the log, or its topic was deleted.
+# Not a fault of a queue or its file: the record is lost in the log, or its topic was deleted.
 NOT_QUEUE_FAULTS = _LOST | {DifferenceKind.DELETED_TOPIC, DifferenceKind.UNDECIDED_TOPIC}
 # A record has no unit.
 WITHOUT_UNIT = {
     DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE, DifferenceKind.DROPPED,
     DifferenceKind.QUEUE_LOST,
 }  # fmt: skip
-# A unit leads to a record, and is not what that record demands.
+# A unit points to a record, but differs from the unit that the record requires.
 OVERWRITTEN = _OF_OTHERS | {
     DifferenceKind.WRONG_SIZE, DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.WRONG_BATCH_FIELD,
     DifferenceKind.OUT_OF_ORDER,
 }  # fmt: skip
-# A unit leads to a record that says otherwise; where few units say so, one changed bit of the record explains it.
+# A unit points to a record that contradicts it; if only few units do, one changed bit of the record explains it.
 _AGAINST_RECORD = _OF_OTHERS | {
     DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.MISPLACED, DifferenceKind.RESTARTED,
 }  # fmt: skip
@@ -143,7 +143,7 @@ class JoinResult:
 
     expected: int = 0  # units that the records should have
     matched: int = 0
-    misplaced: int = 0  # units of a record that are where its queue offset does not say
+    misplaced: int = 0  # units that are not at the queue offset of their record
     expired: int = 0
     blanks: int = 0
     ahead: int = 0  # units newer than the log's end, of a store that was copied while it was written
@@ -164,7 +164,7 @@ class JoinResult:
     log_end: int = 0
     dispatched: int = 0
     behind: int = 0  # bytes of the log that the dispatcher had not reached
-    taken_to: int | None = None  # where the last record ends whose units were joined; None when there was none
+    taken_to: int | None = None  # the end of the last record whose units were joined; None without any
 
     def add(self, part: "JoinResult") -> None:
         """Add the figures of some of the queues; figures that only all queues together have are not part of them."""
@@ -209,8 +209,8 @@ class JoinResult:
             and difference.position + difference.times >= self.ends[difference.queue]
             and difference.log_offset < self.log_end + FARTHEST
         ]
-        # A queue of which nothing is in this log, or whose last unit in it leads to no record, may be another log's.
-        # Where no queue has anything in it, the log is gone; a unit that leads to the log's very end is of this log.
+        # A queue without any unit in this log, or whose last unit in it points to no record, may belong to another log.
+        # If no queue has a unit in it, the log is lost; a unit that points to the exact end of the log belongs to it.
         whole = {one.queue for one in behind if one.position <= starts[one.queue]}
         written = {name for name, start in starts.items() if self.ends[name] > start}
         bad = {(one.queue, one.position + one.times) for one in self.differences if one.kind in _OF_NO_RECORD}

@@ -70,7 +70,7 @@ _QUEUES_A_TASK = 64
 _SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
 _FREE = 4096
 _RUNS = 100
-ProbedQueue = tuple[StoredQueue, int, int]  # up to where earlier runs have taken it, and its end
+ProbedQueue = tuple[StoredQueue, int, int]  # the end of the part that earlier runs processed, and the queue's end
 
 
 def topics_of(
@@ -137,7 +137,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
     log = replace(
         log,
         start=max([log.start, *(end for _, end in log.deleted_meanwhile)]),
-        # A run takes no unit that is newer than its log; to verify a store is to compare every one.
+        # A run leaves out units that are newer than its log; `verify` compares every unit.
         dispatched=seen.dispatched if write is None else dispatched,
         light_dispatched=seen.light_dispatched,
         is_closed=store.is_final,
@@ -156,7 +156,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
     )
     compared = workers.map(list(_groups(seen, log)), partial(compare_group, log=log), "matching queue units")
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
-    # Queues whose units lead to records of other queues: the segments that hold these are read once more.
+    # For queues whose units point to records of other queues, the segments with these records are read again.
     offsets = {offset for one in rest for offset in offsets_to_resolve(one, log)}
     resolved = resolve_records(workers, store, rules, offsets) if offsets else {}
     parts = [rest[at : at + _QUEUES_A_TASK] for at in range(0, len(rest), _QUEUES_A_TASK)]
@@ -203,7 +203,7 @@ def _settle_rest(part: Sequence[Remainder], *, log: CollectedLog, resolved: Reso
 def _written_rows(log: CollectedLog, name: str, rows: Rows) -> list[AddedFile]:
     """Create all rows, and write them if they are wanted; return the file, if any."""
     written = log.write(name, rows) if log.write is not None else None
-    for _ in rows:  # unwanted ones are none, but making them compares the queues
+    for _ in rows:  # without a writer there are no rows, but iterating compares the queues
         pass
     return [] if written is None else [written]
 
@@ -243,7 +243,7 @@ class _GroupTask:
         stop = int(np.searchsorted(part.units["physical_offset"], log.dispatched))
         result.newer += newer_runs(part.name, part.units[stop:])
         if log.light_dispatched != NO_LIMIT and part.name.topic.startswith(LMQ_PREFIX):
-            # Units of a queue come in the order of the log, so those that RocksDB has are the first of them.
+            # Units of a queue are in log order, so those that RocksDB has are the first ones.
             there = int(np.searchsorted(part.units["physical_offset"][:stop], log.light_dispatched))
             result.waiting_light_units += stop - there
             stop = there
@@ -334,7 +334,7 @@ def _blocks(
             if not chosen.any():
                 continue
             units = part.units[chosen].copy()
-            for name in ("size", "tags_code"):  # what the unit says: of an extension the address
+            for name in ("size", "tags_code"):  # the unit's own values: with an extension, the address
                 units[name] = stored[name][chosen]
             tags = part.tag_numbers[chosen] if part.tag_numbers is not None else None
             fields = tuple(name for name, is_right in (("size", has_size), ("tags_code", has_code)) if not is_right)

@@ -158,7 +158,7 @@ def state_of(joined: JoinResult, state: State | None = None) -> State:
     watermarks = {**_watermarks(state), **joined.watermarks}
     return {
         "dispatched": joined.dispatched,
-        # The end of a record: what units say of the log's end proves nothing, and a log is read from a boundary on.
+        # The end of a record: units do not prove where the log ends, and a log is read from a record boundary on.
         "boundary": _boundary(state) if joined.taken_to is None else joined.taken_to,
         "queues": [[*name, position] for name, position in sorted(watermarks.items())],
     }

@@ -45,7 +45,7 @@ class RangeUnits(NamedTuple):
     parts: tuple[UnitFile, ...] = ()
     records: int = 0
     damaged: tuple[tuple[int, int], ...] = ()  # from and to of bytes without a record
-    taken_to: int | None = None  # where the last record ends that was taken
+    taken_to: int | None = None  # the end of the last record that was processed
 
     @property
     def files(self) -> tuple[str, ...]:

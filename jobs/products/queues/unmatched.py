@@ -46,30 +46,18 @@ _start, _end = itemgetter(0), itemgetter(1)
 class MissingUnits(NamedTuple):
     """Consecutive units of a queue whose positions are in no file; a whole missing file is one object."""
 
-    first: Units  # the first of them, alone
-    last: Units
+    position: int  # of the first unit
     length: int
+    first: Units  # the first unit, alone
+    last: Units
+    log_offset: int  # of the first unit
+    last_offset: int  # of the last unit
     newest_ms: int  # when the newest of their records was stored
-
-    @property
-    def position(self) -> int:
-        """The position of the first unit."""
-        return int(self.first["queue_offset"][0])
 
     @property
     def end(self) -> int:
         """The position after the last unit."""
         return self.position + self.length
-
-    @property
-    def log_offset(self) -> int:
-        """The physical offset of the first unit."""
-        return int(self.first["physical_offset"][0])
-
-    @property
-    def last_offset(self) -> int:
-        """The physical offset of the last unit."""
-        return int(self.last["physical_offset"][0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +67,16 @@ class CollectedLog:
     ranges: Sequence[RangeUnits]
     scratch: Scratch | None
     groups: int
-    start: int  # without what retention took before it was read
+    start: int  # after the part that retention deleted before it was read
     end: int
     deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that were deleted before they were read
-    kept: Sequence[RangeUnits] = ()  # units of records that only the lake has: those that are there are matched
+    kept: Sequence[RangeUnits] = ()  # units of records that only the lake has: existing ones are matched
     dispatched: int = NO_LIMIT  # records from it on may have no units yet
     light_dispatched: int = NO_LIMIT  # the same for light queues, where they are in RocksDB alone
     is_closed: bool = True
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that no file holds
     damaged: tuple[tuple[int, int], ...] = ()  # ranges that hold no record, but for bridges over lost ones
-    topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; says which topics were deleted
+    topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple; which topics were deleted
     write: Write | None = None  # writes rows, if they are wanted
 
     def lost_within(self, start: int, end: int) -> Sequence[tuple[int, int]]:
@@ -106,14 +94,14 @@ class Remainder:
 
     queue: StoredQueue
     tags: list[str | None] = field(default_factory=list)
-    lost: list[MissingUnits] = field(default_factory=list)  # expected, whose places are in no file
+    lost: list[MissingUnits] = field(default_factory=list)  # expected units whose positions are in no file
     gaps: Sequence[tuple[int, int]] = ()  # positions that no record of this run claims
     first_live: int | None = None  # the first position that a record claims that the log still has
     open_from: int | None = None  # after this position a broker may write while we look
-    units: Units = field(default_factory=lambda: np.empty(0, PACKED_UNIT))  # expected, that were not at their address
+    units: Units = field(default_factory=lambda: np.empty(0, PACKED_UNIT))  # expected, not at their address
     _left: list[Units] = field(default_factory=list)
-    _runs: list[tuple[int, int]] = field(default_factory=list)  # that are matched: position and length
-    _kept_runs: list[tuple[int, int]] = field(default_factory=list)  # the same of records that only the lake has
+    _runs: list[tuple[int, int]] = field(default_factory=list)  # of matched units: position and length
+    _kept_runs: list[tuple[int, int]] = field(default_factory=list)  # the same for records that only the lake has
 
     def add_matched(self, positions: NDArray[np.int64], *, is_kept: bool) -> None:
         """Record the positions of matched units."""
@@ -138,11 +126,15 @@ class Remainder:
     def _add_lost(self, units: Units) -> None:
         for some in slices(units.size, np.diff(units["queue_offset"]) != 1):
             own = units[some]
-            run = MissingUnits(own[:1].copy(), own[-1:].copy(), own.size, int(own["store_timestamp"].max()))
-            last = self.lost[-1] if self.lost else None
-            if last and run.position == last.end and run.log_offset > last.last_offset:
-                length, newest_ms = last.length + run.length, max(last.newest_ms, run.newest_ms)
-                self.lost[-1] = MissingUnits(last.first, run.last, length, newest_ms)
+            first, last = own[:1].copy(), own[-1:].copy()
+            log_offset, last_offset = int(first["physical_offset"][0]), int(last["physical_offset"][0])
+            position, newest_ms = int(first["queue_offset"][0]), int(own["store_timestamp"].max())
+            run = MissingUnits(position, own.size, first, last, log_offset, last_offset, newest_ms)
+            known = self.lost[-1] if self.lost else None
+            if known and run.position == known.end and run.log_offset > known.last_offset:
+                newest_ms = max(known.newest_ms, newest_ms)
+                length = known.length + run.length
+                self.lost[-1] = known._replace(length=length, last=last, last_offset=last_offset, newest_ms=newest_ms)
             else:
                 self.lost.append(run)
 
@@ -261,7 +253,7 @@ def sort_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[SortedGa
         before = places < (stop if remainder.first_live is None else remainder.first_live)
         blanks = (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0) & before & ~np.isin(places, wanted)
         offsets = units["physical_offset"]
-        # Of a range that was not read, units are after those of records that were: there is no `before`.
+        # Units of a range that was not read follow those of records that were: `before` does not apply.
         deleted = (offsets < log.start) & (offsets + units["size"] <= log.start) & before
         starts, ends = (np.searchsorted(deleted_ranges[:, side], offsets, "right") for side in (0, 1))
         deleted |= (starts > ends) & ~np.isin(offsets, remainder.units["physical_offset"])
