@@ -1,9 +1,9 @@
 """
-One run after the other, in one process: seconds after a broker has written a message, a reader of the lake has it.
+One run after the other, in one process: a message is in the lake seconds after a broker has written it.
 
-Each step is a run as any other, with its own transaction. Small steps are read by this process itself, large ones
-(catching up, a first run) by Spark's tasks. Between two steps the log's folder is listed and a few bytes are read where
-the next record would begin: while nothing changes there, no run begins.
+Each step is a normal run, with its own transaction. Small steps are read by this process itself, large ones (catching
+up, a first run) by Spark's tasks. Between two steps the log's folder is listed and a few bytes are read where the next
+record would begin: while nothing changes there, no run begins.
 """
 
 import signal
@@ -33,31 +33,29 @@ from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError
 from rmq_formats.store import offset_of_name
 
-_LOOK_AT_ALL_S = (
-    60.0  # so often all of the store is looked at, also while its log does not change: queues, topics, the lake
-)
+_LOOK_AT_ALL_S = 60.0  # a run begins at least this often, even if the log does not change: queues, topics, the lake
 _AROUND_END = 4096  # bytes before and after the end of the log that are compared
-_FAILURES = 5  # one after the other that end it
+_FAILURES = 5  # in a row that end it
 _PAUSE_S = 5.0  # after a failure
-_SAME_WISH_S = 1.0
-_LOOKS = 8  # in the time that a message may wait
+_SAME_REQUEST_S = 1.0
+_LOOKS = 8  # during the longest wait of a message
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """
-    How long a message may wait for its step, and for how long steps go on.
+    The longest wait of a message for its step, and the duration of following.
 
-    *every_s* is a ceiling, not a rhythm: a step begins that long after the last look that found nothing new, and takes
-    all that has come.
+    *every_s* is an upper limit, not a period: a step begins that long after the last probe that found nothing new, and
+    reads all new messages.
     """
 
     every_s: float
-    seconds: float | None = None  # until it ends by itself
-    look_s: float | None = None  # how often to look; None: an eighth of *every_s*
+    seconds: float | None = None  # until following ends by itself
+    look_s: float | None = None  # between two probes; None: an eighth of *every_s*
 
     def pause(self, began: float, now: float, waits_since: float | None) -> float:
-        """Return the seconds from *now* to the next look, or to the step of messages that wait since a time."""
+        """Return the seconds from *now* to the next probe, or to the step of messages that wait since *waits_since*."""
         if waits_since is not None:
             return max(waits_since + self.every_s - now, 0)
         return max(began + (self.every_s / _LOOKS if self.look_s is None else self.look_s) - now, 0)
@@ -65,28 +63,28 @@ class Pace:
 
 class StopRequest:
     """
-    The wish to end after the step at hand: SIGTERM, or the first Ctrl-C; the second one interrupts.
+    A request to stop after the current step: SIGTERM, or the first Ctrl-C; the second one interrupts.
 
     `timeout` signals a process and then its group: a second signal within a second is the same request.
     """
 
     def __init__(self) -> None:
         self._event = threading.Event()
-        self._wished = inf
+        self._requested_at = inf
 
     @contextmanager
     def handle_signals(self) -> Iterator[None]:
-        """Take signals for wishes while the block runs."""
+        """Treat signals as stop requests while the block runs."""
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-        def wish(number: int, _frame: object) -> None:
-            if monotonic() > self._wished + _SAME_WISH_S:
+        def handle(number: int, _frame: object) -> None:
+            if monotonic() > self._requested_at + _SAME_REQUEST_S:
                 signal.signal(number, before[signal.Signals(number)])
                 signal.raise_signal(number)
             self.request()
 
         for number in before:
-            signal.signal(number, wish)
+            signal.signal(number, handle)
         try:
             yield
         finally:
@@ -94,8 +92,8 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def request(self) -> None:
-        """Wish to end."""
-        self._wished = min(self._wished, monotonic())
+        """Request a stop."""
+        self._requested_at = min(self._requested_at, monotonic())
         self._event.set()
 
     def wait(self, seconds: float) -> bool:
@@ -106,27 +104,27 @@ class StopRequest:
 @dataclass(frozen=True, slots=True)
 class Follower:
     """
-    Runs of one store, again and again, until a stop is requested.
+    Repeated runs of one store, until a stop is requested.
 
-    The store's lock is held throughout: another run ends immediately. After an error a step is tried again, as a
-    schedule would.
+    The store's lock is held throughout: another run ends immediately. After an error the step is retried, as by a
+    scheduler.
     """
 
     request: IngestRequest
     workers: Workers
     pace: Pace
     stop: StopRequest
-    done: Callable[[Summary], object] = id  # called with what each step has done
-    alive: Callable[[], object] = int  # called each time that the log was looked at
+    done: Callable[[Summary], object] = id  # called with the summary of each step
+    alive: Callable[[], object] = int  # called after each probe of the log
 
     def run(self) -> Summary:
         """Return the sum of all steps; there is at least one, or its error."""
         return reduce(Summary.plus_next_run, self._tried_again())
 
     def _tried_again(self) -> Iterator[Summary]:
-        """Yield the summary of each step; errors between two steps are tried again."""
+        """Yield the summary of each step; errors between two steps are retried."""
         ends = inf if self.pace.seconds is None else monotonic() + self.pace.seconds
-        trials = 0  # left; an error of the first step is one of the command line
+        trials = 0  # left; an error of the first step is raised
         has_begun = False
         while True:
             try:
@@ -135,12 +133,12 @@ class Follower:
                     self.done(step)
                     yield step
             except (OSError, FormatError) as error:
-                if not trials or (isinstance(error, ConnectionError) and death_of_jvm()):  # no trial brings a JVM back
+                if not trials or (isinstance(error, ConnectionError) and death_of_jvm()):  # a JVM does not come back
                     raise
                 trials -= 1
                 if not self._is_stopped_after(error):
                     continue
-            except OtherRunActiveError as error:  # which came after an error of ours, and ends
+            except OtherRunActiveError as error:  # it started after our error, and will end
                 if not has_begun:
                     raise
                 if not self._is_stopped_after(error):
@@ -158,8 +156,8 @@ class Follower:
         is_kept = False
         tables = set[str]()  # that have a commit of this process
         looked = before = 0.0
-        waits_since: float | None = None  # the look before the one that found something
-        # After an error the lock keeps its note, so that the next run sweeps leftovers.
+        waits_since: float | None = None  # the time of the probe before the one that found something
+        # After an error the lock keeps its note, so that the next run deletes leftover files.
         request = self.request
         with kept_snapshots() as snapshots, cache_open_slots(), ExitStack() as stack:
             while True:
@@ -194,19 +192,19 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The end of the log, and the facts seen there."""
+    """The end of the log, and the bytes around it."""
 
     storage: AnyStorage
     folders: tuple[str, ...]  # of the log
     files: Mapping[str, int]  # their sizes, by location
     to_offset: int
     before: bytes
-    is_settled: bool  # nothing was left to do when the run ended
+    is_settled: bool  # the run left nothing to do
 
     @classmethod
     def after(cls, summary: Summary, request: IngestRequest, workers: Workers, earlier: "_Place | None") -> "_Place":
-        """Look at the end of the log that a run has read."""
-        if summary.tier_queues is not None:  # each queue has a log of its own: look at all of them
+        """Read the end of the log after a run."""
+        if summary.tier_queues is not None:  # each queue has its own log: every probe begins a run
             return cls(AnyStorage(dict(workers.options)), (), {}, 0, b"", is_settled=False)
         if earlier is None or not earlier.folders:  # an empty store's log may have no folder yet
             store = request.listed(workers.options)

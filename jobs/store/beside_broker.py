@@ -1,8 +1,7 @@
 """
-How to spare a running broker: priority, page cache, speed, and free space on the disk.
+Consideration for a running broker: priority, page cache, speed, and free space on the disk.
 
-A broker that runs holds a lock on the file `lock` in its store. That the file exists, or that `abort` does, means
-nothing.
+A running broker holds a lock on the file `lock` in its store. The existence of that file, or of `abort`, means nothing.
 """
 
 import errno
@@ -26,8 +25,8 @@ from rmq_formats.store import INDEX_FOLDER
 
 LOCK_FILE = "lock"
 FLOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux
-_NO_PROCESS = -1  # holds a lock that belongs to an open file: no broker takes one, `held_store` does
-FULL_DISK_SHARE = 0.75  # diskMaxUsedSpaceRatio: from here on a broker deletes before its time
+_NO_PROCESS = -1  # the owner of a lock on an open file description, as `lock_store` takes it; brokers do not
+FULL_DISK_SHARE = 0.75  # diskMaxUsedSpaceRatio: above it a broker deletes messages early
 
 
 class DiskWouldFillError(OSError):
@@ -35,7 +34,7 @@ class DiskWouldFillError(OSError):
 
 
 def broker_process(store: str) -> int | None:
-    """Return the process that holds the store's lock; None when no broker runs on it, as far as can be known."""
+    """Return the process that holds the store's lock; None if no broker is known to run on it."""
     path = Path(local_path(store)) / LOCK_FILE if is_local(store) else None
     if path is None or not path.is_file() or not sys.platform.startswith("linux"):
         return None
@@ -79,11 +78,11 @@ _SHOWN = 4
 
 
 class RefusedError(RequestError):
-    """The reason why nothing was put into the store."""
+    """The store was left unchanged."""
 
 
 class FileState(NamedTuple):
-    """What tells a file from another one that has its name later."""
+    """The identity of a file, which differs from that of a later file of the same name."""
 
     device: int
     inode: int
@@ -111,7 +110,7 @@ class LockedStore:
         """Note the state of every file below *folders*."""
         self._folders = folders
         self._states = self._list()
-        self.installed: set[str] = set()  # paths of files that this command has put into the store, or taken out
+        self.installed: set[str] = set()  # paths of files that this command has added to the store, or removed
 
     @contextmanager
     def checking_changes_on_error(self) -> Iterator[Self]:
@@ -145,7 +144,7 @@ class LockedStore:
 
 def file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
     """
-    Yield every regular file below *folder* with its state, but those that installations have set aside or begun.
+    Yield every regular file below *folder* with its state, except those that installations have set aside or begun.
 
     Links to directories are followed, each directory once.
     """

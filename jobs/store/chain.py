@@ -90,11 +90,11 @@ def accept_chained(
         range_, last = outcome.range, accepted[-1] if accepted else None
         is_in_same_file = last is not None and last.range.location == range_.location
         boundary = last.seen.next if last is not None and is_in_same_file else range_.start_offset
-        # After the end of the written log lie zeros and leftovers.
+        # Zeros and leftovers follow the end of the written log.
         has_ended = last is not None and last.seen.unfinished_from is not None
         if has_ended or (range_.sync and boundary >= range_.end_offset):
             discard(outcome.payload)
-        # Of a file that retention has deleted, a part is all that can be read.
+        # A file that retention has deleted can only be read in part.
         elif last is not None and range_.sync and outcome.seen.first != boundary and not (
             last.seen.was_deleted or outcome.seen.was_deleted
         ):  # fmt: skip
@@ -121,19 +121,19 @@ def run_range(range_: Range, task: Task[T]) -> Outcome[T]:
     return Outcome(range_, reader.seen, payload)
 
 
-_TIMES = 3  # that a look is begun
-_NARROW = 4 << 20  # bytes: a larger buffer is new memory for each range, and leaves the processor's cache sooner
+_TIMES = 3  # attempts
+_NARROW = 4 << 20  # bytes: a larger buffer is new memory for each range, and does not fit the processor's cache
 
 
 class ListedLog(NamedTuple):
-    """A log as it was listed, and the ranges that it is read in."""
+    """A listed log, and the ranges in which it is read."""
 
     store: Store
     ranges: Sequence[Range]
 
 
 class CutBackError(FileNotFoundError):
-    """The newest segments are missing: a broker that recovers from a crash has taken back the end of its log."""
+    """The newest segments are missing: a broker that recovered from a crash has truncated its log."""
 
 
 def ranges_deleted_meanwhile(outcomes: Sequence[Outcome[T]]) -> list[Range]:
@@ -162,9 +162,9 @@ def confirm_deleted(store: Store, ranges: Iterable[Range]) -> None:
 
 def confirm_not_rewritten(store: Store, ranges: Sequence[Range]) -> None:
     """
-    Accept that ranges had less when they were read once more, if retention has deleted their files meanwhile.
+    Accept that a second read of these ranges returned less, if retention has deleted their files meanwhile.
 
-    Where a file is still there, a broker that recovered from a crash is writing it again: `CutBackError`.
+    `CutBackError` if a file still exists: a broker that recovered from a crash is rewriting it.
     """
     if ranges:
         start = list_again(store).start_offset
@@ -175,7 +175,7 @@ def confirm_not_rewritten(store: Store, ranges: Sequence[Range]) -> None:
 
 def confirm_not_cut_back(store: Store, newest: NewestSegment | None) -> None:
     """
-    Raise `CutBackError` if the *newest* segment of before the reading is not there any more, unless by retention.
+    Raise `CutBackError` if the segment that was *newest* before the reading is gone, unless retention deleted it.
 
     The segments before it were read as final: bytes in them that do not form a record never will. That holds only as
     long as no recovery has deleted the files after them and rewritten them.
@@ -193,8 +193,8 @@ def _still_begins(newest: NewestSegment, store: Store) -> bool:
     except OSError as error:
         if not is_unreadable(error):
             raise
-        return True  # nothing says otherwise
-    # Zeros may be what the broker had not written yet.
+        return True  # not disproved
+    # Zeros may be bytes that the broker had not written yet.
     return now is not None and all(old in {0, new} for old, new in zip(newest.beginning or b"", now, strict=False))
 
 
@@ -206,9 +206,9 @@ def read_undeleted(
     collector: "LogCheck | None" = None,
 ) -> tuple[int, list[Outcome[T]]]:
     """
-    Run *task*, which keeps little of each record, on the ranges of a log.
+    Run *task*, which stores little per record, on the ranges of a log.
 
-    Return where the part begins that retention left, and the outcomes after the last segment deleted meanwhile.
+    Return the beginning of the part that retention left, and the outcomes after the last segment deleted meanwhile.
     """
     ranges = [replace(range_, window=_NARROW) for range_ in log.ranges]
     outcomes = read_chained(workers, ranges, task, discard, collector)

@@ -1,10 +1,10 @@
 """
-Which bytes of the log are left over: from a master that another replica has replaced, or from before a recovery.
+Leftover bytes of the log: from a master that another replica has replaced, or from before a recovery.
 
-A replica that returns cuts its log where the new master's epoch begins: the segment stays, the write position moves
+A returning replica truncates its log where the new master's epoch begins: the segment stays, the write position moves
 back, and later segments are deleted. After the new master's records old ones remain, complete and at the offset that
-they state, until they are written over. So in a segment in which an epoch begins, only what the chain of records from
-there leads to is part of the log.
+they state, until they are overwritten. So in a segment in which an epoch begins, only the chain of records from there
+is part of the log.
 
 In the segment that a broker writes to, an earlier record after damage is either left over from before the log was cut
 back, or the broker's clock was set back. A recovery may leave units of the records that it cuts. But no queue leads to
@@ -33,13 +33,13 @@ def read_epochs(store: Store) -> tuple[Epoch, ...]:
     """Return the epochs of a store, oldest first; none without a readable list of them."""
     file = store.other_file(EPOCH_FILE)
     if file is not None and file.size <= _LARGEST:
-        with suppress(FormatError):  # no list that a broker would take: as if there were none
+        with suppress(FormatError):  # a broker would not load this list either
             return decode_epochs(store.read(file, 0, file.size))
     return ()
 
 
 def takeovers(store: Store) -> tuple[int, ...]:
-    """Return the offsets at which all epochs but the first begin: a replica that returned has cut its log there."""
+    """Return the offsets at which all epochs but the first begin: a returning replica truncated its log there."""
     return tuple(epoch.start_offset for epoch in read_epochs(store)[1:])
 
 
@@ -77,14 +77,14 @@ class Promotion(NamedTuple):
     segment_end: int = 0
 
     def explains(self, offset: int | None) -> bool:
-        """Return whether a record at *offset* was taken back: it is left over, or in a segment that was deleted."""
+        """Return whether a record at *offset* was truncated: it is left over, or in a deleted segment."""
         if offset is None or not self.left_over:
             return False
         return offset in self.left_over or offset >= self.segment_end
 
 
 def promotion_of(store: Store, log_end: int) -> Promotion | None:
-    """Return the last promotion that the log has gone through; None outside of controller mode, or without one."""
+    """Return the last promotion of the log; None outside of controller mode, or without one."""
     starts = [start for start in takeovers(store) if store.start_offset <= start <= log_end]
     if not starts:
         return None
@@ -116,13 +116,13 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
     """Return why *record* is none of the log unless units lead to it and to the one that was at the offset *gap*."""
     try:
         store = list_again(Store(root, storage=storage, commitlog=commitlog))
-        if takeovers(store):  # a promotion leaves units of the records that it removes
+        if takeovers(store):  # a promotion leaves units of removed records
             return STALE
         queues = queues_of_files(store.queue_files, store.storage)
         own = (queue for queue in queues if queue.name[1:] == (record.topic, record.queue_id))
         if any(_has_unit(one, record.physical_offset) for one in own) and any(_has_unit(one, gap) for one in queues):
             return ""
-        # A half or a rollback message has no unit; a store that was closed leads to no record after its end.
+        # A half or a rollback message has no unit; queues of a closed store do not point after the end of the log.
         ends = (_unit_from(queue, record.physical_offset) for queue in queues if store.is_closed)
         if any(unit is not None and unit.physical_offset < store.end_offset for unit in ends):
             return UNDECIDED

@@ -1,8 +1,8 @@
 """
-The two ends of a log, by queues and index files: whether more is missing there than a broker deletes itself.
+Losses at both ends of a log, shown by queues and index files: more is missing than a broker deletes itself.
 
-Retention deletes a segment, and in the same minute every queue file and index file that leads only to messages before
-the new beginning, but for the last one of its kind. Queues of a store that was closed lead to no record after the end.
+Retention deletes a segment, and in the same minute every queue file and index file that points only to messages before
+the new beginning, except the last one of its kind. Queues of a closed store do not point after the end of the log.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,12 +22,12 @@ from rmq_formats.errors import FormatError
 from rmq_formats.layout import Read
 from rmq_formats.store import name_of_offset
 
-FARTHEST = 1 << 30  # bytes after the log's end that a unit may lead to and still say something about it
-_MOST_QUEUES = 256  # that are asked if the caller has not read all of them
+FARTHEST = 1 << 30  # bytes after the log's end: a unit that points farther is not evidence
+_MOST_QUEUES = 256  # that are probed if the caller has not read all of them
 
 
 class LostPart(NamedTuple):
-    """Offsets before the first segment or after the last record that a log has lost, and the evidence in words."""
+    """Offsets before the first segment or after the last record that a log has lost, and the evidence as text."""
 
     start: int
     end: int
@@ -35,19 +35,19 @@ class LostPart(NamedTuple):
 
 
 class LostStart(NamedTuple):
-    """Evidence that a log began earlier, and was not cut by retention."""
+    """Evidence that a log began earlier, and was not shortened by retention."""
 
     start: int  # of the log, now
-    files: tuple[tuple[str, int], ...]  # that should have been deleted, and the newest offset that each leads to
+    files: tuple[tuple[str, int], ...]  # that should have been deleted, and the newest offset in each
 
     @property
     def oldest(self) -> int:
-        """An offset that the log surely had."""
+        """An offset that the log certainly had."""
         return min(newest_offset for _, newest_offset in self.files)
 
     @property
     def text(self) -> str:
-        """The proof in words."""
+        """The evidence as text."""
         count = len(self.files)
         what = f"{self.files[0][0]} leads" if count == 1 else f"{count} files, {self.files[0][0]} first, lead"
         return f"{what} only to messages before offset {self.start}; a broker deletes such files with the segment"
@@ -57,8 +57,8 @@ def lost_ends(store: Store, newest: int | None = None, log_end: int | None = Non
     """
     Yield the lost parts of a closed store's log: before its first segment, and after its last record.
 
-    *newest* is the newest offset that queues and index files lead to, *log_end* where the last record ends, for who has
-    read them. Else the last index file and some queues say the one, and the newest segment the other.
+    *newest* is the newest offset in queues and index files, *log_end* the end of the last record, if the caller has
+    read them. Otherwise they come from the last index file and some queues, and from the newest segment.
     """
     if not store.is_closed or not store.segments:
         return
@@ -83,7 +83,7 @@ def last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]:
 
 
 def newest_known_offset(store: Store, queues: Iterable[StoredQueue]) -> int:
-    """Return the newest offset that the last index file and some queues lead to; -1 if they lead to none."""
+    """Return the newest offset in the last index file and some queues; -1 without any."""
     modified = {file.location: file.modified_ms for file in store.queue_files}
     latest = sorted(queues, key=lambda queue: modified[queue.files[-1].location], reverse=True)[:_MOST_QUEUES]
     known = [unit.physical_offset for unit in last_units(latest)]
@@ -100,7 +100,7 @@ def _end_of_records(store: Store, newest: int) -> int | None:
     with store.open(segment) as reader:
         position = min(newest - segment.base_offset, segment.readable)
         if any(reader.read(position, min(HEAD.size, segment.readable - position))):
-            return newest  # damage: at the end of a log it reads as if the broker were still writing
+            return newest  # damage: at the end of a log it looks like a broker that is still writing
         places = record_bounds(segment_bytes(segment, reader))
         return max((end for _, end in places), default=segment.base_offset)
 
@@ -115,7 +115,7 @@ def lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -> Los
 
 
 def _index_files(store: Store) -> Iterator[tuple[str, int]]:
-    """Yield the oldest files that outlived their messages; one after others of messages in the log is another log's."""
+    """Yield the oldest files that outlived their messages; a later one belongs to another log."""
     for file in store.index_files[:-1]:
         newest = _newest_of(file, store)
         if newest is None or not 0 < newest < store.start_offset:
@@ -143,7 +143,7 @@ def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[tupl
 
 
 def has_lost_end(store: Store, newest: int, log_end: int) -> bool:
-    """Return whether queues or index files of a closed store lead to *newest*, at or after the log's end, in vain."""
+    """Return whether *newest*, in queues or index files of a closed store, is a lost record after the log's end."""
     if not log_end <= newest < log_end + FARTHEST or _is_whole_at(newest, store):
         return False
     promotion = promotion_of(store, log_end)
@@ -163,9 +163,9 @@ def right_name(store: Store, segment: Segment, read: Read) -> int | None:
     """
     Return the right name of a segment that does not begin with a record of its place; None if nothing proves it.
 
-    It begins with the record of an offset at which a segment is missing, or of one before the log. Two witnesses
-    say the same: the record, with its CRC, and the gap or its unit. One changed bit would contradict one of them,
-    and the unit contradicts a segment of another log.
+    It begins with the record of an offset at which a segment is missing, or of one before the log. Two pieces of
+    evidence agree: the record, with its CRC, and the gap or the record's unit. One changed bit would contradict one of
+    them, and the unit contradicts a segment of another log.
     """
     right, size = int.from_bytes(read(_PLACE, 8)), usual_size(store.segments).size
     is_missing = any(hole.start == right for hole in holes(store.segments))
@@ -181,12 +181,12 @@ def right_name(store: Store, segment: Segment, read: Read) -> int | None:
 
 
 def wrong_name_text(right: int) -> str:
-    """Return the finding of a segment whose name should be *right*, in words."""
+    """Return the finding for a segment whose name should be *right*, as text."""
     return f"its records are those of {name_of_offset(right)}, which is missing: the file has a wrong name"
 
 
 def _is_named(record: MessageRecord, store: Store) -> bool | None:
-    """Ask the record's unit whether it leads to it; None where its queue has no such unit."""
+    """Return whether the record's unit points to it; None if its queue has no such unit."""
     for queue in queues_of_files(store.queue_files, store.storage):
         if queue.name == QueueName(QueueKind.PLAIN, record.topic, record.queue_id):
             unit = queue.unit(record.queue_offset)

@@ -1,10 +1,9 @@
 """
 The ends of a store's queues, and the part of its log that was dispatched.
 
-While a broker runs, no two looks show the same state. The dispatcher follows the log in order, so all that lies
-before the end of any unit that was seen once has its unit by the time of a second look. Hence two looks: the first
-tells how far the log was dispatched, the second, at files listed again, where the queues end, and the log is read after
-both.
+While a broker runs, no two probes show the same state. The dispatcher processes the log in order, so every record
+before a unit that a first probe has seen has its unit at a second probe. So there are two probes: the first shows how
+far the log was dispatched, the second, with the files listed again, where the queues end. The log is read after both.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,18 +24,18 @@ from rmq_formats.properties import MAX_LONG
 
 NO_LIMIT = MAX_LONG
 _AT_ONCE = 500  # queues a task
-_MOST_FOREIGN = 64  # ends of queues that are looked for in the log
+_MOST_FOREIGN = 64  # ends of queues that are searched in the log
 
 
 class QueueEnds(NamedTuple):
     """The queues as they were before the log was read."""
 
     queues: tuple[StoredQueue, ...]
-    watermarks: tuple[int, ...]  # position after what earlier runs have taken, of each queue
+    watermarks: tuple[int, ...]  # the end of the part of each queue that earlier runs processed
     ends: tuple[int, ...]  # position after the last unit of each queue
     dispatched: int  # physical offset: every record before it had its units
-    newest: int = -1  # physical offset of the newest record that the end of a queue leads to, be it there or not
-    light_dispatched: int = NO_LIMIT  # the same as `dispatched`, of light queues that are in RocksDB alone
+    newest: int = -1  # newest physical offset at the end of a queue, with or without a record
+    light_dispatched: int = NO_LIMIT  # like `dispatched`, for light queues that are only in RocksDB
 
 
 class _Seen(NamedTuple):
@@ -46,7 +45,7 @@ class _Seen(NamedTuple):
 
 
 _Wish = tuple[StoredQueue, int | None, int]
-"""A queue to look at; the position after its known units; the offset before which their records are."""
+"""A queue to probe; the position after its known units; the offset before which their records are."""
 
 
 def probe_queue_ends(
@@ -57,10 +56,10 @@ def probe_queue_ends(
     takes: Callable[[str], bool] | None = None,
 ) -> QueueEnds:
     """
-    Look at every queue twice; a store that was shut down in order was dispatched to its end.
+    Probe every queue twice; a store that was shut down properly was dispatched to its end.
 
-    Earlier runs took every unit before *from_offset*, up to the *watermarks*. *takes* chooses topics: the others are
-    looked at for how far the log was dispatched, no more.
+    Earlier runs processed every unit before *from_offset*, up to the *watermarks*. *takes* selects topics: other queues
+    only show how far the log was dispatched.
     """
     known = watermarks or {}
     every = stored_queues(store)
@@ -68,13 +67,13 @@ def probe_queue_ends(
     dispatched = _dispatched(looks, store)
     closed = store.is_final
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
-    # What was dispatched may lie in a file, or a queue, that was made after the store was listed.
+    # Dispatched units may be in a file, or a queue, that was created after the store was listed.
     queues = every if closed else stored_queues(list_again(store))
     queues = [queue for queue in queues if takes is None or takes(queue.name.topic)]
     if closed:
         seen = [first[queue.name] for queue in queues]
     else:
-        # From the end that was seen first on; queues that are new are looked at as a whole.
+        # From the end that the first probe found; new queues as a whole.
         seen = _look_at_all(
             workers,
             [
@@ -95,7 +94,7 @@ def probe_queue_ends(
 
 
 def _dispatched(looks: Sequence[_Seen], store: Store) -> int:
-    """Return the end of the newest record that the last unit of a queue leads to: a foreign one leads to no record."""
+    """Return the end of the newest record to which the last unit of a queue points; a foreign unit has no record."""
     units = (one.last for one in looks if one.last is not None)
     last = {(unit.physical_offset + unit.size, unit.physical_offset) for unit in units}
     # A unit that points after all files says nothing about the log; nor does a blank.
@@ -109,9 +108,9 @@ def _dispatched(looks: Sequence[_Seen], store: Store) -> int:
 
 def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
     """
-    Return how far the log was dispatched to light queues that are in RocksDB alone.
+    Return how far the log was dispatched to light queues that are only in RocksDB.
 
-    What a killed broker had in memory for RocksDB is not there before the next start, while its files are complete.
+    Rows that a killed broker had in memory are missing until its next start, while its files are complete.
     """
     if not keeps_light_in_rocksdb(store, queues):
         return NO_LIMIT
@@ -135,22 +134,22 @@ def _look_at(wishes: Sequence[_Wish]) -> list[_Seen]:
 
 
 def probe_queue_end(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen:
-    """Return the end of a queue at one look."""
+    """Return the current end of a queue."""
     return _end_near(queue, known, from_offset) or _end_anywhere(queue, known, from_offset)
 
 
 def _end_near(queue: StoredQueue, known: int | None, from_offset: int) -> _Seen | None:
     """
-    Return the end of a queue that was taken up to *known* and ends a few units after it; None of any other.
+    Return the end of a queue that ends a few units after *known*; None for any other queue.
 
-    One read says it, where the general way takes three: most queues of a store have few new units.
+    This takes one read instead of three: most queues of a store have few new units.
     """
     if known is None or known <= queue.start:
         return None
     data = queue.read(known - 1, min(known + FIRST_PROBE_UNITS, queue.capacity))
     written = first_unwritten(queue.name.kind, data)
-    # The first unit read is the last that was taken. If it is not written, or leads past *from_offset*, the queue was
-    # cut or rebuilt; if all that was read is written, the end lies farther on.
+    # The first unit read is the last known one. If it is not written, or points past *from_offset*, the queue was
+    # truncated or rebuilt; if all units read are written, the end is farther on.
     if not 0 < written * queue.unit_size < len(data) or queue.decode(data).physical_offset >= from_offset:
         return None
     return _Seen(known, known - 1 + written, queue.decode(data, written - 1))
@@ -160,8 +159,8 @@ def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _S
     if known is None:
         end, watermark = queue.written_end(), queue.start
     else:
-        # A broker that recovers cuts its queues where it cuts its log; a topic that was deleted starts again: then the
-        # unit before the watermark is not that which an earlier run took.
+        # A recovering broker truncates its queues where it truncates its log, and a deleted topic starts at 0 again:
+        # then the unit before the watermark is not the one that an earlier run processed.
         unit = queue.unit(known - 1) if known > queue.start else None
         if known <= queue.start or (unit is not None and unit.physical_offset < from_offset):
             end, watermark = queue.written_end(known), max(known, queue.start)

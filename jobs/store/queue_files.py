@@ -1,8 +1,8 @@
 """
 The files of a store's queues, their units by position, and the end of each queue.
 
-This is the one reader of queue files: `ingest`, `verify`, `query` and `inspect` all ask it. It needs neither numpy nor
-compiled code; `jobs.store.units` gives the same units as arrays.
+This is the only reader of queue files: `ingest`, `verify`, `query` and `inspect` use it. It needs neither numpy nor
+compiled code; `jobs.store.units` returns the same units as arrays.
 """
 
 from bisect import bisect_left
@@ -31,7 +31,7 @@ from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind, StoreFile
 
 KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
-DELETED_BYTE = 0xFF  # every byte of a unit whose file the broker deleted after we listed it
+DELETED_BYTE = 0xFF  # every byte of a unit whose file was deleted after it was listed
 FIRST_PROBE_UNITS = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
 
@@ -64,11 +64,11 @@ class StoredQueue:
     files: tuple[QueueFile, ...]
     storage: Opener = field(default_factory=AnyStorage, repr=False, compare=False)
     extension: tuple[QueueFile, ...] = ()
-    in_rocksdb: bool = False  # then its rows are read as one file
+    in_rocksdb: bool = False  # its rows are read as one file
 
     @property
     def is_batch(self) -> bool:
-        """Whether its units are of records that hold several messages."""
+        """Whether its units point to records that contain several messages."""
         return self.name.kind is QueueKind.BATCH
 
     @property
@@ -78,16 +78,16 @@ class StoredQueue:
 
     @property
     def start(self) -> int:
-        """The position of the first unit that a file holds."""
+        """The position of the first unit in a file."""
         return self.files[0].base_offset // self.unit_size
 
     @property
     def capacity(self) -> int:
-        """The position after the last unit that the files have room for."""
+        """The position after the last unit for which the files have room."""
         return self.files[-1].end // self.unit_size
 
     def read(self, start: int, stop: int) -> bytearray:
-        """Return the bytes of the units at positions [*start*, *stop*); where no file is, they are zero."""
+        """Return the bytes of the units at positions [*start*, *stop*); positions without a file are zeros."""
         first, last = start * self.unit_size, max(stop, start) * self.unit_size
         data = bytearray(last - first)
         for file in self.files:
@@ -110,11 +110,11 @@ class StoredQueue:
         return unit if unit.is_written else None
 
     def decode(self, data: bytes | bytearray, number: int = 0) -> Unit | BatchUnit:
-        """Return the unit with this number in bytes that `read` gave."""
+        """Return the unit with this number in bytes from `read`."""
         return (decode_batch_unit if self.is_batch else decode_unit)(data, number * self.unit_size)
 
     def next_written(self, position: int) -> int:
-        """Return the position of the next unit that may not be zeros; where files end in holes, none is read."""
+        """Return the position of the next unit that may not be zeros, without reading the holes of sparse files."""
         at = position * self.unit_size
         for file in self.files:
             if file.end <= at:
@@ -133,8 +133,8 @@ class StoredQueue:
         """
         Return the number of the first unit before *end* that points to *physical_offset* or after it.
 
-        Units of deleted segments are left out by it, as by ConsumeQueue#correctMinOffset: offsets ascend in a queue.
-        A place without a unit counts as the next one that has one.
+        This skips units of deleted segments, like ConsumeQueue#correctMinOffset: offsets ascend in a queue. A position
+        without a unit counts as the next one with a unit.
         """
 
         def offset(number: int) -> int:
@@ -161,11 +161,11 @@ class StoredQueue:
 
     def written_end(self, known: int | None = None) -> int:
         """
-        Return the position after the last unit of the unbroken row that ends the queue.
+        Return the position after the last unit of the contiguous units that end the queue.
 
-        That is where the recovery of a broker ends a queue, and where it writes the next unit: what an earlier life of
-        the queue left after the first unit that is not written does not belong to it. With *known*, the row is followed
-        from there, a few units at a time. Without, it is searched by halves in the last file that has any.
+        There a broker's recovery ends a queue, and the broker writes the next unit: units of a former queue after the
+        first unwritten position do not belong to it. With *known*, units are followed from there, a few at a time;
+        otherwise a binary search runs in the last file that has any.
         """
         if known is not None:
             return self._follow(max(known, self.start))
@@ -176,8 +176,8 @@ class StoredQueue:
         return self.start
 
     def _search(self, low: int, high: int) -> int:
-        # The unit at *low* is written, the one at *high* is not, or is after the file: a border lies between them.
-        # An earlier life may have left units after a hole: then any border is taken, and the row followed from there.
+        # The unit at *low* is written; the one at *high* is not, or is after the file: a boundary is between them.
+        # A former queue may have left units after a hole: then any boundary is used, and units are followed from there.
         while high - low > FIRST_PROBE_UNITS:
             middle = (low + high) // 2
             if self._is_written(middle):
@@ -203,9 +203,9 @@ class StoredQueue:
 
 def first_unwritten(kind: QueueKind, data: bytes | bytearray) -> int:
     """
-    Return the number of the first unit in *data* that the broker takes for none; their count when all are written.
+    Return the number of the first unit in *data* that is not valid for a broker; their count if all are valid.
 
-    Offsets must not be negative, sizes and counts must be positive. Whole columns of bytes are looked at, not units: a
+    Offsets must not be negative, sizes and counts must be positive. Whole columns of bytes are checked, not units: a
     queue may have very many.
     """
     unit_size = kind.layout.size
@@ -226,7 +226,7 @@ def first_unwritten(kind: QueueKind, data: bytes | bytearray) -> int:
 
 
 _SIGNS = bytes(byte >> 7 for byte in range(256))
-# The fields that `Unit.is_written` and `BatchUnit.is_written` look at: none is negative, nor, as is said here, zero.
+# The fields that `Unit.is_written` and `BatchUnit.is_written` check: none is negative, nor zero where this says so.
 _NOT_ZERO = {"physical_offset": False, "size": True, "base_offset": False, "batch_count": True}
 _WRITTEN = {
     kind: [(row.offset, row.size, _NOT_ZERO[row.name]) for row in kind.layout.rows() if row.name in _NOT_ZERO]
@@ -238,8 +238,8 @@ def stored_queues(store: Store, opener: Opener | None = None) -> list[StoredQueu
     """
     Return the queues that have units in files or in RocksDB, sorted by name.
 
-    A queue that has files is read from them, as a broker with double write does. *opener* opens files, else the store's
-    own storage. `FormatError` where a database cannot be read.
+    A queue that has files is read from them, as by a broker with double write. *opener* opens files, by default the
+    store's own storage. `FormatError` if a database cannot be read.
     """
     queues = queues_of_files(store.queue_files, opener or store.storage)
     names = {(queue.name.topic, queue.name.queue_id) for queue in queues}
@@ -248,7 +248,7 @@ def stored_queues(store: Store, opener: Opener | None = None) -> list[StoredQueu
 
 
 def queues_in_rocksdb(store: Store) -> list[StoredQueue]:
-    """Return the queues that a store has in RocksDB, sorted by name; `FormatError` where it cannot be read."""
+    """Return the queues that a store has in RocksDB, sorted by name; `FormatError` if it cannot be read."""
     if rocksdb_queue_folder(store) is None:
         return []
     from jobs.store.rocksdb_queues import rocksdb_queues  # lazy import: numpy is slow to load
@@ -260,7 +260,7 @@ def queues_in_rocksdb(store: Store) -> list[StoredQueue]:
 def queues_of_files(
     queue_files: Iterable[StoredFile], opener: Opener, *, in_rocksdb: bool = False
 ) -> list[StoredQueue]:
-    """Return the queues that *queue_files* are of, sorted by name; *opener* opens them."""
+    """Return the queues of *queue_files*, sorted by name; *opener* opens the files."""
     files: dict[QueueName, list[QueueFile]] = {}
     extensions: dict[tuple[str, int], list[QueueFile]] = {}
     for stored in queue_files:
@@ -288,9 +288,9 @@ def _name(about: StoreFile) -> QueueName:
 
 def keeps_light_in_rocksdb(store: Store, queues: Iterable[StoredQueue]) -> bool:
     """
-    Return whether RocksDB alone has a store's light queues, while the others are files.
+    Return whether a store has its light queues only in RocksDB, and the other queues as files.
 
-    From 5.5.0 on double write is so (`combineCQUseRocksdbForLmq`); before, light queues are files as well.
+    This is double write since 5.5.0 (`combineCQUseRocksdbForLmq`); before, light queues are files as well.
     """
     if features_of(store).queues is not QueueStorage.BOTH:
         return False
@@ -298,7 +298,7 @@ def keeps_light_in_rocksdb(store: Store, queues: Iterable[StoredQueue]) -> bool:
 
 
 def file_sizes(store: Store) -> dict[FileKind, int]:
-    """Return the size that a broker gives the files of each kind of queue; no kind whose files leave it open."""
+    """Return the file size of each kind of queue, without the kinds whose files do not determine it."""
     by_kind: dict[FileKind, list[StoredFile]] = {}
     for stored in store.queue_files:
         by_kind.setdefault(stored.about.kind, []).append(stored)
@@ -307,7 +307,7 @@ def file_sizes(store: Store) -> dict[FileKind, int]:
 
 
 def undecided_sizes(store: Store) -> dict[FileKind, list[int]]:
-    """Return the sizes of the files of each kind of queue that leave open which of them is the broker's."""
+    """Return the sizes of the files of each kind of queue for which the broker's own size is undecided."""
     decided = file_sizes(store)
     sizes: dict[FileKind, set[int]] = {}
     for stored in store.queue_files:
@@ -318,11 +318,11 @@ def undecided_sizes(store: Store) -> dict[FileKind, list[int]]:
 
 def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
     """
-    Return the size that most speaks for; None where as much speaks for another one.
+    Return the size with the most votes; None if there is a tie.
 
-    Each file votes for its length, and each name for its distance from the one before: bases are multiples of the size.
-    A length that its own name or the next one contradicts counts for nothing, nor does one that ends within a unit
-    next to one that does not.
+    Each file votes for its length, and each name for its distance from the previous one: bases are multiples of the
+    size. A length that its own name or the next one contradicts has no vote. A size that is not a multiple of a unit
+    loses against one that is.
     """
     unit = KINDS[kind].layout.size if kind in KINDS else 1
     votes: Counter[int] = Counter()
@@ -344,7 +344,7 @@ def _place(file: StoredFile) -> tuple[str, int, int]:
 
 
 def plain_file_size(store: Store) -> int:
-    """Return the size of a plain queue's files: as most of them are, or the broker's default."""
+    """Return the size of a plain queue's files: that of most of them, or the broker's default."""
     return file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
 
 
@@ -395,7 +395,7 @@ def features_of(store: Store) -> Features:
 
 
 def rocksdb_queue_folder(store: Store) -> str | None:
-    """Return the folder of the database that holds queues; of two, the one that was asked for by a switch."""
+    """Return the folder of the database of queues; if there are two, the one that a switch has enabled."""
     return _database(store, ROCKSDB_QUEUE_FOLDER) or _database(store, CONSUME_QUEUE_FOLDER)
 
 

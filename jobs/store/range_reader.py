@@ -29,10 +29,10 @@ class RangeFacts:
     first: int | None = None  # where its first piece begins; None when no piece begins in it
     end: PieceKind | None = None  # the kind of its last piece
     reason: str = ""  # of that piece
-    unfinished_from: int | None = None  # where the log is not written yet, or not whole: a later run goes on there
+    unfinished_from: int | None = None  # where the log is unwritten or incomplete: a later run continues there
     was_deleted: bool = False  # the file was deleted before all of it was read
     records: int = 0
-    fingerprints: tuple[Fingerprint, ...] = ()  # of the first record, of one some way before the end, of the last ones
+    fingerprints: tuple[Fingerprint, ...] = ()  # of the first record, of one before the end, of the last ones
 
 
 class RangeReader:
@@ -42,13 +42,13 @@ class RangeReader:
         """
         Read nothing yet; later *window* bytes at a time, or one record if it is larger.
 
-        What *was_read* before, and found to be whole, is not looked at a second time.
+        A range that *was_read* before, and found to be complete, is not checked a second time.
         """
         self._range = range_
         self._window = range_.window or window
         self._was_read = was_read
         self._seen = RangeFacts(range_.start_offset, range_.store_timestamp)
-        self._looked = (-1, 0)  # where something was last looked at again, and how often
+        self._looked = (-1, 0)  # the position that was last read again, and how often
         self._firsts: list[Fingerprint] = []  # of the range, of the group before the last one, of the last one
         self._tail = (0, b"")  # where the last records begin, and their bytes
 
@@ -110,8 +110,8 @@ class RangeReader:
         """
         Return whether records at a position are read once more, as a broker may write to the file meanwhile.
 
-        A page may have been read before the broker filled it, and the next one after: inside a body, no length shows
-        that. What is followed by something was whole by then, so that a second look sees all of it.
+        A page may have been read before the broker filled it, and the next one afterwards; inside a body, no length
+        shows this. Bytes that others follow were complete by then, so a second read returns all of them.
         """
         if self._was_read or self._range.final or not is_local(self._range.location):
             return False
@@ -152,12 +152,12 @@ class RangeReader:
             group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
         )
         new = Fingerprint.of(group.base_offset + first, group.buffer[first : first + int(group.sizes[0])].data)
-        # Kept: the first record of the range and of its last two groups; `seen` gives the first and the last
-        # but one, and hashes the tail itself. The beginning outlives a cut-back of the end, the end outlives retention.
+        # Kept: the first record of the range and of its last two groups. `seen` returns the first and the last but one,
+        # and hashes the tail itself. The beginning survives a truncation of the end, the end survives retention.
         self._firsts = [*self._firsts[:1], *self._firsts[1:][-1:], new]
         end = last + int(group.sizes[-1])
         tail = int(group.positions[min(int(np.searchsorted(group.positions, end - TAIL_SIZE)), count - 1)])
-        self._tail = group.base_offset + tail, group.buffer[tail:end].tobytes()  # hashed when it is the last one
+        self._tail = group.base_offset + tail, group.buffer[tail:end].tobytes()  # hashed if it is the last one
         self._seen.store_timestamp = int(kernels.store_timestamp(group.buffer, last))
         self._seen.records += count
 

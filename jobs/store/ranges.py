@@ -29,11 +29,11 @@ from rmq_formats.store import name_of_offset
 WHOLE_SEGMENTS = 1 << 62  # as a size of ranges: one for each segment, so none has to find its first record
 _BEGINNING = 256
 _CLOCKS_DIFFER_MS = 60_000  # between a broker and this machine, at the most
-SMALL = 64 << 20  # bytes of a log that the driver reads itself: a task would begin later
-_LEAST_PIECE = 32 << 20  # bytes of a range that is cut for the sake of balance: each is a task, and a file of a table
+SMALL = 64 << 20  # bytes of a log that the driver reads itself: a task would start later
+_LEAST_PIECE = 32 << 20  # bytes of a range that is cut for balance: each is a task, and a file of a table
 _STEP = 1 << 12
-_BLOCK = 512  # bytes: the least that a disk writes
-_UNWRITTEN = 1 << 16  # zeros that show that nothing is written from here on
+_BLOCK = 512  # bytes: the smallest write of a disk
+_UNWRITTEN = 1 << 16  # zeros after which nothing is written
 MOST_RANGES = 100_000  # of one run: each is a task, and a file in the commit
 
 
@@ -41,11 +41,11 @@ class Settling(NamedTuple):
     """The store times of records that are too new to be read, in ms."""
 
     limit: int  # of the newest record that is read
-    ahead: int  # a later time is of a clock that was wrong: one message stored a year ahead must not stop every run
+    ahead: int  # later times are of a wrong clock: one message stored a year ahead must not stop every run
 
     @classmethod
     def of(cls, settle_ms: int) -> Self | None:
-        """Return which records wait if those of the last *settle_ms* do; None if none do."""
+        """Return the limits if records of the last *settle_ms* wait; None if none do."""
         now = time.time_ns() // 1_000_000
         return cls(now - settle_ms, now + _CLOCKS_DIFFER_MS) if settle_ms else None
 
@@ -60,10 +60,10 @@ class Range:
     start: int  # positions in the segment
     end: int
     sync: bool  # find the first record: start is not a known boundary
-    final: bool  # records follow in a later segment, so nothing here is unfinished
+    final: bool  # records follow in a later segment, so nothing here is incomplete
     store_timestamp: int | None = None  # of the last record before start, where known
     settling: Settling | None = None  # records that are too new wait, unless the range is final
-    window: int = 0  # bytes that are read at a time, if the scan does not decide
+    window: int = 0  # bytes that are read at a time; 0: the scan decides
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
     why_left_over: WhyLeftOver = field(default=always_left_over, repr=False, compare=False)
 
@@ -126,7 +126,7 @@ def plan_ranges(
 
 
 def _range_size(store: Store, from_offset: int, asked: int) -> int:
-    """Return the size that is asked for, or twice that, or four times …, so that a driver can hold the plan."""
+    """Return the requested size, or twice that, or four times …, so that the driver can hold the plan."""
     size = asked
     while store.end_offset - max(from_offset, store.start_offset) > size * MOST_RANGES:
         size *= 2
@@ -142,7 +142,7 @@ def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def written_sizes(ranges: Sequence[Range]) -> list[int]:
-    """Return the bytes that each range holds, at most twice as many in the last file: it is mostly unwritten."""
+    """Return the written bytes of each range; in the last file, which is mostly unwritten, up to twice as many."""
     return [range_.size if range_.final else _written_in(range_) for range_ in ranges]
 
 
@@ -191,23 +191,23 @@ class NewestSegment(NamedTuple):
     """The newest segment that has been written to, for all before it are final while it is there."""
 
     segment: Segment
-    beginning: bytes | None  # its first bytes; empty where they cannot be read, None where it had just been deleted
+    beginning: bytes | None  # its first bytes; empty if they cannot be read, None if it was deleted just now
 
 
 def newest_segment(store: Store) -> NewestSegment | None:
     """
     Return the newest segment that has been written to.
 
-    A broker makes the next file before it needs it, so the last one may be all zeros; one look at each such file tells.
+    A broker creates the next file before it needs it, so the last one may be all zeros.
     """
     for segment in reversed(store.segments):
         try:
             beginning = beginning_of(segment, store)
-        except OSError as error:  # what a file system never stored is read from no disk
+        except OSError as error:  # the bytes cannot be read from the disk
             if not is_unreadable(error):
                 raise
             return NewestSegment(segment, b"")
-        if beginning is None or any(beginning[: BLANK.size]):  # what retention took had been written to
+        if beginning is None or any(beginning[: BLANK.size]):  # a segment that retention deleted had been written
             return NewestSegment(segment, beginning)
     return None
 
@@ -249,7 +249,7 @@ def holes(segments: Sequence[Segment]) -> Iterator[Hole]:
 
 
 class UsualSize(NamedTuple):
-    """The size that segments should have; doubtful where only the length of a file that may have been cut says it."""
+    """The size that segments should have; doubtful if only the length of a possibly truncated file shows it."""
 
     size: int
     is_doubtful: bool
@@ -263,14 +263,14 @@ def usual_size(segments: Sequence[Segment]) -> UsualSize:
     named = Counter(size for size in sizes for name in names if size and not name % size)
     steps = [after.base_offset - before.base_offset for before, after in pairwise(segments)]
     are_all_longer = bool(steps) and min(steps) < min(sizes) and not named
-    # Two files of one length are two witnesses, even against a name; of files that all differ only names are left.
+    # Two files of one length outweigh a name; if all lengths differ, only names are left.
     is_none_right = 1 < len(segments) == len(sizes) and not named
-    if steps and (min(steps) in sizes or are_all_longer):  # of two that are as frequent, names tell the right one
+    if steps and (min(steps) in sizes or are_all_longer):  # if two are equally frequent, names show the right one
         size = min(steps)
     else:
         by_names = _size_by_names(segments) if is_none_right else None
         size = by_names or max(sizes, key=lambda size: (sizes[size], named[size], size), default=0)
-    is_alone_and_odd = len(segments) == 1 and size % _BLOCK != 0  # no block of a disk is that long
+    is_alone_and_odd = len(segments) == 1 and size % _BLOCK != 0  # not a multiple of a disk block
     return UsualSize(size, is_alone_and_odd or (is_none_right and size in sizes))
 
 
@@ -283,9 +283,10 @@ def _size_by_names(segments: Sequence[Segment]) -> int | None:
 
 def cut_short_segments(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
     """
-    Yield segments that are shorter than most, and the size they should have: a broker does not load a log with one.
+    Yield segments that are shorter than most, and the size they should have.
 
-    Those up to 4.4.0, and 4.9.2, do. An empty newest one is not damage: every broker deletes it when it starts.
+    A broker does not load a log with such a segment, except 4.9.2 and releases up to 4.4.0. An empty newest segment is
+    not damage: every broker deletes it at its start.
     """
     usual, is_doubtful = usual_size(segments)
     for segment in segments:

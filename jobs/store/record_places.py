@@ -1,4 +1,4 @@
-"""Records by their places: those of a segment by their sizes, without decoding one; one by its offset."""
+"""Find records by their place: all of a segment by their sizes, without decoding, or one by its offset."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ _TOTAL_SIZE, _MAGIC_CODE, _PHYSICAL_OFFSET = (
 
 
 class Fingerprint(NamedTuple):
-    """Which bytes are at an offset: a store is known by these, never by its path."""
+    """The digest of bytes at an offset; it identifies a store, whatever its path."""
 
     offset: int
     size: int
@@ -111,7 +111,7 @@ def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
     segment = store.segment_at(physical_offset)
     if segment is None:
         return None
-    with skip_lost_file(), store.open(segment) as reader:  # also where no record begins there
+    with skip_lost_file(), store.open(segment) as reader:  # also if no record begins there
         log = SegmentBytes(reader.read, segment.readable, segment.base_offset)
         return log.record_at(physical_offset - segment.base_offset)
     return None

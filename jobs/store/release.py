@@ -1,12 +1,12 @@
 """
-Which release wrote a store, as its user says or as its own bytes show: the one detector that every verb asks.
+The release that wrote a store, as given by the user or as detected from its bytes; every verb uses this detector.
 
-It looks at the names of files, at checkpoint and abort, and at the first records of some segments, uncompiled, so
+It reads the names of files, checkpoint and abort, and the first records of some segments, without compiled code, so
 that commands that answer in a fraction of a second can use it. A verb that has read more adds its marks (`Marks`).
 Marks that only index files show need a comparison with the log (`jobs.products.index.settings`).
 
-Few stores show one release: they show a range, and that is reported. Where releases of the range differ in
-something that matters, the newest one is assumed, and called an assumption.
+Most stores show a range of releases, which is reported. If these differ in something that matters, the newest one is
+assumed, and reported as an assumption.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -44,9 +44,9 @@ from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
 Value = TypeVar("Value")
-RELEASE = "release"  # in `detail` of a row of `runs`: by whose rules the end of the log was read
+RELEASE = "release"  # in `detail` of a row of `runs`: the release by whose rules the end of the log was read
 _BLOCK = 1 << 18  # of a segment, read in one piece
-_DAMAGE_SKIPPED = 4 << 20  # at most, before the next record of a segment is not looked for any more
+_DAMAGE_SKIPPED = 4 << 20  # at most, before the search for the next record ends
 _ABORT_READ = 64
 _ENTRIES_LOOKED_AT = 4096  # at the beginning of an index file
 _NEWEST_LOOKED_AT = 16  # entries of an index file
@@ -55,15 +55,15 @@ _PREVIEWS = frozenset({"5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA"})
 
 _MOST_REMEMBERED = 1024  # segments
 _Identity: TypeAlias = tuple[Segment, int, int, int, int, int]
-_remembered: dict[_Identity | None, tuple[Mark, ...]] = {}  # what sealed segments give away
+_remembered: dict[_Identity | None, tuple[Mark, ...]] = {}  # the marks of sealed segments
 
 
 class UndecidedError(RequestError):
-    """Something that changes bytes is not known and must be given."""
+    """A setting that changes bytes is unknown and must be given."""
 
 
 class UnknownSettingError(UndecidedError):
-    """Nothing shows a number of the broker's, and RocketMQ's default is not enough to make a broker's files by."""
+    """A number of the broker's is unknown, and RocketMQ's default must not be assumed for a broker's files."""
 
     def __init__(self, missing: str, defaults: tuple[str, ...]) -> None:
         """*defaults*: the options that give the default."""
@@ -87,10 +87,10 @@ class Known(Generic[Value]):
 
 
 class Effort(NamedTuple):
-    """How much of a log is looked at."""
+    """How much of a log is read."""
 
-    segments: int  # evenly over the log, the last two among them
-    records: int  # at the beginning of each
+    segments: int  # evenly over the log, including the last two
+    records: int  # at the beginning of each segment
 
 
 QUICK = Effort(1, 200)
@@ -98,11 +98,11 @@ THOROUGH = Effort(16, 2000)
 
 
 class Writers(NamedTuple):
-    """Which releases wrote a store."""
+    """The releases that wrote a store."""
 
-    rules: Rules  # whose rules are followed, from which offset on
-    text: str  # the same for people: a range where no mark tells one release from another
-    possible: tuple[Release, ...] = ()  # which may have written the end of the log, where more than one may
+    rules: Rules  # which release's rules apply from which offset on
+    text: str  # for people: a range if the marks do not determine one release
+    possible: tuple[Release, ...] = ()  # that may have written the end of the log, if it is not known
 
     def __str__(self) -> str:
         return self.text
@@ -114,7 +114,7 @@ class Writers(NamedTuple):
 
 
 class Marks:
-    """Keeps the marks that say something new: one for each change of a switch."""
+    """Collects the marks that are news: one for each change of a switch."""
 
     def __init__(self) -> None:
         self._marks: list[Mark] = []
@@ -146,7 +146,7 @@ class Marks:
 
 
 def given_release(text: str) -> Release:
-    """Return the release that a user names; `UndecidedError` when RocketMQ never had it."""
+    """Return the release that a user names; `UndecidedError` if RocketMQ never had it."""
     try:
         release = Release.of(text.strip())
     except FormatError as error:
@@ -179,8 +179,7 @@ def known_writers(
     """
     Return the releases that wrote a store: as given, else the newest ones that its marks allow.
 
-    *matter* names the switches that the answer is for: where the releases that are possible differ in one of them, the
-    answer is an assumption.
+    *matter* names the relevant switches: if the possible releases differ in one of them, the result is an assumption.
     """
     if given is not None:
         rules = given_rules(given)
@@ -189,7 +188,7 @@ def known_writers(
 
 
 def writers_of(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
-    """Return whose rules are followed in a store of these eras: those of the newest release of each."""
+    """Return the rules for a store of these eras: those of the newest release of each."""
     # Records that contradict each other may begin two eras at one offset: the later one counts.
     rules = rules_of(*{first_offset_of_era(eras, number): era.highest for number, era in enumerate(eras)}.items())
     text = _in_words((era_text(era), first_offset_of_era(eras, number)) for number, era in enumerate(eras))
@@ -200,12 +199,12 @@ def writers_of(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
 
 
 def first_offset_of_era(eras: Sequence[Era], number: int) -> int:
-    """Return from which offset on an era's rules hold: the first one's hold from the beginning."""
+    """Return the offset from which an era's rules apply: those of the first one apply from the beginning."""
     return eras[number].first_offset if number else 0
 
 
 def era_text(era: Era) -> str:
-    """Name the releases that an era is of."""
+    """Return the releases of an era as text."""
     return str(era.lowest) if len(era.candidates) == 1 else f"{era.lowest} to {era.highest}"
 
 
@@ -237,7 +236,7 @@ def starting_writers(store: Store, given: str | None, wrong: Container[str] = ()
     own = Marks()
     for file in store.index_files if stated is not None else ():
         if file.about.path not in wrong:
-            with suppress(OSError, FormatError):  # not evidence if it cannot be read; its comparison reports it
+            with suppress(OSError, FormatError):  # unreadable: its comparison reports it
                 header = header_of(file, store)
                 if header is not None and stated is not None:
                     own.add_all(index_marks(store, file.location, header, stated.geometry))
@@ -288,7 +287,7 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
     """
     Return the marks in the first records of a segment.
 
-    A process that follows a store asks again and again: of files that are complete, the answer is kept.
+    A process that follows a store calls this often, so the marks of complete files are cached.
     """
     identity = None if segment in store.segments[-2:] else _identity(segment, records)
     if identity in _remembered:

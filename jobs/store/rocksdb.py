@@ -1,10 +1,10 @@
 """
-A RocksDB folder of a store, read as of one moment and never where it lies.
+Consistent snapshots of a store's RocksDB folder, never opened in place.
 
-Even a reader writes into a database's folder (its options, a log). So one is made elsewhere: links to the table files,
-which never change, and copies of what the broker may still write: the manifest, and the write-ahead log, whose rows
-belong to the database. Logs are copied before the manifest that names their tables: missing rows are newer then, not
-lost. If the broker merges a table away meanwhile, the attempt fails, and the next one takes the tables of that moment.
+Even a reader writes into a database's folder (its options, a log). So a copy is created elsewhere: links to the table
+files, which never change, and copies of files that the broker may still write: the manifest, and the write-ahead log,
+whose rows belong to the database. Logs are copied before the manifest that names their tables, so missing rows are
+newer, not lost. If the broker merges a table away meanwhile, the attempt fails, and the next one uses the new tables.
 """
 
 import errno
@@ -35,9 +35,9 @@ _FEW = 64
 _TABLE = ".sst"
 _LOG = ".log"
 _MANIFEST = "MANIFEST"
-_LARGEST_OF_WORDS = 1 << 20  # bytes of any other file: it holds a name, an id or settings, and RocksDB reads all of it
+_LARGEST_OF_WORDS = 1 << 20  # bytes of any other file: RocksDB reads its name, id or settings as a whole
 _BLOCK = 1 << 23
-_OWN_LOGS = ("LOG", "LOCK")  # of the process that writes, of no use to a reader
+_OWN_LOGS = ("LOG", "LOCK")  # of the writing process, useless for a reader
 
 
 class Rows(NamedTuple):
@@ -58,7 +58,7 @@ class Database:
         """
         Yield the rows of a family whose keys are not before *start*, in their order, some at a time.
 
-        None of a family that is not there. `CorruptData` where the next row cannot be read.
+        Nothing for a missing family. `CorruptData` if the next row cannot be read.
         """
         found = self.families.get(family)
         if found is None:
@@ -69,7 +69,7 @@ class Database:
             keys, values = zip(*some, strict=True)
             last = keys[-1]
             yield Rows(keys, values)
-        # Before a row that cannot be read the rows just end: a cursor at the same place says why.
+        # The rows end silently before an unreadable row: a cursor at the same place has the error.
         cursor = found.iter()
         cursor.seek(start if last is None else last)
         if last is not None:
@@ -82,7 +82,7 @@ class Database:
             yield from zip(rows.keys, rows.values, strict=True)
 
     def last_key(self, family: str, limit: bytes) -> bytes | None:
-        """Return the last key of a family that is not after *limit*; None without one."""
+        """Return the last key of a family up to *limit*; None without one."""
         found = self.families.get(family)
         if found is None:
             return None
@@ -95,7 +95,7 @@ class Database:
         return None
 
     def _check(self, cursor: "RdictIter", family: "Rdict") -> None:
-        """Raise `CorruptData` where a cursor ends before a row that cannot be read."""
+        """Raise `CorruptData` if a cursor ends before a row that cannot be read."""
         try:
             cursor.status()
         except Exception as error:  # rocksdict raises nothing more specific
@@ -103,7 +103,7 @@ class Database:
 
 
 def check_installed(location: str, verb: str) -> None:
-    """Raise `UnsupportedFormat` where rocksdict is not installed, which is needed to *verb* a database."""
+    """Raise `UnsupportedFormat` if rocksdict, which is needed to *verb* a database, is not installed."""
     try:
         import_module("rocksdict")
     except ImportError as error:
@@ -113,7 +113,7 @@ def check_installed(location: str, verb: str) -> None:
 
 @contextmanager
 def rocksdb_errors_as_oserror(location: str) -> Iterator[None]:
-    """Raise what RocksDB says while it writes to *location* as an `OSError`, with the number of a full disk."""
+    """Raise errors of RocksDB while it writes to *location* as `OSError`, with the number of a full disk."""
     try:
         yield
     except Exception as error:
@@ -129,7 +129,7 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
     """
     Open the database in the folder at *location* for reading.
 
-    `UnsupportedFormat` where rocksdict is not installed, `CorruptData` where the folder has no sound database.
+    `UnsupportedFormat` if rocksdict is not installed, `CorruptData` if the folder has no sound database.
     """
     check_installed(location, "read")
     import rocksdict
@@ -178,7 +178,7 @@ def _copy(location: str, storage: Storage, copy: Path) -> None:
     for name in sorted(others, key=lambda name: not name.endswith(_LOG)):
         of_rows = name.endswith(_LOG) or name.startswith(_MANIFEST)
         _fetch(join(location, name), storage, copy / name, None if of_rows else _LARGEST_OF_WORDS)
-    # Those that came while the others were copied are listed by the manifest, perhaps.
+    # The manifest may list tables that were created while the others were copied.
     tables += [name for name in _names(location, storage) if name.endswith(_TABLE) and name not in tables]
     for name in tables:
         if is_local(location):
@@ -206,7 +206,7 @@ def _fetch(location: str, storage: Storage, target: Path, limit: int | None = No
 
 
 def _sentence(error: Exception, copy: Path | None = None) -> str:
-    """Return the first line of an error of RocksDB, without the folder that we made."""
+    """Return the first line of an error of RocksDB, without the path of the copy."""
     text = str(error) or type(error).__name__
     return " ".join(text.replace(f"{copy}/", "").split("  The file ")[0].split())
 

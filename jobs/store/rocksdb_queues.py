@@ -1,9 +1,9 @@
 """
 Queues that a broker keeps in RocksDB, read as files of units.
 
-A unit's row holds what a queue file's unit holds, so a queue is read as one file of them, named by the logical offset
-of its first unit. Whoever reads queues then reads these as any other. Rows are read where they are asked for: neither
-the time of a look nor memory grows with the other units. What a row says besides, the store time, is left out.
+A unit's row contains the same fields as a unit in a queue file, so a queue is read as one file of units, named by the
+logical offset of its first unit, and by the same code as any other queue. Only requested rows are read: neither time
+nor memory grows with the other units. The store time, which a row has in addition, is left out.
 """
 
 from collections import OrderedDict
@@ -55,7 +55,7 @@ _lock = Lock()
 
 
 def _snapshot(location: str, storage: Storage, signature: _Signature) -> Database:
-    """Return a database as of one moment; asked again, the same until the files change. Closed with its last queue."""
+    """Return a snapshot of a database, the same one until the files change; it is closed with its last queue."""
     key = location, signature
     with _lock:
         if key not in _snapshots:
@@ -71,7 +71,7 @@ def _snapshot(location: str, storage: Storage, signature: _Signature) -> Databas
 
 @dataclass(frozen=True)
 class QueueRows:
-    """Opens the files as which queues in a database are read; every process reads its own snapshot."""
+    """Opens queues in a database as files; every process reads its own snapshot."""
 
     location: str  # of the database
     storage: Storage = field(repr=False, compare=False)
@@ -92,7 +92,7 @@ class QueueRows:
         return snapshot
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave out the snapshot: it is of this process."""
+        """Leave out the snapshot, which belongs to this process."""
         return {name: value for name, value in self.__dict__.items() if name != "snapshot"}
 
     def files(self) -> Iterator[StoredFile]:
@@ -142,7 +142,7 @@ class QueueRows:
         return numbers, units
 
     def check(self) -> None:
-        """Read every row; `CorruptData` where one cannot be read, or is not that of a unit."""
+        """Read every row; `CorruptData` if one cannot be read, or is not a unit."""
         for rows in self.database.rows(UNIT_FAMILY):
             for key, value in zip(rows.keys, rows.values, strict=True):
                 if len(value) != UNIT_VALUE.size:
@@ -169,7 +169,7 @@ class _RowReader(Reader):
         self.size = max(count, 0) * UNIT.size
 
     def read(self, position: int, length: int) -> bytes:
-        """Return the bytes at *position*: zeros where a number has no row."""
+        """Return the bytes at *position*; numbers without a row are zeros."""
         end = min(position + length, self.size)
         start, stop = position // UNIT.size, -(-end // UNIT.size)
         made = np.zeros(max(stop - start, 0), _UNITS)
@@ -197,9 +197,9 @@ class RocksQueues(NamedTuple):
 
 def rocksdb_queues(store: Store) -> RocksQueues | None:
     """
-    Return the queues that a store has in RocksDB; None where it has no such database.
+    Return the queues that a store has in RocksDB; None without such a database.
 
-    `FormatError` where the database cannot be read.
+    `FormatError` if the database cannot be read.
     """
     name = rocksdb_queue_folder(store)
     if name is None:

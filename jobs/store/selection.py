@@ -1,4 +1,4 @@
-"""Which messages a lake takes. A selection is recorded with every run: rows that are not there were not wanted."""
+"""The selection of messages for a lake, recorded with every run: it explains which rows are missing on purpose."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -11,10 +11,8 @@ from rmq_formats.detection import HALF_TOPIC, TIMER_TOPIC
 from rmq_formats.rocksdb.layout import HALF_TOPIC as ROCKSDB_HALF_TOPIC
 from rmq_formats.trace import TRACE_TOPIC, is_trace_topic
 
-TOPIC_CHOICES_KEY = (
-    "chosen"  # in `detail` of a row of `runs`: the state of the choices, so that a query reads no manifest
-)
-_UNTIL = "chosen_until"  # in a manifest's state: up to here, runs took some topics and left others
+TOPIC_CHOICES_KEY = "chosen"  # in `detail` of a row of `runs`: the choices, so that a query does not need the manifest
+_UNTIL = "chosen_until"  # in a manifest's state: up to this offset, runs selected topics
 _CHOICES = "choices"  # in a manifest's state: the patterns of all these runs, each pair once
 _EXPIRED_HALF_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 _CARRIERS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, ROCKSDB_HALF_TOPIC, TIMER_TOPIC, _EXPIRED_HALF_TOPIC})
@@ -27,7 +25,7 @@ _BROKERS_OWN = (
 
 
 class TopicsError(RequestError):
-    """Topics were selected that the log does not have, or others than earlier runs took."""
+    """The selected topics are not in the log, or differ from those of earlier runs."""
 
 
 def carries_other_topics(topic: str) -> bool:
@@ -47,7 +45,7 @@ class Selection:
 
     @classmethod
     def of(cls, manifest: Mapping[str, object]) -> Self:
-        """Return the choice of topics that a manifest keeps."""
+        """Return the topics in a manifest."""
         topics, excluded = (cast("list[str]", manifest.get(name) or ()) for name in ("topics", "exclude_topics"))
         return cls(tuple(topics), tuple(excluded))
 
@@ -57,11 +55,11 @@ class Selection:
         return wanted and not self.excludes(topic)
 
     def excludes(self, topic: str) -> bool:
-        """Return whether messages of *topic* must not be in the lake, wherever the broker has put them."""
+        """Return whether messages of *topic* must not be in the lake, wherever the broker has stored them."""
         return any(fnmatchcase(topic, pattern) for pattern in self.exclude_topics)
 
     def takes_all_of(self, topic: str) -> bool:
-        """Return whether every message under *topic* is wanted, also if it was sent to another one."""
+        """Return whether every message in *topic* is wanted, even if it was sent to another topic."""
         carries = carries_other_topics(topic) or is_trace_topic(topic)
         return self.takes(topic) and not (carries and self.exclude_topics)
 
@@ -74,9 +72,9 @@ class Selection:
 
     def after(self, earlier: Mapping[str, object], *, is_changed: bool) -> "Selection":
         """
-        Return the selection of a run after one with the *earlier* selection of topics, which holds until it is changed.
+        Return the selection of a run after one with the *earlier* topics, which are kept until they are changed.
 
-        `TopicsError` if other topics are asked for and that is not said to be a change.
+        `TopicsError` if other topics are requested without `is_changed`.
         """
         before = Selection.of(earlier)
         is_same = (before.topics, before.exclude_topics) == (self.topics, self.exclude_topics)
@@ -106,21 +104,21 @@ class Selection:
 
 
 class TopicChoices(NamedTuple):
-    """The part of a log of which runs took some topics only, and their choices: none where they are not known."""
+    """The part of a log from which runs selected topics, and their selections; none if these are unknown."""
 
     until: int = 0
     choices: tuple[Selection, ...] = ()
 
     @classmethod
     def of(cls, state: Mapping[str, object], selection: Mapping[str, object]) -> Self:
-        """Read the newest manifest of a store; one of an earlier version knows its own choice alone."""
+        """Read the newest manifest of a store; one of an earlier version has only its own selection."""
         own = [selection.get("topics") or (), selection.get("exclude_topics") or ()]
         pairs = cast("list[list[list[str]]]", state.get(_CHOICES, [own] if any(own) else []))
         choices = tuple(Selection(tuple(topics), tuple(excluded)) for topics, excluded in pairs)
         return cls(cast("int", state.get(_UNTIL, 0)), choices)
 
     def after_run(self, selection: Selection, until: int) -> "TopicChoices":
-        """Return the same after one more run, up to *until*."""
+        """Return the choices after one more run, up to *until*."""
         if selection.takes_or_all is None:
             return self
         own = Selection(selection.topics, selection.exclude_topics)
@@ -134,7 +132,7 @@ class TopicChoices(NamedTuple):
         return {_UNTIL: self.until, _CHOICES: pairs} if self.until else {}
 
     def left_out(self, topics: Iterable[str] = ()) -> str | None:
-        """Say that messages of *topics*, or of some topic where none is named, may have been left out."""
+        """Return a note that messages of *topics*, or of any topic, may have been left out; None if none were."""
         asked = list(topics)
         is_whole = asked and self.choices and all(one.takes_all_of(topic) for one in self.choices for topic in asked)
         if not self.until or is_whole:

@@ -1,4 +1,4 @@
-"""Spark's tasks as workers: one partition an item, so that Spark repeats a lost one alone."""
+"""Spark's tasks as workers: one partition per item, so that Spark repeats only the lost ones."""
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ class SparkWorkers:
         label: str = "working",
         sizes: Sequence[int] = (),
     ) -> list[Result]:
-        """Run *task* on items side by side, one Spark task an item."""
+        """Run *task* on items side by side, one Spark task per item."""
         if not items:
             return []
         records = self.spark.sparkContext.accumulator(0)
@@ -67,7 +67,7 @@ class SparkWorkers:
             return self._run(items, counted if sizes else task)
 
     def _run(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
-        """Run *task* on each item; an error of the second attempt is raised as it was there."""
+        """Run *task* on each item; an error of the second attempt is raised unchanged."""
 
         def work(part: Iterable[Item]) -> Iterator[tuple[bool, Result | FormatError | OSError]]:
             context = TaskContext.get()
@@ -79,7 +79,7 @@ class SparkWorkers:
                 except (FormatError, OSError) as error:
                     if is_first:
                         raise  # Spark tries once more
-                    yield is_first, error  # as it is: a failed job would wrap it in pages of traces
+                    yield is_first, error  # a failed job would wrap it in pages of traces
 
         _counts[0] += len(items)
         results: list[Result] = []

@@ -1,7 +1,7 @@
 """
 The files of a store, by name: segments in the order of the log, queue files, index files, the rest.
 
-We list ourselves: Spark's listing drops legal topics such as `_a` and `.x`, and takes `[` in a path for a pattern.
+Spark's listing is not used: it drops legal topics such as `_a` and `.x`, and reads `[` in a path as a pattern.
 """
 
 import errno
@@ -56,7 +56,7 @@ class IsTierError(NotAStore):
 
 
 class Segment(NamedTuple):
-    """One file of the log; `end` is cut where the next file's name says that it begins."""
+    """One file of the log; `end` is limited by the beginning of the next file, according to its name."""
 
     location: str
     base_offset: int
@@ -87,8 +87,8 @@ class Store:
     queue_files: tuple[StoredFile, ...] = ()
     index_files: tuple[StoredFile, ...] = ()
     other_files: tuple[StoredFile, ...] = ()
-    storage: AnyStorage = field(default_factory=AnyStorage, repr=False, compare=False)  # where all of them are opened
-    commitlog: tuple[str, ...] = ()  # where the log lies, if not below the root
+    storage: AnyStorage = field(default_factory=AnyStorage, repr=False, compare=False)  # opens all of them
+    commitlog: tuple[str, ...] = ()  # the log's folders, if not below the root
 
     def open(self, file: Located) -> AbstractContextManager[Reader]:
         """Open a file of the store for reading."""
@@ -99,7 +99,7 @@ class Store:
         return self.storage.read(file.location, position, length)
 
     def other_file(self, path: str) -> StoredFile | None:
-        """Return the file at a path below the root, if it is there and none of log, queues or index."""
+        """Return the file at a path below the root, if it exists and is not of log, queues or index."""
         return next((file for file in self.other_files if file.about.path == path), None)
 
     def of_kind(self, kind: FileKind) -> tuple[StoredFile, ...]:
@@ -117,7 +117,7 @@ class Store:
         return (location or "").removeprefix(f"{self.root}/")
 
     def require_log(self) -> None:
-        """Raise `NotAStore` where queues or index files lead into a log of which nothing is there."""
+        """Raise `NotAStore` if queues or index files point into a log of which nothing exists."""
         if not self.segments and (self.queue_files or self.index_files):
             reason = "queues or index files, and no log: is its disk mounted? --commitlog names folders elsewhere"
             raise NotAStore(reason, None, self.root)
@@ -129,12 +129,12 @@ class Store:
 
     @property
     def is_closed(self) -> bool:
-        """Whether a broker shut the store down in order: then everything in the log was dispatched."""
+        """Whether a broker shut the store down properly, so that everything in the log was dispatched."""
         return not self.of_kind(FileKind.ABORT)
 
     @property
     def is_final(self) -> bool:
-        """Whether the store is complete: a broker at work has a log, and so has a copy of its store."""
+        """Whether the store is complete: a running broker has a log, and so has a copy of its store."""
         return self.is_closed or not self.segments
 
     @property
@@ -156,10 +156,10 @@ def list_store(
     care: Care | None = None,
 ) -> Store:
     """
-    List the store at *root*; `NotAStore` when it holds nothing that a broker writes.
+    List the store at *root*; `NotAStore` if it contains no files of a broker.
 
-    *commitlog* names the directories of the log where it lies elsewhere; several are one log, sorted by file name.
-    *options* are the settings of file systems, *care* says how local files are read where a broker may be at work.
+    *commitlog* names the directories of a log elsewhere; several are one log, sorted by file name. *options* are the
+    settings of file systems; *care* limits the reading of local files next to a running broker.
     """
     return _list(normalise(root), commitlog, AnyStorage(dict(options or {}), care))
 
@@ -220,7 +220,7 @@ def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequen
     """
     Return the log's directories if it is not below the store's root: those of the user, else of the broker's file.
 
-    A store may have been copied together with its configuration: paths that are not on this machine mean nothing.
+    A store may have been copied together with its configuration: paths that do not exist here are ignored.
     """
     return commitlog or [path for path in (*conf.commitlog, *conf.read_only_commitlog) if Path(path).is_dir()]
 
@@ -247,7 +247,7 @@ def segments_of(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
     return tuple(Segment(location, base, size, end) for (base, location, size), end in zip(placed, ends, strict=True))
 
 
-_INDEX_FOLDER = "/rmq_sys_INDEX/0/INDEX"  # below a broker's place: it looks like a queue of a topic
+_INDEX_FOLDER = "/rmq_sys_INDEX/0/INDEX"  # below a broker's folder, like a queue of a topic
 
 
 class TierQueue(NamedTuple):
@@ -313,13 +313,13 @@ class StoreRequest:
 
     store: str
     _: KW_ONLY
-    commitlog: Sequence[str] = ()  # where the log lies, if not below the store's root
+    commitlog: Sequence[str] = ()  # the log's folders, if not below the store's root
     range_size: int = DEFAULT_RANGE_SIZE
     care: Care | None = None  # how to read the store
-    options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
+    options: Sequence[str] = ()  # of the store, as given: printed commands repeat them
 
     def listed(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Store:
-        """List the store; so many *readers* side by side share the rate of reading."""
+        """List the store; *readers* parallel readers share the rate of reading."""
         return list_store(self.store, commitlog=self.commitlog, options=options, care=self._care_of(readers))
 
     def tier(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Tier:
@@ -333,7 +333,7 @@ class StoreRequest:
 def geometry_of_index(
     store: Store, hash_slots: int | None = None, index_num: int | None = None
 ) -> StatedGeometry | None:
-    """Return the geometry that a store's index files state, opening no more of them than are needed for it."""
+    """Return the geometry that a store's index files state, opening only as many files as needed."""
     with ExitStack() as stack:
 
         @cache
@@ -345,7 +345,7 @@ def geometry_of_index(
 
 
 def header_of(file: StoredFile, store: Store) -> IndexHeader | None:
-    """Return the header of an index file; None of one that is too short for a header."""
+    """Return the header of an index file; None if it is too short."""
     try:
         return decode_header(store.read(file, 0, HEADER.size))
     except FormatError:
@@ -353,5 +353,5 @@ def header_of(file: StoredFile, store: Store) -> IndexHeader | None:
 
 
 def lazy_read(opened: Callable[[str], Reader], location: str) -> Read:
-    """Return the function that reads a file, which is opened when it is first called."""
+    """Return a function that reads a file, and opens it at the first call."""
     return lambda position, length: opened(location).read(position, length)

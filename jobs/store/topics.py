@@ -2,9 +2,9 @@
 Whether the broker has deleted a topic that the log has messages of, or has lost its queues.
 
 `deleteTopic` removes the topic's entry in `config/topics.json` and its queue folders; its messages stay in the log for
-as long as their segments live, and no broker rebuilds their units. That is not damage. A queue folder that is lost
-looks the same. The table of topics tells them apart, as far as it is there and newer than the messages: each change of
-it has a time (`dataVersion`), and its backup is the table before the last change. A lake may have recorded others.
+as long as their segments exist, and no broker rebuilds their units. That is not damage. A lost queue folder looks the
+same. The table of topics distinguishes the two if it exists and is newer than the messages: each change of it has a
+time (`dataVersion`), and its backup is the table before the last change. A lake may have recorded others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ _SYSTEM = ("rmq_sys_", "RMQ_SYS_", "%LMQ%", SCHEDULE_TOPIC, "TRANS_CHECK_MAX_TIM
 
 @unique
 class Fate(Enum):
-    """What became of a topic whose messages have no queue."""
+    """The fate of a topic whose messages have no queue."""
 
     ALIVE = "alive"  # the broker knows it: its queue is lost
     DELETED = "deleted"
@@ -41,34 +41,34 @@ class Fate(Enum):
 
 
 class TopicEvidence(NamedTuple):
-    """The topics that the broker knows, and what says so."""
+    """The topics that the broker knows, and the evidence."""
 
-    listed: frozenset[str] | None = None  # None: no table, or one that contradicts the queue folders
+    listed: frozenset[str] | None = None  # None without a table, or if it contradicts the queue folders
     with_queues: frozenset[str] = frozenset()
     changed_ms: int | None = None  # when the table was last changed
-    absent: Mapping[str, int] = {}  # up to when an earlier table is known to have lacked a topic
-    is_recorded: bool = False  # the lake's: the broker may have changed its own since
-    asked: str = ""  # that a lake does not tell either
-    doubt: str = ""  # why the table does not tell which topics were deleted
-    unsupported: str = ""  # why the table cannot be read here, though a broker could
+    absent: Mapping[str, int] = {}  # the last time at which an earlier table lacked a topic
+    is_recorded: bool = False  # by the lake: the broker may have changed its own since
+    asked: str = ""  # added if a lake does not help either
+    doubt: str = ""  # why the table does not show which topics were deleted
+    unsupported: str = ""  # why the table cannot be read here, although a broker could
 
     def fate(self, topic: str, newest_ms: int) -> Fate:
-        """Return what became of a topic whose messages, the newest stored at *newest_ms*, have no queue."""
+        """Return the fate of a topic whose messages, the newest stored at *newest_ms*, have no queue."""
         if topic in self.with_queues or topic.startswith(_SYSTEM):
             return Fate.ALIVE
         if self.listed is None:
             return Fate.UNDECIDED
         if topic in self.listed:
             return Fate.ALIVE
-        # The topic was there when its newest message was stored. A table that is older may not have it yet.
+        # The topic existed when its newest message was stored. An older table may not have it yet.
         is_newer = self.changed_ms is not None and self.changed_ms >= newest_ms
         return Fate.DELETED if is_newer else Fate.UNDECIDED
 
     def fate_of_earlier(self, topic: str, newest_ms: int) -> Fate:
         """
-        Return what became of a topic's messages before its queues began at 0 once more.
+        Return the fate of a topic's messages from before its queues restarted at 0.
 
-        The newest of them was stored at *newest_ms*: a table that has not changed since knows of no deletion.
+        The newest of them was stored at *newest_ms*: a table without a later change shows no deletion.
         """
         if topic.startswith(_SYSTEM):
             return Fate.ALIVE
@@ -105,11 +105,11 @@ def known_topics(store: Store) -> frozenset[str]:
 
 
 class RecordedTopics(NamedTuple):
-    """A table of topics as it was once."""
+    """An earlier table of topics."""
 
     topics: frozenset[str]
     changed_ms: int | None  # when it was changed
-    counter: int = 0  # of its changes; 0 where it does not count them
+    counter: int = 0  # of its changes; 0 if it does not count them
 
     def follows(self, recorded: "RecordedTopics") -> bool:
         """Return whether a broker derived this table from a *recorded* one: it is neither an old copy nor recreated."""
@@ -118,7 +118,7 @@ class RecordedTopics(NamedTuple):
 
 
 def recorded_topics_in(versions: Iterable[bytes]) -> tuple[RecordedTopics, ...]:
-    """Return the tables in versions of `config/topics.json` that say when they were changed."""
+    """Return the tables in versions of `config/topics.json` that have a time of change."""
     found = []
     for data in versions:
         with suppress(FormatError):  # cut off while a run read it

@@ -1,4 +1,4 @@
-"""The units of stored queues as arrays, and the tags codes that they keep in extension files."""
+"""The units of stored queues as arrays, and their tags codes in extension files."""
 
 from functools import partial
 
@@ -15,16 +15,16 @@ Units = NDArray[np.void]
 
 _LARGEST_EXT_UNIT = 1 << 15  # its size is a short
 _BLOCK = 1 << 20
-DELETED_FIELD = -1  # in every field of a unit whose file the broker deleted after we listed it
+DELETED_FIELD = -1  # in every field of a unit whose file was deleted after it was listed
 
 
 def units_of(queue: StoredQueue, start: int, stop: int) -> Units:
-    """Return the units of a queue at positions [*start*, *stop*); where no file is, they are zero."""
+    """Return the units of a queue at positions [*start*, *stop*); positions without a file are zeros."""
     return np.frombuffer(queue.read(start, stop), UNITS[queue.name.kind])
 
 
 def is_written(units: Units) -> NDArray[np.bool_]:
-    """Return of each unit whether the broker takes it for one when it looks for a queue's end."""
+    """Return for each unit whether a broker accepts it when it searches a queue's end."""
     written: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
     if "base_offset" in (units.dtype.names or ()):
         written &= (units["base_offset"] >= 0) & (units["batch_count"] > 0)
@@ -32,7 +32,7 @@ def is_written(units: Units) -> NDArray[np.bool_]:
 
 
 def is_gone(units: Units) -> NDArray[np.bool_]:
-    """Return of each unit whether its file was deleted after it was listed."""
+    """Return for each unit whether its file was deleted after it was listed."""
     deleted: NDArray[np.bool_] = (
         (units["physical_offset"] == DELETED_FIELD)
         & (units["size"] == DELETED_FIELD)
@@ -42,7 +42,7 @@ def is_gone(units: Units) -> NDArray[np.bool_]:
 
 
 def stored_tags_codes(queue: StoredQueue, units: Units, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the tags codes of a queue's *units*; an address that leads nowhere stays."""
+    """Return the tags codes of a queue's *units*; an invalid address stays."""
     codes: NDArray[np.int64] = units["tags_code"].astype(np.int64)
     addressed = np.flatnonzero(wanted & (codes <= MAX_EXT_ADDRESS))
     read = in_blocks(partial(_read, queue), _BLOCK)  # addresses ascend, from file to file
@@ -67,7 +67,7 @@ def _read(queue: StoredQueue, offset: int, length: int) -> Buffer:
 
 
 def _tags_code(queue: StoredQueue, read: Read, offset: int) -> int | None:
-    """Return the tags code of the unit at *offset* of the extension; None where there is none."""
+    """Return the tags code of the unit at *offset* of the extension; None without one."""
     file = _file_at(queue, offset)
     if file is None:
         return None

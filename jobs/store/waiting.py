@@ -1,8 +1,8 @@
 """
 Messages that wait: in the timer's files, and in the folder `rocksdbstore/` of brokers of 5.4.0+.
 
-The wheel says how many are due when, its units in the timer log which ones. Slots before the progress's read time are
-history: a broker does not clear them. With timerRocksDBEnable the files are still there, without the messages in
+The wheel counts the messages by due time, its units in the timer log name them. Slots before the progress's read time
+are obsolete: a broker does not clear them. With timerRocksDBEnable the files still exist, without the messages in
 RocksDB, which also holds pending transactions and rows of an index.
 """
 
@@ -42,7 +42,7 @@ class TimerState(NamedTuple):
 
     @property
     def waiting(self) -> int:
-        """How many messages wait; messages that were taken back do not."""
+        """The number of waiting messages, without recalled ones."""
         return sum(slot.messages for slot in self.slots)
 
     @property
@@ -69,14 +69,14 @@ def timer_state(store: Store) -> TimerState | None:
 
 
 def waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
-    """Yield the units of the slots that are due, each slot's newest first; `CorruptData` where they do not lead on."""
+    """Yield the units of the slots that are due, each slot's newest first; `CorruptData` if the chain is broken."""
     with _TimerLog(store) as log:
         for slot in state.slots:
             at = slot.last
             while at != NO_POSITION:
                 unit = log.unit_at(at)
                 if unit is None and not store.is_closed:
-                    break  # the disk may have the wheel's page, and not yet the log's
+                    break  # the wheel's page may be on disk before the log's
                 if unit is None:
                     raise CorruptData("no unit is written where the wheel leads to", at, f"{store.root}/{state.wheel}")
                 yield unit
@@ -84,7 +84,7 @@ def waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
 
 
 class _TimerLog(ExitStack):
-    """The files of the timer log, opened when they are needed."""
+    """The files of the timer log, opened on demand."""
 
     def __init__(self, store: Store) -> None:
         super().__init__()
@@ -107,9 +107,9 @@ class _TimerLog(ExitStack):
             raise damage.in_file(self._files[number].location) from None
 
     def precision_ms(self, slots: Sequence[Slot]) -> int:
-        """Return timerPrecisionMs, as the unit of a slot and the slot's own number tell it."""
+        """Return timerPrecisionMs, derived from the unit of a slot and the slot's own number."""
         for slot in slots:
-            with suppress(FormatError):  # a damaged unit: another slot tells as well
+            with suppress(FormatError):  # a damaged unit: try another slot
                 unit = self.unit_at(slot.last)
                 if unit is not None and slot.time > 0 and unit.due_ms % slot.time == 0:
                     return unit.due_ms // slot.time

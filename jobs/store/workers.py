@@ -91,10 +91,10 @@ class InProcessWorkers(SerialWorkers):
 
 
 class WorkersOnDemand:
-    """This process for little work, and Spark from the first large plan on until plans are small again."""
+    """Use this process for small plans, and Spark from the first large plan on until plans are small again."""
 
     def __init__(self, spark: Callable[[], Workers], here: SerialWorkers | None = None, small: int = SMALL) -> None:
-        """Call *spark* when the first plan of at least *small* bytes comes; *here* does the others."""
+        """*spark* is called for the first plan of at least *small* bytes; *here* executes the others."""
         self._here = here or SerialWorkers()
         self._workers: Workers = self._here
         self._spark = spark
@@ -122,7 +122,7 @@ class WorkersOnDemand:
         label: str = "working",
         sizes: Sequence[int] = (),
     ) -> list[Result]:
-        """Run *task* on each item, here or on Spark, as the last items with *sizes* demanded."""
+        """Run *task* on each item, here or on Spark, depending on the last items with *sizes*."""
         if sizes and sum(sizes) < self.small:
             self._workers = self._here
         elif sizes and self._workers is self._here:
@@ -131,7 +131,7 @@ class WorkersOnDemand:
 
 
 def record_count(result: object) -> int:
-    """Return the number of records that were read for a result of a task, if it is that of a range of the log."""
+    """Return the number of records behind a task's result; 0 if the task did not read a range of the log."""
     return int(getattr(getattr(result, "seen", None), "records", 0))
 
 
@@ -143,7 +143,7 @@ def compile_at_first_use() -> None:
 
 
 def _in_threads(task: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """Yield the result for each item, in order, while so many *threads* work on the next ones."""
+    """Yield the result for each item, in order, while *threads* threads work on the next ones."""
     pool = ThreadPoolExecutor(threads)
     working: deque[Future[Result]] = deque()
     try:

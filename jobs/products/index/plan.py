@@ -96,7 +96,7 @@ class IndexPlan:
             while keys - start >= capacity:
                 planned.append(Planned(start, start + capacity, BuildKind.FULL, after))
                 start += capacity
-            # A broker creates a file for a message before it looks at its keys; it matters only if the last file is full.
+            # A broker creates a file for a message before it looks at its keys, which matters only after a full file.
             if start < keys or (start == keys and row.ends_without_keys):
                 planned.append(Planned(start, keys, BuildKind.OPEN, after))
         if not kept:

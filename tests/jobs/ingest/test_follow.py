@@ -362,7 +362,7 @@ def test_two_signals_within_a_second_are_one_wish_and_a_later_one_interrupts(mon
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)
             assert stop.wait(0)
-            monkeypatch.setattr(following, "_SAME_WISH_S", 0.0)
+            monkeypatch.setattr(following, "_SAME_REQUEST_S", 0.0)
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
     finally:
