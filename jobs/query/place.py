@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
 from jobs.query.source import TRAITS_OF_ANSWERS, Progress, Source, do_nothing, only_one
-from rmq_formats.detection import Mark
-from rmq_formats.errors import skip_lost_file
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 
@@ -107,13 +105,9 @@ def open_stores(place: Place, progress: Progress = do_nothing) -> Iterator[Seque
 
 def likely_writers(reader: "StoreReader") -> "Known[Writers]":
     """Return the releases that probably wrote a store, with few reads."""
-    from jobs.store.release import QUICK, index_marks, known_writers
+    from jobs.store.release import QUICK, known_writers
 
-    marks = list[Mark]()
-    with skip_lost_file():
-        for file in reader.index_readers()[:1]:  # the newest one
-            marks += index_marks(reader.store, reader.store.index_files[-1].location, file.header, file.geometry)
-    return known_writers(reader.store, None, TRAITS_OF_ANSWERS, QUICK, marks)
+    return known_writers(reader.store, None, TRAITS_OF_ANSWERS, QUICK, reader.index_readers())
 
 
 def _own_name(topics: Mapping[str, Mapping[str, object]]) -> str | None:

@@ -9,10 +9,11 @@ Most stores show a range of releases, which is reported. If these differ in some
 assumed, and reported as an assumption.
 """
 
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
@@ -38,7 +39,9 @@ from rmq_formats.detection import (
 )
 from rmq_formats.errors import FormatError, skip_lost_file
 from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexEntry, IndexHeader, decode_entry
+from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.layout import in_blocks
+from rmq_formats.properties import TAGS, PropertyParser, parse_properties
 from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, rules_of
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
@@ -48,6 +51,7 @@ RELEASE = "release"  # in `detail` of a row of `runs`: the release by whose rule
 _BLOCK = 1 << 18  # of a segment, read in one piece
 _DAMAGE_SKIPPED = 4 << 20  # at most, before the search for the next record ends
 _ABORT_READ = 64
+_TAGS_LOOKED_UP = 3
 _ENTRIES_LOOKED_AT = 4096  # at the beginning of an index file
 _NEWEST_LOOKED_AT = 16  # entries of an index file
 _PREVIEWS = frozenset({"5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA"})
@@ -174,7 +178,11 @@ def given_rules(text: str) -> Rules:
 
 
 def known_writers(
-    store: Store, given: str | None, matter: Sequence[str], effort: Effort = THOROUGH, besides: Iterable[Mark] = ()
+    store: Store,
+    given: str | None,
+    matter: Sequence[str],
+    effort: Effort = THOROUGH,
+    index: Iterable[IndexReader] = (),
 ) -> Known[Writers]:
     """
     Return the releases that wrote a store: as given, else the newest ones that its marks allow.
@@ -184,7 +192,7 @@ def known_writers(
     if given is not None:
         rules = given_rules(given)
         return Known(Writers(rules, _in_words((str(rule.release), rule.since) for rule in rules)), GIVEN, GIVEN)
-    return writers_of(eras_of(store, effort, besides), matter)
+    return writers_of(eras_of(store, effort, index), matter)
 
 
 def writers_of(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
@@ -212,13 +220,29 @@ def _in_words(named: Iterable[tuple[str, int]]) -> str:
     return ", then ".join(f"{name} from offset {since}" if since else name for name, since in named)
 
 
-def eras_of(store: Store, effort: Effort = THOROUGH, besides: Iterable[Mark] = ()) -> tuple[Era, ...]:
-    """Return the eras of a store, by the marks in its files and records, and those known *besides*."""
+def eras_of(
+    store: Store, effort: Effort = THOROUGH, index: Iterable[IndexReader] = (), besides: Iterable[Mark] = ()
+) -> tuple[Era, ...]:
+    """
+    Return the eras of a store, by the marks in its files and records, and those known *besides*.
+
+    *index* are index files to look tags up in.
+    """
     marks = Marks()
     marks.add_all(besides)
     marks.add_all(marks_of_files(store))
+    readers, tags_left = list(index), _TAGS_LOOKED_UP
     for segment in _sampled(store, effort):
-        marks.add_all(_marks_of(store, segment, effort.records))
+        if not readers:
+            marks.add_all(_marks_of(store, segment, effort.records))
+            continue
+        with suppress(OSError):  # one that cannot be read gives nothing away
+            for record in islice(_records(store, segment), effort.records):
+                marks.add_record(record)
+                if tags_left:
+                    mark = _tag_mark(readers, record)
+                    tags_left -= mark is not None
+                    marks.add(mark)
     return marks.eras()
 
 
@@ -328,3 +352,23 @@ def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
                 return  # not written yet
             near = replace(log, size=min(log.size, position + _DAMAGE_SKIPPED))
             position = near.find_record(position + 1)
+
+
+def _key_hashes(file: IndexReader, offset: int) -> set[int]:
+    """Return the hashes of a record's entries, which lie in the order of the log: a tag's chain may be very long."""
+    count = min(file.header.index_count, file.geometry.index_num)
+    first = bisect_left(range(count), offset, 1, key=lambda number: file.entry(number).physical_offset)
+    own = takewhile(lambda entry: entry.physical_offset == offset, map(file.entry, range(first, count)))
+    return {entry.key_hash for entry in own}
+
+
+def _tag_mark(readers: Sequence[IndexReader], record: MessageRecord) -> Mark | None:
+    """Look a record's tags up in the index file that covers it."""
+    tags = parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
+    if not tags:
+        return None
+    with skip_lost_file():
+        for file in readers:
+            if file.header.begin_physical_offset < record.physical_offset < file.header.end_physical_offset:
+                return tag_entry_mark(record, _key_hashes(file, record.physical_offset))
+    return None

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.query.place import likely_writers
 from jobs.query.store_reader import StoreReader
 from jobs.store.release import QUICK, THOROUGH, Effort, eras_of
 from jobs.store.store import list_store
@@ -57,9 +56,9 @@ def test_a_tag_of_many_messages_is_looked_up_without_its_chain(tmp_path: Path, m
     monkeypatch.setattr(IndexReader, "entry", counted)
 
     with StoreReader(list_store(str(tmp_path / "store")), geometry) as reader:
-        marks = likely_writers(reader).reason
+        (era,) = eras_of(reader.store, QUICK, reader.index_readers())
 
-    assert "an index entry for a message's tags" in marks
+    assert "an index entry for a message's tags" in {mark.reason for mark in era.marks}
     assert len(read) < 500
 
 
