@@ -162,8 +162,9 @@ class _Run(NextRun):
         for number, (product, one) in enumerate(zip(products, started, strict=True)):
             if product.is_of_last_step and self.summary.bytes_left:
                 continue
+            own = [Outcome(outcome.range, outcome.seen, outcome.payload[number].value) for outcome in outcomes]
             try:
-                self._finish(product, one.finish_of(number, outcomes, self.summary.to_offset))
+                self._finish(product, one.finish(own, self.summary.to_offset))
             except (TopicsError, FileNotFoundError) as error:
                 for outcome in outcomes:
                     work.discard(outcome.payload)

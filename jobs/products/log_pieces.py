@@ -214,18 +214,13 @@ class PieceCollector:
         index, term = headers["index"].astype(np.int64), headers["term"].astype(np.int64)
         breaks = (offsets[1:] != ends[:-1]) | (index[1:] != index[:-1] + 1) | (term[1:] != term[:-1])
         for some in slices(offsets.size, breaks):
-            first, last = some.start, some.stop - 1
-            self._append(
-                _Entries(int(offsets[first]), int(ends[last]), int(index[first]), int(term[first]), last - first + 1)
-            )
-
-    def _append(self, run: _Entries) -> None:
-        """Add entries; extend the previous run if they continue it."""
-        last = self._entries[-1] if self._entries else None
-        if last and (last.end, last.term, last.number + last.entries) == (run.first, run.term, run.number):
-            self._entries[-1] = last._replace(end=run.end, entries=last.entries + run.entries)
-        else:
-            self._entries.append(run)
+            first, last, count = some.start, some.stop - 1, some.stop - some.start
+            run = _Entries(int(offsets[first]), int(ends[last]), int(index[first]), int(term[first]), count)
+            known = self._entries[-1] if self._entries else None
+            if known and (known.end, known.term, known.number + known.entries) == (run.first, run.term, run.number):
+                self._entries[-1] = known._replace(end=run.end, entries=known.entries + count)
+            else:
+                self._entries.append(run)
 
 
 def _usual_headers(offsets: Integers, sizes: Sizes, index: Integers, term: Integers | int) -> NDArray[np.void]:

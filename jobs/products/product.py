@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -139,11 +139,6 @@ class StartedProduct(Generic[C]):
     # Completes the product on the driver, with its collector's result for each accepted range, and the offset at which
     # the next run continues.
     finish: Callable[[Sequence[Outcome[C]], int], FinishedProduct]
-
-    def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> FinishedProduct:
-        """Finish with result *number* of each range, which this product's collector returned."""
-        own = [Outcome(one.range, one.seen, cast("C", one.payload[number].value)) for one in outcomes]
-        return self.finish(own, to_offset)
 
 
 Collected = tuple[RangeResult[object], ...]  # of one range: by each product, in their order

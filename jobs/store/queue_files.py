@@ -28,7 +28,7 @@ from rmq_formats.consumequeue.dispatch import (
     decode_unit,
 )
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
-from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind, StoreFile
+from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind
 
 KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
 DELETED_BYTE = 0xFF  # every byte of a unit whose file was deleted after it was listed
@@ -267,7 +267,8 @@ def queues_of_files(
         about = stored.about
         file = QueueFile(stored.location, about.base_offset or 0, stored.size)
         if about.kind in KINDS:
-            files.setdefault(_name(about), []).append(file)
+            name = QueueName(KINDS[about.kind], about.topic or "", about.queue_id or 0)
+            files.setdefault(name, []).append(file)
         else:
             extensions.setdefault((about.topic or "", about.queue_id or 0), []).append(file)
     return [
@@ -280,10 +281,6 @@ def queues_of_files(
         )
         for name in sorted(files)
     ]
-
-
-def _name(about: StoreFile) -> QueueName:
-    return QueueName(KINDS[about.kind], about.topic or "", about.queue_id or 0)
 
 
 def keeps_light_in_rocksdb(store: Store, queues: Iterable[StoredQueue]) -> bool:

@@ -54,19 +54,16 @@ class RangeReader:
 
     def pieces(self) -> Generator[RawRecords | Piece]:
         """Yield records in groups, everything else piece by piece; a group's buffer is valid until the next one."""
+        range_ = self._range
         try:
-            yield from self._read()
+            with range_.open() as file:
+                framing = framing_of(file.read, range_.segment_size, range_.base_offset)
+                start: int | None = range_.start
+                while start is not None:
+                    start = yield from self._read_from(file, framing, start)
         except FileNotFoundError:
             self._seen.was_deleted = True
-            self._seen.next = self._range.end_offset
-
-    def _read(self) -> Generator[RawRecords | Piece]:
-        range_ = self._range
-        with range_.open() as file:
-            framing = framing_of(file.read, range_.segment_size, range_.base_offset)
-            start: int | None = range_.start
-            while start is not None:
-                start = yield from self._read_from(file, framing, start)
+            self._seen.next = range_.end_offset
 
     def _read_from(self, file: Reader, framing: Framing, start: int) -> Generator[RawRecords | Piece, None, int | None]:
         """Yield the pieces from a position on; return the position to read again if a broker has just written there."""

@@ -101,7 +101,8 @@ def plan_ranges(
     the newest records wait.
     """
     newest = newest_written(store)
-    range_size = _range_size(store, from_offset, range_size)
+    while store.end_offset - max(from_offset, store.start_offset) > range_size * MOST_RANGES:
+        range_size *= 2  # so that the driver can hold the plan
     ranges, evidence = list[Range](), leftover_check_by_queues(store)  # one for all: there may be very many ranges
     for segment in store.segments:
         is_final = newest is not None and segment.base_offset < newest
@@ -123,14 +124,6 @@ def plan_ranges(
             for begin, end in _cuts(start, segment.readable, range_size)
         ]
     return ranges
-
-
-def _range_size(store: Store, from_offset: int, asked: int) -> int:
-    """Return the requested size, or twice that, or four times …, so that the driver can hold the plan."""
-    size = asked
-    while store.end_offset - max(from_offset, store.start_offset) > size * MOST_RANGES:
-        size *= 2
-    return size
 
 
 def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:

@@ -148,7 +148,12 @@ def rocksdb_state(store: Store) -> RocksState | None:
     if folder is None:
         return None
     with open_database(join(store.root, folder), store.storage) as database:
-        return RocksState(folder, _index_rows(database), _transactions(database), _timers(database))
+        transactions = tuple(
+            decode_transaction_row(key, value)
+            for key, value in database.items(rows_of.TRANSACTION_FAMILY)
+            if key != rows_of.LAST_OFFSET_KEY
+        )
+        return RocksState(folder, _index_rows(database), transactions, _timers(database))
 
 
 def _index_rows(database: Database) -> int:
@@ -159,14 +164,6 @@ def _index_rows(database: Database) -> int:
         if count >= MOST_COUNTED:
             return MOST_COUNTED
     return count
-
-
-def _transactions(database: Database) -> tuple[PendingTransaction, ...]:
-    return tuple(
-        decode_transaction_row(key, value)
-        for key, value in database.items(rows_of.TRANSACTION_FAMILY)
-        if key != rows_of.LAST_OFFSET_KEY
-    )
 
 
 def _timers(database: Database) -> tuple[TimerRow, ...]:

@@ -12,7 +12,6 @@ names.
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import StrEnum, unique
@@ -33,6 +32,7 @@ from jobs.storage.local import flush_directory, sha256_of, start_flush, write_al
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader, Storage
 from jobs.storage.scratch import Scratch
+from jobs.store.beside_broker import FileState
 from rmq_formats.indexfile.build import PACKED_KEY, Comparison, Difference, FileBuilder, Part, RuleTable
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
@@ -141,7 +141,7 @@ class BuiltFile(NamedTuple):
     sha256: str
     header: IndexHeader
     host: str
-    place: tuple[int, ...] | None = None  # device, node, size and time of change: the same file, seen again
+    state: FileState | None = None  # identifies the file that the task has read back
 
 
 class BuildTask(NamedTuple):
@@ -171,7 +171,7 @@ def build_file(work: BuildTask, *, directory: str, scratch: Scratch) -> BuiltFil
             memoryview(mapped) as whole,
         ):
             storage_of(directory, scratch.options).create(join(directory, work.name), whole)
-    return built._replace(place=None)
+    return built._replace(state=None)
 
 
 def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltFile:
@@ -188,22 +188,21 @@ def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltFile:
         digest = sha256_of(attempt)
         os.fsync(descriptor)
         # After the last write: a file with the same size and time of change need not be read once more.
-        place = _place(os.fstat(descriptor))
+        state = FileState.from_status(os.fstat(descriptor))
         attempt.rename(directory / work.name)
     finally:
         os.close(descriptor)
         attempt.unlink(missing_ok=True)
     flush_directory(directory)
-    return BuiltFile(work.name, size, digest, header, gethostname(), place)
+    return BuiltFile(work.name, size, digest, header, gethostname(), state)
 
 
 def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) -> None:
     """Read a task's file on the driver; raise `OSError` if it differs from the task's result."""
     location = join(directory, built.name)
-    if is_local(location) and built.host == gethostname():
-        with suppress(FileNotFoundError):  # the read below reports it with its host
-            if _place(os.stat(local_path(location))) == built.place:  # noqa: PTH116 - one call
-                return  # the very file that the task has read back
+    is_here = built.state is not None and built.host == gethostname()
+    if is_here and FileState.of(Path(local_path(location))) == built.state:
+        return  # the very file that the task has read back
     try:
         with storage_of(location, options).open(location) as file:
             seen = hash_file(file.read)
@@ -211,10 +210,6 @@ def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) ->
         raise OSError(f"{location}: written on {built.host}, not visible here: is it a shared directory?") from error
     if seen != built.sha256:
         raise OSError(f"{location}: sha256 {seen} here, {built.sha256} on {built.host}")
-
-
-def _place(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def hash_file(read: Callable[[int, int], Buffer], at_once: int = HASH_BLOCK) -> str:

@@ -334,7 +334,9 @@ class FilePlacer:
         """Return the number of the key in the first entry."""
         # Only for files that begin in the log: of one that begins before it, `_place` says minus the number of its
         # older entries (`head`), so that entry and key differ by one number in both. Of equal ones the first counts.
-        candidates = list(_candidates(begins, before))
+        follows = before is not None and before.relation is not Relation.BEFORE_LOG
+        candidates = [before.end] if before is not None and follows else []
+        candidates += range(begins.first, begins.first + max(begins.keys, 1)) if begins is not None else ()
         if not candidates:
             return 0 if before is None else before.end
         if not entries:
@@ -454,13 +456,6 @@ def header_before(row: KeyRow, start: int) -> IndexHeader | None:
         return None
     (key,) = keys
     return IndexHeader(end_timestamp=key.store_timestamp, end_physical_offset=key.physical_offset)
-
-
-def _candidates(begins: KeyPlace | None, before: Survivor | None) -> Iterator[int]:
-    if before is not None and before.relation is not Relation.BEFORE_LOG:
-        yield before.end
-    if begins is not None:
-        yield from range(begins.first, begins.first + max(begins.keys, 1))
 
 
 def _first_at_or_after(reader: IndexReader, count: int, offset: int) -> int:

@@ -34,6 +34,7 @@ from jobs.repair.run import RepairRequest, repair
 from jobs.report.of_store import report_of_rebuild
 from jobs.storage import AnyStorage
 from jobs.storage.scratch import Scratch, scratch_beside
+from jobs.store.beside_broker import FileState
 from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.release import Known, Writers, given_rules
@@ -241,7 +242,7 @@ def test_the_command_writes_files_and_a_manifest_and_nothing_else(golden: StoreO
 def test_a_file_is_read_from_here_unless_it_is_the_one_that_was_written_here(tmp_path: Path) -> None:
     """Else the host that wrote it is named."""
     path = tmp_path / "20251120010000000"
-    built = BuiltFile(path.name, 840, "00", IndexHeader(), "worker-7", (1, 2, 840, 3))
+    built = BuiltFile(path.name, 840, "00", IndexHeader(), "worker-7", FileState(1, 2, 840, 3))
     with pytest.raises(OSError, match="written on worker-7, not visible here"):
         check_built(built, str(tmp_path), {})
     path.write_bytes(bytes(840))
@@ -249,12 +250,11 @@ def test_a_file_is_read_from_here_unless_it_is_the_one_that_was_written_here(tmp
         check_built(built, str(tmp_path), {})
     check_built(built._replace(sha256=hashlib.sha256(bytes(840)).hexdigest()), str(tmp_path), {})
 
-    status = path.stat()
-    place = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    check_built(built._replace(host=gethostname(), place=place), str(tmp_path), {})
+    own = built._replace(host=gethostname(), state=FileState.of(path))
+    check_built(own, str(tmp_path), {})
     path.write_bytes(bytes(839))
     with pytest.raises(OSError, match="sha256"):
-        check_built(built._replace(host=gethostname(), place=place), str(tmp_path), {})
+        check_built(own, str(tmp_path), {})
 
 
 def test_the_report_says_what_was_made_and_what_is_proven(store: Path, tmp_path: Path) -> None:
