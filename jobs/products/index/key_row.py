@@ -51,13 +51,6 @@ class Key(NamedTuple):
     store_timestamp: int
 
 
-class KeyPlace(NamedTuple):
-    """The position of a message's keys in the sequence, and their number."""
-
-    first: int
-    keys: int
-
-
 class RangeKeys(NamedTuple):
     """The keys of one range."""
 
@@ -203,10 +196,9 @@ class KeyRow:
             range(len(self)), physical_offset, key=lambda number: self.keys(number, number + 1)[0].physical_offset
         )
 
-    def place(self, physical_offset: int) -> KeyPlace:
-        """Return the position of a message's keys, or the position at which they would be."""
-        first = self.find(physical_offset)
-        return KeyPlace(first, self.find(physical_offset + 1) - first)
+    def numbers_of(self, physical_offset: int) -> range:
+        """Return the numbers of a message's keys; an empty range at the number that they would have."""
+        return range(self.find(physical_offset), self.find(physical_offset + 1))
 
 
 def _keys_of(scratch: Scratch, page: RowPart) -> list[Key]:

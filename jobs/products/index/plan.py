@@ -52,10 +52,10 @@ def _before(end: int, capacity: int) -> Iterator[Planned]:
 def _between(start: int, right: Survivor, capacity: int, after: int, doubt: str) -> Iterator[Planned]:
     end = right.start
     left_over = (end - start) % capacity
-    if left_over and not doubt and right.begins and right.begins.first == end:
+    if left_over and not doubt and right.begins and right.begins.start == end:
         # After a crash the broker indexes its last message once more: the lost file holds the first keys of that one.
         repeated = capacity - left_over
-        if repeated <= right.begins.keys and start < end:
+        if repeated <= len(right.begins) and start < end:
             end, left_over, doubt = end + repeated, 0, RESTART
     while end - start >= capacity:
         yield Planned(start, start + capacity, BuildKind.FULL, after, doubt)

@@ -16,7 +16,7 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import BrokerIndexFile, detect_zone, name_of_time
-from jobs.products.index.key_row import OWN_ENTRIES, KeyPlace, KeyRow, RowPart
+from jobs.products.index.key_row import OWN_ENTRIES, KeyRow, RowPart
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
 from rmq_formats.indexfile.broker_rules import time_diff_s
@@ -65,7 +65,7 @@ class Survivor:
     previous: IndexHeader | None  # the end of the file before it, as its first entry shows
     head: int  # leading entries of messages before the log
     tail: int  # last entries of messages that the log does not hold yet
-    begins: KeyPlace | None
+    begins: range | None  # the numbers of the keys of its first message
     seams: tuple[Discontinuity, ...] = ()
 
     @property
@@ -310,12 +310,12 @@ class FilePlacer:
         missing = 0 if found.seams and found.seams[-1].is_lost else found.end - len(self._row)
         return replace(found, tail=min(max(missing, 0), count - head))
 
-    def _begins(self, offset: int) -> KeyPlace | None:
-        """Return the place of the message that a file begins with; None when the log does not hold it."""
+    def _begins(self, offset: int) -> range | None:
+        """Return the keys of the message with which a file begins; None if the log does not contain it."""
         if not self._row.start_offset <= offset <= self._row.last_record:
             return None
-        place = self._row.place(offset)
-        return place if place.keys or find_record(self._store, offset) is not None else None
+        numbers = self._row.numbers_of(offset)
+        return numbers if numbers or find_record(self._store, offset) is not None else None
 
     def _lost(self, reader: IndexReader, head: int, count: int) -> list["_Lost"]:
         found = []
@@ -330,13 +330,12 @@ class FilePlacer:
                 found.append(_Lost(first + 1, after - first, self._row.find(start), keys))
         return found
 
-    def _start(self, entries: Sequence[IndexEntry], begins: KeyPlace | None, before: Survivor | None) -> int:
+    def _start(self, entries: Sequence[IndexEntry], begins: range | None, before: Survivor | None) -> int:
         """Return the number of the key in the first entry."""
         # Only for files that begin in the log: of one that begins before it, `_place` says minus the number of its
         # older entries (`head`), so that entry and key differ by one number in both. Of equal ones the first counts.
-        follows = before is not None and before.relation is not Relation.BEFORE_LOG
-        candidates = [before.end] if before is not None and follows else []
-        candidates += range(begins.first, begins.first + max(begins.keys, 1)) if begins is not None else ()
+        candidates = [] if before is None or before.relation is Relation.BEFORE_LOG else [before.end]
+        candidates += () if begins is None else begins or [begins.start]
         if not candidates:
             return 0 if before is None else before.end
         if not entries:

@@ -25,7 +25,7 @@ from jobs.products.index.file_builder import (
     name_of_time,
     write_blocks,
 )
-from jobs.products.index.key_row import KeyPlace, KeyRow, RangeKeys, collect_keys
+from jobs.products.index.key_row import KeyRow, RangeKeys, collect_keys
 from jobs.products.index.plan import HISTORY, RESTART, IndexPlan, Planned
 from jobs.products.index.settings import NOTHING_WANTED, GivenSettings, Settings
 from jobs.products.index.survivors import FilePlacer, Relation, Survivor, real_files
@@ -355,7 +355,7 @@ def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_p
     losses_come_back(store, name, tmp_path, every=True)
 
 
-def survivor(start: int, end: int, begins: KeyPlace | None = None) -> Survivor:
+def survivor(start: int, end: int, begins: range | None = None) -> Survivor:
     real = BrokerIndexFile("", "", 0, IndexHeader(index_count=end - start + 1))
     return Survivor(real, start, Relation.FIRST, None, 0, 0, begins)
 
@@ -388,7 +388,7 @@ def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
 
 def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_was_indexed_again() -> None:
     """The survivor after it begins with the whole message, so the lost file is full with a part of it."""
-    survivors = [survivor(0, 10), survivor(18, 28, KeyPlace(18, 3))]
+    survivors = [survivor(0, 10), survivor(18, 28, range(18, 21))]
 
     assert planned_files(28, 10, survivors) == [Planned(10, 20, BuildKind.FULL, 0, RESTART)]
 
