@@ -15,14 +15,14 @@ class Verb(NamedTuple):
     """One command of the tool."""
 
     name: str
-    place: str  # module and function
+    entry_point: str  # module and function
     uses_spark: bool  # for work beyond a size, or when asked
     help: str  # one line in the list of verbs
-    again: str = "Nothing was written; the same command starts again."  # what to do after it was interrupted
+    after_interrupt: str = "Nothing was written; the same command starts again."  # what to do after it was interrupted
 
     def load(self) -> "click.Command":
         """Import the verb's module, and return its command."""
-        return cast("click.Command", resolve_name(self.place))
+        return cast("click.Command", resolve_name(self.entry_point))
 
 
 _EXACT = "Nothing is lost or doubled: the same command starts again."

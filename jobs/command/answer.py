@@ -24,7 +24,7 @@ from jobs.console.progress import reset_one_time_work
 from jobs.console.result import ExitCode, Result, Severity
 from jobs.store.release import ASSUMED, DETECTED
 
-TYPED = "rmq-lake.typed"  # in a context's meta: the words after the program
+TYPED_WORDS = "rmq-lake.typed"  # in a context's meta: the words after the program
 _WORDS = {severity.value.upper(): severity for severity in Severity}
 # `Known.origin_text` of a release: up to a dozen marks follow its one word, to the end of the line.
 _MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")
@@ -77,7 +77,7 @@ class Answer:
             click.echo(mask_secrets(json.dumps(values, indent=indent)))
         elif not self.quiet:
             verb = click.get_current_context().info_name or ""
-            self.print_more_lines([*lines, *([result.line(verb)] if result is not None else [])])
+            self.print_lines([*lines, *([result.line(verb)] if result is not None else [])])
 
     def print_outcome(self, outcome: Outcome, lines: Iterable[str], *, has_bytes: bool = False) -> ExitCode:
         """Print the outcome of a command, as JSON or as *lines* and the result, and return its exit code."""
@@ -88,9 +88,9 @@ class Answer:
     def print_first_lines(self, lines: Iterable[str]) -> None:
         """Print the first *lines* of a text, before the result is known."""
         if not (self.as_json or self.quiet):
-            self.print_more_lines(lines)
+            self.print_lines(lines)
 
-    def print_more_lines(self, lines: Iterable[str]) -> None:
+    def print_lines(self, lines: Iterable[str]) -> None:
         """Print more lines of text; to standard error if standard output is a JSON document."""
         width = width_of(sys.stderr if self.as_json else sys.stdout)
         for line in lines:
@@ -102,7 +102,7 @@ class Answer:
 def typed_command(*more: str, besides: str = "", renamed: tuple[str, str] = ("", "")) -> str:
     """Return the command as typed, ready to paste, with words added, an option dropped, or a value replaced."""
     context = click.get_current_context()
-    words = [word for word in context.meta.get(TYPED, [context.info_name or ""]) if word != besides]
+    words = [word for word in context.meta.get(TYPED_WORDS, [context.info_name or ""]) if word != besides]
     old, new = renamed
     values = {old: new, f"--out={old}": f"--out={new}"}
     return " ".join([tool_command(), *map(quote, (*(values.get(word, word) for word in words), *more))])

@@ -21,7 +21,7 @@ import click
 
 from jobs import __version__
 from jobs.command import VERBS
-from jobs.command.answer import TYPED
+from jobs.command.answer import TYPED_WORDS
 from jobs.command.configuration import bind_environment_variables
 from jobs.command.engine import uses_s3
 from jobs.console import process
@@ -88,7 +88,7 @@ class _Verbs(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words as they were typed, for messages that name the next command."""
-        ctx.meta[TYPED] = tuple(args)
+        ctx.meta[TYPED_WORDS] = tuple(args)
         return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -297,7 +297,7 @@ def _spark_options(options: Sequence[str]) -> Iterator[None]:
 
 def _interrupted(arguments: Sequence[str]) -> ExitCode:
     verb = _verb_of(arguments)
-    left = process.resumption() or (VERBS[verb].again if verb else "")
+    left = process.resumption() or (VERBS[verb].after_interrupt if verb else "")
     say(f"rmq-lake: interrupted. {left}".rstrip(), "error")
     return ExitCode.INTERRUPTED
 

@@ -19,8 +19,8 @@ from click.core import ParameterSource
 
 from jobs.command import VERBS
 from jobs.command.options import FILE, declared_by, examples, flag, option, parameters, values_of
-from jobs.command.places import READ_LAKE, STORE, PathListType, check_places, skip_place_check
-from jobs.console.log import mask_secrets, masked_settings, say
+from jobs.command.places import QUERIED_LAKE, STORE, PathListType, check_places, skip_place_check
+from jobs.console.log import mask_secrets, mask_settings, say
 from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
 from jobs.launch.engine import rule_text
 
@@ -36,7 +36,7 @@ _SHARED = frozenset(
         *("consume-queue-size", "release", "time-zone", "json", "quiet", "verbose"),
     )
 )
-ONE_SOURCE = "give --store STORE or --lake LAKE, one of them"
+ONE_SOURCE_NEEDED = "give --store STORE or --lake LAKE, one of them"
 
 
 def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -98,7 +98,7 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
             place = ".".join(_verbs(level))
             keys = {
                 key
-                for _, below in callable_commands(level.command, ())
+                for _, below in leaf_commands(level.command, ())
                 for one in settings_of(below)
                 for key in keys_of(one)
             }
@@ -210,8 +210,8 @@ _CONFIG = {
 _EXCLUSIVE = frozenset({"store", "lake"})
 _SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
 source_options = {
-    "store": option("STORE", "The broker's store root: a path or a URI (s3a, hdfs).", STORE),
-    "lake": option("LAKE", "The lake, instead of a store.", READ_LAKE),
+    "store": option("STORE", "The broker's store root: a path or a URI (s3a, abfss, hdfs).", STORE),
+    "lake": option("LAKE", "The lake, instead of a store.", QUERIED_LAKE),
 }
 
 
@@ -224,7 +224,7 @@ def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:
     sources = {name: ctx.get_parameter_source(name) for name in given}
     if sources["store"] is sources["lake"]:
         named = ", ".join(f"{name} {parsed[name]} ({_origin(options[name], ctx)})" for name in ("store", "lake"))
-        raise click.UsageError(f"{ONE_SOURCE}; both are given: {named}")
+        raise click.UsageError(f"{ONE_SOURCE_NEEDED}; both are given: {named}")
     other = max(given, key=lambda name: _SOURCES.index(sources[name]))
     skip_place_check(other, ctx)
     parsed[other] = None
@@ -243,7 +243,7 @@ def bind_environment_variables(command: click.Command, *names: str) -> None:
     Variables that Kubernetes injects for a service are ignored, also where an option has the same name
     (`…_PORT=tcp://10.0.0.1:80`).
     """
-    for group, one in callable_commands(command, names):
+    for group, one in leaf_commands(command, names):
         for parameter in one.params:
             if parameter.name != "show_config":
                 variables = (variable_of(*group, key) for key in keys_of(parameter))
@@ -251,7 +251,7 @@ def bind_environment_variables(command: click.Command, *names: str) -> None:
     prefix = variable_of(*names, "")
     known = {
         variable
-        for _, one in callable_commands(command, names)
+        for _, one in leaf_commands(command, names)
         for parameter in one.params
         for variable in _read(parameter)
     }
@@ -276,13 +276,11 @@ def variable_of(*words: str) -> str:
     return "_".join(("RMQ_LAKE", *words)).upper().replace("-", "_")
 
 
-def callable_commands(
-    command: click.Command, names: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def leaf_commands(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Yield each command below *command* that can be run, with its names."""
     if isinstance(command, click.Group):
         for name, verb in command.commands.items():
-            yield from callable_commands(verb, (*names, name))
+            yield from leaf_commands(verb, (*names, name))
     else:
         yield names, command
 
@@ -305,7 +303,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
         for key, (value, origin) in settings.items()
     ]
     width = max(len(text) for text, _ in lines)
-    spark = shlex.join(masked_settings(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))))
+    spark = shlex.join(mask_settings(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))))
     head = [f"[{verb}]", *([f"# Spark's options: {spark}"] if spark else [])]
     head += [f"# engine auto: {rule_text(verb)}"] if "engine" in settings else []
     return "\n".join([*head, *(f"{text:{width}}  # {origin}" for text, origin in lines)])

@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.options import StorePlace, option
-from jobs.command.places import PLACES
+from jobs.command.places import NAMED_PLACES
 from jobs.console.log import say
 from jobs.launch.arguments import all_settings, file_system_options
-from jobs.launch.engine import AUTO, THREADED, Engine, EngineChoice, choose_engine, is_spark_asked_for, usable_cores
+from jobs.launch.engine import (
+    AUTO,
+    VERBS_WITH_THREADS,
+    Engine,
+    EngineChoice,
+    choose_engine,
+    is_spark_asked_for,
+    usable_cores,
+)
 from jobs.storage import AnyStorage
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, scheme_of
 from jobs.store.beside_broker import care_beside
@@ -74,7 +82,7 @@ def start_workers(
     the meantime. *half* and *warm* are those of `begin_session`.
     """
     context = click.get_current_context()
-    context.meta.setdefault(PLACES, []).extend(places)
+    context.meta.setdefault(NAMED_PLACES, []).extend(places)
     is_decided = asked != AUTO or is_spark_asked_for()
     to_read = None if is_decided else size() if size is not None else stored_bytes(*places)
     is_remote = not all(map(is_local, places))
@@ -92,7 +100,7 @@ def start_workers(
 def uses_s3(context: click.Context) -> bool:
     """Return whether this command, or a Spark setting, names a location on S3."""
     settings = all_settings(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))).values()
-    return any(scheme_of(place) in S3_SCHEMES for place in (*context.meta.get(PLACES, ()), *settings))
+    return any(scheme_of(place) in S3_SCHEMES for place in (*context.meta.get(NAMED_PLACES, ()), *settings))
 
 
 def workers_of(engine: Engine, *, half: bool = False) -> "Workers":
@@ -101,7 +109,7 @@ def workers_of(engine: Engine, *, half: bool = False) -> "Workers":
     if engine is Engine.HERE:
         from jobs.store.workers import InProcessWorkers
 
-        is_threaded = context.info_name in THREADED
+        is_threaded = context.info_name in VERBS_WITH_THREADS
         return InProcessWorkers(file_system_options(), usable_cores(half=half) if is_threaded else 1)
     from jobs.launch.session import spark_session
     from jobs.store.spark_workers import SparkWorkers

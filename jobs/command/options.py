@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from jobs.command.places import OUTPUT_DIRECTORY, STORE, PathListType
-from jobs.console.amounts import EXAMPLES, UNIT_SECONDS, GivenTime, parse_time
+from jobs.console.amounts import TIME_EXAMPLES, UNIT_SECONDS, GivenTime, parse_time
 from jobs.query.mqadmin.java import check_charset
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
@@ -128,7 +128,7 @@ def given_time(text: str) -> GivenTime:
     try:
         return GivenTime(text)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text[:60]!r} is not a valid time (examples: {EXAMPLES})") from error
+        raise ValueError(f"{text[:60]!r} is not a valid time (examples: {TIME_EXAMPLES})") from error
 
 
 def parse_log_place(text: str) -> int | GivenTime:
@@ -276,7 +276,7 @@ class StorePlace(NamedTuple):
 store_options = bundle(StorePlace, store=store_argument, commitlog=commitlog_option, broker_conf=broker_conf_option)
 
 
-class StoreForm(NamedTuple):
+class StoreSettings(NamedTuple):
     """User settings on the sizes and the release of a store's files, and on how fast to read them."""
 
     hash_slots: int | None
@@ -295,10 +295,10 @@ class StoreForm(NamedTuple):
         return GivenSettings(self.hash_slots, self.index_num, self.release, self.time_zone, conf)
 
 
-def given_words(place: StorePlace, form: StoreForm) -> tuple[str, ...]:
+def options_as_words(place: StorePlace, settings: StoreSettings) -> tuple[str, ...]:
     """Return the options about the store's log and files as words, to be repeated in another command."""
     commitlog = None if place.commitlog is None else ",".join(place.commitlog)
-    values = {**place._asdict(), **form._asdict(), "commitlog": commitlog, "store": None, "max_rate": None}
+    values = {**place._asdict(), **settings._asdict(), "commitlog": commitlog, "store": None, "max_rate": None}
     given = ((name.replace("_", "-"), value) for name, value in values.items() if value is not None)
     return tuple(word for name, value in given for word in (f"--{name}", str(value)))
 
@@ -312,5 +312,5 @@ _FORM = {
     "release": releases_option,
     "time_zone": option("ZONE", "The broker's time zone; index files are named after their local creation time.", ZONE),
 }
-form_options = bundle(StoreForm, **_FORM)
-read_options = bundle(StoreForm, max_rate=max_rate_option, **_FORM)
+settings_options = bundle(StoreSettings, **_FORM)
+settings_and_rate_options = bundle(StoreSettings, max_rate=max_rate_option, **_FORM)

@@ -1,8 +1,8 @@
 """
 Types of options that name a place to read or to write.
 
-No option can write into a store, not even through a link: every option that names a place to write has one of
-`OUTPUT_TYPES`, which refuse places inside any store. A directory is recognised as a store if this command reads it as
+No option can write into a store, not even through a link: every option that names a place to write has a type with
+`is_output`, which refuses places inside any store. A directory is recognised as a store if this command reads it as
 one, or by its log: segments of a CommitLog, or a directory `commitlog` with segments.
 """
 
@@ -22,7 +22,7 @@ from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, 
 from rmq_formats.store import COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER, FileKind, classify, offset_of_name
 
 # What a command names, in click's context.
-PLACES = f"{__name__}.places"
+NAMED_PLACES = f"{__name__}.places"
 _STORES, _OUTPUTS = f"{__name__}.stores", f"{__name__}.outputs"
 _EXPECTED = f"{__name__}.expected"  # location, its check, its parameter: must be there when the verb runs
 _IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # alone they make none
@@ -31,7 +31,7 @@ _MOST_LOOKED_AT = 10_000  # files: a directory with more is the verb's to judge
 
 def _guard(value: str, param: click.Parameter | None, ctx: click.Context | None, *, makes_store: bool = False) -> None:
     """Refuse an output place inside a store; a verb that *makes_store* may have left a part of its own store there."""
-    store = store_around(value)
+    store = enclosing_store(value)
     if store is not None and not (makes_store and is_within(store, value)):
         raise _refused(value, param, ctx, store)
     if ctx is not None:
@@ -69,7 +69,7 @@ def _real(location: str) -> str:
     return f"{'s3' if scheme in S3_SCHEMES else scheme}://{rest}"
 
 
-def store_around(place: str) -> str | None:
+def enclosing_store(place: str) -> str | None:
     """Return the local store that contains *place*, following links; None if there is none."""
     if not is_local(place):
         return None
@@ -161,34 +161,51 @@ def _lacks_both(root: Path) -> str | None:
 
 
 class LocationType(click.ParamType[str]):
-    """A path or URI to read; an unsupported one is refused before anything starts."""
+    """A path or URI to read or write; an unsupported one is refused before anything starts."""
 
     name = "location"
 
-    def __init__(self, lacks: _Lacks | None = None, *, is_guarded: bool = False, to_write: bool = False) -> None:
+    def __init__(
+        self,
+        lacks: _Lacks | None = None,
+        *,
+        is_guarded: bool = False,
+        is_writable: bool = False,
+        is_output: bool = False,
+    ) -> None:
         """
         Set the requirements for the place.
 
         *lacks* returns the problem of a directory that must exist; None: it need not exist. *is_guarded*: a store, or a
-        lake that a store is restored from, into which nothing is written. *to_write*: the place is also written to.
+        lake that a store is restored from, into which nothing is written. *is_writable*: files can be written at such a
+        place. *is_output*: this command writes there; existing files there are from its earlier runs.
         """
         self._lacks = lacks
+        self._is_writable = is_writable or is_output
         self.is_guarded = is_guarded
-        self._to_write = to_write
+        self.is_output = is_output
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check the location, and return it unchanged."""
         text = _text(self, value, param, ctx)
-        reason = refusal(text, to_write=self._to_write)
+        reason = refusal(text, to_write=self._is_writable)
         if reason is not None:
             self.fail(reason, param, ctx)
         if ctx is not None:
-            ctx.meta.setdefault(PLACES, []).append(text)
+            ctx.meta.setdefault(NAMED_PLACES, []).append(text)
             if self._lacks is not None and is_local(text):
                 ctx.meta.setdefault(_EXPECTED, []).append((text, self._lacks, param))
             if self.is_guarded:
                 ctx.meta.setdefault(_STORES, []).append(text)
                 _compare_places(ctx)
+        if self.is_output:
+            path = Path(local_path(text)) if is_local(text) else None
+            links = [] if path is None else [str(path / name) for name in _names(path) if (path / name).is_symlink()]
+            for place in (text, *links):  # tables of a lake may lie elsewhere
+                _guard(place, param, ctx)
+            if _kind_of(text) == "a file":
+                wanted = "a lake is a directory of tables" if _is_lake(param) else "name a directory"
+                self.fail(f"{text}: is a file; {wanted}", param, ctx)
         return text
 
 
@@ -205,24 +222,10 @@ def _is_lake(param: click.Parameter | None) -> bool:
     return param is not None and param.name in {"lake", "findings_lake"}
 
 
-class OutputLocationType(LocationType):
-    """A path or URI to write; existing files there are from earlier runs of ours."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check the location, and return it unchanged."""
-        location = super().convert(value, param, ctx)
-        path = Path(local_path(location)) if is_local(location) else None
-        links = [] if path is None else [str(path / name) for name in _names(path) if (path / name).is_symlink()]
-        for place in (location, *links):  # tables of a lake may lie elsewhere
-            _guard(place, param, ctx)
-        if _kind_of(location) == "a file":
-            wanted = "a lake is a directory of tables" if _is_lake(param) else "name a directory"
-            self.fail(f"{location}: is a file; {wanted}", param, ctx)
-        return location
-
-
 class OutputPathType(click.Path):
     """A local path to write: a directory, or a file that is replaced (so it must not be a device)."""
+
+    is_output = True
 
     def __init__(self, *, is_file: bool = False, makes_store: bool = False) -> None:
         super().__init__(file_okay=is_file, dir_okay=not is_file, path_type=Path)
@@ -279,16 +282,15 @@ def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
         raise click.BadParameter(reason, param_hint=f"'{param_hint}'")
 
 
-STORED = LocationType(is_guarded=True)
+STORE_FILE = LocationType(is_guarded=True)
 STORE = LocationType(_lacks_store, is_guarded=True)
 LOG_DIRECTORY = LocationType(lambda _: None, is_guarded=True)
 LAKE = LocationType(_lacks_tables, is_guarded=True)
 STORE_OR_LAKE = LocationType(_lacks_both, is_guarded=True)
 # The answer may be written into a folder of it; a lake is only at places where one can be written.
-READ_LAKE = LocationType(_lacks_tables, to_write=True)
-CHANGED_LAKE = OutputLocationType(_lacks_tables, to_write=True)
-WRITTEN = OutputLocationType(to_write=True)
-OUTPUT_TYPES = (OutputLocationType, OutputPathType)
+QUERIED_LAKE = LocationType(_lacks_tables, is_writable=True)
+CHANGED_LAKE = LocationType(_lacks_tables, is_output=True)
+OUTPUT_LOCATION = LocationType(is_output=True)
 OUTPUT_FILE = OutputPathType(is_file=True)
 OUTPUT_DIRECTORY = OutputPathType()
 NEW_STORE = OutputPathType(makes_store=True)

@@ -66,7 +66,7 @@ _MS = 1000
 _DIGITS = re.compile(r"[+-]?\d+", re.ASCII)
 _AGO = re.compile(r"(\d+)\s*(s|m|h|d|w)", re.ASCII)
 UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-EXAMPLES = "1763624520000, '2026-11-20 07:42', 2026-11-20T07:42:00+08:00, 2h"
+TIME_EXAMPLES = "1763624520000, '2026-11-20 07:42', 2026-11-20T07:42:00+08:00, 2h"
 
 
 def parse_time(text: str, now_ms: int | None = None, zone: tzinfo | None = None) -> int:
@@ -85,12 +85,13 @@ def parse_time(text: str, now_ms: int | None = None, zone: tzinfo | None = None)
     return round(moment.timestamp() * _MS)
 
 
-def time_text(timestamp: int) -> str:
-    """Format a time with its zone; milliseconds if it is outside the calendar's range."""
+def time_text(timestamp: int, zone: str = " UTC") -> str:
+    """Format milliseconds as a UTC time that ends with *zone*, or as a number if it is outside the calendar's range."""
     try:
-        return datetime.fromtimestamp(timestamp / _MS, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
+        moment = datetime.fromtimestamp(timestamp // _MS, UTC)
     except (OverflowError, ValueError, OSError):  # out of the calendar's range; no I/O happens here
         return f"{timestamp} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp % _MS:03d}{zone}"
 
 
 class GivenTime:

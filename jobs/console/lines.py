@@ -25,7 +25,7 @@ _COMMAND = re.compile(
 )
 _COMMENT = re.compile(r"( *(?:NEXT +)?)# ")
 
-NOT_DONE = "PLAN (nothing has been changed yet)"
+PLAN_HEADING = "PLAN (nothing has been changed yet)"
 
 
 def lines_under_heading(heading: str, lines: Iterable[str]) -> Iterator[str]:

@@ -45,7 +45,7 @@ def mask_secrets(text: str) -> str:
     return _IN_URI.sub(rf"\g<1>{_HIDDEN}@", text)
 
 
-def masked_output(text: str) -> str:
+def mask_program_output(text: str) -> str:
     """
     Return another program's output (such as a JVM's), with possible values of secret settings masked as well.
 
@@ -54,7 +54,7 @@ def masked_output(text: str) -> str:
     return _SETTING.sub(rf"\g<1>{_HIDDEN}", mask_secrets(text))
 
 
-def masked_settings(words: list[str]) -> list[str]:
+def mask_settings(words: list[str]) -> list[str]:
     """Return Spark options with the values of secret settings masked (`--conf`, `fs.s3a.secret.key=…`)."""
     pairs = [word.partition("=") for word in words]
     return [

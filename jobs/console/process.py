@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-LEFT_BEHIND = "left behind"  # begins the name of a thread that nothing interrupts, and that ends with the process
+ABANDONED_THREAD = "left behind"  # begins the name of a thread that nothing interrupts, and that ends with the process
 
 _left: list[str] = []
 
@@ -29,7 +29,7 @@ def note_resumption(sentence: str) -> None:
 
 def exit_process(code: int) -> None:
     """Exit; immediately if a thread is still running, because the interpreter would abort."""
-    if any(thread.name.startswith(LEFT_BEHIND) for thread in threading.enumerate()):
+    if any(thread.name.startswith(ABANDONED_THREAD) for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -15,13 +15,14 @@ _OF_MESSAGE = (
 
 @unique
 class Form(StrEnum):
-    """The output format of rows."""
+    """The output format of rows; each command offers some of them."""
 
     TEXT = "text"  # the verb's own layout
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
     NDJSON = "ndjson"
+    PARQUET = "parquet"  # a file
 
 
 def csv_line(cells: Sequence[object]) -> str:

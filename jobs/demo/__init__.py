@@ -29,14 +29,14 @@ STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
 ORDERS, ORDERS_ARCHIVE = "b551-orders", "orders.tar.xz"
 TOPIC, KEY = "T1", "k1"
-CHECKED = "0A010203075F4E0E2F2A638069920038"  # the message of a transaction that a broker had to ask about
+CHECKED_MESSAGE_ID = "0A010203075F4E0E2F2A638069920038"  # the message of a transaction that a broker had to ask about
 TYPES = """\
 [topic."Orders"]
 format = "json"
 schema = "id bigint NOT NULL, customer string, total decimal(10,2)"
 """
 QUERY = "SELECT customer, count(*) AS orders, sum(total) AS total FROM orders GROUP BY customer ORDER BY customer"
-LOST = 7  # the index file that gets lost, counted from the oldest
+LOST_FILE_NUMBER = 7  # the index file that gets lost, counted from the oldest
 
 
 class TourError(Exception):
@@ -110,7 +110,7 @@ class Tour:
         return "\n".join([QUERY, *("  ".join(f"{value!s:<8}" for value in line).rstrip() for line in lines)])
 
     def _lose(self) -> str:
-        lost = sorted((self.store / "index").iterdir())[LOST]
+        lost = sorted((self.store / "index").iterdir())[LOST_FILE_NUMBER]
         self.aside.mkdir()
         lost.rename(self.aside / lost.name)
         return f"moved {lost.name} out of {self.store / 'index'}"
@@ -146,7 +146,7 @@ def extract(archive: Path, folder: Path) -> None:
         tar.extractall(folder, **filtered)  # noqa: S202 - looked at above
 
 
-def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
+def run_tour(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
     """Run every step, and stop at the first one that fails."""
     steps = list(tour.steps())
     for number, (name, says, step) in enumerate(steps, 1):
@@ -172,7 +172,11 @@ def _what_spark_ran() -> str:
 
 @verb("demo", "demo /tmp/tour    # and keep everything there", is_configured=False)
 def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, required=False)) -> ExitCode:
-    """Show the commands on a small store that a real broker wrote. Its files stay in DIR, an empty or new directory."""
+    """
+    Run the commands on a small store that a real broker wrote.
+
+    Its files are in DIR, an empty or new directory, or else in a new temporary directory. They are not deleted.
+    """
     from jobs.command import cli
 
     folder = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()
@@ -181,7 +185,7 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     click.echo(f"A store that Apache RocketMQ 5.5.1 wrote, in {folder}")
     tour = unpack(folder)
     try:
-        run(tour, cli.run_nested)
+        run_tour(tour, cli.run_nested)
     except TourError as error:
         say(f"rmq-lake: demo: {error}")
         return ExitCode.FAILED
@@ -189,7 +193,7 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     click.echo(f" Look around: open {tour.report / 'report.html'} in a browser;")
     click.echo(f"the tables are in {tour.lake}, the store in {tour.store}.")
     click.echo("The history of one message, whose transaction the broker had to check:")
-    click.echo(f"{tool_command()} query story {CHECKED} --lake {shlex.quote(str(tour.lake))}")
+    click.echo(f"{tool_command()} query story {CHECKED_MESSAGE_ID} --lake {shlex.quote(str(tour.lake))}")
     click.echo("To look at the pages in a browser:")
     click.echo(f"{tool_command()} browse {shlex.quote(str(tour.lake))}")
     if directory is None:

@@ -9,18 +9,17 @@ from itertools import islice, takewhile
 from jobs.console.amounts import counted
 from jobs.console.lines import printable
 from jobs.dump.file import (
-    MORE,
+    MORE_FOLLOWS,
     DumpFile,
     DumpRequest,
     Field,
     Item,
-    Siblings,
+    compare_siblings,
     counts_text,
-    damage,
+    damage_item,
     layout_fields,
     open_file,
-    siblings_of,
-    time_text,
+    short_time,
 )
 from jobs.store.record_places import left_over_bytes, record_bounds, records_from
 from rmq_formats.commitlog.framing import detect_framing, framing_of
@@ -50,7 +49,7 @@ from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, Piece, PieceKind, S
 from rmq_formats.errors import CorruptData, FormatError, is_lost
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, java_text, parse_properties
-from rmq_formats.store import FileKind, first_offset, name_of_offset
+from rmq_formats.store import FileKind, first_offset, name_of_offset, offset_of_name
 
 _BODY_PREVIEW = 64
 _OPEN_ENDED = frozenset({FileKind.COMPACTION_LOG, FileKind.TIERED_LOG})
@@ -60,14 +59,15 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
     """Yield the pieces of a segment; the last item says how it ends."""
     segment = _segment(file)
     # Of the other kinds files end with zeros, or with a record, wherever they are.
-    siblings = None if kind in _OPEN_ENDED else siblings_of(file)
-    is_final = siblings is not None and _is_followed(file, siblings)
+    is_segment = kind not in _OPEN_ENDED and offset_of_name(file.name) is not None
+    next_offset, cut_short = compare_siblings(file) if is_segment else (None, None)
+    is_final = next_offset is not None and _is_written(f"{file.folder}/{name_of_offset(next_offset)}")
     position = start = max(request.start - segment.base_offset, 0)
     if start > segment.size:
         raise CorruptData(f"the file ends at offset {segment.base_offset + segment.size}", request.start)
     last, records, damaged = None, 0, 0
     for piece in islice(_pieces(segment, start, is_final=is_final), request.limit):
-        last = _explained(segment, piece, is_whole_segment=siblings is not None)
+        last = _explained(segment, piece, is_whole_segment=is_segment)
         item = _item(segment, last, request)
         yield item
         records += last.kind is PieceKind.RECORD
@@ -75,15 +75,15 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
         position = last.end - segment.base_offset
     at, is_whole = segment.base_offset + position, position >= segment.size
     # Only at the end of the file: a dump that --limit ends before it says nothing about how the file ends.
-    cut = siblings.missing if siblings is not None and is_whole else None
-    if siblings and not cut and is_whole and last is not None and last.kind is PieceKind.RECORD:
+    cut = cut_short if is_whole else None
+    if is_segment and not cut and is_whole and last is not None and last.kind is PieceKind.RECORD:
         cut = "cut off: the file ends with a record, and a broker ends it with a blank or with zeros"
     if cut is not None:
         damaged += last is None or last.kind is not PieceKind.DAMAGE  # else it is counted already
-        yield damage(at, 0, cut)
+        yield damage_item(at, 0, cut)
     end = SegmentEnd.DAMAGED if cut else SegmentEnd.OPEN if last is None else END_BY_LAST_PIECE[last.kind]
     counts = counts_text(counted(records, "record"), damaged, start)
-    text = f"{end} segment: {counts}" if is_whole else f"{MORE}: {counts} so far"
+    text = f"{end} segment: {counts}" if is_whole else f"{MORE_FOLLOWS}: {counts} so far"
     values = {"end": str(end) if is_whole else None, "records": records, "damaged_places": damaged}
     yield Item(at, 0, "end", text, values)
 
@@ -100,12 +100,10 @@ def _segment(file: DumpFile) -> SegmentBytes:
     return SegmentBytes(file.read, file.size, base_offset, framing, file.next_written)
 
 
-def _is_followed(file: DumpFile, siblings: Siblings) -> bool:
-    if siblings.next_offset is None:
-        return False
+def _is_written(location: str) -> bool:
     try:
-        with open_file(f"{file.folder}/{name_of_offset(siblings.next_offset)}") as next_file:
-            return any(next_file.read(0, BLANK.size))
+        with open_file(location) as file:
+            return any(file.read(0, BLANK.size))
     except OSError as error:
         if not is_lost(error):
             raise
@@ -179,7 +177,7 @@ def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]
     transaction = transaction_type(record.sys_flag)
     parts = [
         printable(f"{record.topic}/{record.queue_id} #{record.queue_offset}"),
-        time_text(record.store_timestamp),
+        short_time(record.store_timestamp),
         f"body {len(record.body)}{' compressed' if record.sys_flag & COMPRESSED else ''}",
         *(printable(f"{name}={properties[name]}") for name in (TAGS, KEYS, UNIQ_KEY) if name in properties),
         *([transaction.name.lower()] if transaction is not TransactionType.NONE else ()),
@@ -229,8 +227,8 @@ def record_fields(record: MessageRecord) -> list[Field]:
     written = {  # numbers that have a meaning, as people write them
         "magic_code": f"{record.magic_code & 0xFFFFFFFF:08X}",
         "sys_flag": f"0x{record.sys_flag & 0xFFFFFFFF:X}",
-        "born_timestamp": f"{record.born_timestamp}  {time_text(record.born_timestamp)}",
-        "store_timestamp": f"{record.store_timestamp}  {time_text(record.store_timestamp)}",
+        "born_timestamp": f"{record.born_timestamp}  {short_time(record.born_timestamp)}",
+        "store_timestamp": f"{record.store_timestamp}  {short_time(record.store_timestamp)}",
         "born_host_address": str(record.born_host).rpartition(":")[0],
         "store_host_address": str(record.store_host).rpartition(":")[0],
     }

@@ -9,10 +9,10 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import counted, time_text
 from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_of
 from jobs.storage.locations import is_local, local_path, normalise
@@ -20,7 +20,8 @@ from jobs.storage.model import Reader
 from rmq_formats.layout import Layout, in_blocks
 from rmq_formats.store import offset_of_name
 
-MORE = "more follows from here on"
+MORE_FOLLOWS = "more follows from here on"
+short_time = partial(time_text, zone="Z")
 _WINDOW = 1 << 20
 _SECTOR = 4096
 _AT_ONCE = 1 << 16
@@ -73,7 +74,7 @@ class DumpRequest(NamedTuple):
         return Item(offset, layout.size, kind, text, values, fields)
 
 
-def damage(offset: int, size: int, reason: str) -> Item:
+def damage_item(offset: int, size: int, reason: str) -> Item:
     """Return the item for bytes that a broker would not write."""
     return Item(offset, size, "damage", reason, {"reason": reason}, is_damage=True)
 
@@ -90,15 +91,6 @@ def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) ->
         Field(offset + row.offset, row.name, value.hex() if isinstance(value, bytes) else str(value))
         for row, value in zip(layout.rows(), values, strict=True)
     ]
-
-
-def time_text(timestamp: int) -> str:
-    """Format milliseconds as a UTC time, or as a number if it is outside the calendar's range."""
-    try:
-        moment = datetime.fromtimestamp(timestamp // 1000, UTC)
-    except (OverflowError, ValueError, OSError):  # no time that a calendar has; no I/O
-        return f"{timestamp} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp % 1000:03d}Z"
 
 
 class Unreadable(NamedTuple):
@@ -169,25 +161,22 @@ def open_file(location: str) -> Iterator[DumpFile]:
         yield DumpFile(place, reader)
 
 
-class Siblings(NamedTuple):
-    """Facts derived from the names and sizes of the other files in the folder, if these names are offsets."""
+def compare_siblings(file: DumpFile) -> tuple[int | None, str | None]:
+    """
+    Return the offset of the file that follows, and how *file* was cut short, by the other files in the folder.
 
-    next_offset: int | None  # of the file that follows
-    missing: str | None  # how the file was cut short; None where nothing shows that it was
-
-
-def siblings_of(file: DumpFile) -> Siblings | None:
-    """Derive facts from the other files in the folder; None if the name of *file* is not an offset."""
+    Both are None if nothing shows them, also where the name of *file* is not an offset.
+    """
     base_offset = offset_of_name(file.name)
     if base_offset is None:
-        return None
+        return None, None
     others = {int(name): size for name, size in list_numbered_files(file) if offset_of_name(name) is not None}
     largest = max((file.size, *others.values()))
     following = min((offset for offset in others if offset > base_offset), default=None)
     if not file.size or file.size == largest or base_offset + file.size == following:
-        return Siblings(following, None)
+        return following, None
     rest = "" if following is None else f", and the next file begins at offset {following}"
-    return Siblings(following, f"the file is cut short: it has {file.size} bytes, others here have {largest}{rest}")
+    return following, f"the file is cut short: it has {file.size} bytes, others here have {largest}{rest}"
 
 
 def list_numbered_files(file: DumpFile) -> list[tuple[str, int]]:

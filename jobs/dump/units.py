@@ -14,16 +14,16 @@ from itertools import chain, islice
 from jobs.console.amounts import counted
 from jobs.dump.commitlog import dump_log
 from jobs.dump.file import (
-    MORE,
+    MORE_FOLLOWS,
     DumpFile,
     DumpRequest,
     Item,
+    compare_siblings,
     counts_text,
-    damage,
+    damage_item,
     list_numbered_files,
     open_file,
-    siblings_of,
-    time_text,
+    short_time,
 )
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_END_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.consumequeue.dispatch import BatchUnit, Unit, decode_batch_unit, decode_unit
@@ -87,11 +87,11 @@ def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator
         units += item.kind == "unit"
         damaged += item.is_damage
     is_whole = is_open or end >= file.size
-    siblings = siblings_of(file) if is_whole else None
-    if siblings is not None and siblings.missing is not None:
+    _, cut_short = compare_siblings(file) if is_whole else (None, None)
+    if cut_short is not None:
         damaged += 1
-        yield damage(file.size, 0, siblings.missing)
-    state = "not full: zeros follow" if is_open else "full" if is_whole else MORE
+        yield damage_item(file.size, 0, cut_short)
+    state = "not full: zeros follow" if is_open else "full" if is_whole else MORE_FOLLOWS
     counts = counts_text(counted(units, "unit"), damaged, min(request.start, file.size))
     values = {"end": state if is_whole else None, "units": units, "damaged_places": damaged}
     yield Item(end, file.size - end if is_open else 0, "end", f"{state}; {counts}", values)
@@ -117,19 +117,19 @@ def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Ite
             yield _unit_item(layout, unit, position, (base_offset + position) // size, request)
         position = end
     if position < file.size and file.size - position < size:
-        yield damage(position, file.size - position, f"{file.size - position} bytes, less than a unit")
+        yield damage_item(position, file.size - position, f"{file.size - position} bytes, less than a unit")
 
 
 def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: int, request: DumpRequest) -> Item:
     code = unit.tags_code
     # A hash has 32 bits, a time of delivery more, an address is far below zero.
-    tags = f"due {time_text(code)}" if code >> _HASH_BITS not in (0, -1) else f"tags code {code}"
+    tags = f"due {short_time(code)}" if code >> _HASH_BITS not in (0, -1) else f"tags code {code}"
     if isinstance(unit, Unit) and unit.has_ext_address:
         tags = f"extension at {ext_address_offset(code)}"
     text = f"record at {unit.physical_offset}, {unit.size} bytes  {tags}"
     if isinstance(unit, BatchUnit):
         last = unit.base_offset + unit.batch_count - 1
-        text = f"#{unit.base_offset} to #{last}  {text}  {time_text(unit.store_timestamp)}"
+        text = f"#{unit.base_offset} to #{last}  {text}  {short_time(unit.store_timestamp)}"
     else:
         text = f"#{number}  {text}"
     kind, text = ("unit", text) if unit.is_written else ("damage", f"{text}  NO UNIT")
@@ -148,11 +148,11 @@ def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
         try:
             unit = decode_ext_unit(file.read(position, max(size, EXT_UNIT.size)))
         except FormatError as error:
-            yield damage(position, file.size - position, error.reason)
+            yield damage_item(position, file.size - position, error.reason)
             return
         if position >= request.start:
             bitmap = unit.bitmap
-            text = f"tags code {unit.tags_code}  {time_text(unit.store_timestamp)}  bitmap of {len(bitmap)} bytes"
+            text = f"tags code {unit.tags_code}  {short_time(unit.store_timestamp)}  bitmap of {len(bitmap)} bytes"
             fixed = (unit.size, unit.tags_code, unit.store_timestamp, len(bitmap))
             values = {"unit": {**unit._asdict(), "bitmap": bitmap.hex()}}
             yield request.item(EXT_UNIT, fixed, (position, "unit", text), **values)._replace(size=unit.size)
@@ -162,7 +162,7 @@ def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
         yield Item(position, file.size - position, "end mark", "the file is full", {})
     elif position < file.size:
         is_zero = file.end_of_row(position, b"\0", file.size) == file.size
-        rest = damage(position, file.size - position, "neither a unit nor an end mark")
+        rest = damage_item(position, file.size - position, "neither a unit nor an end mark")
         yield Item(*rest[:2], "zeros", "zeros", {"reason": "zeros"}) if is_zero else rest
 
 
@@ -200,7 +200,7 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
     geometry, header = reader.geometry, reader.header
     stored = IndexHeader(*map(int, HEADER.unpack(file.read(0, HEADER.size))))
     text = (
-        f"{time_text(stored.begin_timestamp)} to {time_text(stored.end_timestamp)}, offsets "
+        f"{short_time(stored.begin_timestamp)} to {short_time(stored.end_timestamp)}, offsets "
         f"{stored.begin_physical_offset} to {stored.end_physical_offset}, {stored.hash_slot_count} slots counted, "
         f"next entry {stored.index_count}"
     )
@@ -259,7 +259,7 @@ def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Itera
         entry = decode_entry(file.read(position, ENTRY.size).ljust(ENTRY.size, b"\0"))
         slot = geometry.slot_of(entry.key_hash)
         is_wrong = entry.key_hash < 0 or not 0 <= entry.prev_entry < number
-        time = time_text(header.begin_timestamp + entry.time_diff_s * 1000)
+        time = short_time(header.begin_timestamp + entry.time_diff_s * 1000)
         text = (
             f"#{number}  slot {slot}  hash {entry.key_hash}  record at {entry.physical_offset}  "
             f"+{entry.time_diff_s} s = {time}  before it #{entry.prev_entry}{'  POINTS FORWARD' if is_wrong else ''}"
@@ -272,12 +272,12 @@ def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Itera
         zeros = file.end_of_row(position, b"\0", end)
         if zeros < end:
             reason = f"{end - zeros} bytes after the last entry that the header counts"
-            yield damage(position, end - position, reason)
+            yield damage_item(position, end - position, reason)
         else:
             yield Item(position, end - position, "free", f"room for {(end - position) // ENTRY.size} entries", {})
     if file.size != geometry.file_size:
         at = min(file.size, geometry.file_size)
-        yield damage(at, file.size - at, f"{file.size} bytes, where {geometry.file_size} are {geometry}")
+        yield damage_item(at, file.size - at, f"{file.size} bytes, where {geometry.file_size} are {geometry}")
 
 
 def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[Item]:
@@ -294,13 +294,13 @@ def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[I
             hops += 1
             entry, is_hit = hop.entry, hop.entry.key_hash == key_hash
             text = (
-                f"#{hop.number}  hash {entry.key_hash}  record at {entry.physical_offset}  {time_text(hop.timestamp)}"
+                f"#{hop.number}  hash {entry.key_hash}  record at {entry.physical_offset}  {short_time(hop.timestamp)}"
                 f"  before it #{entry.prev_entry}{'  this hash' if is_hit else ''}"
             )
             values = {"entry": hop.number, **entry._asdict(), "timestamp": hop.timestamp, "is_hit": is_hit}
             yield Item(geometry.entry_position(hop.number), ENTRY.size, "entry", text, values)
     except CorruptData as error:
-        yield damage(error.offset or 0, ENTRY.size, error.reason)
+        yield damage_item(error.offset or 0, ENTRY.size, error.reason)
     yield Item(position, 0, "end", f"{hops} entries in the chain", {"hops": hops})
 
 
@@ -313,7 +313,7 @@ def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterat
     values = map(int, layout.unpack(file.read(0, size)))
     rows = ((row, value) for row, value in zip(layout.rows(), values, strict=True) if row.offset >= request.start)
     for row, value in islice(rows, request.limit):
-        shown = time_text(value) if row.name.endswith("timestamp") and value else value
+        shown = short_time(value) if row.name.endswith("timestamp") and value else value
         yield Item(row.offset, row.size, "field", f"{row.name} = {shown}", {"name": row.name, "value": value})
     odd = [] if file.size == size else [f"{file.size} bytes instead of {size}"]
     odd += ["bytes that are not zero"] if any(file.read(layout.size, size)) else []
@@ -331,7 +331,7 @@ def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterato
             continue
         shown += 1
         is_wrong = slot.time % count != number
-        text = f"slot {number}: {slot.messages} due {time_text(slot.due_ms())}, units {slot.first} to {slot.last}"
+        text = f"slot {number}: {slot.messages} due {short_time(slot.due_ms())}, units {slot.first} to {slot.last}"
         text += f"; time {slot.time} is not of this slot" if is_wrong else ""
         item = request.item(TIMER_SLOT, slot, (number * TIMER_SLOT.size, "slot", text), slot=number, **slot._asdict())
         yield item._replace(is_damage=is_wrong)
@@ -353,7 +353,7 @@ def dump_timer_log(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Ite
     with suppress(CorruptData):  # reported as the next item
         if decode_timer_unit(data, end) is None:
             state = "end of the file" if end >= file.size or any(data) else "nothing is written after this"
-    yield Item(base + end, file.size - end, "end", state or MORE, {"end": state})
+    yield Item(base + end, file.size - end, "end", state or MORE_FOLLOWS, {"end": state})
 
 
 def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest) -> Iterator[Item]:
@@ -361,10 +361,10 @@ def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest)
         start = position
         unit, position, reason = _next_timer_unit(file, base, position)
         if reason:
-            yield damage(base + start, position - start, reason)
+            yield damage_item(base + start, position - start, reason)
         if unit is None:
             break
-        text = f"due {time_text(unit.due_ms)}, record of {unit.record_size} bytes at offset {unit.physical_offset}"
+        text = f"due {short_time(unit.due_ms)}, record of {unit.record_size} bytes at offset {unit.physical_offset}"
         text += ", rolled" if unit.is_rolled else ""
         text += ", takes a message back" if unit.is_cancellation else ""
         text += "" if unit.previous < 0 else f"; before it {unit.previous}"
@@ -404,7 +404,7 @@ _DUMPERS: dict[FileKind, Callable[[DumpFile, FileKind, DumpRequest], Iterator[It
     FileKind.TIMER_LOG: dump_timer_log,
 }
 # The kind that a user can say a file is of, by its name.
-NAMES = {
+KIND_NAMES = {
     "commitlog": FileKind.COMMITLOG,
     "consumequeue": FileKind.CONSUME_QUEUE,
     "batchconsumequeue": FileKind.BATCH_CONSUME_QUEUE,
@@ -417,7 +417,7 @@ NAMES = {
 }
 
 
-def recognise(file: DumpFile) -> FileKind:
+def recognise_kind(file: DumpFile) -> FileKind:
     """Return the kind of *file*; `UnsupportedFormat` when neither its place nor its bytes tell."""
     parts = file.location.split("/")
     kinds = [classify("/".join(parts[-depth:])).kind for depth in range(_DEPTH, 0, -1)]
@@ -436,7 +436,7 @@ def _by_content(file: DumpFile) -> FileKind:
             return FileKind.DLEDGER_LOG
     if file.size == CHECKPOINT_SIZE and "checkpoint" in file.name:
         return FileKind.CHECKPOINT
-    reason = f"no file of a store by its place or its first bytes; --as {'|'.join(NAMES)} says what it is"
+    reason = f"its path and its first bytes show no kind of store file; name the kind with --as {'|'.join(KIND_NAMES)}"
     raise UnsupportedFormat(reason, None, file.location)
 
 

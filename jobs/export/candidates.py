@@ -17,10 +17,10 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMAT = "rocketmq-candidates"
+SOURCE_NAME = "rocketmq-candidates"
 
 
-class Plan(NamedTuple):
+class CandidatePlan(NamedTuple):
     """The items to read, pickled, so that Spark need not import their types."""
 
     items: tuple[bytes, ...]
@@ -38,14 +38,14 @@ class Plan(NamedTuple):
         """Yield the condition's columns, and the row numbers, of one item."""
         from jobs.export.condition import rows_with_numbers
 
-        item = pickle.loads(self.items[number])  # noqa: S301 - written by `chooser`
+        item = pickle.loads(self.items[number])  # noqa: S301 - written by `compile_condition`
         return rows_with_numbers(number, item, self.columns, self.limit, self.undecoded)
 
 
 class AllCandidates:
     """A Spark table function: rows of the items whose numbers are passed to it."""
 
-    plan: ClassVar[Plan]
+    plan: ClassVar[CandidatePlan]
 
     def eval(self, numbers: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
         """Yield the rows of the items whose numbers are in the first column."""
@@ -56,12 +56,12 @@ class AllCandidates:
 class Candidates(datasource.DataSource):
     """A Spark data source: rows of items, with row numbers."""
 
-    plan: ClassVar[Plan]
+    plan: ClassVar[CandidatePlan]
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
-        return FORMAT
+        return SOURCE_NAME
 
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """Return the reader of the items."""
@@ -72,7 +72,7 @@ class Candidates(datasource.DataSource):
 class CandidatesReader(datasource.DataSourceReader):
     """Reads one item per partition."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CandidatePlan) -> None:
         self._plan = plan
         self._filters: list[datasource.Filter] = []
 

@@ -18,17 +18,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.export.candidates import FORMAT, AllCandidates, Candidates, Plan
+from jobs.export.candidates import SOURCE_NAME, AllCandidates, CandidatePlan, Candidates
 from jobs.export.items import (
+    BODY_COLUMNS,
     BODY_TEXT,
     COLUMNS,
-    NEEDED,
     SCHEMA,
+    ExportDefect,
     Item,
-    NotAsSent,
     Undecoded,
+    decoded_slices,
     rows_of,
-    slices,
     with_bodies,
 )
 from rmq_formats.commitlog.segment import Piece
@@ -45,12 +45,12 @@ _NUMBERS = (pa.field(_ITEM, pa.int32()), pa.field(_ROW, pa.int64()))
 _ROWS, _UNDECODED = "rows", "undecoded"  # folders of row numbers, and of bodies that could not be decompressed
 
 Rows = Iterator[pa.RecordBatch]
-Chosen = Callable[[int, Rows], Rows]  # of the rows of an item, which has a number, those that are wanted
+SelectRows = Callable[[int, Rows], Rows]  # of the rows of an item, which has a number, those that are wanted
 # Returns which rows of items are wanted; it writes files for that below a folder. The limit is that of a body's bytes.
-Choose = Callable[[Sequence[Item], Path, int], Chosen]
+EvaluateCondition = Callable[[Sequence[Item], Path, int], SelectRows]
 
 
-def chooser(spark: "SparkSession", text: str) -> Choose:
+def compile_condition(spark: "SparkSession", text: str) -> EvaluateCondition:
     """Return a row selector for a condition on columns of `messages` and body_text; it may be `UnsupportedFormat`."""
     from pyspark.errors import AnalysisException, ParseException
 
@@ -67,15 +67,15 @@ def chooser(spark: "SparkSession", text: str) -> Choose:
     return partial(_choose, spark, text, columns)
 
 
-def _choose(  # noqa: PLR0913, PLR0917 - bound by `chooser`
+def _choose(  # noqa: PLR0913, PLR0917 - bound by `compile_condition`
     spark: "SparkSession", text: str, columns: tuple[str, ...], items: Sequence[Item], folder: Path, limit: int
-) -> Chosen:  # fmt: skip
+) -> SelectRows:  # fmt: skip
     from pyspark.sql.types import StructType
 
     undecoded = folder / _UNDECODED
     undecoded.mkdir(parents=True)
     packed, bounds = tuple(map(pickle.dumps, items)), tuple(item.bounds for item in items)
-    plan = Plan(packed, bounds, columns, limit, undecoded)
+    plan = CandidatePlan(packed, bounds, columns, limit, undecoded)
     # The processes that find the candidates shall write the parts: Spark keeps idle ones, with their loaded modules,
     # but starts others for tasks with another environment, in which SQL's tasks say how their errors look. The other
     # difference, a seed, `jobs.launch.session` takes away before any worker starts.
@@ -84,20 +84,20 @@ def _choose(  # noqa: PLR0913, PLR0917 - bound by `chooser`
     if plan.may_leave_out_items:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
         spark.dataSource.register(_with_plan(Candidates, plan))
-        frame = spark.read.format(FORMAT).schema(schema).load()
+        frame = spark.read.format(SOURCE_NAME).schema(schema).load()
     else:
         frame = _all(spark, plan, schema)
     numbers = frame.where(text).select(_ITEM, _ROW)
     numbers.write.partitionBy(_ITEM).parquet((folder / _ROWS).as_uri())
-    return partial(chosen_rows, folder)
+    return partial(select_rows, folder)
 
 
-def _with_plan(kind: type, plan: Plan) -> type:
+def _with_plan(kind: type, plan: CandidatePlan) -> type:
     """Return a subclass with a plan: Spark creates the object without arguments, and pickles the class with it."""
     return type(kind.__name__, (kind,), {"plan": plan})
 
 
-def _all(spark: "SparkSession", plan: Plan, schema: "StructType") -> "DataFrame":
+def _all(spark: "SparkSession", plan: CandidatePlan, schema: "StructType") -> "DataFrame":
     """Return the rows of all items, with a table function, which unlike `mapInArrow` does not need pandas."""
     from pyspark.sql.functions import arrow_udtf
 
@@ -121,7 +121,7 @@ def rows_with_numbers(number: int, item: Item, columns: Sequence[str], limit: in
     """Yield *columns* of an item's rows, and the row numbers; note below *notes* which bodies stay compressed."""
     row = 0
     undecoded = Undecoded()
-    for batch in candidates(item, columns, limit, undecoded):
+    for batch in condition_columns(item, columns, limit, undecoded):
         numbers = [
             pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows),
             pa.array(np.arange(row, row + batch.num_rows)),
@@ -134,10 +134,10 @@ def rows_with_numbers(number: int, item: Item, columns: Sequence[str], limit: in
         (notes / str(number)).write_text(json.dumps([undecoded.count, undecoded.places]))
 
 
-def candidates(item: Item, columns: Sequence[str], limit: int, undecoded: Undecoded) -> Rows:
+def condition_columns(item: Item, columns: Sequence[str], limit: int, undecoded: Undecoded) -> Rows:
     """Yield columns of an item's rows, with bodies as their producers sent them; note those that cannot be decoded."""
     needs_body = bool({"body", BODY_TEXT} & {*columns})
-    wanted = {*columns, *(NEEDED if needs_body else ("physical_offset",))} - {BODY_TEXT}
+    wanted = {*columns, *(BODY_COLUMNS if needs_body else ("physical_offset",))} - {BODY_TEXT}
     rows = rows_of(item, [name for name in COLUMNS if name in wanted])
     if not needs_body:
         schema = _schema_of(columns)
@@ -149,12 +149,12 @@ def candidates(item: Item, columns: Sequence[str], limit: int, undecoded: Undeco
 
 def _shown(columns: Sequence[str], limit: int, undecoded: Undecoded, rows: pa.RecordBatch | Piece) -> Rows:
     if not isinstance(rows, Piece):
-        for part, bodies in slices(rows, limit):
+        for part, bodies in decoded_slices(rows, limit):
             undecoded.note(part, bodies)
             yield with_bodies(part, bodies, _schema_of(columns))
 
 
-def chosen_rows(folder: Path, number: int, rows: Rows) -> Rows:
+def select_rows(folder: Path, number: int, rows: Rows) -> Rows:
     """Yield the rows of an item whose numbers are stored below *folder*."""
     paths = (folder / _ROWS / f"{_ITEM}={number}").glob("*.parquet")
     parts = [pq.ParquetFile(path).read([_ROW]).column(_ROW).to_numpy() for path in paths]
@@ -175,5 +175,5 @@ def undecoded_of(folder: Path) -> Undecoded:
     found = Undecoded()
     for path in sorted((folder / _UNDECODED).glob("*"), key=lambda path: int(path.name)):
         count, places = json.loads(path.read_text())
-        found.add(Undecoded(count, [NotAsSent(*place) for place in places]))
+        found.add(Undecoded(count, [ExportDefect(*place) for place in places]))
     return found

@@ -8,8 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.export.items import ANY_TIME, STORE_TIME, Item, LakeItem, LogItem, NotAsSent, Registered, Times, Undecoded
-from jobs.export.parts import Format, Part, PartTask, merge, stream
+from jobs.console.rows import Form
+from jobs.export.items import (
+    ANY_TIME,
+    STORE_TIME,
+    ExportDefect,
+    Item,
+    LakeItem,
+    LogItem,
+    Registered,
+    TimeRange,
+    Undecoded,
+)
+from jobs.export.parts import Part, PartTask, merge, stream
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.lake.commit import open_table
 from jobs.lake.lake import DEFAULT_BROKER, Lake
@@ -27,30 +38,24 @@ from jobs.store.ranges import WHOLE_SEGMENTS, holes, plan_ranges
 from jobs.store.release import ASSUMED
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
-from rmq_formats.release import NEWEST, Release
+from rmq_formats.release import NEWEST
 
 if TYPE_CHECKING:
-    from jobs.export.condition import Choose
+    from jobs.export.condition import EvaluateCondition
 
 _AT_ONCE = 8  # items whose parts are on the disk at the same time, where they go to standard output
 
 
 @dataclass(frozen=True, slots=True)
-class ExportSelection:
-    """The selected messages: those of a store or a lake, of all topics or of some."""
+class ExportRequest:
+    """The messages to export, of a store or a lake, and the output file."""
 
     place: Place  # its broker is also the label of a store's messages
-    topics: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()  # none: all of them
     is_verified: bool = False  # check a lake's rows by their records
-    between: Times = ANY_TIME
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The output file (None: standard output), its format, and the size limit of a body."""
-
-    out: Path | None
-    kind: Format = Format.NDJSON
+    between: TimeRange = ANY_TIME
+    out: Path | None = None  # None: standard output
+    form: Form = Form.NDJSON
     limit: int = DEFAULT_LIMIT  # bytes of a body
 
 
@@ -58,7 +63,7 @@ class ExportPlan(NamedTuple):
     """The items to read, gaps in the log, and ranges that the lake never had (only without a selection of topics)."""
 
     items: list[Item]
-    gaps: list[NotAsSent]
+    gaps: list[ExportDefect]
     notes: tuple[str, ...] = ()
 
 
@@ -69,11 +74,11 @@ class Summary(NamedTuple):
     bytes: int
     undecoded: Undecoded
     damaged_bytes: int
-    damaged: list[NotAsSent]
-    gaps: list[NotAsSent]
+    damaged: list[ExportDefect]
+    gaps: list[ExportDefect]
 
 
-def plan(asked: ExportSelection, options: Mapping[str, str]) -> ExportPlan:
+def plan(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
     """Return the items to read."""
     if asked.place.lake is not None:
         return _plan_lake(asked, Lake(normalise(asked.place.lake), options))
@@ -89,12 +94,12 @@ def plan(asked: ExportSelection, options: Mapping[str, str]) -> ExportPlan:
         LogItem(range_, parser, label, asked.topics, {STORE_TIME: times[range_.base_offset]}, asked.between)
         for range_ in ranges
     ]
-    gaps = [NotAsSent(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
-    gaps += [NotAsSent(label, lost.start, lost.end - lost.start, lost.text) for lost in lost_ends(store)]
+    gaps = [ExportDefect(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
+    gaps += [ExportDefect(label, lost.start, lost.end - lost.start, lost.text) for lost in lost_ends(store)]
     return ExportPlan(items, gaps)
 
 
-def _plan_lake(asked: ExportSelection, lake: Lake) -> ExportPlan:
+def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     from jobs.query.lake_source import open_lake_stores  # with SQL's engine
 
     known, broker = known_logs(lake), asked.place.broker
@@ -114,10 +119,10 @@ def _plan_lake(asked: ExportSelection, lake: Lake) -> ExportPlan:
     # What runs did not choose: a gap where topics are asked for, else a note.
     of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
     left_out = [(one, reason) for one in of_broker if (reason := one.topic_choices.left_out(asked.topics))]
-    gaps = [NotAsSent(one.broker, 0, one.topic_choices.until, reason) for one, reason in left_out if asked.topics]
+    gaps = [ExportDefect(one.broker, 0, one.topic_choices.until, reason) for one, reason in left_out if asked.topics]
     with suppress(OtherBrokerError):  # which an empty export explains
         gaps += [
-            NotAsSent(store.store.broker, lost.start, lost.end - lost.start, lost.text)
+            ExportDefect(store.store.broker, lost.start, lost.end - lost.start, lost.text)
             for store in open_lake_stores(asked.place.lake or "", broker, asked.place.release or NEWEST)
             for lost in store.damage()
         ]
@@ -137,10 +142,10 @@ def _place(file: StoredFile) -> tuple[str, int, str]:
 
 
 def export(
-    planned: ExportPlan, release: Release | None, output: Output, workers: Workers, choose: "Choose | None" = None
+    asked: ExportRequest, planned: ExportPlan, workers: Workers, choose: "EvaluateCondition | None" = None
 ) -> Summary:
     """Write the messages to one file, or to standard output while they are read; parts are temporary files."""
-    out = output.out
+    out = asked.out
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
     directory = None if out is None else out.parent.absolute()
@@ -150,17 +155,17 @@ def export(
         if choose is not None:
             from jobs.export.condition import undecoded_of
 
-            chosen = choose(planned.items, folder / "chosen", output.limit)
+            chosen = choose(planned.items, folder / "chosen", asked.limit)
             undecoded = undecoded_of(folder / "chosen")
-        task = PartTask(folder, output.kind, release or NEWEST, output.limit, chosen)
+        task = PartTask(folder, asked.form, asked.place.release or NEWEST, asked.limit, chosen)
         items = list(enumerate(planned.items))
         if out is not None:
             parts = workers.map(items, task, "writing messages")
-            return _summary(planned, parts, merge(parts, folder, output.kind, out), undecoded)
+            return _summary(planned, parts, merge(parts, folder, asked.form, out), undecoded)
         parts, size = [], 0
         for start in range(0, len(items), _AT_ONCE):
             some = workers.map(items[start : start + _AT_ONCE], task, "writing messages")
-            size += stream(some, folder, output.kind, has_begun=size > 0)
+            size += stream(some, folder, asked.form, has_begun=size > 0)
             parts += some
         return _summary(planned, parts, size, undecoded)
 
@@ -175,7 +180,7 @@ def _summary(planned: ExportPlan, parts: Sequence[Part], size: int, undecoded: U
     return Summary(messages, size, undecoded, damaged_bytes, damaged, planned.gaps)
 
 
-def why_nothing(asked: ExportSelection, *, has_condition: bool) -> Reason:
+def why_nothing(asked: ExportRequest, *, has_condition: bool) -> Reason:
     """Explain an empty export as `query` explains an empty answer: unknown topics, or the range of the log."""
     has_times = asked.between != ANY_TIME
     with ExitStack() as stack:

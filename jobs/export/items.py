@@ -31,12 +31,14 @@ from rmq_formats.properties import MAX_LONG, MIN_LONG, PropertyParser
 
 BODY_TEXT = "body_text"
 SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
-NEEDED = ("broker", "physical_offset", "sys_flag", "body_length", "body")  # columns of who decompresses and notes
-BUDGET = 4 << 20  # of a slice: it is there as rows, as bodies and as Arrow's columns, in Python and in the JVM
+BODY_COLUMNS = ("broker", "physical_offset", "sys_flag", "body_length", "body")  # columns of who decompresses and notes
+SLICE_BYTES = 4 << 20  # of a slice: it is there as rows, as bodies and as Arrow's columns, in Python and in the JVM
 _NAMED = 20
 
 
-def slices(batch: pa.RecordBatch, limit: int, budget: int = BUDGET) -> Iterator[tuple[pa.RecordBatch, list[Body]]]:
+def decoded_slices(
+    batch: pa.RecordBatch, limit: int, budget: int = SLICE_BYTES
+) -> Iterator[tuple[pa.RecordBatch, list[Body]]]:
     """Yield the rows of *batch* with their bodies, in slices whose bodies fit into *budget*."""
     stored, flags = batch.column("body"), batch.column("sys_flag")
     start, size, bodies = 0, 0, list[Body]()
@@ -63,7 +65,7 @@ def with_bodies(rows: pa.RecordBatch, bodies: Sequence[Body], schema: pa.Schema)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class NotAsSent(NamedTuple):
+class ExportDefect(NamedTuple):
     """A part of a log that is left out, or is not as its producer sent it."""
 
     broker: str | None
@@ -77,7 +79,7 @@ class Undecoded:
     """Bodies that stay as they are stored: the number, and the first of them."""
 
     count: int = 0
-    places: list[NotAsSent] = field(default_factory=list)
+    places: list[ExportDefect] = field(default_factory=list)
 
     def note(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
         """Add those of some rows."""
@@ -87,7 +89,7 @@ class Undecoded:
             broker, offset, size = (
                 batch.column(name)[row].as_py() for name in ("broker", "physical_offset", "body_length")
             )
-            self.places.append(NotAsSent(broker, offset, size, bodies[row].error or ""))
+            self.places.append(ExportDefect(broker, offset, size, bodies[row].error or ""))
 
     def add(self, other: Self) -> None:
         """Add the notes of another task."""
@@ -95,11 +97,20 @@ class Undecoded:
         self.places += other.places[: _NAMED - len(self.places)]
 
 
-DERIVED = (
+DERIVED_COLUMNS = (
     "store_date", "born_time", "store_time", "is_compressed", "transaction_type", "offset_msg_id", "uniq_key", "tags",
     "keys",
 )  # fmt: skip
-JUDGED = ("store_id", "broker", "segment", *RECORD_COLUMNS, *DERIVED, RECORD_CRC, BODY_ERROR, BODY_INFLATED)
+VERIFIED_COLUMNS = (
+    "store_id",
+    "broker",
+    "segment",
+    *RECORD_COLUMNS,
+    *DERIVED_COLUMNS,
+    RECORD_CRC,
+    BODY_ERROR,
+    BODY_INFLATED,
+)
 """The columns of `messages` by which a row is judged."""
 
 Flags = npt.NDArray[np.bool_]
@@ -157,10 +168,10 @@ def _contradicts_itself(
     sound = np.flatnonzero(~changed)
     ours = _some(rows, sound)
     is_checked = _flags(ours.column(RECORD_CRC).is_valid())  # the version that wrote it has written every column
-    for name in (*DERIVED, *RECORD_COLUMNS):
+    for name in (*DERIVED_COLUMNS, *RECORD_COLUMNS):
         if name != "body" and name not in dropped:
             strict = _differs(ours.column(name), derived.column(name), is_null_wrong=True)
-            changed[sound] |= strict & (is_checked | (_flags(ours.column(name).is_valid()) & (name in DERIVED)))
+            changed[sound] |= strict & (is_checked | (_flags(ours.column(name).is_valid()) & (name in DERIVED_COLUMNS)))
     return changed
 
 
@@ -205,14 +216,14 @@ def _joined(column: pa.Array) -> pa.Array:
     return column
 
 
-Times = tuple[int, int]  # of storage, in milliseconds, both included
-ANY_TIME: Times = (MIN_LONG, MAX_LONG)
+TimeRange = tuple[int, int]  # of storage, in milliseconds, both included
+ANY_TIME: TimeRange = (MIN_LONG, MAX_LONG)
 Bounds = Mapping[str, tuple[Any, Any]]  # the least and the greatest value of a column; None where it is not known
 STORE_TIME = "store_timestamp"
 _SEPARATOR = "\x02"  # of keys, when they are compared: no key has it
-WINDOW = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
+READ_BYTES = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
-DELETED = "deleted while it was read"
+DELETED_WHILE_READ = "deleted while it was read"
 _REGISTERED = pa.schema({"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()})
 
 
@@ -225,7 +236,7 @@ class LogItem:
     broker: str
     topics: tuple[str, ...] = ()
     known: Bounds = field(default_factory=dict)
-    between: Times = ANY_TIME
+    between: TimeRange = ANY_TIME
 
     @property
     def size(self) -> int:
@@ -239,7 +250,7 @@ class LogItem:
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the rows of the segment's records."""
-        reader = RangeReader(self.range, WINDOW)
+        reader = RangeReader(self.range, READ_BYTES)
         takes = frozenset(self.topics).__contains__ if self.topics else None
         for item in reader.pieces():
             if isinstance(item, Piece):
@@ -248,7 +259,7 @@ class LogItem:
             yield from self._rows(item, columns, takes)
         if reader.seen.was_deleted:
             start = reader.seen.next if reader.seen.first is not None else self.range.start_offset
-            yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, DELETED)
+            yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, DELETED_WHILE_READ)
 
     def _rows(
         self, group: RawRecords, columns: Sequence[str], takes: Callable[[str], bool] | None
@@ -294,7 +305,7 @@ class LakeItem:
     topics: tuple[str, ...] = ()
     dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
     stores: tuple[Registered, ...] = ()  # all of the lake, where rows are to be verified
-    between: Times = ANY_TIME
+    between: TimeRange = ANY_TIME
 
     @property
     def size(self) -> int:
@@ -312,7 +323,7 @@ class LakeItem:
         if self.broker:
             needed |= {"broker", "store_id"}
         if self.dropped is not None:
-            needed |= {*JUDGED}
+            needed |= {*VERIFIED_COLUMNS}
         names = [name for name in MESSAGES.plain_schema.names if name in needed]
         for batch in batches_for_reading(self.lake, MESSAGES, self.file, names):
             wanted = self._wanted(batch)

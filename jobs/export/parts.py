@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from enum import StrEnum, unique
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,8 +19,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.console.rows import csv_line
-from jobs.export.items import ANY_TIME, SCHEMA, Item, NotAsSent, Undecoded, rows_of, slices, with_bodies
+from jobs.console.rows import Form, csv_line
+from jobs.export.items import ANY_TIME, SCHEMA, ExportDefect, Item, Undecoded, decoded_slices, rows_of, with_bodies
 from jobs.lake.bodies import DEFAULT_LIMIT, Body
 from jobs.query import json_text
 from jobs.query.message import Message
@@ -31,7 +30,7 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
-    from jobs.export.condition import Chosen
+    from jobs.export.condition import SelectRows
 
 _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 8 << 20
 _PAGE, _MOST_AT_ONCE = 1 << 20, 1 << 10  # pyarrow's own: bytes of a page, and values that are encoded before it is full
@@ -42,16 +41,6 @@ _CHUNK = 4 << 20
 _Slices: TypeAlias = Iterator[tuple[pa.RecordBatch, list[Body]]]  # of rows, with their bodies
 
 
-@unique
-class Format(StrEnum):
-    """The format of a file of messages."""
-
-    NDJSON = "ndjson"
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
 @dataclass(slots=True)
 class Part:
     """A file written by a task; no file is written if there are no messages."""
@@ -60,7 +49,7 @@ class Part:
     messages: int = 0
     undecoded: Undecoded = field(default_factory=Undecoded)
     damaged_bytes: int = 0  # of the log, which are left out
-    damaged: list[NotAsSent] = field(default_factory=list)  # the first of them
+    damaged: list[ExportDefect] = field(default_factory=list)  # the first of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +57,10 @@ class PartTask:
     """Writes the rows of an item into one part."""
 
     folder: Path
-    kind: Format
+    form: Form
     release: Release  # says how properties are read
     limit: int = DEFAULT_LIMIT  # bytes of a body
-    chosen: "Chosen | None" = None  # None for all rows
+    chosen: "SelectRows | None" = None  # None for all rows
 
     def __call__(self, numbered: tuple[int, Item]) -> Part:
         """Write the part of an item."""
@@ -85,7 +74,7 @@ class PartTask:
 
         def counted() -> _Slices:
             nonlocal noted
-            for batch, bodies in chain.from_iterable(map(partial(slices, limit=self.limit), rows)):
+            for batch, bodies in chain.from_iterable(map(partial(decoded_slices, limit=self.limit), rows)):
                 part.undecoded.note(batch, bodies)
                 part.messages, noted = part.messages + batch.num_rows, len(damage)
                 yield batch, bodies
@@ -93,15 +82,15 @@ class PartTask:
 
         path = self.folder / part.name
         with explaining_full_disk(str(path)):
-            if self.kind is Format.PARQUET:
+            if self.form is Form.PARQUET:
                 _write_parquet(path, counted())
             else:
-                _write_lines(path, counted(), self.release, self.kind)
+                _write_lines(path, counted(), self.release, self.form)
         pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
         if self.chosen is not None or item.between != ANY_TIME:
             del damage[noted:]  # damage after the last wanted row is not reported
         part.damaged_bytes = sum(piece.size for piece in damage)
-        part.damaged = [NotAsSent(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
+        part.damaged = [ExportDefect(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
         return part
 
 
@@ -114,7 +103,7 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
         del item
 
 
-def _write_lines(path: Path, rows: _Slices, release: Release, kind: Format) -> None:
+def _write_lines(path: Path, rows: _Slices, release: Release, form: Form) -> None:
     with ExitStack() as stack:
         file = None
         for batch, bodies in rows:
@@ -125,10 +114,10 @@ def _write_lines(path: Path, rows: _Slices, release: Release, kind: Format) -> N
                 message.body = None if body.error is not None else body.data or b""
                 shown = json_text.message_object(message, with_body=True)
                 value = {"broker": row["broker"], **shown, "body_error": body.error}
-                if kind is Format.CSV:
+                if form is Form.CSV:
                     file.write((csv_line(tuple(value)) if is_first else "") + csv_line(tuple(value.values())))
                     is_first = False
-                elif kind is Format.JSON:
+                elif form is Form.JSON:
                     file.write(f"{json_text.json_line('message', value).rstrip()},\n")
                 elif len(body.data or b"") < _LONG:
                     file.write(json_text.json_line("message", value))
@@ -166,7 +155,7 @@ def _parquet_writer(path: Path, rows: int, size: int) -> pq.ParquetWriter:
     return pq.ParquetWriter(path, SCHEMA, compression="zstd", write_batch_size=at_once)
 
 
-def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
+def merge(parts: Sequence[Part], folder: Path, form: Form, out: Path) -> int:
     """
     Merge the parts, in order, into one file, and return its size; each part is deleted after it is copied.
 
@@ -180,30 +169,30 @@ def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
     # Under a name of its own until it is whole: a killed export leaves no FILE that looks like a result.
     try:
         with explaining_full_disk(str(out), size):
-            if kind is Format.PARQUET:
+            if form is Form.PARQUET:
                 _merge_parquet(files, attempt)
             else:
-                _merge_text(files, attempt, kind)
+                _merge_text(files, attempt, form)
             attempt.replace(out)
     finally:
         attempt.unlink(missing_ok=True)
     return out.stat().st_size
 
 
-def stream(parts: Sequence[Part], folder: Path, kind: Format, *, has_begun: bool) -> int:
+def stream(parts: Sequence[Part], folder: Path, form: Form, *, has_begun: bool) -> int:
     """Copy parts to standard output, in order, and return their size; delete each after it is copied."""
     files = [folder / part.name for part in parts if part.messages]
-    size = _move(files, sys.stdout.buffer, kind, has_begun=has_begun)
+    size = _move(files, sys.stdout.buffer, form, has_begun=has_begun)
     sys.stdout.flush()
     return size
 
 
-def _move(files: Sequence[Path], whole: BinaryIO, kind: Format, *, has_begun: bool = False) -> int:
+def _move(files: Sequence[Path], whole: BinaryIO, form: Form, *, has_begun: bool = False) -> int:
     """Copy text parts, delete each one afterwards, and return their total size."""
     size = 0
     for path in files:
         with naming_file_in_errors(str(path)), path.open("rb") as file:
-            if kind is Format.CSV and (has_begun or size):
+            if form is Form.CSV and (has_begun or size):
                 file.readline()  # every part has the header; its names have no line breaks
             while chunk := file.read(_CHUNK):
                 whole.write(chunk)
@@ -212,12 +201,12 @@ def _move(files: Sequence[Path], whole: BinaryIO, kind: Format, *, has_begun: bo
     return size
 
 
-def _merge_text(files: Sequence[Path], attempt: Path, kind: Format) -> None:
+def _merge_text(files: Sequence[Path], attempt: Path, form: Form) -> None:
     with attempt.open("xb") as whole:
-        if kind is Format.JSON:
+        if form is Form.JSON:
             whole.write(b"[\n")
-        _move(files, whole, kind)
-        if kind is Format.JSON:
+        _move(files, whole, form)
+        if form is Form.JSON:
             whole.seek(-2, os.SEEK_END)  # the last comma
             whole.truncate()
             whole.write(b"\n]\n")

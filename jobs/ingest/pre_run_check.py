@@ -21,7 +21,7 @@ import rmq_formats
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.lake.findings import OpenDamage
 from jobs.lake.lake import Lake
-from jobs.launch.cache import cache
+from jobs.launch.cache import cache_directory
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.store.broker_config import config_files
@@ -103,7 +103,7 @@ class PreRunCheck:
         folders = (Path(package.__path__[0]) for package in (jobs, rmq_formats))
         program = [(path.name, path.stat().st_mtime_ns) for folder in folders for path in sorted(folder.rglob("*.py"))]
         key = f"{jobs.__version__} {program} {request} {sorted(asked.tables)}"
-        return cache() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
+        return cache_directory() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 
     def _of_store(self) -> str:
         """Return a digest of all that a run can find in the store, except bytes at the log's end."""

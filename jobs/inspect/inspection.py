@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import start_outcome_by_own_walk
-from jobs.dump.file import time_text
+from jobs.dump.file import short_time
 from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import (
     Sampled,
@@ -79,7 +79,7 @@ def inspect_store(
     if len(state.epochs) > 1:
         _note_left_over(store, report)
     is_closed = state.process is None and state.abort is None
-    topics = topics_of(store, problems)
+    topics = inspect_topics(store, problems)
     lacking = compare_queues(sampled, queues, topics)
     if lacking and not is_closed:  # a broker may have made files since they were listed
         lacking = compare_queues(sampled, inspect_queues(list_again(store), Problems()), topics)
@@ -101,7 +101,7 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
     """Note that there should be index files: by the checkpoint, or by the broker's configuration."""
     place, indexed = f"{store.root}/index", (report.state.checkpoint or {}).get("index_timestamp", 0)
     if indexed > 0:
-        noted = f"according to the checkpoint there were some up to {time_text(indexed)}"
+        noted = f"according to the checkpoint there were some up to {short_time(indexed)}"
         report.problems.gap(place, f"no file, and {noted}")
     elif is_closed and conf.is_given and conf.makes_index_files and report.log.end_offset:
         keyed = first_message_with_key(store, store.start_offset, report.log.end_offset)
@@ -207,7 +207,7 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
     return report
 
 
-def topics_of(store: Store, problems: Problems) -> TopicEvidence:
+def inspect_topics(store: Store, problems: Problems) -> TopicEvidence:
     """Return the broker's table of topics, and note a `config/topics.json` that cannot be read."""
     file = store.other_file(f"{CONFIG_FOLDER}/{TOPICS_FILE}")
     if file is not None and file.size <= _LARGEST_CONFIG:

@@ -36,7 +36,7 @@ class LogInspector:
     store: Store
     problems: Problems
     known_records: Iterable[int]  # physical offsets of records that queues and index files name
-    see: Callable[[MessageRecord], None]  # is given every record that is met
+    see_record: Callable[[MessageRecord], None]  # is given every record that is met
     progress: Callable[[int, int], None]  # is given how many bytes of how many were walked
     epochs: Sequence[Epoch]  # of a broker in controller mode
 
@@ -111,7 +111,7 @@ class LogInspector:
             else:
                 report.first_store_timestamp = record.store_timestamp
                 for sampled in records_from(replace(log, size=min(log.size, _SAMPLED))):
-                    self.see(sampled)
+                    self.see_record(sampled)
         return None
 
     def _newest_known_record(self, log: SegmentBytes) -> int:
@@ -146,7 +146,7 @@ class LogInspector:
             report.last_store_timestamp = walked.shown[-1].store_timestamp
             self._topics.update(walked.topics)
             for record in walked.shown:
-                self.see(record)
+                self.see_record(record)
             for offset in walked.wrong:
                 self.problems.damage(report.file, "a record's body has another CRC", offset)
         elif piece.kind is PieceKind.DAMAGE:

@@ -7,7 +7,7 @@ from jobs.console.lines import printable
 from jobs.console.process import tool_command
 from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import start_lines
-from jobs.dump.file import time_text
+from jobs.dump.file import short_time
 from jobs.inspect.report import Problem, SegmentReport, StoreReport
 from jobs.store.release import DETECTED, era_text
 from jobs.store.waiting import MOST_COUNTED
@@ -24,7 +24,7 @@ def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
     epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in state.epochs)
     replica = () if state.replica is None else [f"{printable(state.replica)}, epochs: {epochs or 'not known'}"]
     times = {} if state.checkpoint is None else {name: state.checkpoint[key] for name, key in _TIMES.items()}
-    flushed = [f"{name:<7}{time_text(time) if time else 'never'}" for name, time in times.items()]
+    flushed = [f"{name:<7}{short_time(time) if time else 'never'}" for name, time in times.items()]
     sections: tuple[tuple[str, Iterable[str]], ...] = (
         ("BROKER", [report.state.broker]),
         ("START", [f"not known: {report.start.unknown}"] if report.start is not None and report.start.unknown else ()),
@@ -182,5 +182,5 @@ def _shortened(texts: list[str]) -> list[str]:
 
 
 def _span(first: int | None, last: int | None) -> str:
-    begin, end = ("unknown" if time is None else time_text(time) for time in (first, last))
+    begin, end = ("unknown" if time is None else short_time(time) for time in (first, last))
     return f"{begin} to {end}"

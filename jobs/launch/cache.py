@@ -27,15 +27,15 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _PACKED = _PACKAGE / "_conf"
 
 # A wheel carries conf/ inside the package; in a checkout it is next to it.
-CONF = _PACKED if _PACKED.is_dir() else _PACKAGE.parent / "conf"
+CONF_DIRECTORY = _PACKED if _PACKED.is_dir() else _PACKAGE.parent / "conf"
 
 _PACKAGES = (__name__.partition(".")[0], "rmq_formats")  # a wheel has another name for ours
 _PAYLOAD = "payload.zip"
-_DOOR = 'from rocketmq_lake_shipped import cache\n\ncache.enter(__name__, __loader__, "{digest}")\n'
+_DOOR = 'from rocketmq_lake_shipped import cache\n\ncache.import_unpacked(__name__, __loader__, "{digest}")\n'
 _TIME = (1980, 1, 1, 0, 0, 0)  # the same code is the same ZIP
 
 
-def cache() -> Path:
+def cache_directory() -> Path:
     """
     Return the cache directory, creating it if necessary.
 
@@ -70,7 +70,7 @@ def code_archive() -> Path:
     """Return the ZIP of the installed packages; create it if it is not in the cache."""
     payload = _zipped(_modules())
     digest = hashlib.sha256(payload).hexdigest()[:16]
-    path = cache() / "shipped" / f"rocketmq-lake-{digest}.zip"
+    path = cache_directory() / "shipped" / f"rocketmq-lake-{digest}.zip"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         unfinished = path.with_suffix(f".{uuid4()}")
@@ -106,9 +106,9 @@ def _zipped(files: Iterator[tuple[str, bytes]]) -> bytes:
     return buffer.getvalue()
 
 
-def enter(package: str, loader: Any, digest: str) -> None:  # noqa: ANN401 - that of a ZIP
+def import_unpacked(package: str, loader: Any, digest: str) -> None:  # noqa: ANN401 - that of a ZIP
     """On a worker, replace the stub that is being imported by the real *package*."""
-    directory = cache() / "shipped" / digest
+    directory = cache_directory() / "shipped" / digest
     if not directory.is_dir():
         _unpack(loader.get_data(f"{loader.archive}/{_PAYLOAD}"), directory)
     if str(directory) not in sys.path:

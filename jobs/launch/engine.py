@@ -57,7 +57,9 @@ _RATES = {
 
 
 VERBS_WITH_ENGINE = tuple(_RATES)
-THREADED = frozenset({"verify", "rebuild-index", "rebuild-consumequeue"})  # mostly machine code: threads do not wait
+VERBS_WITH_THREADS = frozenset(
+    {"verify", "rebuild-index", "rebuild-consumequeue"}
+)  # mostly machine code: threads do not wait
 
 
 class EngineChoice(NamedTuple):
@@ -133,7 +135,7 @@ def has_session() -> bool:
 def death_of_jvm() -> str | None:
     """Return how this process's JVM has died, if it has."""
     session = sys.modules.get(_SESSION)
-    return session.death() if session is not None else None
+    return session.jvm_death() if session is not None else None
 
 
 def is_spark_asked_for() -> bool:

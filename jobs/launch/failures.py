@@ -107,9 +107,9 @@ def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
         return f"{of_file['file']}: {of_file['reason']}"
     name, _, text = raised.partition(": ")
     if name == ModuleNotFoundError.__name__:
-        from jobs.launch.session import remedies
+        from jobs.launch.session import worker_python_advice
 
-        return f"worker {_host(lines)}: its Python lacks a package ({text}). {remedies()}"
+        return f"worker {_host(lines)}: its Python lacks a package ({text}). {worker_python_advice()}"
     if name.startswith(FormatError.__module__):
         return text
     return f"{raised} (--traceback shows where)" if raised else None

@@ -16,7 +16,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from jobs.console.log import JsonLines, masked_output, say
+from jobs.console.log import JsonLines, mask_program_output, say
 from jobs.console.progress import Progress, Work, show_progress
 from jobs.launch import spark
 from jobs.launch.arguments import without_secrets
@@ -156,10 +156,10 @@ def close(*, succeeded: bool) -> None:
     if not _jvms:
         return
     process, submitted = _jvms[-1]
-    if submitted.is_local and (submitted.recording is None or not succeeded):
+    if submitted.is_local and (submitted.unfinished_archive is None or not succeeded):
         return
     _jvms.clear()
-    if submitted.recording is not None:
+    if submitted.unfinished_archive is not None:
         say("rmq-lake: leaving an archive of Spark's classes for faster starts, once …")
     SparkSession.builder.getOrCreate().stop()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else pyspark takes the dead one for the next session
@@ -169,8 +169,8 @@ def close(*, succeeded: bool) -> None:
         code = process.wait(_JVM_EXIT_SECONDS)
     except subprocess.TimeoutExpired:
         return
-    if submitted.recording is not None and code == 0:
-        spark.keep_class_archive(submitted.recording)
+    if submitted.unfinished_archive is not None and code == 0:
+        spark.keep_class_archive(submitted.unfinished_archive)
 
 
 def is_started() -> bool:
@@ -178,7 +178,7 @@ def is_started() -> bool:
     return bool(_jvms or _starting)
 
 
-def death() -> str | None:
+def jvm_death() -> str | None:
     """Return how this process's JVM has died, if it has; a failed call is noticed slightly before its end."""
     if not _jvms:
         return None
@@ -228,7 +228,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
     if not submitted.is_local:
         lacking = workers_lacking_modules(context)
         if lacking:  # a run would fail a minute later, in the workers' words
-            raise SetupError(f"{lacking[0]}. {remedies()}")
+            raise SetupError(f"{lacking[0]}. {worker_python_advice()}")
 
 
 def copy_jvm_output(reading: int) -> None:
@@ -237,7 +237,7 @@ def copy_jvm_output(reading: int) -> None:
         for line in _without_late_workers(lines):
             if line.startswith(_NOISE):
                 continue
-            shown = masked_output(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            shown = mask_program_output(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
             if isinstance(sys.stderr, JsonLines):
                 sys.stderr.event(shown.decode("utf-8", "replace").rstrip(), source="jvm")
             else:
@@ -270,7 +270,7 @@ def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
 _IMPORTED = ("click", "deltalake", "numba", "numpy", "pyarrow")  # what tasks import of what pyproject.toml names
 
 
-def remedies() -> str:
+def worker_python_advice() -> str:
     """Return two commands that provide workers with a Python that has the packages."""
     return (
         "Name one that has them, before the verb: --conf spark.pyspark.python=PATH; or pack this environment with "

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from jobs.launch import worker_daemon
 from jobs.launch.arguments import all_settings, conf_settings, value_of
-from jobs.launch.cache import CONF, cache, code_archive
+from jobs.launch.cache import CONF_DIRECTORY, cache_directory, code_archive
 from jobs.launch.engine import NO_SPARK, SetupError, cores, find_java_home
 
 _MASTER_SECONDS = 5  # for a connection, where a firewall drops packets
@@ -37,7 +37,7 @@ _ONE_COLLECTOR, _COMPILED_FAST = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 # through a third of that once), and the class archive as it lies on disk: at another place every page that has an
 # address in it is a copy.
 _SMALL = ("-Xms64m", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
-_QUIET = f"-Dlog4j2.configurationFile={(CONF / 'log4j2.properties').as_uri()}"
+_QUIET = f"-Dlog4j2.configurationFile={(CONF_DIRECTORY / 'log4j2.properties').as_uri()}"
 # Settings that every run needs, with any properties file of the user.
 _DELTA = (
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
@@ -51,7 +51,7 @@ class Submission(NamedTuple):
     arguments: tuple[str, ...]  # of spark-submit, without the program
     environment: Mapping[str, str]
     is_local: bool
-    recording: Path | None  # the class archive that the JVM writes when it exits
+    unfinished_archive: Path | None  # the class archive that the JVM writes when it exits
 
 
 def submission(
@@ -76,7 +76,7 @@ def submission(
     local = is_local(spark_options)
     defaults = [] if _master(spark_options) is not None else ["--master", DEFAULT_MASTER]
     if value_of("--properties-file", spark_options) is None:
-        defaults += ["--properties-file", str(CONF / "spark-defaults.conf")]
+        defaults += ["--properties-file", str(CONF_DIRECTORY / "spark-defaults.conf")]
     else:
         defaults += [word for setting in _DELTA for word in ("--conf", setting)]
     options = [*defaults, *spark_options]
@@ -180,8 +180,8 @@ def class_archive(java_home: Path, spark_home: Path) -> tuple[str, Path | None]:
     for jar in sorted((spark_home / "jars").iterdir()):
         status = jar.stat()
         digest.update(f"{jar}:{status.st_size}:{status.st_mtime_ns}\n".encode())
-    digest.update((CONF / "jars.lock").read_bytes())
-    path = cache() / "class-archives" / f"{digest.hexdigest()[:16]}.jsa"
+    digest.update((CONF_DIRECTORY / "jars.lock").read_bytes())
+    path = cache_directory() / "class-archives" / f"{digest.hexdigest()[:16]}.jsa"
     path.parent.mkdir(exist_ok=True)
     if path.exists():
         os.utime(path)
@@ -231,7 +231,7 @@ def locked_jars(section: str) -> tuple[Jar, ...]:
     """Return the JARs of one section of conf/jars.lock."""
     jars: dict[str, list[Jar]] = {}
     current: list[Jar] = []
-    for line in (CONF / "jars.lock").read_text().splitlines():
+    for line in (CONF_DIRECTORY / "jars.lock").read_text().splitlines():
         text = line.strip()
         if text.startswith("["):
             current = jars.setdefault(text.strip("[]"), [])
@@ -244,7 +244,7 @@ def locked_jars(section: str) -> tuple[Jar, ...]:
 
 def fetch_jars(section: str, java_home: Path) -> tuple[Path, ...]:
     """Return the cached paths of a section's JARs; fetch and check missing ones first."""
-    directory = cache() / "jars"
+    directory = cache_directory() / "jars"
     jars = locked_jars(section)
     missing = [jar for jar in jars if not (directory / jar.file_name).exists()]
     if missing:
@@ -270,7 +270,7 @@ def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
         '<ivy-module version="2.0"><info organisation="rocketmq-lake" module="jars"/>'
         f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
-    settings = os.environ.get("RMQ_LAKE_IVY_SETTINGS", str(CONF / "ivysettings.xml"))
+    settings = os.environ.get("RMQ_LAKE_IVY_SETTINGS", str(CONF_DIRECTORY / "ivysettings.xml"))
     (ivy,) = spark_home().glob("jars/ivy-*.jar")
     command = [str(java_home / "bin" / "java"), "-jar", str(ivy), "-settings", settings, "-ivy", str(module)]
     command += ["-cache", str(scratch / "ivy"), "-types", "jar", "-warn"]
@@ -280,11 +280,11 @@ def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
         return
     first = next((line.strip() for line in answer.stdout.splitlines() if "rror" in line or "::" in line), "no answer")
     wanted = [f"{jar.organisation}:{jar.name}:{jar.version} as {jar.file_name}" for jar in jars[:_NAMED_JARS]]
-    others = f" and {len(jars) - _NAMED_JARS} more of {CONF / 'jars.lock'}" if len(jars) > _NAMED_JARS else ""
+    others = f" and {len(jars) - _NAMED_JARS} more of {CONF_DIRECTORY / 'jars.lock'}" if len(jars) > _NAMED_JARS else ""
     raise SetupError(
         f"JARs could not be fetched ({first}). The first run needs Maven Central. Without it, set "
-        f"RMQ_LAKE_IVY_SETTINGS to a copy of {CONF / 'ivysettings.xml'} that names your mirror, or copy "
-        f"{cache() / 'jars'} from a machine that has it, or put there {', '.join(wanted)}{others}"
+        f"RMQ_LAKE_IVY_SETTINGS to a copy of {CONF_DIRECTORY / 'ivysettings.xml'} that names your mirror, or copy "
+        f"{cache_directory() / 'jars'} from a machine that has it, or put there {', '.join(wanted)}{others}"
     )
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
-from jobs.console.process import LEFT_BEHIND
+from jobs.console.process import ABANDONED_THREAD
 from jobs.query.lake_tables import LakeTables
 from rmq_formats.arrow import plain_type
 from rmq_formats.errors import UnsupportedFormat
@@ -46,7 +46,7 @@ class Batches:
             raise UnsupportedFormat("only statements that read are run: SELECT, WITH, VALUES, DESCRIBE, EXPLAIN")
         self._end = None if seconds is None else monotonic() + seconds
         # The engine cannot be interrupted: its thread is left behind when the time is over, and ends with the process.
-        self._thread = ThreadPoolExecutor(1, LEFT_BEHIND)
+        self._thread = ThreadPoolExecutor(1, ABANDONED_THREAD)
         try:
             opened = self._thread.submit(lambda: pa.RecordBatchReader.from_stream(tables.execute(sql)))
             self._reader = self._result(opened)

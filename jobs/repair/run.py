@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.console.amounts import counted
-from jobs.console.lines import NOT_DONE, lines_under_heading
+from jobs.console.lines import PLAN_HEADING, lines_under_heading
 from jobs.console.result import RatedOutcome, Result, Severity
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, NotInLakeError, diff, find_known_store
 from jobs.lake.commit import read_snapshot, rows, rows_where
@@ -180,7 +180,7 @@ class RepairSummary(RatedOutcome):
         if self.withheld is not None:
             yield f"  NOTHING IS INSTALLED: {self.withheld}"
         elif self.plan:
-            yield from lines_under_heading(NOT_DONE if self.left is None else "DONE", self.plan)
+            yield from lines_under_heading(PLAN_HEADING if self.left is None else "DONE", self.plan)
         elif self.found.severity.is_alarm:
             yield "  nothing can be repaired"
         else:

@@ -109,7 +109,7 @@ def write_report(directory: Path, report: Report) -> None:
     """Write `report.json` and `report.html`, each atomically."""
     directory.mkdir(parents=True, exist_ok=True)
     replace_text(directory / "report.json", json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n")
-    replace_text(directory / "report.html", page(report))
+    replace_text(directory / "report.html", render_page(report))
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -121,7 +121,7 @@ def replace_text(path: Path, text: str) -> None:
     attempt.replace(path)
 
 
-def page(report: Report) -> str:
+def render_page(report: Report) -> str:
     """Render a report as an HTML page."""
     template = template_environment().get_template("report.html")
     return template.render(report=report, style=style_sheet(), stacked=_stacked, t=str)

@@ -11,7 +11,7 @@ from jobs.ingest.request import Summary
 from jobs.report.document import replace_text
 from jobs.typed.run import TopicSummary
 
-PREFIX = "rmq_lake_ingest"
+INGEST_PREFIX = "rmq_lake_ingest"
 
 
 def write_metrics(path: Path, summary: Summary) -> None:
@@ -27,9 +27,9 @@ def write_metrics(path: Path, summary: Summary) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)  # other processes write into the same file
         lines = path.read_text().splitlines() if path.exists() else []
-        others = [line for line in lines if line.startswith(PREFIX) and 'store="' in line and own not in line]
-        found = {name: (meaning, [(labels, value)]) for name, (value, meaning) in figures(summary).items()}
-        replace_text(path, _text(PREFIX, found, others))
+        others = [line for line in lines if line.startswith(INGEST_PREFIX) and 'store="' in line and own not in line]
+        found = {name: (meaning, [(labels, value)]) for name, (value, meaning) in metric_values(summary).items()}
+        replace_text(path, _text(INGEST_PREFIX, found, others))
     finally:
         os.close(folder)
 
@@ -47,7 +47,7 @@ def _text(prefix: str, found: Mapping[str, tuple[str, Sequence[tuple[str, float]
     return "".join(f"{line}\n" for line in lines)
 
 
-def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
+def metric_values(summary: Summary) -> Mapping[str, tuple[float, str]]:
     """Return each metric of a run with its meaning; with `--follow`, a run is all steps since the start."""
     opened = summary.open
     return {
@@ -65,7 +65,7 @@ def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
             "Store time of the newest message of the store in the lake.",
         ),
         "quarantined": (summary.quarantined, "Damaged ranges that the run found."),
-        "gaps": (len(summary.gaps), "Ranges of offsets that are missing from the lake."),
+        "gaps": (len(summary.gaps), "Gaps (missing ranges of offsets) that the run found."),
         "open_quarantined": (opened.quarantined, "Damaged ranges that are not acknowledged."),
         "open_gaps": (opened.gap_count, "Gaps that are not acknowledged."),
         "open_contradictions": (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options
-from jobs.command.configuration import ONE_SOURCE, source_options, verb
+from jobs.command.configuration import ONE_SOURCE_NEEDED, source_options, verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import (
     bundle,
@@ -23,14 +23,15 @@ from jobs.command.places import OUTPUT_FILE
 from jobs.console.amounts import GivenTime, counted, size_text
 from jobs.console.log import say
 from jobs.console.result import ExitCode, Result, Severity, worst_met
+from jobs.console.rows import Form
 from jobs.launch.engine import Engine
+from jobs.launch.failures import shown_as_usage
 from jobs.query.place import Place
 from rmq_formats.errors import UnsupportedFormat
 
 if TYPE_CHECKING:
-    from jobs.export.condition import Choose
     from jobs.export.export import Summary
-    from jobs.export.items import NotAsSent
+    from jobs.export.items import ExportDefect
 
 _LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_LIMIT`, without its imports
 _SHOWN = 5
@@ -96,7 +97,7 @@ def export(  # noqa: PLR0913 - one argument an option
     stored, and body_error says why.
     """
     if not place.location:
-        raise click.UsageError(ONE_SOURCE)
+        raise click.UsageError(ONE_SOURCE_NEEDED)
     is_streamed = str(out) == "-"
     if is_streamed and (kind not in {"ndjson", "csv"} or answer.as_json):
         raise click.UsageError("--out - writes ndjson or csv to standard output, without --json; else name a FILE")
@@ -111,14 +112,20 @@ def export(  # noqa: PLR0913 - one argument an option
     ready = start_workers(needed, *(place.commitlog or [place.location]), warm="jobs.export.export")
 
     # Imports run while a JVM starts.
-    from jobs.export.export import ExportSelection, Output, export, plan, why_nothing
+    from jobs.export.export import ExportRequest, export, plan, why_nothing
     from jobs.export.items import ANY_TIME
-    from jobs.export.parts import Format
 
     between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
     workers = ready()
-    choose = None if where is None else _chooser(where)
-    asked = ExportSelection(place, topics, is_verified, between)
+    choose = None
+    if where is not None:
+        from jobs.export.condition import compile_condition
+        from jobs.launch.session import spark_session
+
+        with shown_as_usage(UnsupportedFormat, before="Invalid value for --where: "):
+            choose = compile_condition(spark_session("rmq-lake export"), where)
+    output = None if is_streamed else out
+    asked = ExportRequest(place, topics, is_verified, between, output, Form(kind), max_body_size)
     planned = plan(asked, workers.options)
     if dry_run:
         # How much of it a condition spares only the run tells.
@@ -130,15 +137,12 @@ def export(  # noqa: PLR0913 - one argument an option
             values, [f"{place.location} → {out}: dry run, nothing is written"], result, indent=None
         )
         return ExitCode.CLEAN
-    output = Output(None if is_streamed else out, Format(kind), max_body_size)
-    summary = export(planned, place.release, output, workers, choose)
+    summary = export(asked, planned, workers, choose)
     severity = worst_met(gap=summary.gaps, damage=summary.damaged)
     verdict = "done" if summary.messages else "no message was found"
     verdict = verdict if severity is Severity.NOT_VERIFIED else ""
     result = Result(severity, counted(summary.messages, "message"), answer.seconds, summary.bytes, verdict)
-    reason = None
-    if not summary.messages:
-        reason = why_nothing(asked, has_condition=where is not None)
+    reason = None if summary.messages else why_nothing(asked, has_condition=where is not None)
     described = {
         **_described(summary, out),
         "reason": reason and {"kind": reason.kind.value, "text": reason.text},
@@ -164,16 +168,6 @@ def _explained(given: GivenTime | None, otherwise: int) -> int:
     if sentence is not None:
         say(f"rmq-lake: {sentence}")
     return given.milliseconds()
-
-
-def _chooser(where: str) -> "Choose":
-    from jobs.export.condition import chooser
-    from jobs.launch.session import spark_session
-
-    try:
-        return chooser(spark_session("rmq-lake export"), where)
-    except UnsupportedFormat as error:
-        raise click.BadParameter(str(error), param_hint="--where") from error
 
 
 def _described(summary: "Summary", out: Path) -> dict[str, object]:
@@ -205,7 +199,7 @@ def _left_out(summary: "Summary") -> list[str]:
     return lines
 
 
-def _places(places: "Sequence[NotAsSent]", count: int) -> list[str]:
+def _places(places: "Sequence[ExportDefect]", count: int) -> list[str]:
     shown = places[:_SHOWN]
     lines = [f"    at physical offset {place.offset:,}, {place.size:,} bytes: {place.reason}" for place in shown]
     return lines if count <= _SHOWN else [*lines, f"    … {count - _SHOWN:,} more (--json names more of them)"]

@@ -28,7 +28,7 @@ from jobs.command.options import (
     report_option,
     store_argument,
 )
-from jobs.command.places import OUTPUT_FILE, WRITTEN
+from jobs.command.places import OUTPUT_FILE, OUTPUT_LOCATION
 from jobs.console.log import say
 from jobs.console.progress import announce_once
 from jobs.console.result import ExitCode
@@ -41,7 +41,7 @@ from jobs.storage.locations import is_local, normalise
 from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
 from jobs.store.store import log_directories, read_broker_conf
-from jobs.verbs.lake import Registrations, iceberg_option
+from jobs.verbs.lake import IcebergRegistrations, iceberg_option
 
 if TYPE_CHECKING:
     from jobs.lake.lake import Lake
@@ -67,7 +67,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     commitlog: tuple[str, ...] | None = commitlog_option,
     broker_conf: Path | None = broker_conf_option,
     lake: str = option(
-        "LAKE", "Directory or s3a:// URI of the lake; created if it does not exist.", WRITTEN, required=True
+        "LAKE", "Path or URI (s3a, abfss) of the lake; created if it does not exist.", OUTPUT_LOCATION, required=True
     ),
     broker: str | None = option(
         "NAME", "Label of the broker in every table; by default its brokerName, else `default`."
@@ -108,7 +108,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     dry_run: bool = flag("Show how much would be read; write nothing."),
     step_bytes: int | None = option(
         "BYTES",
-        "Commit after every BYTES of log, so that an interruption repeats at most one such step.",
+        "Commit after every BYTES of log, so that at most one step is repeated after an interruption.",
         POSITIVE,
         names="--max-bytes-per-step",
     ),
@@ -152,11 +152,11 @@ def ingest(  # noqa: PLR0913 - one argument an option
         dry_run=dry_run,
         care=care_beside(store, max_rate),
     )
-    registrations = Registrations(None if dry_run else iceberg)
+    registrations = IcebergRegistrations(None if dry_run else iceberg)
 
     def after_step(step: Summary, total: Summary, options: Mapping[str, str]) -> None:
         _write_metrics(metrics, total)
-        registrations.begin(_lake_of(step, options))
+        registrations.register_in_background(_lake_of(step, options))
 
     if follow and dry_run:
         raise click.UsageError("--follow with --dry-run: nothing would ever be new")
@@ -172,7 +172,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         from jobs.report.of_ingest import report_of_ingest
 
         write_report(report, report_of_ingest(summary, _lake_of(summary, options)))
-    registrations.finish(_lake_of(summary, options))
+    registrations.register_last(_lake_of(summary, options))
     answer.print_json_or_lines(summary.describe(), summary.lines(), summary.result)
     registrations.raise_failure()
     return summary.exit_code
@@ -199,10 +199,10 @@ def _lake_of(summary: Summary, options: Mapping[str, str]) -> "Lake":
 
 _FINDINGS = ("CONTRADICTION", "DAMAGE", "SUPERSEDED", "NOTE", "GAP")  # how lines of a summary begin
 
-Done = tuple[Summary, Mapping[str, str]]  # the outcome, and the settings of file systems
+_Done = tuple[Summary, Mapping[str, str]]  # the outcome, and the settings of file systems
 
 
-def _once(request: IngestRequest, asked: str) -> Done:
+def _once(request: IngestRequest, asked: str) -> _Done:
     check = PreRunCheck(request)
     seen = check.nothing_new()
     if seen is not None:
@@ -278,7 +278,7 @@ def _follow(
     every: float,
     until: float | None,
     after: Callable[[Summary, Summary, Mapping[str, str]], None],
-) -> Done:
+) -> _Done:
     _load_arrow()
     from jobs.console.progress import Progress, Work
     from jobs.ingest.follow import Follower, Pace, StopRequest

@@ -13,7 +13,16 @@ import click
 from jobs.command.answer import Answer, answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.options import LOG_PLACE, POSITIVE, ParsedType, StoreForm, argument, flag, form_options, option
+from jobs.command.options import (
+    LOG_PLACE,
+    POSITIVE,
+    ParsedType,
+    StoreSettings,
+    argument,
+    flag,
+    option,
+    settings_options,
+)
 from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, refuse_nonempty_directory
 from jobs.console.amounts import GivenTime, counted, size_text
 from jobs.console.lines import printable_lines
@@ -58,7 +67,7 @@ iceberg_option = option(
 )
 
 
-class Registrations:
+class IcebergRegistrations:
     """Registers a lake in a catalog, if there is one to do it in; a failure waits until everything else is done."""
 
     def __init__(self, target: str | None) -> None:
@@ -85,7 +94,7 @@ class Registrations:
         self._failure = None
         return done
 
-    def begin(self, lake: "Lake") -> None:
+    def register_in_background(self, lake: "Lake") -> None:
         """Bring the catalog up to date while the next commit is prepared: a catalog that hangs must not stop it."""
         is_at_work = self._thread is not None and self._thread.is_alive()
         if self._target is None or is_at_work or monotonic() < self._again:
@@ -99,7 +108,7 @@ class Registrations:
         self._thread = Thread(target=register_and_say, daemon=True)
         self._thread.start()
 
-    def finish(self, lake: "Lake") -> None:
+    def register_last(self, lake: "Lake") -> None:
         """Bring the catalog up to date after the last commit."""
         # A registration that is at work may have read the tables before that commit: it ends first, then comes another.
         if self._thread is not None:
@@ -150,7 +159,8 @@ def catalog(
     Print SQL statements that register every table of LAKE in a catalog.
 
     The tables are not moved, and later runs need no change. spark: Spark's own catalog, with or without a Hive
-    metastore; unity: Databricks and Unity; glue: Athena's statements; hive: Hive itself, with Delta's storage handler.
+    metastore; unity: Unity Catalog (Databricks); glue: AWS Glue (run the statements in Athena); hive: a Hive metastore,
+    with Delta's storage handler.
     Catalogs read columns and comments from Delta's log; only Hive's statements list them. With --iceberg the tables are
     registered immediately, and no statement is printed.
     """
@@ -173,7 +183,7 @@ def catalog(
 
 
 def _register(lake: "Lake", target: str, answer: Answer) -> ExitCode:
-    registrations = Registrations(target)
+    registrations = IcebergRegistrations(target)
     done = registrations.register(lake)
     registrations.raise_failure()
     if not done:
@@ -218,7 +228,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
 
     workers = ready()
     saved = optimize_lake(lake, workers, dry_run=dry_run)
-    registrations = Registrations(None if dry_run else iceberg)
+    registrations = IcebergRegistrations(None if dry_run else iceberg)
     registrations.register(Lake(normalise(lake), workers.options))
     lines = [f"  {_text(table, dry_run=dry_run)}" for table in saved]
     merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)
@@ -282,13 +292,13 @@ def restore(  # noqa: PLR0913 - one argument an option
     topics: tuple[str, ...] = option(None, names="-t --topic", multiple=True, hidden=True),
     segment_size: int | None = option(
         "BYTES",
-        "mappedFileSizeCommitLog; by default the distance between the segments that the lake has.",
+        "mappedFileSizeCommitLog; by default derived from the offsets of the segments in the lake.",
         POSITIVE,
     ),
     no_queues: bool = flag("Write no ConsumeQueue files; the broker rebuilds them at its start, more slowly."),
     no_index: bool = flag("Write no index files."),
     resume: bool = flag("Continue a restore that was interrupted."),
-    form: StoreForm = form_options,
+    settings: StoreSettings = settings_options,
     engine: str = engine_option,
     answer: Answer = answer_options,
 ) -> ExitCode:
@@ -320,7 +330,7 @@ def restore(  # noqa: PLR0913 - one argument an option
         resolved(start) or 0,
         resolved(until),
         segment_size,
-        form.given_settings(BrokerConf()),
+        settings.given_settings(BrokerConf()),
         with_queues=not no_queues,
         with_index=not no_index,
         resume=resume,

@@ -1,7 +1,7 @@
 """`query`: find messages as mqadmin does, with the broker down: in a store or in a lake, without a JVM."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC
@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from jobs.command.configuration import ONE_SOURCE, source_options, verb
+from jobs.command.configuration import ONE_SOURCE_NEEDED, source_options, verb
 from jobs.command.options import (
     CHARSET,
     NOT_NEGATIVE,
@@ -63,21 +63,20 @@ from rmq_formats.release import NEWEST
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
 
-def output_form(output: str, *, as_json: bool) -> Form:
-    """Return the form that is asked for; `--json` is `--output ndjson`."""
+def _output_form(output: str, *, as_json: bool) -> Form:
     form = Form(output)
     if as_json and form not in {Form.TEXT, Form.NDJSON}:
         raise click.UsageError(f"--json is --output ndjson, not --output {form}")
     return Form.NDJSON if as_json else form
 
 
-def closing_printer(printer: Printer) -> Printer:
+def _closing_printer(printer: Printer) -> Printer:
     """Return a printer that prints the end of its form when the command ends."""
     click.get_current_context().call_on_close(printer.close)
     return printer
 
 
-class Options(NamedTuple):
+class QueryOptions(NamedTuple):
     """The place to ask, and how answers are printed."""
 
     place: Place
@@ -97,7 +96,7 @@ class Options(NamedTuple):
 output_option = option(
     None,
     "text: mqadmin's layout; table: columns; csv, json (one array), ndjson (one object per line, like --json).",
-    click.Choice([form.value for form in Form]),
+    click.Choice([form.value for form in Form if form is not Form.PARQUET]),
     default=Form.TEXT.value,
 )
 
@@ -113,7 +112,7 @@ def _options(  # noqa: PLR0913 - one argument an option
         release=one_release_option,
     ),
     time_zone: ZoneInfo | None = option(
-        "ZONE", "The zone in which times are shown; default: this machine's zone.", ZONE
+        "ZONE", "The zone in which times are read and shown; default: this machine's zone.", ZONE
     ),
     hash_slots: int | None = hash_slots_option,
     index_num: int | None = index_num_option,
@@ -125,24 +124,24 @@ def _options(  # noqa: PLR0913 - one argument an option
     body: bool = flag("Print the body, decompressed."),
     charset: str = option("NAME", "The body's charset.", CHARSET, default="UTF-8", show_default=True),
     bodies: Path | None = option("DIR", "Write each body into a file of DIR, decompressed.", OUTPUT_DIRECTORY),
-) -> Options:
+) -> QueryOptions:
     if (hash_slots is None) != (index_num is None):
         raise click.UsageError("--hash-slots and --index-num belong together")
     geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
-    form = output_form(output, as_json=as_json)
-    printer = closing_printer(Printer(time_zone, form, quiet, bodies, charset if body else None))
-    return Options(replace(place, geometry=geometry, through_log=through_log), printer, any_host)
+    form = _output_form(output, as_json=as_json)
+    printer = _closing_printer(Printer(time_zone, form, quiet, bodies, charset if body else None))
+    return QueryOptions(replace(place, geometry=geometry, through_log=through_log), printer, any_host)
 
 
 _of_query = bundle(_options)
 
 
 @contextmanager
-def _opened(options: Options) -> Iterator[Sequence[Source]]:
+def _opened(options: QueryOptions) -> Iterator[Sequence[Source]]:
     """Open the store, or the stores of the lake that can be meant."""
     place, printer = options.place, options.printer
     if place.store is None and place.lake is None:
-        raise click.UsageError(ONE_SOURCE)
+        raise click.UsageError(ONE_SOURCE_NEEDED)
     with ExitStack() as stack:
         searched = do_nothing if printer.quiet else stack.enter_context(late_progress("searching the log"))
         try:
@@ -150,6 +149,16 @@ def _opened(options: Options) -> Iterator[Sequence[Source]]:
         except OtherBrokerError as error:
             click.get_current_context().exit(printer.print_reason(Reason(ReasonKind.OTHER_BROKER, str(error))))
         yield opened
+
+
+def _answer(
+    options: QueryOptions, ask: Callable[[Source], Answer], show: Callable[[Answer, Source], object]
+) -> ExitCode:
+    """Ask the store, or each store of the lake; print the answer and return the exit code."""
+    with _opened(options) as sources:
+        source, answer = ask_each(sources, ask)
+        show(answer, source)
+        return options.printer.finish(answer, source)
 
 
 def _limit(default: int, *, least: int = 0) -> Any:  # noqa: ANN401 - the default of a parameter
@@ -197,7 +206,7 @@ def by_key(  # noqa: PLR0913 - one argument an option
     since: GivenTime | None = since_option("-b --since --begin"),
     until: GivenTime | None = until_option("-e --until --end"),
     limit: int = _limit(KEY_LIMIT),
-    options: Options = _of_query,
+    options: QueryOptions = _of_query,
 ) -> ExitCode:
     """
     Print the messages of a topic that have the given key, as queryMsgByKey does.
@@ -206,70 +215,66 @@ def by_key(  # noqa: PLR0913 - one argument an option
     """
     window = options.window(since, until)
     kind, most = _KINDS[key_type], limit or None
-    with _opened(options) as sources:
-        source, answer = ask_each(
-            sources, lambda one: lookups.by_key(one, topic, key, kind=kind, window=window, limit=most)
-        )
-        printer = options.printer
+    printer = options.printer
+
+    def show(answer: Answer, source: Source) -> None:
         for given in (since, until):
             sentence = given.interpretation(printer.zone) if given is not None else None
             if sentence is not None:
                 printer.note(sentence)
         printer.print_rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
-        return printer.finish(answer, source)
+
+    return _answer(options, partial(lookups.by_key, topic=topic, key=key, kind=kind, window=window, limit=most), show)
 
 
 @verb(of=query, name="by-id", short_help="Messages by their ids: queryMsgById.")
 def by_id(
     *,
     message_ids: str = option("ID[,ID…]", names="-i --id", required=True),
-    topic: str | None = option("TOPIC", "The topic to search for a producer's id.", names="-t --topic"),
-    options: Options = _of_query,
+    topic: str | None = option("TOPIC", "The topic to search for a unique key.", names="-t --topic"),
+    options: QueryOptions = _of_query,
 ) -> ExitCode:
-    """Print messages by id, as queryMsgById does. An id is tried as an offset id first, then as a producer's id."""
-    with _opened(options) as sources:
-        return _print_ids(options, sources, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
+    """Print messages by id, as queryMsgById does. An id is tried as an offset id first, then as a unique key."""
+    return _print_ids(options, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
 
 
 @verb(of=query, short_help="One message by an id of any kind.")
 def message(
     *,
     message_id: str = option("ID", names="-i --id", required=True),
-    topic: str | None = option("TOPIC", "The topic to search for a producer's id.", names="-t --topic"),
-    options: Options = _of_query,
+    topic: str | None = option("TOPIC", "The topic to search for a unique key.", names="-t --topic"),
+    options: QueryOptions = _of_query,
 ) -> ExitCode:
-    """Print the message with the given id. The id is tried as an offset id first, then as a producer's id."""
-    with _opened(options) as sources:
-        return _print_ids(options, sources, [message_id.strip()], topic)
+    """Print the message with the given id. The id is tried as an offset id first, then as a unique key."""
+    return _print_ids(options, [message_id.strip()], topic)
 
 
-def _print_ids(options: Options, sources: Sequence[Source], texts: Sequence[str], topic: str | None) -> ExitCode:
+def _print_ids(options: QueryOptions, texts: Sequence[str], topic: str | None) -> ExitCode:
     printer = options.printer
     outcome = ExitCode.CLEAN
-    for text in texts:
-        ask = partial(lookups.by_any_id, text=text, topic=topic, any_host=options.any_host)
-        source, answer = ask_each(sources, ask)
-        printer.print_details(answer)
-        outcome = max(outcome, printer.finish(answer, source))
+    with _opened(options) as sources:
+        for text in texts:
+            ask = partial(lookups.by_any_id, text=text, topic=topic, any_host=options.any_host)
+            source, answer = ask_each(sources, ask)
+            printer.print_details(answer)
+            outcome = max(outcome, printer.finish(answer, source))
     return outcome
 
 
-@verb(of=query, name="by-unique-key", short_help="By a producer's id: queryMsgByUniqueKey.")
+@verb(of=query, name="by-unique-key", short_help="By unique key: queryMsgByUniqueKey.")
 def by_unique_key(
     *,
     topic: str = _topic,
-    unique_key: str = option("ID", "The id that the producer assigned to the message.", names="-i --id", required=True),
-    show_all: bool = flag("Print all messages with this id, not only the first.", names="-a --all"),
+    unique_key: str = option(
+        "ID", "The unique key: the id that the producer assigned to the message.", names="-i --id", required=True
+    ),
+    show_all: bool = flag("Print all messages with this id; by default, only the one stored first.", names="-a --all"),
     limit: int = _limit(lookups.UNIQUE_KEY_LIMIT),
-    options: Options = _of_query,
+    options: QueryOptions = _of_query,
 ) -> ExitCode:
-    """Print the message with the given producer's id, as queryMsgByUniqueKey does."""
+    """Print the message with the given unique key, as queryMsgByUniqueKey does."""
     ask = partial(lookups.by_unique_key, topic=topic, unique_key=unique_key, show_all=show_all, limit=limit or None)
-    with _opened(options) as sources:
-        source, answer = ask_each(sources, ask)
-        printer = options.printer
-        printer.print_details(answer, has_offset_id=False)
-        return printer.finish(answer, source)
+    return _answer(options, ask, lambda answer, _: options.printer.print_details(answer, has_offset_id=False))
 
 
 @verb(of=query, name="by-offset", short_help="A message by queue offset: queryMsgByOffset.")
@@ -281,19 +286,14 @@ def by_offset(
     ),
     queue_id: int = option("QUEUE", None, NOT_NEGATIVE, names="-i --queue-id", required=True),
     offset: int = option("OFFSET", None, int, names="-o --offset", required=True),
-    options: Options = _of_query,
+    options: QueryOptions = _of_query,
 ) -> ExitCode:
     """Print the message at a queue offset, as queryMsgByOffset does."""
     place = options.place
     if place.is_lake and broker_name and not place.broker:
         options = options._replace(place=replace(place, broker=broker_name))
-    with _opened(options) as sources:
-        printer = options.printer
-        source, answer = ask_each(
-            sources, lambda one: lookups.by_offset(one, topic, queue_id, offset, broker=broker_name)
-        )
-        printer.print_details(answer)
-        return printer.finish(answer, source)
+    ask = partial(lookups.by_offset, topic=topic, queue_id=queue_id, queue_offset=offset, broker=broker_name)
+    return _answer(options, ask, lambda answer, _: options.printer.print_details(answer))
 
 
 @verb(of=query, name="list", short_help="Messages page by page, the newest first.")
@@ -302,7 +302,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     topic: str | None = option("TOPIC", "Only messages of this topic.", names="-t --topic"),
     queue_id: int | None = option("N", "With -t: only this queue of the topic.", NOT_NEGATIVE, names="--queue"),
     key: str | None = option(
-        "KEY", "One of the message's KEYS, or its producer's id.", names="-k --key", callback=_not_empty
+        "KEY", "One of the message's KEYS, or its unique key.", names="-k --key", callback=_not_empty
     ),
     tag: str | None = option("TAG", "The message's TAGS, compared as a whole."),
     words: str | None = option("TEXT", "Text that the decompressed body contains."),
@@ -311,7 +311,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     before: str | None = option("POSITION", "Continue from the POSITION that the previous page printed."),
     limit: int = _limit(KEY_LIMIT, least=1),
     seconds: float = option("S", "Stop after S seconds.", click.FloatRange(0), default=60.0, show_default=True),
-    options: Options = _of_query,
+    options: QueryOptions = _of_query,
 ) -> ExitCode:
     """List messages, the newest first, by their offsets in the log."""
     from jobs.query.lookups import parse_position, read_page
@@ -330,11 +330,10 @@ def list_messages(  # noqa: PLR0913 - one argument an option
         following = f"{stopped}the next page: the same command with --before {page.next}"
         return Answer(list(page.messages), notes=[following] if page.next is not None else [])
 
-    with _opened(options) as sources:
-        source, answer = ask_each(sources, ask)
-        printer = options.printer
-        printer.print_rows(answer, topic or "", "K", key or "", has_index_key=False)
-        return printer.finish(answer, source)
+    def show(answer: Answer, _source: Source) -> None:
+        options.printer.print_rows(answer, topic or "", "K", key or "", has_index_key=False)
+
+    return _answer(options, ask, show)
 
 
 @verb(of=query, short_help="The history of a message, each line with its source.")
@@ -345,12 +344,12 @@ def story(
         "TOPIC", "With -k: the topic of the key. With ID: the topic to search first.", names="-t --topic"
     ),
     key: str | None = option("KEY", "One of the message's KEYS, in place of its id.", names="-k --key"),
-    options: Options = _of_query,
+    options: QueryOptions = _of_query,
 ) -> ExitCode:
     """
     Show the history of a message (sent, half, delayed, retried, consumed, dead-lettered), with the source of each line.
 
-    ID is a producer's id or an offset id.
+    ID is a unique key (the id that the producer assigned) or an offset id.
     """
     if (message_id is None) == (key is None) or (key is not None and topic is None):
         raise click.UsageError("give an ID, or -t TOPIC and -k KEY")
@@ -362,13 +361,12 @@ def story(
             return stories.find_copies_by_key(source, topic or "", key)
         return stories.find_copies_by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
 
-    with _opened(options) as sources:
-        source, answer = ask_each(sources, ask)
-        printer = options.printer
+    def show(answer: Answer, source: Source) -> None:
         for told in stories.stories(source, answer.messages):
-            lines = (*story_lines(told, printer.zone), "")
-            printer.print_row("story", story_object(told), "".join(f"{line}\n" for line in lines))
-        return printer.finish(answer, source)
+            lines = (*story_lines(told, options.printer.zone), "")
+            options.printer.print_row("story", story_object(told), "".join(f"{line}\n" for line in lines))
+
+    return _answer(options, ask, show)
 
 
 @verb(of=query, short_help="SQL on all tables and views of a lake, without Java.")
@@ -378,8 +376,8 @@ def sql(  # noqa: PLR0913 - one argument an option
     lake: str = option("LAKE", "The lake.", STORE_OR_LAKE, required=True),
     output: str = option(
         None,
-        "Except in Parquet, times are ISO 8601 in UTC, and bytes are hexadecimal digits.",
-        click.Choice([*(form.value for form in Form if form is not Form.TEXT), "parquet"]),
+        "The output format. Except in Parquet, times are ISO 8601 in UTC and bytes are hexadecimal.",
+        click.Choice([form.value for form in Form if form is not Form.TEXT]),
         default=Form.TABLE.value,
         show_default=True,
     ),
@@ -433,7 +431,7 @@ def decode_id(
     """Show both readings of an id: a broker's (host, port, offset) and a producer's (IP, process, time, counter)."""
     from jobs.query.mqadmin.text import id_readings
 
-    printer = closing_printer(Printer(time_zone, output_form(output, as_json=as_json)))
+    printer = _closing_printer(Printer(time_zone, _output_form(output, as_json=as_json)))
     readings = id_readings(message_id.strip(), time_zone or UTC, time.time_ns() // 1_000_000)
     if readings is None:
         return printer.print_reason(reasons.not_an_offset_id(message_id))
@@ -450,7 +448,7 @@ def decode_id(
 def mqadmin_line(
     *,
     arguments: tuple[str, ...] = argument("COMMAND [OPTIONS]…", click.UNPROCESSED, nargs=-1, required=True),
-    options: Options = _of_query,
+    options: QueryOptions = _of_query,
 ) -> ExitCode:
     """
     Run an mqadmin command line unchanged, with the option letters of the store's release.

@@ -14,19 +14,19 @@ from jobs.command.answer import Answer, answer_options, typed_command
 from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
-    StoreForm,
     StorePlace,
+    StoreSettings,
     bundle,
     flag,
-    given_words,
     option,
-    read_options,
+    options_as_words,
     report_option,
+    settings_and_rate_options,
     store_options,
 )
-from jobs.command.places import WRITTEN, refuse_nonempty_directory
+from jobs.command.places import OUTPUT_LOCATION, refuse_nonempty_directory
 from jobs.console.amounts import counted
-from jobs.console.lines import NOT_DONE, lines_under_heading
+from jobs.console.lines import PLAN_HEADING, lines_under_heading
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Step
 from jobs.launch.failures import shown_as_usage
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _ROCKSDB = "rocksdb"
 
 
-class _Form(NamedTuple):
+class _RebuildForm(NamedTuple):
     """Which files are rebuilt, and whether they are written and installed, as given on the command line."""
 
     out: str
@@ -61,8 +61,8 @@ class _Form(NamedTuple):
 def _rebuild_options(out: str, kept: str) -> Any:  # noqa: ANN401 - the default of a parameter
     """Return the options of both verbs; the texts are the help of `--out` and of `--lost-only`."""
     return bundle(
-        _Form,
-        out=option("DIR", out, WRITTEN, required=True),
+        _RebuildForm,
+        out=option("DIR", out, OUTPUT_LOCATION, required=True),
         lost_only=flag(kept),
         wants_install=flag("Install the files in the store of the stopped broker.", names="--install"),
         dry_run=flag(
@@ -80,13 +80,13 @@ def _rebuild_options(out: str, kept: str) -> Any:  # noqa: ANN401 - the default 
 def rebuild_index(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace = store_options,
-    how: _Form = _rebuild_options(
+    how: _RebuildForm = _rebuild_options(
         "An empty or new directory; a path or a URI.", "Keep existing index files; write only missing ones."
     ),
     advance_checkpoint: bool = flag(
         "With --install, after a crash: prevent the broker from deleting the files at its next start."
     ),
-    form: StoreForm = read_options,
+    settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
     report: Path | None = report_option,
     answer: Answer = answer_options,
@@ -97,7 +97,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--advance-checkpoint belongs to --install")
     if how.only_says and report is not None:
         raise click.UsageError("--report belongs to a run: this --dry-run writes nothing")
-    run = _begun(place, how, form, engine, warm="jobs.rebuild.index")
+    run = _begun(place, how, settings, engine, warm="jobs.rebuild.index")
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import RebuildIndexRequest, rebuild
     from jobs.rebuild.install import plan_index
@@ -107,12 +107,12 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     request = RebuildIndexRequest(
         root,
         out,
-        form.given_settings(run.conf),
+        settings.given_settings(run.conf),
         lost_only=how.lost_only,
         broker_runs=broker_process(root) is not None,
         commitlog=run.commitlog,
         care=run.care,
-        options=given_words(place, form),
+        options=options_as_words(place, settings),
     )
     if how.only_says:
         would = dry_run_of_index(request, run.workers.options)
@@ -128,7 +128,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         write_report(report, report_of_rebuild(result, outcome, installs=how.wants_install))
     more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
     to_install = more if result.files and not how.wants_install else None
-    return _give(result, result.describe(), outcome, answer, to_install, out, given_words(place, form))
+    return _give(result, result.describe(), outcome, answer, to_install, out, options_as_words(place, settings))
 
 
 @verb(
@@ -146,11 +146,11 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         default="files",
         show_default=True,
     ),
-    how: _Form = _rebuild_options(
+    how: _RebuildForm = _rebuild_options(
         "An empty or new directory for <topic>/<queue id>/…, or for the folder of the database.",
         "Keep correct queue files; write only lost or wrong ones.",
     ),
-    form: StoreForm = read_options,
+    settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
     answer: Answer = answer_options,
 ) -> ExitCode:
@@ -166,7 +166,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     target = Path(local_path(out))
     if to == _ROCKSDB:
         _refuse_for_database(root, target, how)
-    run = _begun(place, how, form, engine, warm="jobs.rebuild.queue_run")
+    run = _begun(place, how, settings, engine, warm="jobs.rebuild.queue_run")
     from jobs.rebuild.dry_run import dry_run_of_queues
     from jobs.rebuild.install import plan_queues
     from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
@@ -174,8 +174,8 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     request = RebuildQueuesRequest(
         root,
         target,
-        form.given_settings(run.conf).conf,
-        form.release,
+        settings.given_settings(run.conf).conf,
+        settings.release,
         lost_only=how.lost_only,
         to=to,
         commitlog=run.commitlog,
@@ -192,15 +192,15 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     more = [] if how.lost_only else ["--lost-only"]
     to_install = more if summary.files and summary.has_place and not how.wants_install else None
     outcome = summary.result(answer.seconds)
-    return _give(summary, asdict(summary), outcome, answer, to_install, out, given_words(place, form))
+    return _give(summary, asdict(summary), outcome, answer, to_install, out, options_as_words(place, settings))
 
 
-def _begun(place: StorePlace, how: _Form, form: StoreForm, engine: str, *, warm: str) -> StoreRun:
+def _begun(place: StorePlace, how: _RebuildForm, settings: StoreSettings, engine: str, *, warm: str) -> StoreRun:
     """Refuse a directory in use, and to change the store of a running broker; then choose the engine."""
     refuse_nonempty_directory(how.out)
     if how.wants_install and not how.dry_run:
         refuse_running_broker(place.store)
-    return StoreRun(place, engine, form.max_rate, warm=warm)
+    return StoreRun(place, engine, settings.max_rate, warm=warm)
 
 
 def refuse_running_broker(store: str) -> None:
@@ -210,7 +210,7 @@ def refuse_running_broker(store: str) -> None:
 
 
 @contextmanager
-def _held_for_install(place: StorePlace, how: _Form) -> Iterator[LockedStore | None]:
+def _held_for_install(place: StorePlace, how: _RebuildForm) -> Iterator[LockedStore | None]:
     """Keep the store's broker from starting while the block runs, if files will be installed."""
     if not how.wants_install or how.dry_run:
         yield None
@@ -230,13 +230,11 @@ def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, 
     with shown_as_usage(RefusedError, before="not installed: "):
         plans = plan()
         lines = [line for one in plans for line in one.describe(is_done=held is not None)]
-        answer.print_more_lines(
-            lines_under_heading(NOT_DONE if held is None else "INSTALL", lines or ["nothing to install"])
+        answer.print_lines(
+            lines_under_heading(PLAN_HEADING if held is None else "INSTALL", lines or ["nothing to install"])
         )
         if held is None:
-            answer.print_more_lines(
-                f"  NOTE cannot be installed now: {reason}" for one in plans for reason in one.obstacles
-            )
+            answer.print_lines(f"  NOTE cannot be installed now: {reason}" for one in plans for reason in one.obstacles)
             return False
         for one in plans:
             held.refuse_changes()
@@ -275,7 +273,7 @@ def _give(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
     return result.severity.exit_code
 
 
-def _refuse_for_database(store: str, out: Path, how: _Form) -> None:
+def _refuse_for_database(store: str, out: Path, how: _RebuildForm) -> None:
     if how.lost_only:
         raise click.UsageError("--lost-only keeps files that are right; a database is made as one: leave it out")
     if how.wants_install:

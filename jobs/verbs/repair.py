@@ -11,13 +11,13 @@ from jobs.command.answer import Answer, answer_options, typed_command
 from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
-    StoreForm,
     StorePlace,
+    StoreSettings,
     flag,
-    given_words,
     label_option,
     option,
-    read_options,
+    options_as_words,
+    settings_and_rate_options,
     store_options,
 )
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, refuse_nonempty_directory
@@ -73,15 +73,15 @@ def repair(  # noqa: PLR0913 - one argument an option
         multiple=True,
     ),
     undoes: bool = flag("Restore the files that repairs with this DIR have replaced.", names="--undo"),
-    form: StoreForm = read_options,
+    settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
     answer: Answer = answer_options,
 ) -> ExitCode:
     """
-    Plan the repair of STORE, and write corrected files into DIR: segments from LAKE, queues, index, checkpoint.
+    Write corrected files for STORE into DIR, and print the plan: segments from LAKE, queues, index files, checkpoint.
 
-    Without --apply, STORE is only read, and the plan is printed. With --apply, the command holds the broker's lock,
-    installs the files in STORE, and verifies STORE again. --undo restores the replaced files.
+    Without --apply, STORE is only read. With --apply, the command also installs the files in STORE, while it holds the
+    broker's lock, and verifies STORE again. --undo restores the replaced files.
     """
     if deliver_empty and not bridges:
         raise click.UsageError("--deliver-empty belongs to --bridge")
@@ -93,7 +93,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         return _undone(place.store, out, answer)
     if not (out / JOURNAL).exists():
         refuse_nonempty_directory(str(out))
-    run = StoreRun(place, engine, form.max_rate, warm="jobs.repair.run")
+    run = StoreRun(place, engine, settings.max_rate, warm="jobs.repair.run")
     from jobs.repair.run import RepairRequest, repair
 
     request = RepairRequest(
@@ -101,7 +101,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         out.absolute(),
         run.lake(lake) if lake is not None else None,
         broker or run.conf.broker_name,
-        form.given_settings(run.conf),
+        settings.given_settings(run.conf),
         applies,
         bridges,
         deliver_empty,
@@ -109,7 +109,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         frozenset(accepted),
         commitlog=run.commitlog,
         care=run.care,
-        options=given_words(place, form),
+        options=options_as_words(place, settings),
     )
     summary = repair(request, run.workers)
     next_lines = _next(summary, place.store, applies=applies, has_lake=lake is not None)

@@ -7,20 +7,20 @@ from jobs.command.answer import Answer, answer_options
 from jobs.command.configuration import verb
 from jobs.command.engine import StoreRun, engine_option
 from jobs.command.options import (
-    StoreForm,
     StorePlace,
+    StoreSettings,
     argument,
     flag,
-    given_words,
     label_option,
     limit_option,
     max_rate_option,
     option,
-    read_options,
+    options_as_words,
     report_option,
+    settings_and_rate_options,
     store_options,
 )
-from jobs.command.places import LAKE, WRITTEN
+from jobs.command.places import LAKE, OUTPUT_LOCATION
 from jobs.console.result import ExitCode
 
 if TYPE_CHECKING:
@@ -38,11 +38,13 @@ def verify(  # noqa: PLR0913 - one argument an option
     scratch: str | None = option(
         "DIR",
         "A directory in which tasks exchange units and keys; on a cluster, a path or URI that all workers can access.",
-        WRITTEN,
+        OUTPUT_LOCATION,
     ),
-    findings_lake: str | None = option("LAKE", "Write the findings into the table `findings` of this lake.", WRITTEN),
+    findings_lake: str | None = option(
+        "LAKE", "Write the findings into the table `findings` of this lake.", OUTPUT_LOCATION
+    ),
     broker: str | None = option("NAME", "Label of the broker in the findings lake."),
-    form: StoreForm = read_options,
+    settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,
     report: Path | None = report_option,
     answer: Answer = answer_options,
@@ -52,7 +54,7 @@ def verify(  # noqa: PLR0913 - one argument an option
 
     STORE may also be the folder of a tier (`tieredStoreFilePath`).
     """
-    run = StoreRun(place, engine, form.max_rate, warm="jobs.verify.run")
+    run = StoreRun(place, engine, settings.max_rate, warm="jobs.verify.run")
     from jobs.report.document import write_report
     from jobs.report.of_store import report_of_verify
     from jobs.verify.run import VerifyRequest
@@ -60,8 +62,8 @@ def verify(  # noqa: PLR0913 - one argument an option
     from jobs.verify.verdict import verdict_lines
 
     request = VerifyRequest(
-        place.store, form.given_settings(run.conf), scratch, commitlog=run.commitlog, care=run.care,
-        options=given_words(place, form),
+        place.store, settings.given_settings(run.conf), scratch, commitlog=run.commitlog, care=run.care,
+        options=options_as_words(place, settings),
     )  # fmt: skip
     verdict = verify_store(request, run.workers)
     if report is not None:

@@ -25,12 +25,12 @@ from jobs.command.options import (
     option,
     store_options,
 )
-from jobs.command.places import STORE_OR_LAKE, STORED
+from jobs.command.places import STORE_FILE, STORE_OR_LAKE
 from jobs.console.log import say
 from jobs.console.progress import late_progress
 from jobs.console.result import ExitCode, Severity, worst_of
 from jobs.dump.file import DumpRequest, Item, open_file
-from jobs.dump.units import NAMES, items_of, recognise
+from jobs.dump.units import KIND_NAMES, items_of, recognise_kind
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import SetupError
 from rmq_formats.errors import FormatError
@@ -57,7 +57,7 @@ def inspect(
     """
     Show the segments of a store, its queues, index files and checkpoint, the broker's release, and the next command.
 
-    Only the heads and tails of files are read, which takes seconds on any store; --deep reads the whole log.
+    Only the heads and tails of files are read, usually in less than a second; --deep reads the whole log.
     """
     from jobs.inspect.inspection import inspect_store
     from jobs.inspect.text import dashboard
@@ -82,7 +82,7 @@ def inspect(
 )
 def dump(  # noqa: PLR0913 - one argument an option
     *,
-    files: tuple[str, ...] = argument("FILE…", STORED, nargs=-1, required=True),
+    files: tuple[str, ...] = argument("FILE…", STORE_FILE, nargs=-1, required=True),
     start: int = option("N", "Begin at this offset.", NOT_NEGATIVE, names="--from", default=0),
     limit: int | None = option("N", "Print at most N items of each file.", NOT_NEGATIVE),
     fields: bool = flag("Print every field, one per line."),
@@ -92,7 +92,7 @@ def dump(  # noqa: PLR0913 - one argument an option
     hash_slots: int | None = hash_slots_option,
     index_num: int | None = index_num_option,
     named: str | None = option(
-        None, "The kind of the files, if it is not recognised.", click.Choice(tuple(NAMES)), names="--as"
+        None, "The kind of the files, if it is not recognised.", click.Choice(tuple(KIND_NAMES)), names="--as"
     ),
     as_json: bool = json_option,
 ) -> ExitCode:
@@ -103,14 +103,14 @@ def dump(  # noqa: PLR0913 - one argument an option
     after the offset of their first byte, offsets are physical; in other files, they are positions in the file.
     """
     request = DumpRequest(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
-    kind = NAMES[named] if named else None
+    kind = KIND_NAMES[named] if named else None
     return worst_of([_dump(location, kind, request) for location in files]).exit_code
 
 
 def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severity:
     try:
         with open_file(location) as file:
-            known = kind or recognise(file)
+            known = kind or recognise_kind(file)
             is_damaged = False
             if not request.as_json:
                 _print(f"# {location}: {known}, {file.size} bytes")

@@ -23,7 +23,7 @@ from jobs.lake.iceberg import Registrar
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError
 from jobs.lake.upkeep import optimize
-from jobs.launch.cache import cache
+from jobs.launch.cache import cache_directory
 from jobs.query.lake_tables import LakeTables
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.restore.run import RestoreRequest, restore
@@ -220,7 +220,7 @@ def given(place: str, s3: S3Server, home: Path, secret: str = SECRET_KEY) -> tup
     endpoint, region = f"http://127.0.0.1:{s3.port}", "us-east-1"
     home.joinpath(".aws").mkdir(exist_ok=True)
     environment = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"), "")
-    environment |= {"HOME": str(home), "RMQ_LAKE_CACHE": str(cache()), "AWS_EC2_METADATA_DISABLED": "true"}
+    environment |= {"HOME": str(home), "RMQ_LAKE_CACHE": str(cache_directory()), "AWS_EC2_METADATA_DISABLED": "true"}
     options = [word.replace(SECRET_KEY, secret) for word in s3.spark_options]
     if place == "environment":
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": secret}

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from jobs.launch.cache import cache
+from jobs.launch.cache import cache_directory
 from jobs.launch.spark import spark_home
 
-PLACE: Final = cache() / "test-servers"
+PLACE: Final = cache_directory() / "test-servers"
 _CLASSIFIER: Final = "-Dos.detected.classifier=linux-x86_64"
 _SECONDS: Final = 900  # of a slow network
 _AXE: Final = "4.10.3"

@@ -13,10 +13,10 @@ from jobs.command.configuration import settings_of
 from jobs.console.amounts import size_text
 from jobs.console.result import ExitCode
 from jobs.ingest.request import Summary
-from jobs.launch.cache import CONF
+from jobs.launch.cache import CONF_DIRECTORY
 from jobs.launch.engine import VERBS_WITH_ENGINE, limit_of
 from jobs.report.document import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
-from jobs.report.metrics import PREFIX, figures
+from jobs.report.metrics import INGEST_PREFIX, metric_values
 
 _MEANINGS = {
     ExitCode.CLEAN: "done",
@@ -176,12 +176,15 @@ over the environment, and the environment over the file.
 
 
 def _configuration() -> str:
-    text = (CONF / "job.toml").read_text(encoding="utf-8")
+    text = (CONF_DIRECTORY / "job.toml").read_text(encoding="utf-8")
     return f"## Configuration file\n\n{_NAMES}\n`conf/job.toml`, to copy:\n\n```toml\n{text}```\n"
 
 
 def _metrics() -> str:
-    rows = [(f"`{PREFIX}_{name}`", meaning.rstrip(".")) for name, (_, meaning) in figures(Summary("", "", "")).items()]
+    rows = [
+        (f"`{INGEST_PREFIX}_{name}`", meaning.rstrip("."))
+        for name, (_, meaning) in metric_values(Summary("", "", "")).items()
+    ]
     intro = "`ingest --metrics FILE` writes these as a Prometheus text file, with the labels `broker` and `store`.\n"
     return "\n".join(["## Metrics\n", intro, _table(("gauge", "means"), *rows)])
 

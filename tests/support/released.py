@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.launch.cache import cache
+from jobs.launch.cache import cache_directory
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 1500  # of a busy machine
@@ -120,7 +120,7 @@ def released(folder: Path) -> Released:
 
 def fill_cache(jars: Path) -> None:
     """Bring the JARs that this machine has already, as docs/install.md says for one without a network."""
-    fetched = cache() / "jars"
+    fetched = cache_directory() / "jars"
     if fetched.is_dir():
         shutil.copytree(fetched, jars, ignore=shutil.ignore_patterns(".*"))
 

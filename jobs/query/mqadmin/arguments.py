@@ -12,7 +12,7 @@ from getopt import GetoptError, gnu_getopt
 from pathlib import PurePath
 from typing import NamedTuple
 
-from jobs.console.amounts import EXAMPLES, GivenTime
+from jobs.console.amounts import TIME_EXAMPLES, GivenTime
 from jobs.console.result import ExitCode
 from jobs.query.mqadmin.java import check_charset
 from jobs.query.output import Printer
@@ -129,7 +129,7 @@ class ParsedLine(NamedTuple):
         try:
             return GivenTime(text).milliseconds(zone)
         except (ValueError, OverflowError) as error:
-            reason = f"{text!r} is neither yyyy-MM-dd#HH:mm:ss:SSS nor another time (examples: {EXAMPLES})"
+            reason = f"{text!r} is neither yyyy-MM-dd#HH:mm:ss:SSS nor another time (examples: {TIME_EXAMPLES})"
             raise UnsupportedFormat(reason) from error
 
     def is_true(self, name: str, default: str = "false") -> bool:

@@ -174,7 +174,7 @@ def test_a_jvm_that_dies_is_said_to_have_died(
 
     with subprocess.Popen(["sleep", "600"]) as jvm:
         jvm.kill()
-        monkeypatch.setattr(session, "_jvms", [(jvm, Submission((), {}, is_local=True, recording=None))])
+        monkeypatch.setattr(session, "_jvms", [(jvm, Submission((), {}, is_local=True, unfinished_archive=None))])
         probe(raising(Py4JNetworkError("Answer from Java side is empty")))
 
         assert ExitCode.FAILED == cli.main(["probe"])

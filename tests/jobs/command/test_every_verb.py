@@ -22,7 +22,7 @@ from jobs.command import VERBS, cli
 from jobs.command.cli import run_nested
 from jobs.console.result import ExitCode
 from jobs.demo import TourError, demo, extract, unpack
-from jobs.demo import run as take
+from jobs.demo import run_tour as take
 from jobs.lake.runs import OtherRunActiveError
 from jobs.library import by_offset, ingest, open_source, verify
 from tests.golden import StoreOf

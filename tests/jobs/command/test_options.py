@@ -14,7 +14,7 @@ from jobs.command.answer import Answer
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import bind_environment_variables
 from jobs.command.options import (
-    StoreForm,
+    StoreSettings,
     given_time,
     parse_log_place,
 )
@@ -94,14 +94,14 @@ def test_a_moment_and_a_place_in_the_log_are_shown_as_they_were_given(text: str)
 
 def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:
     line = "  read as written by RocketMQ 5.5.0 to 5.5.1 (detected: a region; a half message (of 2))"
-    Answer().print_more_lines([line])
-    Answer(verbose=True).print_more_lines([line])
+    Answer().print_lines([line])
+    Answer(verbose=True).print_lines([line])
 
     assert ["  read as written by RocketMQ 5.5.0 to 5.5.1 (detected)", line] == capsys.readouterr().out.splitlines()
 
 
 def test_an_option_counts_more_than_the_brokers_configuration() -> None:
-    form = StoreForm(None, None, 200, None, None)
+    form = StoreSettings(None, None, 200, None, None)
 
     sizes = [
         form.given_settings(BrokerConf(consume_queue_size=given)).conf.consume_queue_size for given in (None, 6_000_000)

@@ -14,19 +14,18 @@ from hypothesis import strategies as st
 
 from jobs.command import VERBS, cli
 from jobs.command.cli import rmq_lake
-from jobs.command.configuration import callable_commands, key_of, settings_of
+from jobs.command.configuration import key_of, leaf_commands, settings_of
 from jobs.command.places import (
     CHANGED_LAKE,
     LAKE,
     NEW_STORE,
     OUTPUT_FILE,
-    OUTPUT_TYPES,
     STORE,
     LocationType,
-    store_around,
+    enclosing_store,
 )
 from jobs.console.result import ExitCode
-from jobs.launch.cache import CONF
+from jobs.launch.cache import CONF_DIRECTORY
 from tests.golden import StoreOf
 from tests.support.commands import Run, copy_of, state_of, without_spark
 from tests.support.lakes import ingest_store
@@ -44,12 +43,12 @@ class Option(NamedTuple):
 def _options() -> Iterator[Option]:
     yield from (Option((), parameter, rmq_lake) for parameter in rmq_lake.params)
     for verb in VERBS.values():
-        for names, command in callable_commands(verb.load(), (verb.name,)):
+        for names, command in leaf_commands(verb.load(), (verb.name,)):
             yield from (Option(names, parameter, command) for parameter in command.params)
 
 
 OPTIONS = list(_options())
-OUTPUTS = [option for option in OPTIONS if isinstance(option.parameter.type, OUTPUT_TYPES)]
+OUTPUTS = [option for option in OPTIONS if getattr(option.parameter.type, "is_output", False)]
 
 
 def _name(option: Option) -> str:
@@ -92,7 +91,7 @@ def test_every_option_that_takes_a_path_says_whether_it_is_written_to() -> None:
         _name(option)
         for option in OPTIONS
         if isinstance(option.parameter.type, click.Path | click.File)
-        and not isinstance(option.parameter.type, OUTPUT_TYPES)
+        and option not in OUTPUTS
         and not (isinstance(option.parameter.type, click.Path) and option.parameter.type.exists)
     ]
 
@@ -153,8 +152,8 @@ def test_places_beside_a_store_are_in_none(store: Path, tmp_path: Path) -> None:
     (queues / f"{0:020d}").touch()
 
     for place in (tmp_path, tmp_path / "lake", tmp_path / "store-2", tmp_path / "queues"):
-        assert store_around(str(place)) is None
-    assert str(store) == store_around(str(store / "a" / "b"))
+        assert enclosing_store(str(place)) is None
+    assert str(store) == enclosing_store(str(store / "a" / "b"))
 
 
 def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(store: Path, tmp_path: Path, run: Run) -> None:
@@ -238,7 +237,7 @@ def fill(golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     store = copy_of(golden("b551-base"), tmp_path)
     ingest_store(store, tmp_path / "other")
     (tmp_path / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
-    text = (CONF / "job.toml").read_text().replace("/data/rocketmq/store", str(store))
+    text = (CONF_DIRECTORY / "job.toml").read_text().replace("/data/rocketmq/store", str(store))
     (tmp_path / "job.toml").write_text(text.replace("/data/", f"{tmp_path}/data/"))
     assert cli.main(["ingest", "--config", str(tmp_path / "job.toml"), "--quiet"]) is ExitCode.CLEAN
     places = {"store": store, "other": tmp_path / "other", "new": tmp_path / "new", "types": tmp_path / "types.toml"}

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from jobs.command.answer import Answer
-from jobs.console.log import is_secret, mask_secrets, masked_output, remember_secret
+from jobs.console.log import is_secret, mask_program_output, mask_secrets, remember_secret
 from jobs.console.result import ExitCode
 from jobs.launch.arguments import file_system_options, properties_of, without_secrets
 from jobs.storage.s3 import delta_options
@@ -112,7 +112,7 @@ def test_secrets_are_no_arguments_of_the_jvm() -> None:
     ],
 )
 def test_a_secret_in_the_output_of_another_program_is_masked(text: str) -> None:
-    shown = masked_output(text)
+    shown = mask_program_output(text)
 
     assert SECRET not in shown
     assert "***" in shown

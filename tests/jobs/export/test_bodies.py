@@ -11,6 +11,7 @@ import tracemalloc
 import zlib
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -22,10 +23,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.measuring import children_of
-from jobs.export.condition import Chosen, candidates, chosen_rows
-from jobs.export.export import ExportSelection, Output, Summary, export, plan
-from jobs.export.items import ANY_TIME, COLUMNS, Item, LogItem, Undecoded, slices
-from jobs.export.parts import Format, PartTask
+from jobs.console.rows import Form
+from jobs.export.condition import SelectRows, condition_columns, select_rows
+from jobs.export.export import ExportRequest, Summary, export, plan
+from jobs.export.items import ANY_TIME, COLUMNS, Item, LogItem, Undecoded, decoded_slices
+from jobs.export.parts import PartTask
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
@@ -41,26 +43,26 @@ SMALL, LARGE, CUT = (b"small", bytes(LIMIT), bytes(LIMIT + 1))
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> dict[str, ExportSelection]:
+def places(tmp_path: Path) -> dict[str, ExportRequest]:
     packed = [Sent(keys=("k",), body=zlib.compress(body), sys_flag=COMPRESSED) for body in (SMALL, LARGE, CUT)]
     broken = Sent(keys=("k",), body=b"no stream", sys_flag=COMPRESSED)
     store = write_store(tmp_path / "store", stored([*packed, broken]))
     write_lake(store, tmp_path / "lake")
     return {
-        "store": ExportSelection(Place(store=str(store))),
-        "lake": ExportSelection(Place(lake=str(tmp_path / "lake"))),
+        "store": ExportRequest(Place(store=str(store))),
+        "lake": ExportRequest(Place(lake=str(tmp_path / "lake"))),
     }
 
 
-def _export(source: ExportSelection, out: Path, kind: Format, limit: int = LIMIT) -> Summary:
-    return export(plan(source, {}), RELEASE, Output(out, kind, limit), SerialWorkers())
+def _export(source: ExportRequest, out: Path, form: Form, limit: int = LIMIT) -> Summary:
+    return export(replace(source, out=out, form=form, limit=limit), plan(source, {}), SerialWorkers())
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
 def test_a_body_larger_than_the_limit_is_named_in_ndjson(
-    place: str, places: dict[str, ExportSelection], tmp_path: Path
+    place: str, places: dict[str, ExportRequest], tmp_path: Path
 ) -> None:
-    summary = _export(places[place], tmp_path / "out", Format.NDJSON)
+    summary = _export(places[place], tmp_path / "out", Form.NDJSON)
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
 
     assert [SMALL, LARGE] == [b64decode(row["decoded_body_base64"]) for row in rows[:2]]
@@ -75,9 +77,9 @@ def test_a_body_larger_than_the_limit_is_named_in_ndjson(
 
 @pytest.mark.parametrize("place", ["store", "lake"])
 def test_a_body_larger_than_the_limit_is_named_in_parquet(
-    place: str, places: dict[str, ExportSelection], tmp_path: Path
+    place: str, places: dict[str, ExportRequest], tmp_path: Path
 ) -> None:
-    _export(places[place], tmp_path / "out", Format.PARQUET)
+    _export(places[place], tmp_path / "out", Form.PARQUET)
     rows = pq.read_table(tmp_path / "out").to_pylist()
 
     assert [SMALL, LARGE] == [row["body"] for row in rows[:2]]
@@ -89,7 +91,7 @@ def test_a_body_larger_than_the_limit_is_named_in_parquet(
 def test_a_batch_of_bombs_is_cut_into_slices_of_the_budget() -> None:
     stored_ = [zlib.compress(bytes(LIMIT)) for _ in range(10)]
     batch = pa.RecordBatch.from_pydict({"body": stored_, "sys_flag": [COMPRESSED] * 10})
-    found = [len(bodies) for _, bodies in slices(batch, LIMIT, budget=3 * LIMIT)]
+    found = [len(bodies) for _, bodies in decoded_slices(batch, LIMIT, budget=3 * LIMIT)]
 
     assert [3, 3, 3, 1] == found
 
@@ -100,13 +102,13 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(bytes(size)) for _ in range(15))
     between = (0, ANY_TIME[1]) if how == "by times" else ANY_TIME
-    [item] = plan(ExportSelection(Place(store=str(broker.root)), between=between), {}).items
-    task = PartTask(tmp_path, Format.PARQUET, RELEASE)
-    next(candidates(item, ("body",), DEFAULT_LIMIT, Undecoded()))  # what is loaded once
+    [item] = plan(ExportRequest(Place(store=str(broker.root)), between=between), {}).items
+    task = PartTask(tmp_path, Form.PARQUET, RELEASE)
+    next(condition_columns(item, ("body",), DEFAULT_LIMIT, Undecoded()))  # what is loaded once
     tracemalloc.start()
     try:
         if how == "candidates":
-            for batch in candidates(item, ("body",), DEFAULT_LIMIT, Undecoded()):
+            for batch in condition_columns(item, ("body",), DEFAULT_LIMIT, Undecoded()):
                 assert batch.num_rows == 1
         else:
             assert task((0, item)).messages == 15
@@ -118,11 +120,13 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
 
 
 def test_a_condition_sees_a_body_larger_than_the_limit_as_it_is_stored_and_it_is_named(
-    places: dict[str, ExportSelection],
+    places: dict[str, ExportRequest],
 ) -> None:
     undecoded = Undecoded()
     [item] = plan(places["store"], {}).items
-    rows = [row for batch in candidates(item, ("topic", "body_text"), LIMIT, undecoded) for row in batch.to_pylist()]
+    rows = [
+        row for batch in condition_columns(item, ("topic", "body_text"), LIMIT, undecoded) for row in batch.to_pylist()
+    ]
 
     assert [SMALL.decode(), LARGE.decode(), None, None] == [row["body_text"] for row in rows]
     assert undecoded.count == 2
@@ -130,16 +134,16 @@ def test_a_condition_sees_a_body_larger_than_the_limit_as_it_is_stored_and_it_is
 
 @pytest.mark.parametrize("place", ["store", "lake"])
 def test_the_chosen_rows_are_those_that_were_numbered(
-    place: str, places: dict[str, ExportSelection], tmp_path: Path
+    place: str, places: dict[str, ExportRequest], tmp_path: Path
 ) -> None:
-    def choose(items: Sequence[Item], folder: Path, _limit: int) -> Chosen:
+    def choose(items: Sequence[Item], folder: Path, _limit: int) -> SelectRows:
         (folder / "undecoded").mkdir(parents=True)
         for number, item in enumerate(items):
             wanted = [
                 row
                 for row, values in enumerate(
                     row
-                    for batch in candidates(item, ("queue_offset",), LIMIT, Undecoded())
+                    for batch in condition_columns(item, ("queue_offset",), LIMIT, Undecoded())
                     for row in batch.to_pylist()
                 )
                 if values["queue_offset"] in (0, 3)
@@ -147,10 +151,10 @@ def test_the_chosen_rows_are_those_that_were_numbered(
             rows = folder / "rows" / f"_item={number}"
             rows.mkdir(parents=True)
             pq.write_table(pa.table({"_row": pa.array(np.array(wanted[::-1]))}), rows / "part.parquet")
-        return partial(chosen_rows, folder)
+        return partial(select_rows, folder)
 
     planned = plan(places[place], {})
-    summary = export(planned, RELEASE, Output(tmp_path / "out", limit=LIMIT), SerialWorkers(), choose)
+    summary = export(replace(places[place], out=tmp_path / "out", limit=LIMIT), planned, SerialWorkers(), choose)
     rows: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
 
     assert [0, 3] == [row["queue_offset"] for row in rows]
@@ -172,8 +176,8 @@ def test_an_export_by_times_reads_a_segment_once(
 
     real = LogItem.read
     monkeypatch.setattr(LogItem, "read", read)
-    asked = ExportSelection(Place(store=str(store)), between=(records[0].store_timestamp + since, ANY_TIME[1]))
-    summary = export(plan(asked, {}), RELEASE, Output(tmp_path / "out"), SerialWorkers())
+    asked = ExportRequest(Place(store=str(store)), between=(records[0].store_timestamp + since, ANY_TIME[1]))
+    summary = export(replace(asked, out=tmp_path / "out"), plan(asked, {}), SerialWorkers())
 
     assert [COLUMNS] == reads
     found = [(place.offset, place.size) for place in summary.damaged]

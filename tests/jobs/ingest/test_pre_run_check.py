@@ -21,7 +21,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import known_stores
-from jobs.launch.cache import cache
+from jobs.launch.cache import cache_directory
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord
@@ -228,7 +228,7 @@ def test_what_a_look_cannot_tell_has_no_size(taken: Taken) -> None:
 
 
 def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
-    environment = {"PATH": "", "JAVA_HOME": str(tmp_path / "none"), "RMQ_LAKE_CACHE": str(cache())}
+    environment = {"PATH": "", "JAVA_HOME": str(tmp_path / "none"), "RMQ_LAKE_CACHE": str(cache_directory())}
     lakes = [tmp_path / "here", tmp_path / "tasks"]
     ended = [
         subprocess.run(
@@ -246,7 +246,7 @@ def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
 def test_a_note_that_cannot_be_read_or_written_is_none(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(taken.lake.parent / "cache"))
     check_and_run(taken.request)
-    (note,) = (cache() / "nothing-new").iterdir()
+    (note,) = (cache_directory() / "nothing-new").iterdir()
     note.write_text("[" * 100_000)
     assert PreRunCheck(taken.request).nothing_new() is None
     monkeypatch.setattr("pathlib.Path.replace", Mock(side_effect=OSError))

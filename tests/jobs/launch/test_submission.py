@@ -159,17 +159,17 @@ def test_a_collector_of_the_user_replaces_ours(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_first_run_records_the_class_archive_and_the_second_uses_it(cache: Path) -> None:
     first, meanwhile = submission([]), submission([])
-    assert first.recording is not None
-    assert f"-XX:ArchiveClassesAtExit={first.recording}" in jvm_flags(first)
-    assert (None, []) == (meanwhile.recording, [flag for flag in jvm_flags(meanwhile) if "AtExit" in flag])
-    first.recording.write_bytes(b"classes")  # as the JVM does when it exits
+    assert first.unfinished_archive is not None
+    assert f"-XX:ArchiveClassesAtExit={first.unfinished_archive}" in jvm_flags(first)
+    assert (None, []) == (meanwhile.unfinished_archive, [flag for flag in jvm_flags(meanwhile) if "AtExit" in flag])
+    first.unfinished_archive.write_bytes(b"classes")  # as the JVM does when it exits
 
-    keep_class_archive(first.recording)
+    keep_class_archive(first.unfinished_archive)
 
     (archive,) = (cache / "class-archives").iterdir()
     second = submission([])
     assert f"-XX:SharedArchiveFile={archive}" in jvm_flags(second)
-    assert second.recording is None
+    assert second.unfinished_archive is None
 
 
 def test_a_recording_that_was_killed_is_begun_anew_and_other_jars_are_another_archive(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
 
-    directory = caches.cache()
+    directory = caches.cache_directory()
 
     assert tmp_path == directory.parent
     assert 0o700 == directory.stat().st_mode & 0o777

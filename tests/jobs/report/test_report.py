@@ -10,7 +10,7 @@ import pytest
 
 from jobs.console.process import tool_command
 from jobs.lake.lake import Lake
-from jobs.report.document import Bars, Facts, Grid, Report, Timeline, page, write_report
+from jobs.report.document import Bars, Facts, Grid, Report, Timeline, render_page, write_report
 from jobs.report.of_ingest import report_of_ingest
 from jobs.report.of_store import report_of_verify
 from jobs.store.workers import SerialWorkers
@@ -94,7 +94,7 @@ def test_damage_is_shown_with_its_bytes(store: Path, tmp_path: Path) -> None:
 
 
 def test_names_from_a_store_stay_text(tmp_path: Path) -> None:
-    html = page(_ingested(_hostile_store(tmp_path / "store"), tmp_path / "lake"))
+    html = render_page(_ingested(_hostile_store(tmp_path / "store"), tmp_path / "lake"))
     tags = _tags(html)
 
     assert not {"script", "img", "iframe", "link"} & {tag for tag, _ in tags}
@@ -103,14 +103,16 @@ def test_names_from_a_store_stay_text(tmp_path: Path) -> None:
 
 
 def test_names_from_a_store_do_nothing_to_whoever_reads_the_page() -> None:
-    shown = page(Report("ingest", "store", "healthy", "healthy", "all", (Facts("names", {"topic": "T\x1b[2J\u202e"}),)))
+    shown = render_page(
+        Report("ingest", "store", "healthy", "healthy", "all", (Facts("names", {"topic": "T\x1b[2J\u202e"}),))
+    )
 
     assert "T\\x1b[2J\\u202e" in shown
     assert all(character.isprintable() for character in shown.replace("\n", ""))
 
 
 def test_the_page_needs_nothing_but_itself(report: Report) -> None:
-    html = page(report)
+    html = render_page(report)
     tags = _tags(html)
 
     assert not re.search(r"(src|href)\s*=|url\(|@import", html)
@@ -140,9 +142,9 @@ def test_findings_lie_below_what_to_do_about_them(store: Path) -> None:
     assert [[f"{tool_command()} repair {store} --out REPAIR"]] == [list(remedy.commands) for remedy in report.remedies]
     assert (report.severity, report.verdict) == ("contradiction", "contradiction")
     assert report.headline.startswith("2 causes found in 65 records, 65 queue units and 286 index keys, 56.2 KiB in ")
-    assert page(report).index("missing_queue") < page(report).index("What was compared")
+    assert render_page(report).index("missing_queue") < render_page(report).index("What was compared")
     commands = [command for remedy in report.remedies for command in remedy.commands]
-    shown = re.findall(r"<pre>(.*?)</pre>", page(report), re.DOTALL)
+    shown = re.findall(r"<pre>(.*?)</pre>", render_page(report), re.DOTALL)
     assert [command.split(" ") for command in commands] == [
         re.findall(r"<span>(.*?)</span>", text, re.DOTALL) for text in shown
     ]

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.diff import DiffRequest, diff
-from jobs.export.export import ExportSelection, Output, export
+from jobs.export.export import ExportRequest, export
 from jobs.export.export import plan as plan_export
 from jobs.lake.lake import Lake
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC
@@ -189,9 +189,8 @@ def _is_restored(store: Path, out: Path, at: int) -> bool:
 
 def _check_export(lake: Path, out: Path, planted: Sequence[Update]) -> None:
     """Require that a verified export leaves out each changed row."""
-    export(
-        plan_export(ExportSelection(Place(lake=str(lake)), is_verified=True), {}), None, Output(out), SerialWorkers()
-    )
+    asked = ExportRequest(Place(lake=str(lake)), is_verified=True, out=out)
+    export(asked, plan_export(asked, {}), SerialWorkers())
     exported = {json.loads(line)["physical_offset"] for line in out.read_text().splitlines()}
     left_out = {one.at for one in planted}
     no_crc = {one.at for one in planted if one.column == RECORD_CRC and one.value == "NULL"}
@@ -236,10 +235,10 @@ def test_a_row_whose_topic_was_changed_is_named_whichever_topic_is_asked_for(lak
     changed = next(row["physical_offset"] for row in rows_of(lake) if row["topic"] == "T1")
     by_deltalake(lake, [Update(changed, "topic", "'T2'")])
     for topic in ("T1", "T2"):
-        asked = ExportSelection(Place(lake=str(lake)), topics=(topic,), is_verified=True)
         out = tmp_path / f"{topic}.ndjson"
+        asked = ExportRequest(Place(lake=str(lake)), topics=(topic,), is_verified=True, out=out)
 
-        summary = export(plan_export(asked, {}), None, Output(out), SerialWorkers())
+        summary = export(asked, plan_export(asked, {}), SerialWorkers())
 
         assert [changed] == [place.offset for place in summary.damaged]
         assert {topic} == {json.loads(line)["topic"] for line in out.read_text().splitlines()}
