@@ -38,7 +38,7 @@ _ALL = (
     ("rebuild-consumequeue", "jobs.verbs.rebuild:rebuild_consumequeue", True, "Rebuild a store's queues.", _EMPTY),
     ("restore", "jobs.verbs.lake:restore", True, "Restore a store from the lake, byte for byte.",
      "The same command with --resume continues with the segments that are missing."),
-    ("repair", "jobs.verbs.repair:repair", True, "Plan the repair of a store; --apply carries it out.",
+    ("repair", "jobs.verbs.verify:repair", True, "Plan the repair of a store; --apply carries it out.",
      "Run the same command again to continue, or with --undo to revert it."),
     ("diff", "jobs.verbs.verify:diff", True, "Compare a store with a lake, and explain differences."),
     ("query", "jobs.verbs.query:query", False, "Find messages as mqadmin does, with the broker down."),

@@ -25,9 +25,8 @@ import pytest
 from benchmarks.measuring import children_of
 from jobs.console.rows import Form
 from jobs.export.condition import SelectRows, condition_columns, select_rows
-from jobs.export.export import ExportRequest, Summary, export, plan
+from jobs.export.export import ExportRequest, PartTask, Summary, export, plan
 from jobs.export.items import ANY_TIME, COLUMNS, Item, LogItem, Undecoded, decoded_slices
-from jobs.export.parts import PartTask
 from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
