@@ -23,6 +23,7 @@ from jobs.command.places import QUERIED_LAKE, STORE, PathListType, check_places,
 from jobs.console.log import mask_secrets, mask_settings, say
 from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
 from jobs.launch.engine import rule_text
+from rmq_formats.properties import MAX_LONG, MIN_LONG
 
 _CONFIG_FILE = f"{__name__}.file"  # that was read, in click's context
 _MOST = 1 << 20  # bytes of a configuration file
@@ -175,6 +176,10 @@ def verb(
             if show_config:
                 click.echo(mask_secrets(_effective(ctx, as_json=bool(ctx.params.get("as_json")))))
                 return ExitCode.CLEAN
+            for parameter in ctx.command.params:
+                value = parsed.get(str(parameter.name))
+                if isinstance(value, int) and not MIN_LONG <= value <= MAX_LONG:
+                    raise click.BadParameter(f"{value} is not a 64-bit number", ctx, parameter)
             _choose_source(ctx, parsed)
             check_places(ctx)
             try:

@@ -218,6 +218,7 @@ CHARSET = ParsedType("charset", _checked(check_charset))
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 POSITIVE = click.IntRange(min=1)
 NOT_NEGATIVE = click.IntRange(min=0)
+_MOST = (1 << 31) - 1  # of a broker's setting, a Java int
 _RELEASE_HELP = "The broker's release, if it cannot be detected."
 
 json_option = flag("Print only JSON on standard output.", names="--json")
@@ -234,8 +235,8 @@ max_rate_option = option(
     "Limit for reading STORE, in bytes per second over all tasks; the bytes read are not kept in the page cache.",
     POSITIVE,
 )
-hash_slots_option = option("N", "maxHashSlotNum of the index files.", POSITIVE)
-index_num_option = option("N", "maxIndexNum of the index files.", click.IntRange(min=2))
+hash_slots_option = option("N", "maxHashSlotNum of the index files.", click.IntRange(1, _MOST))
+index_num_option = option("N", "maxIndexNum of the index files.", click.IntRange(2, _MOST))
 
 
 def since_option(names: str = "") -> Any:  # noqa: ANN401 - as above
@@ -307,7 +308,7 @@ _FORM = {
     "hash_slots": hash_slots_option,
     "index_num": index_num_option,
     "consume_queue_size": option(
-        "BYTES", "mappedFileSizeConsumeQueue: the size of one ConsumeQueue file.", click.IntRange(min=20)
+        "BYTES", "mappedFileSizeConsumeQueue: the size of one ConsumeQueue file.", click.IntRange(20, _MOST)
     ),
     "release": releases_option,
     "time_zone": option("ZONE", "The broker's time zone; index files are named after their local creation time.", ZONE),

@@ -4,6 +4,8 @@ import re
 import time
 from datetime import UTC, datetime, tzinfo
 
+from rmq_formats.properties import MAX_LONG, MIN_LONG
+
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _STEP = 1024
 _MINUTE, _HOUR = 60, 3600
@@ -102,7 +104,8 @@ class GivenTime:
     def __init__(self, text: str) -> None:
         """Parse the text; raise `ValueError` or `OverflowError` if it is not a valid time."""
         self.text = text.strip()
-        self.milliseconds()
+        if not MIN_LONG <= self.milliseconds() <= MAX_LONG:
+            raise OverflowError(self.text)
 
     def __str__(self) -> str:
         return self.text

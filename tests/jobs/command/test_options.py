@@ -113,6 +113,25 @@ def test_an_option_counts_more_than_the_brokers_configuration() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export --store {store} --out {out} --since {huge}",
+        "query by-key --store {store} -t T1 -k k1 -m {huge}",
+        "rebuild-index {store} --out {out} --hash-slots 5 --index-num {huge}",
+        "rebuild-consumequeue {store} --out {out} --consume-queue-size {huge}",
+        "ingest {store} --lake {out} --settle {huge}",
+    ],
+)
+def test_a_number_that_no_broker_has_is_a_usage_error(line: str, golden: StoreOf, tmp_path: Path, run: Run) -> None:
+    """They ended with a traceback from the library that could not take the number."""
+    ended = run(*line.format(store=golden("b551-base"), out=tmp_path / "out", huge=10**23).split())
+
+    assert ended.code is ExitCode.USAGE
+    assert f"{10**23}" in ended.err
+    assert not list(tmp_path.iterdir())
+
+
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 STORED = 1_763_624_520_000  # 2025-11-20 07:42:00 UTC
 
@@ -133,7 +152,7 @@ def test_a_time_is_read_however_it_is_written(text: str, milliseconds: int) -> N
     assert STORED - 7_200_000 == parse_time("2h", STORED)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2025-13-01", "2y", "07:42"])
+@pytest.mark.parametrize("text", ["", "yesterday", "2025-13-01", "2y", "07:42", str(1 << 63)])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
         GivenTime(text)
