@@ -178,7 +178,7 @@ def verb(
                 return ExitCode.CLEAN
             for parameter in ctx.command.params:
                 value = parsed.get(str(parameter.name))
-                if isinstance(value, int) and not MIN_LONG <= value <= MAX_LONG:
+                if isinstance(value, int | float) and not MIN_LONG <= value <= MAX_LONG:
                     raise click.BadParameter(f"{value} is not a 64-bit number", ctx, parameter)
             _choose_source(ctx, parsed)
             check_places(ctx)

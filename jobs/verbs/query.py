@@ -60,6 +60,7 @@ from rmq_formats.indexfile.broker_rules import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST
 
+_LONGEST_S = 1_000_000  # that a query may be given: eleven days
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
 
@@ -235,7 +236,10 @@ def by_id(
     options: QueryOptions = _of_query,
 ) -> ExitCode:
     """Print messages by id, as queryMsgById does. An id is tried as an offset id first, then as a unique key."""
-    return _print_ids(options, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
+    texts = [part.strip() for part in message_ids.split(",") if part.strip()]
+    if not texts:
+        raise click.BadParameter("has no id", param_hint="--id")
+    return _print_ids(options, texts, topic)
 
 
 @verb(of=query, short_help="One message by an id of any kind.")
@@ -310,7 +314,9 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     until: GivenTime | None = until_option(),
     before: str | None = option("POSITION", "Continue from the POSITION that the previous page printed."),
     limit: int = _limit(KEY_LIMIT, least=1),
-    seconds: float = option("S", "Stop after S seconds.", click.FloatRange(0), default=60.0, show_default=True),
+    seconds: float = option(
+        "S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S), default=60.0, show_default=True
+    ),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
     """List messages, the newest first, by their offsets in the log."""
@@ -383,7 +389,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     ),
     out: Path | None = option("FILE", "The output file; required by --output parquet.", OUTPUT_FILE),
     limit: int = option("N", "Print the first N rows; 0: all.", NOT_NEGATIVE, default=1000, show_default=True),
-    seconds: float | None = option("S", "Stop after S seconds.", click.FloatRange(0, min_open=True)),
+    seconds: float | None = option("S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S, min_open=True)),
     quiet: bool = quiet_option,
 ) -> ExitCode:
     """
