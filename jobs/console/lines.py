@@ -19,7 +19,7 @@ _GAP = re.compile(
 )  # between words; not between a number and its unit
 _WIDEST_HEAD = 16
 _ALIKE = 12
-_NARROWEST = 40  # a terminal that is narrower breaks lines as it likes
+_NARROWEST = 40  # columns; lines are not wrapped for a narrower terminal
 _COMMAND = re.compile(
     r"( *)((?:(?:\S*/)?(?:spark-submit\.sh|rmq-lake|spark-submit|python[\d.]* -m jobs\.main)|mv|mkdir|cp) .*)"
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-ABANDONED_THREAD = "left behind"  # begins the name of a thread that nothing interrupts, and that ends with the process
+ABANDONED_THREAD = "left behind"  # prefix of the name of a thread that cannot be stopped and ends with the process
 
 _left: list[str] = []
 

@@ -129,7 +129,7 @@ def rows_with_numbers(number: int, item: Item, columns: Sequence[str], limit: in
         schema = pa.schema([*batch.schema, *_NUMBERS])
         yield pa.RecordBatch.from_arrays([*batch.columns, *numbers], schema=schema)
         row += batch.num_rows
-    pa.default_memory_pool().release_unused()  # who finds candidates writes parts next, with columns of other sizes
+    pa.default_memory_pool().release_unused()  # the same process writes parts next, with columns of other sizes
     if undecoded.count:
         (notes / str(number)).write_text(json.dumps([undecoded.count, undecoded.places]))
 

@@ -31,8 +31,14 @@ from rmq_formats.properties import MAX_LONG, MIN_LONG, PropertyParser
 
 BODY_TEXT = "body_text"
 SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
-BODY_COLUMNS = ("broker", "physical_offset", "sys_flag", "body_length", "body")  # columns of who decompresses and notes
-SLICE_BYTES = 4 << 20  # of a slice: it is there as rows, as bodies and as Arrow's columns, in Python and in the JVM
+BODY_COLUMNS = (
+    "broker",
+    "physical_offset",
+    "sys_flag",
+    "body_length",
+    "body",
+)  # needed to decompress bodies and to report those that fail
+SLICE_BYTES = 4 << 20  # of a slice, which is in memory as rows, bodies and Arrow columns, in Python and in the JVM
 _NAMED = 20
 
 
@@ -178,7 +184,7 @@ def _contradicts_itself(
 def _differs(stated: pa.Array, expected: pa.Array, *, is_null_wrong: bool = False) -> Flags:
     """Return where two columns differ; a NULL in the stated column is not a difference, unless it *is_null_wrong*."""
     stated, expected = _decoded(stated), _decoded(expected)
-    if stated.type == expected.type and stated.equals(expected):  # as nearly always, and soon seen
+    if stated.type == expected.type and stated.equals(expected):  # the usual case, and fast
         return np.zeros(len(stated), np.bool_)
     stated, expected = _joined(stated), _joined(expected)
     same = pc.fill_null(pc.equal(stated, expected.cast(stated.type)), fill_value=False)
@@ -331,7 +337,7 @@ class LakeItem:
                 changed = changed_rows(wanted, self.dropped) | self._is_elsewhere(wanted)
                 yield from _as_damage(wanted.filter(pa.array(changed)))
                 wanted = wanted.filter(pa.array(~changed))
-            if self.topics:  # asked last: a row whose topic was changed may be of one of them
+            if self.topics:  # last, because a row whose topic was changed may belong to one of them
                 wanted = wanted.filter(pc.is_in(wanted.column("topic"), pa.array(self.topics, pa.string())))
             yield wanted.select(columns)
 

@@ -2,7 +2,7 @@
 The log: its segments, how each begins and ends, and where its newest record ends.
 
 A segment that others follow is sealed if a blank near its end names the bytes left. Where the newest one ends is found
-by a walk from the newest record that a queue or an index file names, as only bytes after that are new to everybody.
+by a walk from the newest record that a queue or an index file names: the bytes before it have been dispatched.
 """
 
 from collections import Counter

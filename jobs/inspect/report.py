@@ -27,7 +27,7 @@ class Problem(NamedTuple):
     offset: int | None = None
 
     def __str__(self) -> str:
-        """Give place and fact in one line."""
+        """Return the place and the fact as one line."""
         place = "" if self.offset is None else f" at offset {self.offset}"
         return f"{self.file}: {self.text}{place}"
 
@@ -37,7 +37,7 @@ class Problems(list[Problem]):
 
     @property
     def severity(self) -> Severity:
-        """The worst of all; without a problem a store is still not verified."""
+        """The worst severity; a store without problems is still not verified."""
         return worst_of((Severity.NOT_VERIFIED, *(problem.severity for problem in self)))
 
     def damage(self, file: str, text: str, offset: int | None = None) -> None:
@@ -45,11 +45,11 @@ class Problems(list[Problem]):
         self.append(Problem(Severity.DAMAGE, file, text, offset))
 
     def gap(self, file: str, text: str, offset: int | None = None) -> None:
-        """Note bytes, units or entries that are not there."""
+        """Note missing bytes, units or entries."""
         self.append(Problem(Severity.GAP, file, text, offset))
 
     def note(self, file: str, text: str, offset: int | None = None) -> None:
-        """Note an oddity that is worth a look; nothing is lost by it."""
+        """Note an unusual fact that may need attention; nothing is lost."""
         self.append(Problem(Severity.NOT_VERIFIED, file, text, offset))
 
     @contextmanager
@@ -249,7 +249,7 @@ class StoreReport:
 
     @property
     def health(self) -> Severity:
-        """The worst that was found; heads and tails never say more than that nothing wrong was seen."""
+        """The worst severity found; `inspect` never reports a store as healthy, because it does not compare it all."""
         return self.problems.severity
 
     @property

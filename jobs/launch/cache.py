@@ -31,7 +31,7 @@ CONF_DIRECTORY = _PACKED if _PACKED.is_dir() else _PACKAGE.parent / "conf"
 
 _PACKAGES = (__name__.partition(".")[0], "rmq_formats")  # a wheel has another name for ours
 _PAYLOAD = "payload.zip"
-_DOOR = 'from rocketmq_lake_shipped import cache\n\ncache.import_unpacked(__name__, __loader__, "{digest}")\n'
+_STUB = 'from rocketmq_lake_shipped import cache\n\ncache.import_unpacked(__name__, __loader__, "{digest}")\n'
 _TIME = (1980, 1, 1, 0, 0, 0)  # the same code is the same ZIP
 
 
@@ -74,7 +74,7 @@ def code_archive() -> Path:
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         unfinished = path.with_suffix(f".{uuid4()}")
-        unfinished.write_bytes(_zipped(_doors(payload, digest)))
+        unfinished.write_bytes(_zipped(_stubs(payload, digest)))
         unfinished.replace(path)
     return path
 
@@ -90,12 +90,12 @@ def _modules() -> Iterator[tuple[str, bytes]]:
                 yield f"{package}/{path.relative_to(directory)}", path.read_bytes()
 
 
-def _doors(payload: bytes, digest: str) -> Iterator[tuple[str, bytes]]:
+def _stubs(payload: bytes, digest: str) -> Iterator[tuple[str, bytes]]:
     yield _PAYLOAD, payload
     yield "rocketmq_lake_shipped/__init__.py", b""
     yield "rocketmq_lake_shipped/cache.py", Path(__file__).read_bytes()
     for package in _PACKAGES:
-        yield f"{package}/__init__.py", _DOOR.format(digest=digest).encode()
+        yield f"{package}/__init__.py", _STUB.format(digest=digest).encode()
 
 
 def _zipped(files: Iterator[tuple[str, bytes]]) -> bytes:

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from uuid import uuid4
 
-# Its own path is all it knows: a checkout that is moved as a whole keeps working.
+# It finds the checkout by its own path, so a checkout that is moved as a whole keeps working.
 _CONSOLE_SCRIPT = """\
 #!/bin/sh
 # The same command as spark-submit.sh of this checkout, once that has made the environment.

@@ -30,15 +30,15 @@ _JVM_FLAGS = "SPARK_SUBMIT_OPTS"
 _DEATH_SECONDS = 5  # until a JVM whose connections are closed has ended, on a busy machine
 _JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes longer is left to itself
 
-# What the JVM says whenever Spark starts it, and cannot be kept from saying; the second on Java 25.
+# Warnings that the JVM always prints when Spark starts it, and that no flag suppresses; the second on Java 25.
 _NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector", b"WARNING: package sun.security.action not in")
 
-# Printed by a Python worker whose task is over: Spark had enough rows (LIMIT), or cancelled the task.
+# Printed by a Python worker whose task has ended: Spark had enough rows (LIMIT), or cancelled the task.
 _TRACEBACK, _FRAME, _SOURCE = b"Traceback (most recent call last):", b'  File "', b"    "
 _NOBODY_READS = (b"BrokenPipeError: ", b"ConnectionResetError: ")
 
 
-# The JVM that this process has started, and how; one at most: pyspark keeps one gateway a process.
+# The JVM that this process has started, and how. One at most, because pyspark keeps one gateway per process.
 _jvms: "list[tuple[subprocess.Popen[bytes], spark.Submission]]" = []
 _starting: "list[Future[SparkSession]]" = []  # one at most, until the session is used
 _warming: list[threading.Thread] = []  # one at most, until there is work
@@ -78,7 +78,7 @@ def _warm_up(context: SparkContext, module: str) -> None:
         return part
 
     count = min(context.defaultParallelism, _WARM_WORKERS)
-    with suppress(Exception):  # it is of no use to a run that is over already
+    with suppress(Exception):  # only an optimisation; the run may have ended already
         context.parallelize(range(count), count).mapPartitions(work).collect()
 
 

@@ -117,7 +117,7 @@ def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *,
     program = str(Path(submitted.environment["SPARK_HOME"]) / "bin" / "spark-submit")
     main = str(Path(__file__).parent.parent / "main.py")
     os.environ.update(submitted.environment)
-    os.execv(program, [program, *submitted.arguments, main, *arguments])  # noqa: S606  this is what we are for
+    os.execv(program, [program, *submitted.arguments, main, *arguments])  # noqa: S606  the purpose of this function
 
 
 def on_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:

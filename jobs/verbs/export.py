@@ -1,4 +1,4 @@
-"""`export`: messages out of a store or a lake, chosen by SQL, as NDJSON or Parquet; bodies decompressed."""
+"""`export`: write messages of a store or a lake, with decompressed bodies, into a file."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`ingest`: bring new messages of a store into the lake, exactly once. The story of a run is in `jobs.ingest.run`."""
+"""`ingest`: read new messages of a store into a lake, exactly once. `jobs.ingest.run` has the steps of a run."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -159,7 +159,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
         registrations.register_in_background(_lake_of(step, options))
 
     if follow and dry_run:
-        raise click.UsageError("--follow with --dry-run: nothing would ever be new")
+        raise click.UsageError("--follow and --dry-run exclude each other")
     if not follow and (every is not None or until is not None):
         raise click.UsageError("--every and --until are for --follow")
     if follow:
@@ -210,7 +210,7 @@ def _once(request: IngestRequest, asked: str) -> _Done:
     half = request.care is not None
     ready = start_workers(asked, size=check.new_size, half=half, warm="jobs.products.loaded")
 
-    # Beside the start of a JVM, Python imports what the run needs.
+    # Imported while the JVM starts.
     from jobs.ingest.run import ingest
     from jobs.products import loaded  # noqa: F401
 
@@ -238,7 +238,7 @@ def _load_arrow() -> None:
 
 
 def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
-    """Return workers for steps of any size: of the asked engine, else this process, from a large step on Spark."""
+    """Return workers for steps of any size: the requested engine, or this process, and Spark from a large step on."""
     half = request.care is not None
     if asked != AUTO:
         return workers_of(Engine(asked), half=half)
@@ -257,7 +257,7 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
 
 
 def _say_findings(step: Summary, before: Summary | None) -> None:
-    """Say what a step has found, as soon as it has: the result of a run that follows comes only at its end."""
+    """Report the findings of a step immediately: with --follow, the result is printed only at the end."""
     found = {"quarantined": step.quarantined, "gaps": len(step.gaps), "contradictions": step.contradictions}
     found["superseded"] = int(step.superseded is not None)
     known = [] if before is None else before.notes
@@ -302,7 +302,7 @@ def _follow(
         progress.show(size, total.messages)
         after(step, total, workers.options)
 
-    # A look at a local log takes a millisecond; elsewhere it is two requests, which are paid for.
+    # Looking at a local log takes a millisecond; elsewhere it takes two requests, which cost money.
     look_s = None if all(map(is_local, (request.store, *request.commitlog))) else every
     stop = StopRequest()
     with stop.handle_signals(), closing(progress):

@@ -1,4 +1,4 @@
-"""`optimize`, `catalog` and `restore`, and the option `--iceberg`: a catalog in which readers of Iceberg find it."""
+"""`optimize`, `catalog` and `restore`, and the option `--iceberg`, which registers a lake in an Iceberg catalog."""
 
 import re
 from collections.abc import Iterator
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 _NO_LAKE = "not a lake: it has none of our tables"
 _NO_TOPICS = (
     "a log of some topics alone has gaps, and a broker (4.5.2, 4.9.8 and 5.1.4 were tried) cuts its log off at the "
-    "first one in its three newest files. Restore the whole log, or bring the messages of a topic out with:\n"
+    "first one in its three newest files. Restore the whole log, or export the messages of a topic:\n"
     "  rmq-lake export --lake LAKE -t TOPIC --out FILE"
 )
 _NAME = re.compile(r"\w+(\.\w+)*")
 _CATALOG = re.compile(r"[\w-]+(\.\w+)*")
-_PAUSE_S = 60.0  # after a failure, while a store is followed
-_LAST_S = 60.0  # for a registration that is at work when everything else is done
+_PAUSE_S = 60.0  # after a failure, with --follow
+_LAST_S = 60.0  # to wait for a registration in progress at the end of a run
 
 
 def _target(text: str) -> str:
     if not _CATALOG.fullmatch(text):
-        raise ValueError(f"{text!r}: the name of a catalog, and of a namespace after a dot")
+        raise ValueError(f"{text!r} is not a catalog name, optionally with a namespace after a dot")
     from jobs.lake.iceberg import parse_iceberg_target
 
     return parse_iceberg_target(text)
@@ -68,18 +68,18 @@ iceberg_option = option(
 
 
 class IcebergRegistrations:
-    """Registers a lake in a catalog, if there is one to do it in; a failure waits until everything else is done."""
+    """Registers a lake in an Iceberg catalog; a failure is raised only when all other work is done."""
 
     def __init__(self, target: str | None) -> None:
-        """Without a *target* nothing is done."""
+        """Without a *target*, nothing is registered."""
         self._target = target
         self._registrar: Registrar | None = None
         self._thread: Thread | None = None
-        self._again = 0.0  # not before
+        self._again = 0.0  # the earliest time of the next attempt
         self._failure: Exception | None = None
 
     def register(self, lake: "Lake") -> "list[Registration]":
-        """Bring the catalog up to date; say why it could not be done."""
+        """Bring the catalog up to date, and return the changed tables; keep a failure for `raise_failure`."""
         if self._target is None:
             return []
         from jobs.lake.iceberg import Registrar
@@ -95,7 +95,7 @@ class IcebergRegistrations:
         return done
 
     def register_in_background(self, lake: "Lake") -> None:
-        """Bring the catalog up to date while the next commit is prepared: a catalog that hangs must not stop it."""
+        """Bring the catalog up to date in a thread, so that a catalog that hangs does not delay the next commit."""
         is_at_work = self._thread is not None and self._thread.is_alive()
         if self._target is None or is_at_work or monotonic() < self._again:
             return
@@ -110,7 +110,7 @@ class IcebergRegistrations:
 
     def register_last(self, lake: "Lake") -> None:
         """Bring the catalog up to date after the last commit."""
-        # A registration that is at work may have read the tables before that commit: it ends first, then comes another.
+        # A registration in progress may have read the tables before that commit, so another one follows it.
         if self._thread is not None:
             self._thread.join(_LAST_S)
             if self._thread.is_alive():
@@ -129,7 +129,9 @@ class IcebergRegistrations:
 
 def _checked(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise click.BadParameter(f"{value!r}: letters, digits and _ are names, with dots between them", ctx, parameter)
+        raise click.BadParameter(
+            f"{value!r} is not a valid name: use letters, digits and _, and dots between names", ctx, parameter
+        )
     return value
 
 
@@ -177,7 +179,7 @@ def catalog(
     if answer.as_json:
         answer.print_json_or_lines([one._asdict() for one in found], ())
     elif not answer.quiet:
-        for one in found:  # as it is, however wide the terminal: a text must not be broken
+        for one in found:  # never wrapped, so that it can be pasted
             click.echo(f"{printable_lines(one.text)};")
     return ExitCode.CLEAN
 
@@ -222,7 +224,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
         return _heal(lake, answer, dry_run=dry_run)
     ready = start_workers(engine, lake, warm="jobs.lake.compaction")
 
-    # While the JVM starts, Python imports its modules.
+    # Imported while the JVM starts.
     from jobs.lake.lake import Lake
     from jobs.lake.upkeep import optimize as optimize_lake
 

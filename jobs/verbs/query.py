@@ -139,7 +139,7 @@ _of_query = bundle(_options)
 
 @contextmanager
 def _opened(options: QueryOptions) -> Iterator[Sequence[Source]]:
-    """Open the store, or the stores of the lake that can be meant."""
+    """Open the store, or the stores of the lake that match the options."""
     place, printer = options.place, options.printer
     if place.store is None and place.lake is None:
         raise click.UsageError(ONE_SOURCE_NEEDED)
@@ -468,7 +468,7 @@ def mqadmin_line(
 
     try:
         if not options.place.location:
-            parse(arguments, options.place.release or NEWEST)  # a line that no store answers says so first
+            parse(arguments, options.place.release or NEWEST)  # report an invalid line before a missing store
         with _opened(options) as sources:
             line, source = mqadmin.parse_and_choose_source(arguments, sources)
             now = time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""`rebuild-index` and `rebuild-consumequeue`: files rebuilt from a store's log, and put in place if asked."""
+"""`rebuild-index` and `rebuild-consumequeue`: rebuild files from a store's log, and install them if asked."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -240,7 +240,7 @@ def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, 
             held.refuse_changes()
             try:
                 install(one)
-            finally:  # an error after the exchange must not be explained by the files that this command has put there
+            finally:  # an error after the exchange is not caused by the files that this command has installed
                 held.installed |= one.changed
     return True
 
@@ -275,11 +275,13 @@ def _give(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
 
 def _refuse_for_database(store: str, out: Path, how: _RebuildForm) -> None:
     if how.lost_only:
-        raise click.UsageError("--lost-only keeps files that are right; a database is made as one: leave it out")
+        raise click.UsageError(
+            "--lost-only keeps correct files, but a database is always written as a whole. Leave the option out"
+        )
     if how.wants_install:
         raise click.UsageError(
             "--install: a database is not installed, because the broker's configuration must change with it "
-            "(storeType=defaultRocksDB). Make it without, stop the broker, then paste\n"
+            "(storeType=defaultRocksDB). Build it without --install, stop the broker, then run\n"
             + "\n".join(_placing(store, out / CONSUME_QUEUE_FOLDER))
         )
     with shown_as_usage(UnsupportedFormat):

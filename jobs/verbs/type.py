@@ -1,4 +1,4 @@
-"""`type`: bodies of topics as typed tables, and dead letters for those that do not fit."""
+"""`type`: turn the bodies of topics into typed tables, and those that do not fit into dead letters."""
 
 import re
 from collections.abc import Iterator
@@ -99,7 +99,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--accept-dead-letters goes with --retype TOPIC")
     from jobs.typed.declaration import read_types
 
-    # The user's own words are judged before a JVM starts.
+    # The user's input is checked before a JVM starts.
     types = read_types(declared)
     unknown = sorted(set(retype) - {one.topic for one in types})
     if unknown:
@@ -164,7 +164,7 @@ def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: Answer) -> E
     text = "\n".join(proposal for proposal, _ in found)
     if answer.as_json:
         answer.print_json_or_lines({"proposal": text}, ())
-    else:  # as it is, however wide the terminal: it is a file
+    else:  # never wrapped: it is the content of a file
         click.echo(text, nl=False)
     return ExitCode.CLEAN if all(is_proposed for _, is_proposed in found) else ExitCode.NOT_FOUND
 

@@ -1,4 +1,4 @@
-"""`inspect`, `dump` and `browse`: a store, or one file of it, in a terminal, and as pages in a browser; read-only."""
+"""`inspect`, `dump` and `browse`: show a store, or one of its files, in a terminal or a browser; read-only."""
 
 import json
 import sys
@@ -117,7 +117,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
             for item in items_of(file, known, request):
                 is_damaged |= item.is_damage
                 _print_item(item, location, as_json=request.as_json)
-            for place in file.unreadable:  # the storage refused to read it: it is shown as zeros
+            for place in file.unreadable:  # shown as zeros above
                 text = f"{place.size} bytes cannot be read at position {place.position}: {place.reason}"
                 values = {"file": location, "kind": "unreadable", **place._asdict()}
                 _print(json.dumps(values) if request.as_json else f"# UNREADABLE {text}")
@@ -143,7 +143,7 @@ def _print_item(item: Item, location: str, *, as_json: bool) -> None:
 
 
 def _print(line: str) -> None:
-    # Topics and bodies may hold what no UTF-8 can: lone surrogates never, file names perhaps.
+    # A file name may have bytes that are not UTF-8.
     sys.stdout.write(line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
 
 
