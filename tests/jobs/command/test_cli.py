@@ -235,17 +235,12 @@ def test_a_worker_that_dies_is_said_to_have_died(
     assert capfd.readouterr().err.startswith("rmq-lake: a worker's process died")
 
 
-def test_the_traceback_comes_when_it_is_asked_for(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_traceback_comes_on_request_and_a_bug_is_raised(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
     probe(raising(CorruptData("bad", 0, "file")))
-
     cli.main(["--traceback", "probe"])
-
     assert "Traceback" in capsys.readouterr().err
 
-
-def test_a_bug_is_not_taken_for_a_failure(probe: Probe) -> None:
     probe(raising(KeyError("bug")))
-
     with pytest.raises(KeyError):
         cli.main(["probe"])
 
@@ -257,13 +252,18 @@ def test_help_lists_every_verb_without_loading_one(capsys: pytest.CaptureFixture
     assert [] == [verb.name for verb in VERBS.values() if f" {verb.name} {verb.help}" not in text]
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_every_verb_explains_itself_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ExitCode.CLEAN == cli.main([name, "--help"])
+@pytest.mark.parametrize("verb", [(), *((name,) for name in VERBS)])
+def test_every_help_has_an_example_and_fits_into_a_terminal(
+    verb: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.command.cli.width_of", lambda _stream: 80)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert ExitCode.CLEAN == cli.main([*verb, "--help"])
 
     text = capsys.readouterr().out
-    assert f"    rmq-lake {name} " in text
+    assert f"  {' '.join(('rmq-lake', *verb))} " in text
     assert "\\b" not in text
+    assert [] == [line for line in text.splitlines() if len(line) > 80 and "|" not in line]
 
 
 def events(text: str) -> list[dict[str, object]]:
@@ -364,17 +364,6 @@ def test_a_closed_standard_stream_is_like_one_that_nobody_reads(number: int, tmp
     done = subprocess.run(["sh", "-c", words, sys.executable, store], capture_output=True, text=True, check=False)
     assert done.returncode != ExitCode.FAILED
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize("verb", [["verify"], ["dump"], ["query"], []])
-def test_help_fits_into_a_terminal(
-    verb: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("jobs.command.cli.width_of", lambda _stream: 80)
-    monkeypatch.setenv("COLUMNS", "80")
-    assert cli.main([*verb, "--help"]) is ExitCode.CLEAN
-    lines = capfd.readouterr().out.splitlines()
-    assert [] == [line for line in lines if len(line) > 80 and "|" not in line]
 
 
 SEEDS = int(os.environ.get("SEEDS", "3000"))
