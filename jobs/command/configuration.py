@@ -22,6 +22,7 @@ from jobs.command.options import FILE, declared_by, examples, flag, option, para
 from jobs.command.places import QUERIED_LAKE, STORE, PathListType, check_places, skip_place_check
 from jobs.console.log import mask_secrets, mask_settings, say
 from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
+from jobs.launch.arguments import given_spark_options
 from jobs.launch.engine import rule_text
 from rmq_formats.properties import MAX_LONG, MIN_LONG
 
@@ -308,7 +309,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
         for key, (value, origin) in settings.items()
     ]
     width = max(len(text) for text, _ in lines)
-    spark = shlex.join(mask_settings(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))))
+    spark = shlex.join(mask_settings(given_spark_options()))
     head = [f"[{verb}]", *([f"# Spark's options: {spark}"] if spark else [])]
     head += [f"# engine auto: {rule_text(verb)}"] if "engine" in settings else []
     return "\n".join([*head, *(f"{text:{width}}  # {origin}" for text, origin in lines)])

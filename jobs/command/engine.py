@@ -1,7 +1,6 @@
 """The option `--engine` of verbs that run jobs, and the workers of the chosen engine."""
 
 import os
-import shlex
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,7 +12,7 @@ import click
 from jobs.command.options import StorePlace, option
 from jobs.command.places import NAMED_PLACES
 from jobs.console.log import say
-from jobs.launch.arguments import all_settings, file_system_options
+from jobs.launch.arguments import all_settings, file_system_options, given_spark_options
 from jobs.launch.engine import (
     AUTO,
     VERBS_WITH_THREADS,
@@ -99,7 +98,7 @@ def start_workers(
 
 def uses_s3(context: click.Context) -> bool:
     """Return whether this command, or a Spark setting, names a location on S3."""
-    settings = all_settings(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))).values()
+    settings = all_settings(given_spark_options()).values()
     return any(scheme_of(place) in S3_SCHEMES for place in (*context.meta.get(NAMED_PLACES, ()), *settings))
 
 

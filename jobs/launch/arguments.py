@@ -65,14 +65,22 @@ def all_settings(spark_options: Sequence[str]) -> dict[str, str]:
     return {**(properties_of(Path(properties)) if properties is not None else {}), **conf_settings(spark_options)}
 
 
+def given_spark_options() -> list[str]:
+    """Return the Spark options of this command, which its command line or the user has put into the environment."""
+    try:
+        return shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
+    except ValueError as error:
+        raise click.UsageError(f"RMQ_LAKE_SPARK_OPTIONS: {error}") from error
+
+
 def file_system_options() -> dict[str, str]:
-    """Return the file system settings (`fs.s3a.…`) in the command line's Spark options, for verbs without Spark."""
-    return file_system_settings(all_settings(shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))).items())
+    """Return the file system settings (`fs.s3a.…`) in the command's Spark options, for verbs without Spark."""
+    return file_system_settings(all_settings(given_spark_options()).items())
 
 
 def properties_of(path: Path) -> dict[str, str]:
     """Parse a `--properties-file`: lines of name and value, separated by blanks or `=`."""
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    lines = (line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
     pairs = (re.split(r"\s*[=:]\s*|\s+", line, maxsplit=1) for line in lines if line and line[0] not in "#!")
     return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
 

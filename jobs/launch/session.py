@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from jobs.console.log import JsonLines, mask_program_output, say
 from jobs.console.progress import Progress, Work, show_progress
 from jobs.launch import spark
-from jobs.launch.arguments import without_secrets
+from jobs.launch.arguments import given_spark_options, without_secrets
 from jobs.launch.cache import code_archive
 from jobs.launch.engine import SetupError
 from jobs.storage.settings import file_system_settings
@@ -137,7 +137,7 @@ def _start(  # noqa: PLR0913 - what a session may be like
     if _jvms:
         return
     if spark_options is None:
-        spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
+        spark_options = given_spark_options()
     if half:
         spark_options = spark.on_half_the_cores(spark_options)
     spark.check_master(spark_options)

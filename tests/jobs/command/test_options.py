@@ -155,6 +155,15 @@ def test_a_time_is_read_however_it_is_written(text: str, milliseconds: int) -> N
     assert STORED - 7_200_000 == parse_time("2h", STORED)
 
 
+def test_spark_options_that_no_shell_reads_are_a_usage_error(
+    golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--conf 'a")
+    ended = run("inspect", golden("b551-base"))
+
+    assert (ended.code, "RMQ_LAKE_SPARK_OPTIONS: No closing quotation" in ended.err) == (ExitCode.USAGE, True)
+
+
 @pytest.mark.parametrize("text", ["", "yesterday", "2025-13-01", "2y", "07:42", str(1 << 63)])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises((ValueError, OverflowError)):

@@ -85,7 +85,8 @@ def test_a_broken_profile_is_named_and_not_quoted(home: Path) -> None:
 
 def test_a_verb_without_a_session_reads_the_properties_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = home / "spark.conf"
-    path.write_text(f"# ours\nspark.hadoop.fs.s3a.access.key  {KEY}\nspark.hadoop.fs.s3a.secret.key={SECRET}\n\n")
+    text = f"# \u00e9\nspark.hadoop.fs.s3a.access.key  {KEY}\nspark.hadoop.fs.s3a.secret.key={SECRET}\n\n"
+    path.write_text(text, encoding="latin-1")  # Spark also replaces what is not UTF-8
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", f"--properties-file {path} --conf spark.hadoop.fs.s3a.access.key=mine")
 
     assert {"fs.s3a.access.key": "mine", "fs.s3a.secret.key": SECRET} == file_system_options()
