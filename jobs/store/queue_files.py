@@ -340,11 +340,6 @@ def _place(file: StoredFile) -> tuple[str, int, int]:
     return file.about.topic or "", file.about.queue_id or 0, file.about.base_offset or 0
 
 
-def plain_file_size(store: Store) -> int:
-    """Return the size of a plain queue's files: that of most of them, or the broker's default."""
-    return file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
-
-
 def chunks(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of [*start*, *stop*), none larger than *size*."""
     for at in range(start, stop, size):

@@ -198,17 +198,13 @@ def known_writers(
 def writers_of(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
     """Return the rules for a store of these eras: those of the newest release of each."""
     # Records that contradict each other may begin two eras at one offset: the later one counts.
-    rules = rules_of(*{first_offset_of_era(eras, number): era.highest for number, era in enumerate(eras)}.items())
-    text = _in_words((era_text(era), first_offset_of_era(eras, number)) for number, era in enumerate(eras))
+    starts = [0, *(era.first_offset for era in eras[1:])]  # the rules of the first era apply from the beginning
+    rules = rules_of(*{start: era.highest for start, era in zip(starts, eras, strict=True)}.items())
+    text = _in_words(zip(map(era_text, eras), starts, strict=True))
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided(matter) for era in eras)
     writers = Writers(rules, text, tuple(eras[-1].candidates))
     return Known(writers, ASSUMED if undecided else DETECTED, reasons or "nothing in the store shows it")
-
-
-def first_offset_of_era(eras: Sequence[Era], number: int) -> int:
-    """Return the offset from which an era's rules apply: those of the first one apply from the beginning."""
-    return eras[number].first_offset if number else 0
 
 
 def era_text(era: Era) -> str:

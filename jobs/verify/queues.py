@@ -35,7 +35,6 @@ from jobs.store.queue_files import (
     StoredQueue,
     features_of,
     file_sizes,
-    plain_file_size,
     undecided_sizes,
 )
 from jobs.store.ranges import holes, plan_ranges
@@ -63,6 +62,7 @@ from jobs.verify.rocksdb_queues import (
     unflushed_rows_note,
 )
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, name_of_offset
 
@@ -149,7 +149,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}
-    size = plain_file_size(store)
+    size = file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
     units = [_finding(queues[difference.queue], difference, size, joined) for difference in joined.differences]
     doubted = {unit.log_offset: unit.title for unit in units if unit.cause == _UNDECIDED}
     ends = [(queue, joined.ends[name]) for name, queue in queues.items()]
