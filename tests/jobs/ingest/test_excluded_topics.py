@@ -10,8 +10,6 @@ from unittest.mock import patch
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.ingest.request import IngestRequest, Summary
-from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
 from jobs.store.selection import Selection
@@ -181,21 +179,11 @@ def test_the_search_finds_what_was_not_excluded(tmp_path: Path) -> None:
     assert {"messages", "consume_queue"} <= found
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    broker = Broker(tmp_path / "store", dispatches=True)
-    broker.append([a_record(topic=topic, properties={}) for topic in ("Orders", "Secret", "Orders")])
-    return broker.root
-
-
-def _taken(store: Path, **asked: object) -> Summary:
-    return ingest(IngestRequest(str(store), str(store.parent / "lake"), "b", **asked), SerialWorkers())  # type: ignore[arg-type]
-
-
 def test_a_topic_that_only_the_log_has_is_one_of_the_log(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")  # without queues or configuration
     broker.append([a_record(topic="Orders")] * 30 + [a_record(topic="Deleted")] * 3)
 
-    summary = _taken(broker.root, selection=Selection(exclude_topics=("Deleted",)), step_bytes=500)
+    chosen = Selection(exclude_topics=("Deleted",))
+    summary = ingest_store(broker.root, tmp_path / "lake", "b", selection=chosen, step_bytes=500)
 
     assert 30 == summary.messages

@@ -213,18 +213,17 @@ def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys
     assert (taken.lake / "report.html").exists()
 
 
-def test_the_size_of_what_is_new_is_known_before_a_run(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_what_is_new_is_known_before_a_run_unless_a_look_cannot_tell(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
     new = replace(taken.request, lake=str(taken.lake.parent / "new"))
     sizes = [PreRunCheck(one).new_size() or 0 for one in (taken.request, new)]
     assert sizes[0] < SEGMENT_SIZE < sizes[1] <= 2 * taken.broker.offset
 
-    monkeypatch.setattr("jobs.ingest.pre_run_check._MOST_QUEUE_FILES", 1)
-    assert PreRunCheck(taken.request).new_size() is None
-
-
-def test_what_a_look_cannot_tell_has_no_size(taken: Taken) -> None:
     elsewhere = [replace(taken.request, lake="s3a://bucket/lake"), replace(taken.request, store=str(taken.lake))]
     assert [None, None] == [PreRunCheck(one).new_size() for one in elsewhere]
+    monkeypatch.setattr("jobs.ingest.pre_run_check._MOST_QUEUE_FILES", 1)
+    assert PreRunCheck(taken.request).new_size() is None
 
 
 def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A broker's configuration: how it is read, and its rows in the lake."""
+"""Facts about a broker: its configuration, how it is read, its rows in the lake; and its release, which is detected."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.broker_config import kept_state, new_state
+from jobs.query.store_reader import StoreReader
 from jobs.restore.config import write_config
 from jobs.store.broker_config import (
     TOPIC_TABLE,
@@ -22,10 +23,19 @@ from jobs.store.broker_config import (
     broker_config,
     read_config,
 )
+from jobs.store.release import QUICK, THOROUGH, Effort, eras_of
 from jobs.store.store import list_store, read_broker_conf
+from jobs.store.waiting import timer_state
 from jobs.store.workers import SerialWorkers
-from tests.golden import FEATURES, FeatureStore, unpack_feature
+from rmq_formats.indexfile.layout import Geometry, IndexEntry
+from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.release import Release
+from rmq_formats.timer_files import PROGRESS, SLOT, UNIT, Slot, TimerUnit
+from tests.golden import FEATURES, GOLDEN, FeatureStore, StoreOf, release_of, unpack_feature
+from tests.support.commands import copy_of, overwrite
 from tests.support.lakes import ingest_store, rows_of
+from tests.support.query_stores import Sent, stored, write_store
+from tests.support.stores import log_folders
 
 _IN_ROCKSDB = ("b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate")
 _V2 = "b551-configv2"
@@ -92,20 +102,15 @@ def _migrated(unpacked: FeatureStore, counter: int) -> Path:
     return unpacked.root
 
 
-def test_json_that_a_switch_to_rocksdb_left_is_not_what_counts(tmp_path: Path) -> None:
-    root = _migrated(unpack_feature("b551-rockscq-clean", tmp_path), counter=0)
+@pytest.mark.parametrize(("counter", "offsets"), [(0, {"0": 30, "1": 30}), (1000, {"0": 3})])
+def test_json_beside_the_database_counts_only_with_more_changes(
+    counter: int, offsets: dict[str, int], tmp_path: Path
+) -> None:
+    root = _migrated(unpack_feature("b551-rockscq-clean", tmp_path), counter)
 
-    assert "Old" not in config_of(root).topics
-    assert consumers(config_of(root))["Orders@G"] == {"0": 30, "1": 30}
-    assert "Old" not in json.dumps(read_config(list_store(str(root)), TOPICS_FILE))
-
-
-def test_json_that_counts_more_changes_than_the_database_is_loaded(tmp_path: Path) -> None:
-    root = _migrated(unpack_feature("b551-rockscq-clean", tmp_path), counter=1000)
-
-    assert list(config_of(root).topics) == ["Old"]
-    assert consumers(config_of(root)) == {"Orders@G": {"0": 3}}
-    assert "Old" in json.dumps(read_config(list_store(str(root)), TOPICS_FILE))
+    assert (list(config_of(root).topics) == ["Old"]) is (counter > 0)
+    assert consumers(config_of(root))["Orders@G"] == offsets
+    assert ("Old" in json.dumps(read_config(list_store(str(root)), TOPICS_FILE))) is (counter > 0)
 
 
 @pytest.mark.parametrize("name", [*_IN_ROCKSDB, _V2])
@@ -196,3 +201,72 @@ def test_progress_after_the_end_of_a_shorter_log_is_left_out(store: Path) -> Non
     assert {Path(path).name for path in files} == {
         "consumerFilter.json", "subscriptionGroup.json", "topics.json", "transactionMetrics",
     }  # fmt: skip
+
+
+# the release, and the length of the timer's slots, which no file states
+
+
+@pytest.mark.sample(20)
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
+@pytest.mark.parametrize("effort", [QUICK, THOROUGH], ids=["quick", "thorough"])
+def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, effort: Effort, golden: StoreOf) -> None:
+    root = golden(name)
+    store = list_store(str(root), commitlog=log_folders(root))
+
+    (era,) = eras_of(store, effort)
+
+    assert Release.of(release_of(name)) in era.candidates
+
+
+def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: StoreOf, tmp_path: Path) -> None:
+    root = copy_of(golden("b551-base"), tmp_path)
+    before = eras_of(list_store(str(root)))
+    for path in (root / "commitlog").iterdir():
+        overwrite(path, 0, b"\1" * 100)
+
+    after = eras_of(list_store(str(root)))
+
+    assert [era.candidates for era in before] == [era.candidates for era in after]
+
+
+def test_a_tag_of_many_messages_is_looked_up_without_its_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of a million entries, followed one by one, held up every query for half a minute."""
+    messages = [Sent(tags="TagA", unique_key=f"{number:032X}") for number in range(2000)]
+    geometry = Geometry(50, 10_000)
+    write_store(tmp_path / "store", stored(messages), geometry=geometry)
+    read: list[int] = []
+    entry = IndexReader.entry
+
+    def counted(reader: IndexReader, number: int) -> IndexEntry:
+        read.append(number)
+        return entry(reader, number)
+
+    monkeypatch.setattr(IndexReader, "entry", counted)
+
+    with StoreReader(list_store(str(tmp_path / "store")), geometry) as reader:
+        (era,) = eras_of(reader.store, QUICK, reader.index_readers())
+
+    assert "an index entry for a message's tags" in {mark.reason for mark in era.marks}
+    assert len(read) < 500
+
+
+def test_slots_of_half_a_second_are_known_by_their_units(tmp_path: Path) -> None:
+    """No file says timerPrecisionMs; with the default, what was delivered would wait."""
+    due = 1_795_272_035_500
+    slot, unit = Slot(due // 500, 0, 0, 1), TimerUnit(UNIT.size, -1, 1, due - 4000, 4000, 0, 100, 7)
+    wheel = bytearray(64 * SLOT.size)
+    place = slot.time % 64 * SLOT.size
+    wheel[place : place + SLOT.size] = SLOT.pack(*slot)
+    for folder in ("timerlog", "config", "commitlog"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(bytes(64))
+    (tmp_path / "timerwheel").write_bytes(wheel)
+    (tmp_path / "timerlog" / f"{0:020d}").write_bytes(UNIT.pack(*unit) + bytes(100))
+    waiting = []
+    for read_until in (due, due + 500):
+        (tmp_path / "config/timercheck").write_bytes(PROGRESS.pack(read_until, 0, 0, 0, 0, 0, 0))
+        state = timer_state(list_store(str(tmp_path)))
+        assert state is not None
+        waiting.append((state.precision_ms, state.waiting))
+
+    assert waiting == [(500, 1), (500, 0)]

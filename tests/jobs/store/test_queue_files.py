@@ -1,6 +1,7 @@
 """The reader of queue files: the end of a queue, and the reads that are needed to find it."""
 
 import os
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,15 @@ def root(golden: StoreOf, tmp_path: Path) -> Path:
 
 def queue_of(store: Store) -> StoredQueue:
     return next(queue for queue in stored_queues(store) if queue.name == T1)
+
+
+def queue_with_holes(folder: Path, holes: Container[int], first: int = 0) -> StoredQueue:
+    """Write a queue of 64 units from position *first* on, each of 100 bytes of the log, without those at *holes*."""
+    path = folder / T1.path / name_of_offset(first * UNIT.size)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"".join(bytes(UNIT.size) if at in holes else UNIT.pack(at * 100, 100, -1) for at in range(64)))
+    (folder / "commitlog").mkdir()
+    return queue_of(list_store(str(folder)))
 
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), max_size=40))
@@ -76,13 +86,7 @@ def test_one_read_near_the_known_end_says_what_the_general_way_says(
     written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Watermarks inside and after the queue, right ones and ones of a queue that was cut or made again."""
-    folder = tmp_path / T1.path
-    folder.mkdir(parents=True)
-    units = [UNIT.pack(at * 100, 100, -1) for at in range(64)]
-    units[written] = bytes(UNIT.size)  # and after it those of an earlier life
-    (folder / name_of_offset(40 * UNIT.size)).write_bytes(b"".join(units))
-    (tmp_path / "commitlog").mkdir()
-    queue = queue_of(list_store(str(tmp_path)))
+    queue = queue_with_holes(tmp_path, [written], 40)  # units after the hole are of a former queue
     asked = [(queue, known, offset) for known in (None, *range(38, 106)) for offset in (0, 1, 2500, 6400)]
 
     near = [queue_ends.probe_queue_end(*one) for one in asked]
@@ -113,12 +117,7 @@ def test_a_queue_with_a_new_unit_is_read_once_a_look(root: Path, monkeypatch: py
 @pytest.mark.parametrize("first", [0, 17, 31, 33, 64])
 def test_the_first_unit_of_a_part_of_the_log_is_found_over_a_hole(hole: range, first: int, tmp_path: Path) -> None:
     """A place without a unit says nothing of the log: what is before and after it is found all the same."""
-    folder = tmp_path / T1.path
-    folder.mkdir(parents=True)
-    units = [bytes(UNIT.size) if at in hole else UNIT.pack(at * 100, 100, -1) for at in range(64)]
-    (folder / name_of_offset(0)).write_bytes(b"".join(units))
-    (tmp_path / "commitlog").mkdir()
-    found = queue_of(list_store(str(tmp_path))).first_from(first * 100, 64)
+    found = queue_with_holes(tmp_path, hole).first_from(first * 100, 64)
     written = [at for at in range(64) if at not in hole]
 
     assert [at for at in written if at >= found] == [at for at in written if at >= first]
@@ -126,11 +125,4 @@ def test_the_first_unit_of_a_part_of_the_log_is_found_over_a_hole(hole: range, f
 
 def test_a_run_after_a_cut_takes_new_units_before_a_hole(tmp_path: Path) -> None:
     """Zeros where a page was lost lead to offset 0, which is before everything that is new."""
-    folder = tmp_path / T1.path
-    folder.mkdir(parents=True)
-    units = [bytes(UNIT.size) if at in range(11, 20) else UNIT.pack(at * 100, 100, -1) for at in range(64)]
-    (folder / name_of_offset(0)).write_bytes(b"".join(units))
-    (tmp_path / "commitlog").mkdir()
-    queue = queue_of(list_store(str(tmp_path)))
-
-    assert queue_ends.probe_queue_end(queue, 63, 1000).watermark == 10
+    assert queue_ends.probe_queue_end(queue_with_holes(tmp_path, range(11, 20)), 63, 1000).watermark == 10
