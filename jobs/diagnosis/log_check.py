@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from jobs.diagnosis.broker_start import BadPlace, WalkedLog
 from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, WRONG_STORE_TIME, ZEROED_PROPERTIES
+from jobs.store.chain import Outcome, Pieces
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import RawRecords
@@ -111,7 +112,7 @@ class RangeCheck:
         """The number of intact records."""
         return self.records - len(self.wrong)
 
-    def check_pieces(self, pieces: Iterator[RawRecords | Piece]) -> Iterator[RawRecords | Piece]:
+    def watch(self, _range: Range, pieces: Pieces) -> Pieces:
         """Yield *pieces*, and check each one."""
         for item in pieces:
             if isinstance(item, Piece):
@@ -154,12 +155,6 @@ class RangeCheck:
         self.places.append(BadPlace(offset, end, self.messages + records_before))
 
 
-def check_range(_range: Range, pieces: Iterator[RawRecords | Piece]) -> None:
-    """Consume the range, for its collectors only."""
-    for _ in pieces:
-        pass
-
-
 class LogCheck:
     """A collector that finds the damage of the log during the first pass over it."""
 
@@ -167,16 +162,15 @@ class LogCheck:
 
     def __init__(self) -> None:
         self.checks: list[RangeCheck] = []
-        self.is_complete = False
 
     @property
     def doubtful(self) -> list[tuple[int, int]]:
         """The ranges of records that a broker accepts although they differ from what it wrote."""
         return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful]
 
-    def add_ranges(self, collected: Sequence[RangeCheck]) -> None:
+    def add_ranges(self, outcomes: Sequence[Outcome[RangeCheck]]) -> None:
         """Take the checks of all ranges, and compare store times across them."""
-        self.checks, self.is_complete = list(collected), True
+        self.checks = [outcome.payload for outcome in outcomes]
         for check, stray in zip(self.checks, stray_times([one.times for one in self.checks]), strict=True):
             check.add_stray_times(stray)
 

@@ -9,7 +9,7 @@ last.
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import tzinfo
 from functools import partial
 from itertools import groupby
@@ -252,7 +252,9 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
     """Return the keys of the log, the files to build in place of lost ones, and the explanation of each file."""
     store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
     check = LogCheck()
-    explanation = explain(workers, log, files, geometry, rules, scratch, check)
+    row = collect_keys(workers, log, rules, scratch, [check])
+    row = replace(row, doubtful=tuple(check.doubtful))
+    explanation = explain(workers, store, row, files, geometry, rules)
     row, found = explanation.row, explanation.files
     held: set[str] = set()
     proof: _Proof | None = None

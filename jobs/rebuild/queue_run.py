@@ -135,7 +135,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSumm
         seen = probe_queue_ends(workers, store) if request.lost_only else None  # before the log is read
         topics = topics_of(store, seen.queues, request.recorded_topics) if seen is not None else None
         check = LogCheck()
-        shared, checked = scratch if recipe.groups > 1 else None, check if request.lost_only else None
+        shared, checked = scratch if recipe.groups > 1 else None, [check] if request.lost_only else []
         log = collect_log(workers, store, recipe.rules, recipe.groups, shared, request.range_size, checked)
         damaged = damaged_ranges(log.ranges)
         summary.from_offset, summary.records = log.start, sum(one.records for one in log.ranges)

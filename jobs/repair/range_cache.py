@@ -15,19 +15,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from jobs.diagnosis.log_check import RangeCheck, check_range
-from jobs.products.index.key_row import collect_range
+from jobs.diagnosis.log_check import RangeCheck
+from jobs.products.index.key_row import RangeKeyCollector
 from jobs.products.queues.unit_files import collect_units
 from jobs.storage.locations import local_path
 from jobs.store.beside_broker import FileState, file_states
-from jobs.store.chain import Outcome, run_range, run_with_check
+from jobs.store.chain import Outcome, read_to_end, run_range, run_watched
 from jobs.store.ranges import Range
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_OF_LOG_ALONE = frozenset({RangeCheck, check_range, collect_range, collect_units})
+_OF_LOG_ALONE = frozenset({RangeCheck, RangeKeyCollector, read_to_end, collect_units})
 
 
 class CachingWorkers:
@@ -76,22 +76,27 @@ class CachingWorkers:
         keys = self._keys(ranges, parts, pickled)
         found = {key: self._known[key] for row in keys for key in row if key in self._known}
         new = [number for number, row in enumerate(keys) if not found.keys() >= {*row}]
-        if len(parts) > 1 and all(keys[number][1] in found for number in new):  # the collector has seen these ranges
-            task = partial(run_range, task=parts[0])
+        # Collectors that have seen all these ranges are left out.
+        needed = [at for at in range(1, len(parts)) if any(keys[number][at] not in found for number in new)]
+        if len(parts) > 1:
+            watched = partial(run_watched, task=parts[0], collectors=[parts[at] for at in needed])
+            task = partial(run_range, task=watched)
         some = [sizes[number] for number in new] if sizes else ()
         results = self._workers.map([ranges[number] for number in new], task, label, some) if new else []
         for number, result in zip(new, results, strict=True):
-            seen, payloads = None, (result,)
+            seen, payloads = None, [result]
             if isinstance(result, Outcome):
-                seen, payloads = result.seen, result.payload if len(_parts_of(task)) > 1 else (result.payload,)
-            found |= zip(keys[number], (pickle.dumps((seen, payload)) for payload in payloads), strict=False)
+                seen = result.seen
+                payloads = [result.payload[0], *result.payload[1]] if len(parts) > 1 else [result.payload]
+            for at, payload in zip([0, *needed], payloads, strict=True):
+                found[keys[number][at]] = pickle.dumps((seen, payload))
         unchanged = self._keys(ranges, parts, pickled)
         for before, after in zip(keys, unchanged, strict=True):
             self._known |= {key: found[key] for key in before} if before == after else {}
         whole = []
         for range_, row in zip(ranges, keys, strict=True):
-            results = [pickle.loads(found[key]) for key in row]  # noqa: S301 - this process has pickled them itself
-            seen, payload = results[0][0], tuple(payload for _, payload in results) if len(row) > 1 else results[0][1]
+            (seen, payload), *rest = [pickle.loads(found[key]) for key in row]  # noqa: S301 - pickled by this process
+            payload = (payload, [one for _, one in rest]) if rest else payload
             whole.append(payload if seen is None else Outcome(range_, seen, payload))
         return whole
 
@@ -121,6 +126,6 @@ def _parts_of(task: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
     if not isinstance(task, partial) or task.func is not run_range:
         return (task,)
     inner = task.keywords["task"]
-    if isinstance(inner, partial) and inner.func is run_with_check:
-        return inner.keywords["task"], inner.keywords["range_collector"]
+    if isinstance(inner, partial) and inner.func is run_watched:
+        return inner.keywords["task"], *inner.keywords["collectors"]
     return (inner,)

@@ -11,7 +11,7 @@ import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from jobs.store.range_reader import RangeFacts, RangeReader
 from jobs.store.ranges import NewestSegment, Range, balance_ranges, beginning_of, written_sizes
@@ -20,9 +20,6 @@ from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import is_unreadable
-
-if TYPE_CHECKING:
-    from jobs.diagnosis.log_check import LogCheck, RangeCheck
 
 T = TypeVar("T")
 Pieces = Iterator[RawRecords | Piece]
@@ -37,6 +34,30 @@ class Outcome(NamedTuple, Generic[T]):
     payload: T
 
 
+class RangeCollector(Protocol):
+    """Sees the pieces of one range while a task reads them; it travels to the task and back."""
+
+    def watch(self, range_: Range, pieces: Pieces) -> Pieces:
+        """Yield *pieces*, and take from each one what is wanted."""
+
+
+class LogCollector(Protocol):
+    """Collects something else from the pieces of a log that a task reads."""
+
+    @property
+    def range_collector(self) -> Callable[[], RangeCollector]:
+        """Make the collector of a range."""
+
+    def add_ranges(self, outcomes: Sequence[Outcome[Any]]) -> None:
+        """Take the collectors of all ranges, in order."""
+
+
+def read_to_end(_range: Range, pieces: Pieces) -> None:
+    """Do nothing with the pieces: a task for what collectors alone need."""
+    for _ in pieces:
+        pass
+
+
 def discard_nothing(_: object) -> None:
     """Discard nothing."""
 
@@ -46,31 +67,34 @@ def read_chained(
     ranges: Sequence[Range],
     task: Task[T],
     discard: Callable[[T], object] = discard_nothing,
-    collector: "LogCheck | None" = None,
+    collectors: Sequence[LogCollector] = (),
 ) -> list[Outcome[T]]:
     """
     Run *task* on the ranges of the log, and return the outcomes that chain.
 
-    *task* must read its pieces to the end. *discard* undoes what a task wrote for a range that is not accepted. A
-    *collector* that is not complete yet sees every piece.
+    *task* must read its pieces to the end; *collectors* see every piece. *discard* undoes what a task wrote for a range
+    that is not accepted.
     """
-    if collector is not None and not collector.is_complete:
-        with_collector = partial(run_with_check, task=task, range_collector=collector.range_collector)
-        collected = read_chained(workers, ranges, with_collector, lambda payload: discard(payload[0]))
-        collector.add_ranges([outcome.payload[1] for outcome in collected])
-        return [Outcome(outcome.range, outcome.seen, outcome.payload[0]) for outcome in collected]
+    if collectors:
+        watched = partial(run_watched, task=task, collectors=[one.range_collector for one in collectors])
+        both = read_chained(workers, ranges, watched, lambda payload: discard(payload[0]))
+        for number, one in enumerate(collectors):
+            one.add_ranges([Outcome(range_, seen, made[number]) for range_, seen, (_, made) in both])
+        return [Outcome(range_, seen, payload) for range_, seen, (payload, _) in both]
     run = partial(run_range, task=task)
     ranges, sizes = balance_ranges(ranges, written_sizes(ranges), workers.width)
     outcomes = workers.map(ranges, run, "reading", sizes)
     return accept_chained(outcomes, lambda range_: workers.map([range_], run, "reading again")[0], discard)
 
 
-def run_with_check(
-    range_: Range, pieces: Pieces, *, task: Task[T], range_collector: "type[RangeCheck]"
-) -> "tuple[T, RangeCheck]":
-    """Run *task* on the pieces of a range that a new collector has looked at; return both results."""
-    collector = range_collector()
-    return task(range_, collector.check_pieces(pieces)), collector
+def run_watched(
+    range_: Range, pieces: Pieces, *, task: Task[T], collectors: Sequence[Callable[[], RangeCollector]]
+) -> tuple[T, list[RangeCollector]]:
+    """Run *task* on the pieces of a range, which new collectors see as well; return its result, and them."""
+    made = [collector() for collector in collectors]
+    for one in made:
+        pieces = one.watch(range_, pieces)
+    return task(range_, pieces), made
 
 
 def accept_chained(
@@ -202,8 +226,8 @@ def read_undeleted(
     workers: Workers,
     log: ListedLog,
     task: Task[T],
-    discard: Callable[[T], object],
-    collector: "LogCheck | None" = None,
+    discard: Callable[[T], object] = discard_nothing,
+    collectors: Sequence[LogCollector] = (),
 ) -> tuple[int, list[Outcome[T]]]:
     """
     Run *task*, which stores little per record, on the ranges of a log.
@@ -211,16 +235,22 @@ def read_undeleted(
     Return the beginning of the part that retention left, and the outcomes after the last segment deleted meanwhile.
     """
     ranges = [replace(range_, window=_NARROW) for range_ in log.ranges]
-    outcomes = read_chained(workers, ranges, task, discard, collector)
+    outcomes = read_chained(workers, ranges, task, discard, collectors)
     confirm_deleted(log.store, ranges_deleted_meanwhile(outcomes))
+    start, stays = without_deleted(log, outcomes)
+    for outcome in outcomes[: len(outcomes) - len(stays)]:
+        discard(outcome.payload)
+    return start, stays
+
+
+def without_deleted(log: ListedLog, outcomes: Sequence[Outcome[T]]) -> tuple[int, list[Outcome[T]]]:
+    """Return the beginning of the part that retention left, and the outcomes of what it left."""
     deleted = {range_.location for range_ in ranges_deleted_meanwhile(outcomes)}
     first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in deleted), default=0)
-    for outcome in outcomes[:first]:
-        discard(outcome.payload)
-    stays = outcomes[first:]
+    stays = list(outcomes[first:])
     if not first:
         return log.store.start_offset, stays
-    return stays[0].range.start_offset if stays else max(range_.end_offset for range_ in ranges), stays
+    return stays[0].range.start_offset if stays else max(range_.end_offset for range_ in log.ranges), stays
 
 
 def retry_if_expired(store: Store, look: Callable[[Store], T]) -> T:

@@ -170,7 +170,7 @@ def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_cl
     log = file.store(store)
     check = LogCheck()
     ranges = plan_ranges(log, log.start_offset, DEFAULT_RANGE_SIZE)
-    outcomes = read_chained(SerialWorkers(), ranges, partial(_collect, file=file, rules=rules), collector=check)
+    outcomes = read_chained(SerialWorkers(), ranges, partial(_collect, file=file, rules=rules), collectors=[check])
     checks = check.checks
     made = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload for outcome in outcomes)])
     findings = list(_of_records(file, log, checks, made))

@@ -9,6 +9,7 @@ is damaged, or is missing. Entries of messages that the log has lost are consequ
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from jobs.console.amounts import time_text
 from jobs.diagnosis.log_check import LogCheck
@@ -23,15 +24,14 @@ from jobs.lake.findings import (
 )
 from jobs.products.index.explanation import ExplainedFile, Explanation, Verdict, explain
 from jobs.products.index.file_builder import BrokerIndexFile
-from jobs.products.index.key_row import KeyRow, collect_keys
+from jobs.products.index.key_row import KeyRow, LogKeys, collect_keys
 from jobs.products.index.settings import GivenSettings, Settings, settle_index_settings
 from jobs.products.index.survivors import real_files
-from jobs.storage.scratch import Scratch, scratch_for
+from jobs.storage.scratch import Scratch
 from jobs.store.beside_broker import broker_process
 from jobs.store.chain import ListedLog
-from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, eras_of, given_rules
-from jobs.store.store import DEFAULT_RANGE_SIZE, Store, checkpoint_of, header_of, list_again
+from jobs.store.store import Store, checkpoint_of, header_of, list_again
 from jobs.store.workers import Workers
 from jobs.verify.findings import CHECKPOINT_INDEX_TIME, ENTRIES_OF_LOST_MESSAGES, PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
@@ -57,53 +57,58 @@ _CAUSES = {
 }
 
 
-def verify_index(  # noqa: PLR0913, PLR0917 - the log, the settings, and the check of it
-    workers: Workers,
-    store: Store,
-    wanted: GivenSettings,
-    range_size: int = DEFAULT_RANGE_SIZE,
-    scratch_location: str | Scratch | None = None,
-    check: LogCheck | None = None,
-) -> PartReport:
-    """Return the findings on the index files of a store; *check* has seen its log, or sees it now."""
-    files = real_files(store)
-    if not files:
-        in_rocksdb = verify_rocksdb_index(workers, store, wanted.release, range_size, scratch_location)
-        if in_rocksdb:
-            return in_rocksdb
-    log = ListedLog(store, plan_ranges(store, range_size=range_size))
-    if not files:
-        with scratch_for(scratch_location, workers.options) as scratch:
-            return _without_files(workers, log, wanted, scratch)
-    try:
-        settings = settle_index_settings(store, files, wanted)
-    except UndecidedError as error:
-        with scratch_for(scratch_location, workers.options) as scratch:
-            missing = _missing_before(workers, log, files, wanted, scratch)
-        return PartReport([missing] if missing else [], {"files": len(files)}, unverified=str(error))
-    with scratch_for(scratch_location, workers.options) as scratch:
-        rules = settings.rules.value.rules
-        geometry = settings.geometry.value
-        explanation = explain(workers, log, files, geometry, rules, scratch, check or LogCheck())
-        behind = list(_behind(explanation, store))
-        findings = [
-            *(_finding(one) for one in explanation.files if one.verdict in _CAUSES),
-            *_of_lost_messages(explanation, is_closed=store.is_closed),
-            *_skips(explanation),
-            *_gaps(explanation),
-            *behind,
-        ]
-        if not any(finding.severity.is_alarm for finding in findings):  # the file that it names may be a wrong one
-            findings += _checkpoint_findings(explanation, store)
-        notes = [*_notes_on_rocksdb(store), *_notes(explanation, settings, is_closed=store.is_closed)]
-        row = explanation.row
-        is_left_out = any(finding.kind == NOT_INDEXED_ON_REPLICA for finding in behind)
-        verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
-        numbers = {
-            "files": len(explanation.files), **dict(sorted(verdicts.items())),
-            "keys": len(row), "messages": row.records, "behind": 0 if is_left_out else explanation.behind,
-            "damaged_bytes": row.damage,
-        }  # fmt: skip
+class IndexVerification:
+    """Compares the index files, as they are before the log is read, with the keys that are collected meanwhile."""
+
+    def __init__(self, store: Store, wanted: GivenSettings, scratch: Scratch) -> None:
+        self.store, self._wanted, self._scratch = store, wanted, scratch
+        self._files = real_files(store)
+        self._settings: Settings | None = None
+        self._undecided = ""
+        self.collectors: list[LogKeys] = []
+        try:
+            self._settings = settle_index_settings(store, self._files, wanted) if self._files else None
+        except UndecidedError as error:
+            self._undecided = str(error)
+        if self._settings is not None:
+            self.collectors = [LogKeys(self._settings.rules.value.rules, scratch)]
+
+    def report(self, workers: Workers, log: ListedLog, check: LogCheck) -> PartReport:
+        """Return the findings, once *check* and the collectors have seen the log."""
+        store, wanted, scratch = self.store, self._wanted, self._scratch
+        if not self._files:
+            in_rocksdb = verify_rocksdb_index(workers, log, wanted.release, scratch)
+            return in_rocksdb or _without_files(workers, log, wanted, scratch)
+        if self._settings is None:
+            missing = _missing_before(workers, log, self._files, wanted, scratch)
+            numbers = {"files": len(self._files)}
+            return PartReport([missing] if missing else [], numbers, unverified=self._undecided)
+        row = replace(self.collectors[0].row(log), doubtful=tuple(check.doubtful))
+        geometry, rules = self._settings.geometry.value, self._settings.rules.value.rules
+        explanation = explain(workers, store, row, self._files, geometry, rules)
+        return _report(explanation, self._settings, store)
+
+
+def _report(explanation: Explanation, settings: Settings, store: Store) -> PartReport:
+    behind = list(_behind(explanation, store))
+    findings = [
+        *(_finding(one) for one in explanation.files if one.verdict in _CAUSES),
+        *_of_lost_messages(explanation, is_closed=store.is_closed),
+        *_skips(explanation),
+        *_gaps(explanation),
+        *behind,
+    ]
+    if not any(finding.severity.is_alarm for finding in findings):  # the file that it names may be a wrong one
+        findings += _checkpoint_findings(explanation, store)
+    notes = [*_notes_on_rocksdb(store), *_notes(explanation, settings, is_closed=store.is_closed)]
+    row = explanation.row
+    is_left_out = any(finding.kind == NOT_INDEXED_ON_REPLICA for finding in behind)
+    verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
+    numbers = {
+        "files": len(explanation.files), **dict(sorted(verdicts.items())),
+        "keys": len(row), "messages": row.records, "behind": 0 if is_left_out else explanation.behind,
+        "damaged_bytes": row.damage,
+    }  # fmt: skip
     return PartReport(findings, numbers, notes)
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from jobs.console.amounts import counted, time_text
 from jobs.diagnosis.broker_start import QueueStop
-from jobs.diagnosis.log_check import LogCheck, check_range
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
     DELETED_TOPIC,
@@ -28,7 +27,14 @@ from jobs.products.queues.differences import WITHOUT_UNIT, Difference, Differenc
 from jobs.products.queues.join import join
 from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import CONSUMERS_FILE, TOPICS_FILE, ReaderKind, ReaderProgress, broker_config, read_config
-from jobs.store.chain import confirm_deleted, ranges_deleted_meanwhile, read_chained, watermark
+from jobs.store.chain import (
+    LogCollector,
+    confirm_deleted,
+    ranges_deleted_meanwhile,
+    read_chained,
+    read_to_end,
+    watermark,
+)
 from jobs.store.queue_files import (
     KINDS,
     QueueFile,
@@ -125,11 +131,11 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     store: Store,
     rules: QueueRules,
     range_size: int = DEFAULT_RANGE_SIZE,
-    check: LogCheck | None = None,
+    collectors: Sequence[LogCollector] = (),
     scratch: str | Scratch | None = None,
     recorded: Sequence[RecordedTopics] | None = None,
 ) -> QueueVerification:
-    """Compare the queues of a store with its log, which is read once; *check* sees each record."""
+    """Compare the queues of a store with its log, which is read once; *collectors* see each record."""
     try:
         stored = rocksdb_queues(store)
         if stored is not None:
@@ -138,14 +144,13 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         unreadable = PartReport([unreadable_database(QUEUES, error, store, ", or lack these queues")])
         if isinstance(error, UnsupportedFormat):
             unreadable = PartReport(unverified=str(error))
-        outcomes = read_chained(
-            workers, plan_ranges(store, store.start_offset, range_size), check_range, collector=check
-        )
+        ranges = plan_ranges(store, store.start_offset, range_size)
+        outcomes = read_chained(workers, ranges, read_to_end, collectors=collectors)
         confirm_deleted(store, ranges_deleted_meanwhile(outcomes))
         return QueueVerification(unreadable, watermark(outcomes, store.start_offset))
     # Before the queues are looked at: a consumer may go on meanwhile.
     progress = broker_config(store).progress  # read now, yielded later
-    joined = join(workers, store, rules, range_size, check, scratch, recorded)
+    joined = join(workers, store, rules, range_size, collectors, scratch, recorded)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}

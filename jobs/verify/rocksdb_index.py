@@ -21,10 +21,9 @@ from jobs.lake.findings import INDEX, Finding
 from jobs.products.index.key_row import KeyRow, collect_keys, key_blocks
 from jobs.products.queues.settings import known_releases
 from jobs.storage.locations import join
-from jobs.storage.scratch import Scratch, scratch_for
+from jobs.storage.scratch import Scratch
 from jobs.store.chain import ListedLog
 from jobs.store.queue_files import features_of
-from jobs.store.ranges import plan_ranges
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from jobs.store.workers import Workers
@@ -45,10 +44,9 @@ _CAUSES = {
 }
 
 
-def verify_rocksdb_index(
-    workers: Workers, store: Store, release: str | None, range_size: int, scratch_location: str | Scratch | None
-) -> PartReport | None:
+def verify_rocksdb_index(workers: Workers, log: ListedLog, release: str | None, scratch: Scratch) -> PartReport | None:
     """Return the findings on a store's index in RocksDB; None if it has none."""
+    store = log.store
     folder = features_of(store).other_database
     if folder is None:
         return None
@@ -57,10 +55,8 @@ def verify_rocksdb_index(
             if not any(key not in _PROGRESS for rows in database.rows(INDEX_FAMILY, at_once=4) for key in rows.keys):
                 return None
             rules = known_releases(store, release).value.rules
-            log = ListedLog(store, plan_ranges(store, range_size=range_size))
-            with scratch_for(scratch_location, workers.options) as scratch:
-                row = collect_keys(workers, log, rules, scratch)
-                tally = compare_rows(database, row, scratch)
+            row = collect_keys(workers, log, rules, scratch)
+            tally = compare_rows(database, row, scratch)
     except UnsupportedFormat as error:
         return PartReport(numbers={"files": 0}, unverified=str(error))
     except FormatError as error:

@@ -34,17 +34,18 @@ from jobs.lake.findings import (
 from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
 from jobs.products.queues.differences import OVERWRITTEN, WITHOUT_UNIT, DifferenceKind
 from jobs.products.queues.settings import known_releases, queue_rules
-from jobs.storage.scratch import Scratch
+from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import broker_process, check_room
-from jobs.store.chain import retry_if_expired
+from jobs.store.chain import ListedLog, LogCollector, read_to_end, read_undeleted, retry_if_expired
 from jobs.store.epochs import Promotion, promotion_of
+from jobs.store.ranges import plan_ranges
 from jobs.store.release import UndecidedError, given_rules, starting_writers
 from jobs.store.store import IsTierError, Store, StoreRequest
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
 from jobs.verify.compaction import verify_compacted_logs
 from jobs.verify.findings import LostRanges, PartReport, locate_offset
-from jobs.verify.index import verify_index
+from jobs.verify.index import IndexVerification
 from jobs.verify.log import early_log_end_finding, log_findings
 from jobs.verify.queues import QueueVerification, verify_queues
 from jobs.verify.rocksdb_queues import verify_waiting_messages
@@ -79,10 +80,12 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     except IsTierError:
         tier = request.tier(workers.options, workers.width)
         return Verdict(request.store, verify_tier(tier, workers, request.range_size), options=request.options)
-    scratch = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
-    check_room(store.root, scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
-    store, check, queues = retry_if_expired(store, partial(_log_and_queues, request, workers))
-    index = retry_if_expired(store, partial(_index, request, workers, check))
+    place = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
+    check_room(store.root, place or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
+    with scratch_for(request.scratch, workers.options) as scratch:
+        check, indexing, queues = retry_if_expired(store, partial(_log_and_queues, request, workers, scratch))
+        store = indexing.store
+        index = retry_if_expired(store, partial(_index, request, workers, check, indexing, scratch))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]
     ahead = max([offset for offset in (*known_ahead, queues.ahead) if offset is not None], default=None)
     promotion = promotion_of(store, queues.log_end)
@@ -123,21 +126,33 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
 
 
 def _log_and_queues(
-    request: VerifyRequest, workers: Workers, store: Store
-) -> tuple[Store, LogCheck, QueueVerification]:
-    check = LogCheck()
+    request: VerifyRequest, workers: Workers, scratch: Scratch, store: Store
+) -> tuple[LogCheck, IndexVerification, QueueVerification]:
+    check, indexing = LogCheck(), IndexVerification(store, request.wanted, scratch)
+    collectors: list[LogCollector] = [check, *indexing.collectors]
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
-    queues = verify_queues(workers, store, rules, request.range_size, check, request.scratch, request.recorded_topics)
+    queues = verify_queues(workers, store, rules, request.range_size, collectors, scratch, request.recorded_topics)
     verify_waiting_messages(queues.report, store)
     verify_compacted_logs(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.origin_text})")
-    return store, check, queues
+    return check, indexing, queues
 
 
-def _index(request: VerifyRequest, workers: Workers, check: LogCheck, store: Store) -> PartReport:
+def _index(  # noqa: PLR0913, PLR0917 - what was asked, and what the pass over the log has collected
+    request: VerifyRequest,
+    workers: Workers,
+    check: LogCheck,
+    indexing: IndexVerification,
+    scratch: Scratch,
+    store: Store,
+) -> PartReport:
+    log = ListedLog(store, plan_ranges(store, range_size=request.range_size))
+    if store is not indexing.store:  # retention has deleted files since
+        indexing = IndexVerification(store, request.wanted, scratch)
+        read_undeleted(workers, log, read_to_end, collectors=indexing.collectors)
     try:
-        return verify_index(workers, store, request.wanted, request.range_size, request.scratch, check)
+        return indexing.report(workers, log, check)
     except UndecidedError as error:
         return PartReport(unverified=str(error), numbers={"files": len(store.index_files)})
 

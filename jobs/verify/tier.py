@@ -84,7 +84,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
         SerialWorkers(),
         plan_ranges(store, store.start_offset, range_size),
         partial(_collect, rules=rules, queue=queue),
-        collector=check,
+        collectors=[check],
     )
     checks = check.checks
     findings, lost = record_findings(store, checks)

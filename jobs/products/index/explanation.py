@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import tzinfo
 from enum import StrEnum, unique
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from jobs.console.amounts import counted
 from jobs.products.index.file_builder import (
@@ -23,22 +22,18 @@ from jobs.products.index.file_builder import (
     is_blank,
     name_of_time,
 )
-from jobs.products.index.key_row import KeyRow, collect_keys
+from jobs.products.index.key_row import KeyRow
 from jobs.products.index.plan import IndexPlan, is_covered
 from jobs.products.index.survivors import FilePlacer, Relation, Survivor, ranges_cut_by_promotion, refusal_reason
 from jobs.storage.model import file_exists
-from jobs.storage.scratch import Scratch
-from jobs.store.chain import ListedLog
 from jobs.store.epochs import takeovers
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import Part
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import find_other_slot_count
 from rmq_formats.layout import Content
 from rmq_formats.release import Rules
-
-if TYPE_CHECKING:
-    from jobs.diagnosis.log_check import LogCheck
 
 FEW_BITS = 64
 
@@ -117,21 +112,17 @@ class Explanation:
 
 def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     workers: Workers,
-    log: ListedLog,
+    store: Store,
+    row: KeyRow,
     files: Sequence[BrokerIndexFile],
     geometry: Geometry,
     rules: Rules,
-    scratch: Scratch,
-    check: "LogCheck",
 ) -> Explanation:
-    """Recompute and classify every file; *check* has the log's doubtful ranges, which prove nothing."""
-    store = log.store
+    """Recompute and classify every file, whose headers were read before the keys of the log in *row*."""
     refused = {file.name: refusal_reason(file, geometry) for file in files}
-    row = collect_keys(workers, log, rules, scratch, check)
     # Retention deletes index files after the segments that they lead to.
     files = [file for file in files if file_exists(store.storage.open, file.location)]
     sane = [file for file in files if refused[file.name] is None]
-    row = replace(row, doubtful=tuple(check.doubtful))
     row = replace(row, cut_by_promotion=ranges_cut_by_promotion(sane, takeovers(store), row, geometry, store))
     survivors = FilePlacer(row, geometry, store).place_all(sane)
     plan = IndexPlan(store.storage, row, geometry, rules)

@@ -9,13 +9,13 @@ to another.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate
 from struct import Struct
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -23,7 +23,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
-from jobs.store.chain import ListedLog, read_undeleted
+from jobs.store.chain import (
+    ListedLog,
+    LogCollector,
+    Outcome,
+    Pieces,
+    read_to_end,
+    read_undeleted,
+    without_deleted,
+)
 from jobs.store.ranges import Range, holes
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
@@ -31,9 +39,6 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.indexfile.build import PACKED_KEY, PackedKeys, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import KEY_TEXT_SCHEMA, key_texts
 from rmq_formats.release import Rules
-
-if TYPE_CHECKING:
-    from jobs.diagnosis.log_check import LogCheck
 
 KEYS_AT_ONCE = 1 << 18
 PAGE = 1 << 10  # keys read at a time for single lookups: a search ends among neighbouring keys
@@ -206,23 +211,32 @@ def _keys_of(scratch: Scratch, page: RowPart) -> list[Key]:
     return [Key(*key) for keys, _ in key_blocks(scratch, page) for key in keys.tolist()]
 
 
+class LogKeys:
+    """A collector of the keys of a log, while it is read."""
+
+    def __init__(self, rules: Rules, scratch: Scratch) -> None:
+        self._scratch = scratch
+        self._outcomes: Sequence[Outcome[RangeKeyCollector]] = ()
+        self.range_collector = partial(RangeKeyCollector, rules, scratch)
+
+    def add_ranges(self, outcomes: Sequence[Outcome["RangeKeyCollector"]]) -> None:
+        """Take the keys of all ranges."""
+        self._outcomes = outcomes
+
+    def row(self, log: ListedLog) -> KeyRow:
+        """Return the keys of what retention has left of the log that was read."""
+        start, outcomes = without_deleted(log, self._outcomes)
+        gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
+        return KeyRow(self._scratch, tuple(outcome.payload.keys for outcome in outcomes), start, gaps)
+
+
 def collect_keys(
-    workers: Workers,
-    log: ListedLog,
-    rules: Rules,
-    scratch: Scratch,
-    collector: "LogCheck | None" = None,
+    workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch, collectors: Sequence[LogCollector] = ()
 ) -> KeyRow:
     """Read a log and return its keys."""
-    task = partial(collect_range, rules=rules, scratch=scratch)
-
-    def discard(span: RangeKeys) -> None:
-        if span.file:
-            scratch.delete(span.file)
-
-    start, outcomes = read_undeleted(workers, log, task, discard, collector)
-    gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
-    return KeyRow(scratch, tuple(outcome.payload for outcome in outcomes), start, gaps)
+    keys = LogKeys(rules, scratch)
+    read_undeleted(workers, log, read_to_end, collectors=[keys, *collectors])
+    return keys.row(log)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -235,13 +249,22 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def collect_range(range_: Range, pieces: Iterator[RawRecords | Piece], *, rules: Rules, scratch: Scratch) -> RangeKeys:
-    """Write the keys of one range to a scratch file."""
-    with ExitStack() as files:
-        collector = KeyCollector(rules, scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files)
-        for item in pieces:
-            collector.add(item)
-    return collector.finish()
+@dataclass(slots=True)
+class RangeKeyCollector:
+    """Writes the keys of one range to a scratch file, while it is read."""
+
+    rules: Rules
+    scratch: Scratch
+    keys: RangeKeys = field(init=False)
+
+    def watch(self, range_: Range, pieces: Pieces) -> Pieces:
+        """Yield *pieces*, and write the keys of each."""
+        with ExitStack() as files:
+            collector = KeyCollector(self.rules, self.scratch, f"{range_.start_offset:020d}-{uuid4()}.keys", files)
+            for item in pieces:
+                collector.add(item)
+                yield item
+        self.keys = collector.finish()
 
 
 class KeyCollector:

@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
@@ -51,7 +50,7 @@ from jobs.products.queues.unmatched import (
     resolve_records,
 )
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.chain import ListedLog, read_undeleted, watermark
+from jobs.store.chain import ListedLog, LogCollector, read_undeleted, watermark
 from jobs.store.queue_ends import NO_LIMIT, QueueEnds, probe_queue_ends
 from jobs.store.queue_files import StoredQueue
 from jobs.store.ranges import holes, plan_ranges
@@ -62,9 +61,6 @@ from jobs.store.workers import Workers
 from rmq_formats.arrays import slices
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
-
-if TYPE_CHECKING:
-    from jobs.diagnosis.log_check import LogCheck
 
 _QUEUES_A_TASK = 64
 _SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
@@ -88,12 +84,12 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
     groups: int,
     scratch: Scratch | None,
     range_size: int = DEFAULT_RANGE_SIZE,
-    collector: "LogCheck | None" = None,
+    collectors: Sequence[LogCollector] = (),
 ) -> CollectedLog:
-    """Read a log and collect its expected units; *collector* processes each record."""
+    """Read a log and collect its expected units; *collectors* see each record."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, range_size))
     task = partial(collect_units, rules=rules, groups=groups, scratch=scratch)
-    start, outcomes = read_undeleted(workers, log, task, partial(discard_units, scratch), collector)
+    start, outcomes = read_undeleted(workers, log, task, partial(discard_units, scratch), collectors)
     open_ends = (outcome.seen.unfinished_from for outcome in outcomes if outcome.seen.unfinished_from is not None)
     end = next(open_ends, watermark(outcomes, start))
     return CollectedLog([outcome.payload for outcome in outcomes], scratch, groups, start, end)
@@ -104,7 +100,7 @@ def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     store: Store,
     rules: QueueRules,
     range_size: int = DEFAULT_RANGE_SIZE,
-    collector: "LogCheck | None" = None,
+    collectors: Sequence[LogCollector] = (),
     scratch_location: str | Scratch | None = None,
     recorded: Sequence[RecordedTopics] | None = None,
 ) -> JoinResult:
@@ -114,7 +110,7 @@ def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     groups = count_groups(store.log_size)
     # Units of a small log stay in memory.
     with scratch_for(scratch_location, workers.options) if groups > 1 else nullcontext() as scratch:
-        log = collect_log(workers, store, rules, groups, scratch, range_size, collector)
+        log = collect_log(workers, store, rules, groups, scratch, range_size, collectors)
         return compare(workers, store, rules, seen, log, topics)
 
 

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.diagnosis.log_check import check_range
 from jobs.lake.findings import LOG, QUEUES, UNDECIDED_TOPIC
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
-from jobs.store.chain import run_range
+from jobs.store.chain import read_to_end, run_range
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -182,7 +181,7 @@ def test_a_segment_that_changed_is_read_again(golden: StoreOf, tmp_path: Path) -
             return super().map(items, *rest)
 
     workers = CachingWorkers(Counting(), store)
-    task = partial(run_range, task=check_range)
+    task = partial(run_range, task=read_to_end)
 
     first = workers.map(ranges, task)
     second = workers.map(ranges, task)

@@ -8,13 +8,17 @@ from unittest.mock import patch
 
 import pytest
 
+from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.file_builder import BrokerIndexFile
 from jobs.products.index.settings import GivenSettings
 from jobs.products.index.survivors import FilePlacer, Survivor
+from jobs.storage.scratch import scratch_for
+from jobs.store.chain import ListedLog, read_to_end, read_undeleted
+from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.findings import PartReport
-from jobs.verify.index import verify_index
+from jobs.verify.index import IndexVerification
 from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Release, rules_of
@@ -29,7 +33,11 @@ TINY = Geometry(100, 20)
 def checked(root: Path, release: str | None = None, *, filled_meanwhile: int = 0) -> PartReport:
     store = list_store(str(root), commitlog=log_folders(root))
     store = replace(store, index_files=store.index_files[: len(store.index_files) - filled_meanwhile])
-    return verify_index(SerialWorkers(), store, GivenSettings(100, 20, release))
+    log, check = ListedLog(store, plan_ranges(store)), LogCheck()
+    with scratch_for(None, {}) as scratch:
+        verification = IndexVerification(store, GivenSettings(100, 20, release), scratch)
+        read_undeleted(SerialWorkers(), log, read_to_end, collectors=[check, *verification.collectors])
+        return verification.report(SerialWorkers(), log, check)
 
 
 def index_file(store: Path, number: int) -> Path:
