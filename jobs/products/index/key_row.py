@@ -223,9 +223,10 @@ class LogKeys:
         """Take the keys of all ranges."""
         self._outcomes = outcomes
 
-    def row(self, log: ListedLog) -> KeyRow:
-        """Return the keys of what retention has left of the log that was read."""
+    def row(self, log: ListedLog, from_offset: int = 0) -> KeyRow:
+        """Return the keys of the log that was read, or of what retention has left of it since, *from_offset* on."""
         start, outcomes = without_deleted(log, self._outcomes)
+        start, outcomes = max(start, from_offset), [one for one in outcomes if one.range.start_offset >= from_offset]
         gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
         return KeyRow(self._scratch, tuple(outcome.payload.keys for outcome in outcomes), start, gaps)
 

@@ -2,8 +2,8 @@
 
 import shutil
 from functools import partial
-from itertools import count
 from pathlib import Path
+from pkgutil import resolve_name
 from unittest.mock import patch
 
 import pytest
@@ -18,7 +18,7 @@ from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf, release_of
-from tests.support.meanwhile import BetweenRanges, Meanwhile, followed
+from tests.support.meanwhile import BetweenRanges, Meanwhile, followed, preceded
 from tests.support.stores import segments_of
 
 NAME = "b551-base"
@@ -54,20 +54,16 @@ def test_what_is_deleted_before_the_queues_are_joined_is_no_finding(store: Path,
 
 
 @pytest.mark.parametrize("index_files", [0, 3])
-def test_what_is_deleted_before_index_files_are_recomputed_is_no_finding(store: Path, index_files: int) -> None:
-    whole = verified(store, SerialWorkers()).parts["index"].numbers
-    readings = count(1)
-
-    def happens() -> None:
-        if next(readings) == 2:  # the first is for the queues
-            expire(store, index_files=index_files)
-
-    verdict = verified(store, Meanwhile(happens=happens))
-    left = verdict.parts["index"].numbers
+@pytest.mark.parametrize("step", ["verify.index.explain", "products.index.explanation.IndexPlan"])
+def test_what_is_deleted_before_index_files_are_compared_is_no_finding(
+    store: Path, step: str, index_files: int
+) -> None:
+    expires = preceded(resolve_name(f"jobs.{step}"), partial(expire, store, index_files=index_files))
+    with patch(f"jobs.{step}", expires):
+        verdict = verified(store, SerialWorkers())
 
     assert verdict.findings == []
-    assert 0 < left["messages"] < whole["messages"]
-    assert left["files"] == whole["files"] - index_files
+    assert verdict.parts["index"].numbers["files"] == len(list((store / "index").iterdir()))
 
 
 def test_a_newest_segment_that_disappears_is_no_retention(store: Path) -> None:
