@@ -19,7 +19,7 @@ from jobs.console.amounts import counted
 from jobs.console.result import RatedOutcome, Result, Severity, worst_met
 from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogCheck
-from jobs.products.index.explanation import ExplainedFile, Verdict, explain
+from jobs.products.index.explanation import ExplainedFile, Verdict, explain, left_by_retention
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
     BuildKind,
@@ -30,7 +30,7 @@ from jobs.products.index.file_builder import (
     hash_file,
     names_between,
 )
-from jobs.products.index.key_row import KeyRow, collect_keys
+from jobs.products.index.key_row import KeyRow, LogKeys, collect_keys
 from jobs.products.index.plan import LOST, IndexPlan, Planned
 from jobs.products.index.settings import NOTHING_WANTED, GivenSettings, Settings, settle_index_settings
 from jobs.products.index.survivors import Survivor, has_keys_of, real_files
@@ -39,7 +39,7 @@ from jobs.storage.local import LocalStorage
 from jobs.storage.locations import join, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_room
-from jobs.store.chain import ListedLog
+from jobs.store.chain import ListedLog, read_to_end, read_undeleted
 from jobs.store.epochs import takeovers
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.ranges import plan_ranges
@@ -251,9 +251,10 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
 ) -> tuple[KeyRow, list[BuildTask], Sequence[ExplainedFile]]:
     """Return the keys of the log, the files to build in place of lost ones, and the explanation of each file."""
     store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
-    check = LogCheck()
-    row = collect_keys(workers, log, rules, scratch, [check])
-    row = replace(row, doubtful=tuple(check.doubtful))
+    keys, check = LogKeys(rules, scratch), LogCheck()
+    read_undeleted(workers, log, read_to_end, collectors=[keys, check])
+    files, start = left_by_retention(files, store)
+    row = replace(keys.row(log, start), doubtful=tuple(check.doubtful))
     explanation = explain(workers, store, row, files, geometry, rules)
     row, found = explanation.row, explanation.files
     held: set[str] = set()

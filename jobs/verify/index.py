@@ -22,12 +22,11 @@ from jobs.lake.findings import (
     NOT_INDEXED_ON_REPLICA,
     Finding,
 )
-from jobs.products.index.explanation import ExplainedFile, Explanation, Verdict, explain
+from jobs.products.index.explanation import ExplainedFile, Explanation, Verdict, explain, left_by_retention
 from jobs.products.index.file_builder import BrokerIndexFile
 from jobs.products.index.key_row import KeyRow, LogKeys, collect_keys
 from jobs.products.index.settings import GivenSettings, Settings, settle_index_settings
 from jobs.products.index.survivors import real_files
-from jobs.storage.model import file_exists
 from jobs.storage.scratch import Scratch
 from jobs.store.beside_broker import broker_process
 from jobs.store.chain import ListedLog
@@ -84,9 +83,8 @@ class IndexVerification:
             missing = _missing_before(workers, log, self._files, wanted, scratch)
             numbers = {"files": len(self._files)}
             return PartReport([missing] if missing else [], numbers, unverified=self._undecided)
-        # Retention deletes index files after the segments that they lead to: so these are listed after the files.
-        files = [file for file in self._files if file_exists(store.storage.open, file.location)]
-        row = replace(self.collectors[0].row(log, list_again(store).start_offset), doubtful=tuple(check.doubtful))
+        files, start = left_by_retention(self._files, store)
+        row = replace(self.collectors[0].row(log, start), doubtful=tuple(check.doubtful))
         geometry, rules = self._settings.geometry.value, self._settings.rules.value.rules
         explanation = explain(workers, store, row, files, geometry, rules)
         return _report(explanation, self._settings, store)

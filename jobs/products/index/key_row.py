@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import (
     ListedLog,
-    LogCollector,
     Outcome,
     Pieces,
     read_to_end,
@@ -231,12 +230,10 @@ class LogKeys:
         return KeyRow(self._scratch, tuple(outcome.payload.keys for outcome in outcomes), start, gaps)
 
 
-def collect_keys(
-    workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch, collectors: Sequence[LogCollector] = ()
-) -> KeyRow:
+def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch) -> KeyRow:
     """Read a log and return its keys."""
     keys = LogKeys(rules, scratch)
-    read_undeleted(workers, log, read_to_end, collectors=[keys, *collectors])
+    read_undeleted(workers, log, read_to_end, collectors=[keys])
     return keys.row(log)
 
 
