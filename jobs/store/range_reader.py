@@ -38,15 +38,10 @@ class RangeFacts:
 class RangeReader:
     """Yields the pieces of a range, and remembers the records that it has seen."""
 
-    def __init__(self, range_: Range, window: int = WINDOW, *, was_read: bool = False) -> None:
-        """
-        Read nothing yet; later *window* bytes at a time, or one record if it is larger.
-
-        A range that *was_read* before, and found to be complete, is not checked a second time.
-        """
+    def __init__(self, range_: Range, window: int = WINDOW) -> None:
+        """Read nothing yet; later *window* bytes at a time, or one record if it is larger."""
         self._range = range_
         self._window = range_.window or window
-        self._was_read = was_read
         self._seen = RangeFacts(range_.start_offset, range_.store_timestamp)
         self._looked = (-1, 0)  # the position that was last read again, and how often
         self._firsts: list[Fingerprint] = []  # of the range, of the group before the last one, of the last one
@@ -110,7 +105,7 @@ class RangeReader:
         A page may have been read before the broker filled it, and the next one afterwards; inside a body, no length
         shows this. Bytes that others follow were complete by then, so a second read returns all of them.
         """
-        if self._was_read or self._range.final or not is_local(self._range.location):
+        if self._range.final or not is_local(self._range.location):
             return False
         place, times = self._looked
         self._looked = at, times + 1 if at == place else 1

@@ -202,7 +202,7 @@ class _FileWriter:
         output, ranges = self._output, self._work.opened_ranges
         if not ranges:
             return committed_records(output.lake, output.naming.store_id, begin, end)
-        pieces = (item for range_ in ranges for item in RangeReader(range_, was_read=True).pieces())
+        pieces = (item for range_ in ranges for item in RangeReader(range_).pieces())
         return (item for item in pieces if isinstance(item, RawRecords) and item.base_offset < end)
 
     def _note(self, first: int, entries: NDArray[np.void], block: KeyBlock | None) -> None:
