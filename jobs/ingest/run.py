@@ -265,7 +265,7 @@ class _Run(NextRun):
             # Holes after the end of the written log do not count; holes after this step belong to the next one.
             if summary.from_offset < end <= newest_offset and start < read_to:
                 summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
-        size = sum(range_.end - range_.start for range_ in ranges)
+        size = sum(range_.size for range_ in ranges)
         check_room(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:
             process.note_resumption(
@@ -281,7 +281,7 @@ class _Run(NextRun):
         if not new or self.request.dry_run or self.request.step_bytes is None or self.unmatched:
             return self.store.end_offset
         end = max(new[0].start_offset, self.summary.from_offset) + self.request.step_bytes
-        self.summary.bytes_left = sum(range_.end - range_.start for range_ in new if range_.start_offset >= end)
+        self.summary.bytes_left = sum(range_.size for range_ in new if range_.start_offset >= end)
         return end
 
     def _note_read(self, outcomes: Sequence[Outcome[Collected]]) -> None:

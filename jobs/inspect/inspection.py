@@ -35,6 +35,7 @@ from jobs.store.waiting import rocksdb_state, timer_state
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.detection import record_marks
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
     ROCKSDB_STORE_FOLDER,
@@ -67,7 +68,7 @@ def inspect_store(
     problems, marks, sampled = Problems(), Marks(), Sampled()
 
     def see(record: MessageRecord) -> None:
-        marks.add_record(record)
+        marks.add_all(record_marks(record))
         sample(record, sampled)
 
     state = inspect_state(store, marks, problems)

@@ -292,7 +292,7 @@ def describe_plan(ranges: Sequence[Range]) -> dict[str, int | None]:
     return {
         "ranges": len(ranges),
         "segments": len({range_.location for range_ in ranges}),
-        "bytes": sum(range_.end - range_.start for range_ in ranges),
+        "bytes": sum(range_.size for range_ in ranges),
         "from_offset": ranges[0].start_offset if ranges else None,
         "to_offset": ranges[-1].end_offset if ranges else None,
     }

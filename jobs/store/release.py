@@ -135,10 +135,6 @@ class Marks:
         for mark in marks:
             self.add(mark)
 
-    def add_record(self, record: MessageRecord) -> None:
-        """Add the marks of a record."""
-        self.add_all(record_marks(record))
-
     @property
     def kept(self) -> tuple[Mark, ...]:
         """Those that were news."""
@@ -234,7 +230,7 @@ def eras_of(
             continue
         with suppress(OSError):  # one that cannot be read gives nothing away
             for record in islice(_records(store, segment), effort.records):
-                marks.add_record(record)
+                marks.add_all(record_marks(record))
                 if tags_left:
                     mark = _tag_mark(readers, record)
                     tags_left -= mark is not None
@@ -315,7 +311,7 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
     own = Marks()
     with suppress(OSError):  # the part read so far counts, this time
         for record in islice(_records(store, segment), records):
-            own.add_record(record)
+            own.add_all(record_marks(record))
         if identity and identity == _identity(segment, records):
             if len(_remembered) >= _MOST_REMEMBERED:
                 _remembered.clear()
