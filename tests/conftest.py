@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
@@ -34,11 +35,10 @@ _SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
-_USES_SPARK = re.compile(r"\b(?:spark|own_session): |usefixtures\(.spark.\)")
-# It would draw the constants of whatever modules this worker has imported: other examples in every run. No setting
-# of Hypothesis turns that off; what it would add to is empty until the first module is looked at.
+# Hypothesis would draw constants from the modules that this worker has imported, so every run would have other
+# examples. No setting turns that off; the list of constants is empty until Hypothesis reads the first module.
 providers._get_local_constants = lambda: providers._local_constants  # noqa: SLF001 - see above
-# The first call of a compiled function compiles it, which is no property of the example it is called with.
+# The first call of a compiled function compiles it, so its duration says nothing about the example.
 settings.register_profile("same examples in every run", deadline=None, derandomize=True)
 settings.register_profile("other examples in every run", deadline=None)
 
@@ -85,11 +85,6 @@ def _has_room() -> bool:
     )
 
 
-@cache
-def _group_of(path: Path) -> str:
-    return "spark" if _USES_SPARK.search(path.read_text(encoding="utf-8")) else str(path)
-
-
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # workers write where the process says that started them
         stack = ExitStack()
@@ -108,14 +103,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     Mark tests that use the session, and leave out cases that are not in the sample.
 
-    xdist runs the tests of a group on one worker: a group is a file, or all files that use the one JVM.
+    xdist runs the tests of a group on one worker, group by group in the order of *items*: first all tests that use the
+    one JVM, which take longest, then those of each other file, the files with most tests first.
     """
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group_of(item.path)))
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker("spark")
     if not config.getoption("whole"):
         deselect_what_is_not_sampled(config, items)
+    for item in items:
+        uses_spark = "spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else str(item.path)))
+        if uses_spark:
+            item.add_marker("spark")
+    sizes = Counter(map(_group_of, items))
+    items.sort(key=lambda item: (_group_of(item) != "spark", -sizes[_group_of(item)]))
+
+
+def _group_of(item: pytest.Item) -> str:
+    return "_".join(sorted(mark.args[0] for mark in item.iter_markers("xdist_group")))
 
 
 def pytest_collection_finish() -> None:
@@ -126,7 +129,7 @@ def pytest_collection_finish() -> None:
 
 @contextmanager
 def _imports_as_before() -> Iterator[None]:
-    """Forget what a session says to its own programs: others, which tests start, import what lies where they start."""
+    """Remove the variable that Spark sets for its own programs: those that tests start import from their own cwd."""
     before = {name: value for name, value in os.environ.items() if name == _SAFE_PATH}
     yield
     os.environ.pop(_SAFE_PATH, None)

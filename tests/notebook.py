@@ -70,7 +70,7 @@ def _text(output: Any) -> str:  # noqa: ANN401 - nbformat's own
 
 
 def settled(text: str, work: Path) -> str:
-    """Return what another run would show, too."""
+    """Replace the parts of the output that differ between runs."""
     text = _UUID.sub("00000000-…", text.replace(str(work), "/tmp/notebook"))
     text = _TIME.sub("in … s", text)
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip()

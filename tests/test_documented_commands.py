@@ -54,7 +54,7 @@ def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
         outcome = run(*words[1:])
         return int(outcome.code), outcome.out, outcome.err
     if words[0] == "make":
-        # `-n`: that there is such a target, and what it would do; the targets are these tests themselves.
+        # `-n` checks only that the target exists; the targets are these tests themselves.
         return subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, check=False).returncode, "", ""
     if words[:2] == ["python", "-m"]:
         # Benchmarks and generators have tests of their own: here, that the module is there.
@@ -65,7 +65,7 @@ def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_in_another_language_shows_commands_that_its_original_runs(page: Path) -> None:
-    """The original's are run by a test; sentences are written anew in each language, so sections may differ."""
+    """A test runs those of the original. Sections may differ between languages."""
     original, translated = ({(bare(one), one.exit_code) for one in commands(of)} for of in (TRANSLATIONS[page], page))
 
     assert translated

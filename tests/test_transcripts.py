@@ -1,12 +1,12 @@
 """
 Commands with their output and exit code as users see them, in `tests/transcripts`, one page per subject.
 
-A page names its store in the first line, and others that lie beside it under their own names; a later line may name
-another one, in an empty folder. `pytest
+A page names its store in the first line, and further stores in the same folder by their own names; a later line may
+name another one, in an empty folder. `pytest
 tests/test_transcripts.py --record` writes what the commands print now; the difference in git is what a user would
 notice. Besides programs, a page has commands of its own: `fresh` has the store as it was, `poke FILE POSITION HEX`
 overwrites bytes, `flip FILE POSITION BITS` changes bits of one, `bytes FILE POSITION COUNT` prints some, and `findings`
-keeps of a report what is wrong, and the verdict.
+prints only the findings and the verdict of a report.
 """
 
 import re
@@ -46,8 +46,9 @@ _VOLATILE = (  # what differs from run to run, and what stands for it
 _MOMENT = re.compile(r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:\d\d)?")
 
 
-def _is_now(moment: str) -> bool:
-    return abs(datetime.fromisoformat(moment[:19]) - datetime.now(UTC).replace(tzinfo=None)) < timedelta(days=1)
+def _dated(moment: re.Match[str]) -> str:
+    age = datetime.now(UTC).replace(tzinfo=None) - datetime.fromisoformat(moment[0][:19])
+    return "NOW" if abs(age) < timedelta(days=1) else moment[0]
 
 
 def _timeless(text: str) -> str:
@@ -58,8 +59,7 @@ def _timeless(text: str) -> str:
 
 def _stable(text: str, folder: Path) -> str:
     text = _timeless(text.replace(f"{folder}/", "").replace(str(folder), "."))
-    text = _MOMENT.sub(lambda moment: "NOW" if _is_now(moment[0]) else moment[0], text)
-    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in _MOMENT.sub(_dated, text).splitlines())
 
 
 def _run(command: str, run: Run) -> tuple[int, str]:
@@ -88,12 +88,7 @@ def _played(console: str, run: Run, folder: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 - fixtures
-    page: Path,
-    golden: StoreOf,
-    run: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    page: Path, golden: StoreOf, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
     expected = page.read_text(encoding="utf-8")
     folder = tmp_path / "user"
@@ -120,7 +115,7 @@ def test_commands_print_what_their_transcript_shows(  # noqa: PLR0913, PLR0917 -
 
     played = _PART.sub(play, expected)
 
-    if request.config.getoption("record"):
+    if pytestconfig.getoption("record"):
         page.write_text(played, encoding="utf-8")
     else:
         assert expected == played

@@ -20,7 +20,7 @@ _FEATURES = frozenset(
         "rockscq-separate", "tiered", "timerrocks", "timerwheel", "transrocks", "transrocks-killed",
     }
 )  # fmt: skip
-# Stores of operators' situations and of rarely used features: below `store/` of what is unpacked, see README.md.
+# Stores of operators' situations and of rarely used features: below `store/` of the unpacked folder, see README.md.
 SITUATIONS = tuple(name for name in ARCHIVES if name.startswith("field-") or name.partition("-")[2] in _FEATURES)
 GOLDEN = tuple(name for name in ARCHIVES if name not in SITUATIONS)
 SCENARIO = {name: name.partition("-")[2] if name.startswith("b") else "upgraded" for name in GOLDEN}

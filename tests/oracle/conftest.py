@@ -8,25 +8,18 @@ the tables of docs/internals/compatibility.md: text, rows and columns are writte
 
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from itertools import islice
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
-from tests.oracle.plays import Plays
-from tests.oracle.process import running
+from tests.oracle.plays import Played, play
 from tests.oracle.releases import MATRIX, in_every_run, marks, version_of
-from tests.oracle.scenarios import SCENARIOS
-from tests.oracle.sessions import DirectMessage, RealBroker, RealStore, open_broker, open_store
-from tests.oracle.stage import Stage
+from tests.oracle.scenarios import SCENARIOS, Scenario
 
-# Opens a store with a release, perhaps with settings, for the length of a `with` block; nothing outlives that.
-BrokerFactory: TypeAlias = Callable[..., AbstractContextManager[RealBroker]]
-StoreFactory: TypeAlias = Callable[..., AbstractContextManager[RealStore]]
-Kills: TypeAlias = Callable[[str, Path, Iterable[DirectMessage], int], None]
+Plays: TypeAlias = Callable[[Scenario, str], Played]
 Verdict: TypeAlias = Callable[[str, str, str], None]
 _IN_TWO_MINUTES = ("everyday", "edges", "killed")
 """Scenarios that every run of brokers plays: a test has the first one that it names."""
@@ -64,48 +57,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
-    return Plays(tmp_path_factory.mktemp("plays"))
+    """Play each scenario on each release at most once."""
+    folder = tmp_path_factory.mktemp("plays")
 
+    @cache
+    def of(scenario: Scenario, release: str) -> Played:
+        place = folder / release / scenario.name
+        return play(scenario, release, place / "store", place / "scratch")
 
-@pytest.fixture
-def real_broker(tmp_path: Path) -> BrokerFactory:
-    """Open stores with a real broker, name server and clients."""
-
-    @contextmanager
-    def start(release: str, store: Path, settings: dict[str, str] | None = None) -> Iterator[RealBroker]:
-        home = tmp_path / "home"
-        with running(release) as driver, open_broker(driver, store, settings=settings, home=home) as broker:
-            yield broker
-
-    return start
-
-
-@pytest.fixture
-def real_store() -> StoreFactory:
-    """Open stores with the store classes of a release."""
-
-    @contextmanager
-    def start(release: str, store: Path, settings: dict[str, str] | None = None) -> Iterator[RealStore]:
-        with running(release) as driver, open_store(driver, store, settings=settings) as opened:
-            yield opened
-
-    return start
-
-
-@pytest.fixture
-def kills(tmp_path: Path) -> Kills:
-    """Kill a release in a store when it has answered for some of the messages, with more of them on the way."""
-
-    def kill(release: str, store: Path, messages: Iterable[DirectMessage], after: int) -> None:
-        stage = Stage(release, store, tmp_path)
-        if store.exists():
-            stage.remove_empty_files()
-        with stage, stage.store(stage.thorough_recovery) as opened:
-            for stored in islice(opened.put_each(messages), after):
-                assert stored.status == "PUT_OK"
-            stage.crash()
-
-    return kill
+    return of
 
 
 @pytest.fixture(scope="session")
@@ -125,7 +85,7 @@ def verdict() -> Verdict:
 
 
 def _with_verdict(page: str, release: str, way: str, words: str) -> str:
-    """Return the page with a new cell: a release and what was tried on it are a column and a row, or the other way."""
+    """Return the page with a new cell: the release is the row and the test the column, or the reverse."""
     lines, names, is_found = page.split("\n"), list[str](), False
     for number, line in enumerate(lines):
         cells = [cell.strip() for cell in line.split("|")[1:-1]]

@@ -86,7 +86,7 @@ class Derived(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The first place where a file is not what it should be."""
+    """The first position at which a file differs from the expected one."""
 
     file: str
     position: int
@@ -136,14 +136,14 @@ def records(store: Path) -> list[MessageRecord]:
 
 
 def unfaithful(store: Path) -> list[int]:
-    """List the offsets of pieces of the log that are no message, or do not come out again as they went in."""
+    """List the offsets of pieces of the log that are damaged, or that do not encode to their own bytes."""
     damaged = [
         piece.offset for _, pieces in walked_segments(store) for piece in pieces if piece.kind is PieceKind.DAMAGE
     ]
     return damaged + [record.physical_offset for record, raw in stored_records(store) if encode_record(record) != raw]
 
 
-# --- made again ------------------------------------------------------------------------------------------------------
+# --- rebuilt ---------------------------------------------------------------------------------------------------------
 
 
 def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
@@ -228,7 +228,7 @@ def explain_index(store: Path, log: list[MessageRecord], writer: Writer) -> list
     survived, again. `again`: a file that a killed broker had just made, of zeros, survives recovery; as it names no
     message that it ends with, all messages that recovery dispatches, from a log file's first on, are indexed once more.
     `lost`: recovery threw a file away and began to dispatch after its messages, as in a DLedger log it does.
-    `behind`: the last file of a killed broker lacks what was not dispatched yet; `torn`: within one entry.
+    `behind`: the last file of a killed broker lacks keys that were not dispatched yet; `torn`: it ends within an entry.
     `partial`: the first file of a log whose oldest messages are deleted still names those, and agrees about all others.
     All else is `unexplained`.
     """
@@ -268,7 +268,7 @@ class _Part(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """One way in which an index file may have come about: what was put after which file."""
+    """One possible history of an index file: the file before it, and the keys that were added."""
 
     word: str
     previous: IndexHeader | None
@@ -304,7 +304,7 @@ def _ways(previous: bytes | None, file: bytes, log: list[MessageRecord], writer:
 
 
 def _with_repetition(parts: list[_Part], file: bytes, writer: Writer) -> list[_Part]:
-    """Put all keys of a message once more where *file* has more entries of it than it has keys."""
+    """Repeat all keys of a message for which *file* has more entries than the message has keys."""
     entries = Counter(entry.physical_offset for entry in _entries(file, writer))
     repeated = []
     for part in parts:
@@ -347,8 +347,13 @@ def _made(way: _Way, writer: Writer, count: int = 1 << 31) -> IndexFile:
 
 
 def _agrees_about_the_log(file: bytes, log: list[MessageRecord], writer: Writer) -> bool:
+    rules = rules_of(*writer.rules)
+    wanted = [
+        (index_key_hash(key), record.physical_offset)
+        for record in log
+        for key in index_keys(record, release_at(rules, record.physical_offset))
+    ]
     kept = [entry for entry in _entries(file, writer) if entry.physical_offset >= log[0].physical_offset]
-    wanted = _keys(log, writer)
     return [(entry.key_hash, entry.physical_offset) for entry in kept] == wanted[: len(kept)]
 
 
@@ -365,15 +370,6 @@ def _differs_in_one_entry(ours: bytes, file: bytes, writer: Writer) -> bool:
 def _entries(file: bytes, writer: Writer) -> list[IndexEntry]:
     geometry = writer.index_geometry
     return [decode_entry(file, geometry.entry_position(at)) for at in range(1, decode_header(file).index_count)]
-
-
-def _keys(log: list[MessageRecord], writer: Writer) -> list[tuple[int, int]]:
-    rules = rules_of(*writer.rules)
-    return [
-        (index_key_hash(key), record.physical_offset)
-        for record in log
-        for key in index_keys(record, release_at(rules, record.physical_offset))
-    ]
 
 
 def units_into_log(files: dict[str, bytes], log_start: int) -> list[tuple[str, int, bytes]]:

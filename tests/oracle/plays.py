@@ -3,7 +3,7 @@ Scenarios that are played once for all tests of their results, or stored as gold
 
     python -m tests.oracle.plays --out build/golden --release 5.5.0 --scenario everyday
 
-Times, ids and names of index files differ from run to run; what is sent, and the rules by which it is stored, do not.
+Times, ids and names of index files differ between runs; the messages, and the rules by which they are stored, do not.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from tests.support.stores import files_in
 
 @dataclass(frozen=True)
 class Played:
-    """A store that a scenario left, and what is known about it."""
+    """The store of a played scenario, and its properties."""
 
     scenario: Scenario
     stage: Stage
@@ -52,21 +52,6 @@ class Played:
 
     def copy(self, directory: Path) -> Path:
         return shutil.copytree(self.store, directory / f"copy-{uuid4()}")
-
-
-class Plays:
-    """Plays each scenario on each release at most once."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._played: dict[tuple[str, str], Played] = {}
-
-    def of(self, scenario: Scenario, release: str) -> Played:
-        key = (scenario.name, release)
-        if key not in self._played:
-            place = self._directory / release / scenario.name
-            self._played[key] = play(scenario, release, place / "store", place / "scratch")
-        return self._played[key]
 
 
 def play(scenario: Scenario, release: str, store: Path, scratch: Path) -> Played:
@@ -121,7 +106,7 @@ def _provenance(played: Played) -> Iterator[str]:
     yield f"# {played.store.name}"
     yield from (f"* Apache RocketMQ **{release}** wrote from offset {since} on" for since, release in stage.rules)
     yield f"* scenario `{played.scenario.name}`: {played.scenario.why}"
-    yield f"* geometry {size}; zone UTC; settings beside those: {stage.settings or 'none'}"
+    yield f"* geometry {size}; zone UTC; further settings: {stage.settings or 'none'}"
     yield f"* a rebuild from the log differs in: {', '.join(one.file for one in found) or 'nothing'}"
     yield f"* not kept, where the broker left it: {', '.join(_NOT_KEPT)}\n\n## sha256"
     for name, data in files_in(played.store).items():

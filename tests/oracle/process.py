@@ -39,13 +39,8 @@ _LOGGING_FILES: Final = (
     *(f"rmq.{program}.logback.xml" for program in ("client", "broker", "namesrv", "tools")),
 )
 _OPENED_PACKAGES: Final = (
-    "java.nio",
-    "sun.nio.ch",
-    "jdk.internal.ref",
-    "java.lang",
-    "java.util",
-    "java.util.concurrent",
-)
+    "java.nio", "sun.nio.ch", "jdk.internal.ref", "java.lang", "java.util", "java.util.concurrent"
+)  # fmt: skip
 QUICK_TO_START: Final = ("-Xmx700m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Heap and compiler of a process that lives for seconds."""
 
@@ -67,7 +62,7 @@ _JVM_FLAGS: Final = (
 
 
 class DriverError(Exception):
-    """The driver could not do what it was asked, or is deleted."""
+    """The driver failed to execute a command, or has ended."""
 
 
 class DriverProcess:
@@ -120,7 +115,7 @@ class DriverProcess:
                 yield self._receive(verb, values, patience)
 
     def kill(self) -> None:
-        """End the process as a power cut would, whatever it is doing."""
+        """Kill the process at any point of its work, as a power cut would."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -174,21 +169,17 @@ def running(release: str, speed: Sequence[str] = QUICK_TO_START) -> Iterator[Dri
         yield driver
 
 
-def text_field(name: str, text: str | None) -> dict[str, Value]:
-    """Name a text for a request; UTF-8 cannot carry lone surrogates, so such a text goes as UTF-16."""
-    if text is None:
-        return {}
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        return {f"{name}16": text.encode("utf-16-be", "surrogatepass")}
-    return {name: text}
-
-
-def list_fields(items: Iterable[Mapping[str, Value]]) -> dict[str, Value]:
-    return {f"{number}.{name}": value for number, item in enumerate(items) for name, value in item.items()}
-
-
 def _encode(values: Mapping[str, Value]) -> str:
-    return urlencode({name: value for name, value in values.items() if value is not None})
+    """Write a request; None is left out, and UTF-8 cannot carry lone surrogates, so such a text goes as UTF-16."""
+    encoded: dict[str, str | bytes | int] = {}
+    for name, value in values.items():
+        if isinstance(value, bool):
+            encoded[name] = str(value).lower()
+        elif isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+            encoded[f"{name}16"] = value.encode("utf-16-be", "surrogatepass")
+        elif value is not None:
+            encoded[name] = value
+    return urlencode(encoded)
 
 
 def _command(release: str, scratch: Path, speed: Sequence[str]) -> list[str]:

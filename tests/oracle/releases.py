@@ -2,7 +2,7 @@
 The RocketMQ releases of the oracle tests, the layout of their stores, and their brokers' settings.
 
 A release is a set of published modules. Some modules of some releases were never published; the nearest published
-version is in for those, and only for modules that do not decide what is in a store (see docs/internals/formats.md).
+version replaces those, and only for modules that do not affect the content of a store (see docs/internals/formats.md).
 """
 
 from collections.abc import Sequence
@@ -14,27 +14,14 @@ from zlib import crc32
 import pytest
 
 from jobs.products.index.settings import GivenSettings
+from rmq_formats.broker_conf import BrokerConf
 from tests.support.published import Module, class_path
 from tests.support.waiting import free_port
 
 MATRIX: Final = (
-    "4.0.0-incubating",
-    "4.2.0",
-    "4.3.2",
-    "4.5.2",
-    "4.7.0",
-    "4.7.1",
-    "4.9.3",
-    "4.9.8",
-    "5.0.0",
-    "5.1.0",
-    "5.1.4",
-    "5.2.0",
-    "5.3.3",
-    "5.4.0",
-    "5.5.0",
-    "5.5.1",
-)
+    "4.0.0-incubating", "4.2.0", "4.3.2", "4.5.2", "4.7.0", "4.7.1", "4.9.3", "4.9.8",
+    "5.0.0", "5.1.0", "5.1.4", "5.2.0", "5.3.3", "5.4.0", "5.5.0", "5.5.1",
+)  # fmt: skip
 """All releases that `make test-matrix` runs, oldest first."""
 
 NEWEST_OF_TWO_LINES: Final = ("4.9.8", "5.5.0")
@@ -95,18 +82,10 @@ PATIENCE: Final = {
 }
 """How long a broker lets requests wait before it refuses them."""
 
-OPTIONAL_SETTINGS: Final = frozenset(
-    {
-        "mapedFileSizeCommitLog",
-        "mapedFileSizeConsumeQueue",
-        "mappedFileSizeCommitLog",
-        "mappedFileSizeConsumeQueue",
-        "mapperFileSizeBatchConsumeQueue",
-        "timerWheelEnable",
-        "transactionMetricFlushInterval",
-        *PATIENCE,
-    }
-)
+OPTIONAL_SETTINGS: Final = frozenset({
+    "mapedFileSizeCommitLog", "mapedFileSizeConsumeQueue", "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue",
+    "mapperFileSizeBatchConsumeQueue", "timerWheelEnable", "transactionMetricFlushInterval", *PATIENCE,
+})  # fmt: skip
 """Settings that are sent to every release although some do not know them."""
 
 
@@ -126,6 +105,10 @@ class Geometry:
     def wanted(self, release: str) -> GivenSettings:
         """Return the settings that verbs are given for index files of these sizes that *release* wrote."""
         return GivenSettings(self.hash_slots, self.index_entries, release)
+
+    def wanted_with_conf(self, release: str) -> GivenSettings:
+        """Return the same with a broker.conf that names the size of queue files."""
+        return self.wanted(release)._replace(conf=BrokerConf(consume_queue_size=self.consume_queue_file_size))
 
 
 SMALL_GEOMETRY: Final = Geometry()

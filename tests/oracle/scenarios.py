@@ -89,7 +89,7 @@ def everyday(stage: Stage) -> None:
 
 
 def _mqadmin_lines(stage: Stage, broker: RealBroker) -> Iterator[tuple[str, ...]]:
-    """Ask for what is there and for what is not, in all ways."""
+    """Yield all kinds of queries for existing and for missing messages."""
     for topic, key in _ASKED_KEYS:
         yield "queryMsgByKey", "-t", topic, "-k", key
     topic_of_id = ("-t", "T1") if stage.runs(since="5.3.0") else ()
@@ -381,8 +381,7 @@ def timed(stage: Stage) -> None:
         far = ClientMessage("T1", b"far", "TagT", "far all", properties={"TIMER_DELAY_SEC": "3600"})
         broker.send(far, label="far")
         wait_until(
-            lambda: sum(broker.queue_edges("T1", queue)[1] for queue in range(2)) == 6,
-            lambda: "timers did not fire",
+            lambda: sum(broker.queue_edges("T1", queue)[1] for queue in range(2)) == 6, lambda: "timers did not fire"
         )
         broker.send(ClientMessage("T1", b"last", "TagZ", "last"), label="last")
 
@@ -485,4 +484,4 @@ def _orders(stage: Stage) -> None:
 
 
 ORDERS: Final = Scenario("orders", (_orders.__doc__ or "").strip(), _orders, "5.5.1")
-"""What the demo bundles beside `b551-base`; no part of the matrix."""
+"""The second store of the demo, next to `b551-base`; not part of the matrix."""

@@ -7,12 +7,14 @@ killed before.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tests.oracle.process import AT_FULL_SPEED, Answer, DriverProcess, Value, list_fields, running, text_field
+from rmq_formats.commitlog.layout import TransactionType, transaction_type
+from rmq_formats.commitlog.record import MessageRecord
+from tests.oracle.process import AT_FULL_SPEED, Answer, DriverProcess, Value, running
 from tests.oracle.releases import OPTIONAL_SETTINGS, PATIENCE, REAL_GEOMETRY, SMALL_GEOMETRY, Geometry, store_settings
 from tests.support.waiting import free_port
 
@@ -68,21 +70,6 @@ class DirectMessage:
     store_timestamp: int | None = None
     """None: the store's clock runs."""
 
-    def fields(self) -> dict[str, Value]:
-        fields: dict[str, Value] = {
-            "topic": self.topic,
-            "queue": self.queue_id,
-            "body": self.body,
-            "sys-flag": self.sys_flag,
-            "flag": self.flag,
-            "reconsume-times": self.reconsume_times,
-            "prepared-offset": self.prepared_transaction_offset,
-            "born-host": self.born_host,
-            "store-host": self.store_host,
-            "clock": "" if self.store_timestamp is None else self.store_timestamp,
-        }
-        return fields | text_field("properties", self.properties)
-
 
 def some_messages(life: str) -> Iterator[DirectMessage]:
     """Make messages without end for three topics of two queues, each with a key of its own and one that all have."""
@@ -91,7 +78,8 @@ def some_messages(life: str) -> Iterator[DirectMessage]:
         yield DirectMessage(f"K{number % 3}", number % 2, bytes(300 + number % 7), properties)
 
 
-class Consumption(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Consumption:
     """Who consumes what, how long after *at_least* messages have come; it fails for keys that begin so."""
 
     topic: str
@@ -117,18 +105,6 @@ class ClientMessage:
     waits_for_store: bool = True
     properties: Mapping[str, str] = field(default_factory=dict)
 
-    def fields(self) -> dict[str, Value]:
-        fields: dict[str, Value] = {
-            "topic": self.topic,
-            "body": self.body,
-            "tags": self.tags,
-            "keys": self.keys,
-            "delay-level": self.delay_level,
-            "flag": self.flag,
-            "wait": str(self.waits_for_store).lower(),
-        }
-        return fields | {f"property.{name}": value for name, value in self.properties.items()}
-
 
 @dataclass(frozen=True, slots=True)
 class Crafted:
@@ -146,20 +122,18 @@ class Crafted:
     tags: str | None = None
     sys_flag: int = 0
 
-    def fields(self) -> dict[str, Value]:
-        return {
-            "topic": self.topic,
-            "offset": self.physical_offset,
-            "store-timestamp": self.store_timestamp,
-            "queue": self.queue_id,
-            "queue-offset": self.queue_offset,
-            "size": self.size,
-            "tags-code": self.tags_code,
-            "sys-flag": self.sys_flag,
-            **text_field("keys", self.keys),
-            **text_field("unique-key", self.unique_key),
-            **text_field("tags", self.tags),
-        }
+
+def fields_of(made: DirectMessage | ClientMessage | Crafted | Consumption) -> dict[str, Value]:
+    """Return the fields as a request names them; those of a mapping have its own name before theirs."""
+    found: dict[str, Value] = {}
+    for name, value in asdict(made).items():
+        key = name.replace("_", "-")
+        found |= {f"{key}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {key: value}
+    return found
+
+
+def fields_of_each(messages: Iterable[ClientMessage]) -> dict[str, Value]:
+    return {f"{at}.{name}": value for at, one in enumerate(messages) for name, value in fields_of(one).items()}
 
 
 class Sent(NamedTuple):
@@ -173,7 +147,7 @@ class Sent(NamedTuple):
 
 
 class RealStore:
-    """A DefaultMessageStore that runs; what has a label is noted."""
+    """A running DefaultMessageStore; messages with a label are noted."""
 
     def __init__(self, driver: DriverProcess) -> None:
         self.driver = driver
@@ -181,21 +155,21 @@ class RealStore:
         self.next_offset = 0
 
     def put(self, message: DirectMessage, label: str = "") -> Stored:
-        return self._noted(label, self.driver.ask("put", message.fields()))
+        return self._noted(label, self.driver.ask("put", fields_of(message)))
 
     def put_each(self, messages: Iterable[DirectMessage]) -> Iterator[Stored]:
-        return map(_stored, self.driver.ask_each("put", (message.fields() for message in messages)))
+        return map(_stored, self.driver.ask_each("put", map(fields_of, messages)))
 
     def put_all(self, messages: Iterable[DirectMessage], label: str = "") -> list[Stored]:
         """Put messages of which the store must refuse none."""
-        answers = self.driver.ask_each("put", (message.fields() for message in messages))
+        answers = self.driver.ask_each("put", map(fields_of, messages))
         stored = [self._noted(f"{label}-{number}", answer) for number, answer in enumerate(answers)]
         assert {one.status for one in stored} <= {"PUT_OK"}
         return stored
 
     def put_batch(self, envelope: DirectMessage, messages: Iterable[ClientMessage]) -> Stored:
-        values = envelope.fields() | {"body": None}
-        return _stored(self.driver.ask("put-batch", values | list_fields(message.fields() for message in messages)))
+        values = fields_of(envelope) | {"body": None}
+        return _stored(self.driver.ask("put-batch", values | fields_of_each(messages)))
 
     def _noted(self, label: str, answer: Answer) -> Stored:
         stored = _stored(answer)
@@ -208,14 +182,26 @@ class RealStore:
         return stored
 
     def dispatch_each(self, door: Literal["index", "queue"], messages: Iterable[Crafted]) -> None:
-        for _ in self.driver.ask_each(door, (message.fields() for message in messages)):
+        for _ in self.driver.ask_each(door, map(fields_of, messages)):
             pass
 
-    def find_offsets(self, topic: str, key: str, *, begin: int, end: int, limit: int) -> list[int]:
+    def find_offsets(
+        self, topic: str, key: str, *, begin: int = -(1 << 63), end: int = (1 << 63) - 1, limit: int = 64
+    ) -> list[int]:
         answer = self.driver.ask(
             "find-offsets", {"topic": topic, "key": key, "begin": begin, "end": end, "limit": limit}
         )
         return [int(offset) for offset in answer["offsets"].split()]
+
+    def not_found(self, log: Iterable[MessageRecord]) -> list[int]:
+        """Return the offsets of records that their unique key, their first property, does not find."""
+        missing = []
+        for record in log:
+            name, _, key = record.properties_raw.partition(b"\2")[0].partition(b"\1")
+            is_asked = name == b"UNIQ_KEY" and transaction_type(record.sys_flag) is not TransactionType.ROLLBACK
+            if is_asked and record.physical_offset not in self.find_offsets(record.topic, key.decode()):
+                missing.append(record.physical_offset)
+        return missing
 
     def read_queue(self, topic: str, queue_id: int) -> list[tuple[int, int]]:
         rows = self.driver.ask("read", {"topic": topic, "queue": queue_id})["rows"].splitlines()
@@ -256,11 +242,11 @@ class RealBroker(RealStore):
     def send(
         self, message: ClientMessage, producer: str = "producers", compression: str | None = None, *, label: str = ""
     ) -> Answer:
-        fields = message.fields() | {"producer": producer, "compression": compression}
+        fields = fields_of(message) | {"producer": producer, "compression": compression}
         return self._learnt(label, message.topic, self.driver.ask("send", fields))
 
     def send_each(self, messages: Iterable[ClientMessage]) -> list[Answer]:
-        return list(self.driver.ask_each("send", (message.fields() for message in messages)))
+        return list(self.driver.ask_each("send", map(fields_of, messages)))
 
     def send_steadily(self, message: ClientMessage, *, rate: int, count: int, senders: int = 1) -> list[int]:
         """
@@ -269,15 +255,15 @@ class RealBroker(RealStore):
         Each of *senders* waits for its own messages alone.
         """
         values = {"rate": rate, "count": count, "senders": senders}
-        answer = self.driver.ask("send-steadily", message.fields() | values)
+        answer = self.driver.ask("send-steadily", fields_of(message) | values)
         return list(map(int, answer["microseconds"].split()))
 
     def send_batch(self, messages: Sequence[ClientMessage], label: str = "") -> Answer:
-        answer = self.driver.ask("send-batch", list_fields(message.fields() for message in messages))
+        answer = self.driver.ask("send-batch", fields_of_each(messages))
         return self._learnt(label, messages[0].topic, answer)
 
     def send_in_transaction(self, message: ClientMessage, decision: str, label: str = "") -> Answer:
-        answer = self.driver.ask("send-in-transaction", message.fields() | {"decision": decision})
+        answer = self.driver.ask("send-in-transaction", fields_of(message) | {"decision": decision})
         return self._learnt(label, message.topic, answer)
 
     def _learnt(self, label: str, topic: str, answer: Answer) -> Answer:
@@ -300,14 +286,10 @@ class RealBroker(RealStore):
         return _consumed(self.driver.ask("pull", {"topic": topic, "at-once": at_once}))
 
     def send_traced(self, messages: Iterable[ClientMessage]) -> list[str]:
-        return self.driver.ask("send-traced", list_fields(message.fields() for message in messages))[
-            "message-ids"
-        ].split()
+        return self.driver.ask("send-traced", fields_of_each(messages))["message-ids"].split()
 
     def consume(self, asked: Consumption) -> list[Consumed]:
-        values = {name.replace("_", "-"): value for name, value in asked._asdict().items()}
-        flags = {name: str(value).lower() for name, value in values.items() if isinstance(value, bool)}
-        return _consumed(self.driver.ask("consume", values | flags))
+        return _consumed(self.driver.ask("consume", fields_of(asked)))
 
     def mqadmin(self, *arguments: str) -> Printed:
         numbered = {f"argument.{number}": argument for number, argument in enumerate(arguments)}
@@ -328,6 +310,21 @@ def open_store(
     if driver.is_running:
         opened.drain()
         driver.ask("close-store")
+
+
+@contextmanager
+def real_store(release: str, store: Path, settings: dict[str, str] | None = None) -> Iterator[RealStore]:
+    """Open a store with the store classes of a release; nothing outlives the block."""
+    with running(release) as driver, open_store(driver, store, settings=settings) as opened:
+        yield opened
+
+
+@contextmanager
+def real_broker(release: str, store: Path, settings: dict[str, str] | None = None) -> Iterator[RealBroker]:
+    """Open a store with a broker of a release, a name server and clients; nothing outlives the block."""
+    home = store.parent / "home"
+    with running(release) as driver, open_broker(driver, store, settings=settings, home=home) as broker:
+        yield broker
 
 
 def rebuild_by_broker(
@@ -381,7 +378,7 @@ def open_broker(
     is_member = has_group and ";" in settings["dLegerPeers"]
     values |= own
     values |= {"home": str(home), "port": port, "name-server": name_server}
-    values |= {} if is_member else {"name-server-port": name_server_port, "leads": str(has_group).lower()}
+    values |= {} if is_member else {"name-server-port": name_server_port, "leads": has_group}
     _check_known(driver, driver.ask("open-broker", values))
     broker = RealBroker(driver, name_server, port)
     yield broker

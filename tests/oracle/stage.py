@@ -1,17 +1,17 @@
 """
 The environment of a scenario: one store directory, and the releases that use it one after another.
 
-The stage notes what was sent and what came back, and from which physical offset on which release wrote. What mqadmin
-has answered is compared with what is printed here.
+The stage notes the messages and the answers, and the physical offset from which on each release wrote. The answers of
+mqadmin are compared with the output of `query mqadmin`.
 """
 
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeAlias
 
@@ -21,13 +21,7 @@ from jobs.command import cli
 from jobs.console.result import ExitCode
 from tests.oracle.process import DriverProcess
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry, version_of
-from tests.oracle.sessions import (
-    Printed,
-    RealBroker,
-    RealStore,
-    open_broker,
-    open_store,
-)
+from tests.oracle.sessions import DirectMessage, Printed, RealBroker, RealStore, open_broker, open_store
 
 _OLD: Final = 100 * 3600
 _ATTEMPTS: Final = 5
@@ -37,9 +31,8 @@ Line: TypeAlias = tuple[str, ...]
 """What mqadmin is given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A line that mqadmin was given, and what it said."""
+class Asked(NamedTuple):
+    """A command line of mqadmin, and its output."""
 
     arguments: Line
     printed: Printed
@@ -132,7 +125,7 @@ class Stage:
             except shutil.Error:  # a file of its configuration was just being replaced
                 continue
             self.asked = [Asked(line, broker.mqadmin(*line)) for line in questions]
-            # A broker asks now and then what became of an open transaction, and stores what it learns.
+            # A broker checks open transactions from time to time, and stores the result.
             if _log_bytes(self.snapshot) == _log_bytes(self.store_directory):
                 return
         raise TimeoutError("the broker stores something whenever mqadmin is asked")
@@ -154,6 +147,17 @@ class Stage:
         if self._driver is None:
             self._driver = DriverProcess(self.release, self._scratch)
         return self._driver
+
+
+def kill(release: str, store: Path, messages: Iterable[DirectMessage], after: int) -> None:
+    """Kill a release in a store when it has answered for some of the messages, with more of them on the way."""
+    stage = Stage(release, store, store.parent)
+    if store.exists():
+        stage.remove_empty_files()
+    with stage, stage.store(stage.thorough_recovery) as opened:
+        for stored in islice(opened.put_each(messages), after):
+            assert stored.status == "PUT_OK"
+        stage.crash()
 
 
 def removed_empty_files(store: Path) -> list[Path]:
@@ -192,29 +196,13 @@ def on_releases(*releases: str, in_every_run: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("version", [pytest.param(release, marks=marks[release]) for release in releases])
 
 
-class Differing(NamedTuple):
-    """A line that is answered in two ways."""
-
-    arguments: Line
-    code: int
-    theirs: str
-    their_errors: str
-    ours: str
-
-
-def _as_it_is(text: str, line: Line) -> str:
-    del line
-    return text
-
-
 def differing_answers(
     stage: Stage,
     captured: pytest.CaptureFixture[bytes],
     *,
     lake: Path | None = None,
     bodies: Path | None = None,
-    comparable: Callable[[str, Line], str] = _as_it_is,
-) -> Sequence[Differing]:
+) -> list[tuple[Asked, int, str]]:
     """
     Return the lines that are answered in other words than mqadmin's, or end with a code that belies the answer.
 
@@ -224,18 +212,19 @@ def differing_answers(
     source = ("--lake", str(lake)) if lake else ("--store", str(stage.snapshot))
     place = [*source, "--release", stage.release, "--time-zone", "UTC", "--broker", "b0", "--quiet"]
     place += ["--bodies", str(bodies)] if bodies else []
-    found = []
+    found: list[tuple[Asked, int, str]] = []
     for asked in stage.asked:
         code = cli.main(["query", "mqadmin", *place, *asked.arguments])
         sys.stdout.flush()
         ours = captured.readouterr().out.decode()
         theirs = asked.printed.stdout
         codes = {ExitCode.CLEAN} if theirs else {ExitCode.NOT_FOUND, *_SILENT.get(asked.arguments[0], ())}
-        texts = {comparable(_known_to_stores(text, bodies), asked.arguments) for text in (ours, theirs)}
+        texts = {_comparable(text, asked.arguments, bodies) for text in (ours, theirs)}
         if len(texts) > 1 or code not in codes:
-            found.append(Differing(asked.arguments, code, theirs, asked.printed.stderr, ours))
+            found.append((asked, code, ours))
     return found
 
 
-def _known_to_stores(printed: str, bodies: Path | None) -> str:
-    return _SPEED.sub("Topic Put TPS: 0.0", printed.replace(_CONSUMERS, "").replace(BODIES, f"{bodies}/"))
+def _comparable(printed: str, line: Line, bodies: Path | None) -> str:
+    text = _SPEED.sub("Topic Put TPS: 0.0", printed.replace(_CONSUMERS, "").replace(BODIES, f"{bodies}/"))
+    return "\n".join(sorted(text.splitlines())) if line[0] == "topicList" else text

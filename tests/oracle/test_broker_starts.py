@@ -1,7 +1,8 @@
 """
 Damaged and repaired stores, and the behaviour of real brokers that start on them.
 
-A start goes as `verify` says; no repair lets a broker delete a message that is whole; what was repaired is served.
+A start has the result that `verify` predicts, no repair makes a broker delete an intact message, and brokers serve
+repaired stores.
 """
 
 import json
@@ -16,13 +17,11 @@ from typing import NamedTuple
 import pytest
 
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
 from jobs.store.release import UndecidedError
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
-from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.errors import FormatError
 from tests.golden import StoreOf
@@ -68,11 +67,7 @@ RELEASES = ("4.9.8", "5.3.3", "5.5.0")
 _GEOMETRY = Geometry(commit_log_file_size=SEGMENT, consume_queue_units=20, hash_slots=100, index_entries=60)
 _DONOR = "b514-base"  # of foreign files
 _SAMPLE = {
-    "4.9.8": (
-        "page of zeros in the third-to-last segment",
-        "empty last segment",
-        f"queue file cut + {STALE}",
-    ),
+    "4.9.8": ("page of zeros in the third-to-last segment", "empty last segment", f"queue file cut + {STALE}"),
     "5.3.3": (
         "page of zeros in the last segment",
         "bit in a blank: size",
@@ -84,16 +79,18 @@ _SAMPLE = {
 }
 
 
+def _bytes_at(store: Path, offset: int, size: int) -> bytes:
+    """Read bytes of the log; fewer, or none, if the file ends before or is missing."""
+    path = store / "commitlog" / f"{offset // SEGMENT * SEGMENT:020d}"
+    return path.read_bytes()[offset % SEGMENT :][:size] if path.exists() else b""
+
+
 def _whole(store: Path, healthy: Sequence[MessageRecord]) -> set[int]:
     """Return the offsets of the healthy store's messages that this one has whole, as a broker sees it."""
     found = set()
     for record in healthy:
-        base = record.physical_offset // SEGMENT * SEGMENT
-        path = store / "commitlog" / f"{base:020d}"
         with suppress(FormatError):
-            there = decode_record(
-                path.read_bytes() if path.exists() else b"", record.physical_offset - base, record.physical_offset
-            )
+            there = decode_record(_bytes_at(store, record.physical_offset, SEGMENT), 0, record.physical_offset)
             is_half = record is healthy[-1] and there.properties_raw.endswith(b"\0")
             if has_right_body_crc(there) and not is_half:
                 found.add(record.physical_offset)
@@ -160,7 +157,7 @@ class _Broker:
                 yield f"{self.driver.release}: {case}: verify is green, and the start was not"
 
     def record(self) -> None:
-        """Write what was seen down in place of the earlier starts of their kind and release."""
+        """Replace the recorded starts of the same kind and release by these."""
         replaced = {(one.release, one.is_drawn) for one in self.starts}
         kept = [one for one in recorded_starts() if (one.release, one.is_drawn) not in replaced]
         lines = [json.dumps(one._asdict()) for one in sorted({*kept, *self.starts})]
@@ -225,9 +222,7 @@ _HISTORIES = (
 )
 def test_no_repair_lets_the_broker_delete_messages(broker: _Broker, tmp_path: Path, name: str) -> None:
     """Without bridges the store stays refused, or is as it was; with them every whole message is kept."""
-    wanted = _GEOMETRY.wanted(broker.driver.release)._replace(
-        conf=BrokerConf(consume_queue_size=_GEOMETRY.consume_queue_file_size)
-    )
+    wanted = _GEOMETRY.wanted_with_conf(broker.driver.release)
     for bridges in (False, True):
         folder = tmp_path / str(bridges)
         store = broker.planted(name, folder / "store")
@@ -276,18 +271,15 @@ class Judge:
         started = Path(shutil.copytree(store, self.folder / f"started-{self._starts}"))
         with open_broker(self.driver, started, settings=_KEEP, home=self.folder / "home") as broker:
             pulled = sorted(message for topic in self._topics for message in broker.pull(topic, at_once=1))
-        served = [message for message in pulled if message.physical_offset in self._sizes]  # not what it adds itself
+        served = [
+            message for message in pulled if message.physical_offset in self._sizes
+        ]  # not those that the broker adds itself
         self._known.append((content, served))
         return served
 
     def there(self, store: Path) -> list[Consumed]:
-        return [message for message in self._all if self._bytes(store, message) == self._bytes(self.healthy, message)]
-
-    def _bytes(self, store: Path, message: Consumed) -> bytes:
-        file, position = divmod(message.physical_offset, SEGMENT)
-        path = store / "commitlog" / f"{file * SEGMENT:020d}"
-        size = self._sizes[message.physical_offset]
-        return path.read_bytes()[position : position + size] if path.exists() else b""
+        places = ((one, one.physical_offset, self._sizes[one.physical_offset]) for one in self._all)
+        return [one for one, *at in places if _bytes_at(store, *at) == _bytes_at(self.healthy, *at)]
 
 
 @pytest.fixture(scope="module")
@@ -310,28 +302,18 @@ def _repaired(judge: Judge, fault: Fault, store: Path, *, with_lake: bool) -> Pa
     return store
 
 
-def _each_is_served(judge: Judge, folder: Path, names: frozenset[str] | None = None) -> None:
+@pytest.mark.parametrize(
+    "names", [pytest.param(_FEW, marks=pytest.mark.oracle), pytest.param(None, marks=pytest.mark.campaign)]
+)
+def test_a_broker_serves_what_was_repaired(judge: Judge, tmp_path: Path, names: frozenset[str] | None) -> None:
+    """With a lake everything; without one everything but what only the lost bytes could tell."""
     for number, fault in enumerate(faults(judge.healthy)):
-        if names is not None and fault.name not in names:
-            continue
-        for with_lake in (True, False):
-            place = folder / f"{number}-{with_lake}"
+        for with_lake in (True, False) if names is None or fault.name in names else ():
+            place = tmp_path / f"{number}-{with_lake}"
             store = _repaired(judge, fault, place / "store", with_lake=with_lake)
             lost = sorted({*judge.there(store)} - {*judge.served(store)})
             assert [] == lost, (fault.part, fault.name, with_lake)
             shutil.rmtree(place)
-
-
-@pytest.mark.oracle
-def test_a_broker_serves_what_was_repaired(judge: Judge, tmp_path: Path) -> None:
-    """Some faults; `make test-campaign` has all."""
-    _each_is_served(judge, tmp_path, _FEW)
-
-
-@pytest.mark.campaign
-def test_a_broker_serves_what_was_repaired_of_every_fault(judge: Judge, tmp_path: Path) -> None:
-    """With a lake everything; without one everything but what only the lost bytes could tell."""
-    _each_is_served(judge, tmp_path)
 
 
 STORES = {
@@ -363,17 +345,6 @@ def _started(driver: DriverProcess, store: Path) -> _Served | None:
         return None
 
 
-def _equal(store: Path, healthy: Sequence[MessageRecord]) -> set[int]:
-    """Return the offsets of the healthy store's records that a damaged one has byte by byte."""
-    found = set()
-    for record in healthy:
-        base = record.physical_offset // SEGMENT * SEGMENT
-        path, at = store / "commitlog" / f"{base:020d}", record.physical_offset - base
-        if path.exists() and path.read_bytes()[at : at + record.total_size] == encode_record(record):
-            found.add(record.physical_offset)
-    return found
-
-
 def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -> Iterator[str]:
     """Yield each difference between a start and what `verify` said after the repair."""
     (folder / "healthy").mkdir(parents=True)
@@ -381,14 +352,15 @@ def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -
     served = _started(driver, whole_store)
     assert served is not None
     store = planted(draw, folder).root
-    conf = BrokerConf(consume_queue_size=SMALL_GEOMETRY.consume_queue_file_size)
-    wanted = GivenSettings(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, driver.release, conf=conf)
+    wanted = SMALL_GEOMETRY.wanted_with_conf(driver.release)
     request = RepairRequest(str(store), folder / "repair", wanted=wanted, apply=True)
     with suppress(NotRepairableError, RefusedError, UndecidedError):
         repair(request, SerialWorkers())
     said = verify(VerifyRequest(str(store), wanted), SerialWorkers())
     log = records(healthy)
-    whole, equal = _whole(store, log), _equal(store, log)
+    whole = _whole(store, log)
+    places = ((one.physical_offset, _bytes_at(store, one.physical_offset, one.total_size), one) for one in log)
+    equal = {offset for offset, there, one in places if there == encode_record(one)}
     seen = _started(driver, store)
     assert said.start is not None
     if said.start.starts not in {None, seen is not None}:
@@ -396,7 +368,7 @@ def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -
     if seen is None or said.start.deletes_messages is None:
         return
     lost = sum(offset >= seen.log_end for offset in whole)
-    others = any(kind == "foreign-segment" for kind, _ in draw.faults)  # whose whole messages are counted, too
+    others = any(kind == "foreign-segment" for kind, _ in draw.faults)  # whose intact messages are also counted
     if lost > said.start.deletes_messages or (lost < said.start.deletes_messages and not others):
         yield f"said {said.start}, lost {lost}, log ends at {seen.log_end}"
     if not said.severity.is_alarm:
@@ -516,9 +488,7 @@ def test_no_consumer_receives_anything_for_a_bridge(writer: str, tmp_path: Path)
         lost = next(one for one in log if one.physical_offset > _GEOMETRY.commit_log_file_size * 3 // 2)
         store = Path(shutil.copytree(healthy, tmp_path / "store"))
         _plant_zeros(store, lost)
-        wanted = _GEOMETRY.wanted(writer)._replace(
-            conf=BrokerConf(consume_queue_size=_GEOMETRY.consume_queue_file_size)
-        )
+        wanted = _GEOMETRY.wanted_with_conf(writer)
         repair(RepairRequest(str(store), tmp_path / "repair", wanted=wanted, apply=True, bridge=True), SerialWorkers())
         received = _received(driver, store)
 

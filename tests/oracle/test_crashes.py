@@ -1,7 +1,7 @@
 """Brokers killed at random moments, restarted and killed again: every file that they leave is explained."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,10 +18,9 @@ from jobs.store.beside_broker import lock_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import PRE_BLANK, SCHEDULE_TOPIC
 from rmq_formats.consumequeue.layout import UNIT
-from tests.oracle.conftest import Kills, StoreFactory, Verdict
+from tests.oracle.conftest import Verdict
 from tests.oracle.judge import (
     Writer,
     by_scalar,
@@ -33,8 +32,8 @@ from tests.oracle.judge import (
     units_into_log,
 )
 from tests.oracle.releases import NEWEST_OF_TWO_LINES, SMALL_GEOMETRY, marks
-from tests.oracle.sessions import DirectMessage, RealStore, some_messages
-from tests.oracle.stage import removed_empty_files
+from tests.oracle.sessions import DirectMessage, RealStore, real_store, some_messages
+from tests.oracle.stage import kill, removed_empty_files
 
 _LIVES = 3
 _FIRST_TIME = 1_795_000_000_000
@@ -44,7 +43,7 @@ _TOLD_LATE = "checkpoint_index_time"  # a full index file is flushed by a thread
 
 @pytest.mark.parametrize("times", ["running", "standing"])
 def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
-    kills: Kills, tmp_path: Path, verdict: Verdict, release: str, times: str
+    tmp_path: Path, verdict: Verdict, release: str, times: str
 ) -> None:
     """
     The log has no damage; queues lack at most the newest units; index files follow one from another.
@@ -58,7 +57,7 @@ def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
     seen: set[str] = set()
     for life in range(_LIVES):
         messages = some_messages(f"life{life}") if times == "running" else _at_standing_times(life)
-        kills(release, store, islice(messages, 400), random.randrange(20, 300))
+        kill(release, store, islice(messages, 400), random.randrange(20, 300))
         log = records(store)
         explained = explain_index(store, log, writer)
         seen |= set(explained)
@@ -72,9 +71,9 @@ def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
 
 
 def test_a_broker_killed_before_the_first_entry_of_a_file_indexes_all_messages_once_more(
-    real_store: StoreFactory, tmp_path: Path, release: str
+    tmp_path: Path, release: str
 ) -> None:
-    """Its next start takes the file of zeros for an index without messages; what it makes then are no copies."""
+    """Its next start treats the file of zeros as an index without messages; the new entries are not duplicates."""
     store = tmp_path / "store"
     for life in range(2):
         with real_store(release, store) as opened:
@@ -123,7 +122,7 @@ def _missing_units(made: dict[str, bytes], real: dict[str, bytes]) -> set[str]:
 
 
 def test_behind_a_delay_that_is_no_number_a_broker_passes_over_messages_up_to_the_end_of_the_file(
-    real_store: StoreFactory, tmp_path: Path, release: str
+    tmp_path: Path, release: str
 ) -> None:
     """
     No client gets such a record into a log; the store's own door takes it. How many depends on how far it had written.
@@ -163,7 +162,7 @@ _MORE = [DirectMessage("T", number % _QUEUES, b"more", f"KEYS\1m{number}\2") for
     "writer", [pytest.param(one, marks=marks(in_every_run=one == "5.5.0")) for one in NEWEST_OF_TWO_LINES]
 )
 def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
-    real_store: StoreFactory, tmp_path: Path, verdict: Verdict, writer: str
+    tmp_path: Path, verdict: Verdict, writer: str
 ) -> None:
     """And the next message of each queue gets the number after the last one."""
     store = tmp_path / "store"
@@ -193,12 +192,7 @@ def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
     verdict(writer, "queues over a gap", f"{summary.blanks} blanks skipped, all others under their own numbers")
 
 
-_EVER = {"begin": -(1 << 63), "end": (1 << 63) - 1, "limit": 64}
-
-
-def test_lost_files_come_back_and_the_broker_goes_on_as_if_nothing_had_happened(
-    real_store: StoreFactory, tmp_path: Path, release: str
-) -> None:
+def test_lost_files_come_back_and_the_broker_goes_on_as_if_nothing_had_happened(tmp_path: Path, release: str) -> None:
     """Stopped cleanly, four of its files deleted, the newest among them; afterwards every file is the log's own."""
     store = tmp_path / "store"
     with real_store(release, store) as opened:
@@ -211,18 +205,18 @@ def test_lost_files_come_back_and_the_broker_goes_on_as_if_nothing_had_happened(
     assert made.exit_code == 0
     assert [path.read_bytes() for path in list_index_files(store)] == whole
     with real_store(release, store) as opened:
-        assert _not_found(opened, records(store)) == []
+        assert opened.not_found(records(store)) == []
         _put(opened, islice(some_messages("second"), 60))
     writer = Writer(((0, release),))
     assert on_disk(store).index_files == by_scalar(records(store), writer).index_files
 
 
 def test_after_a_kill_the_index_is_rebuilt_installed_and_kept_by_the_starting_broker(
-    kills: Kills, real_store: StoreFactory, tmp_path: Path, release: str
+    tmp_path: Path, release: str
 ) -> None:
     """`abort` is there: without the advanced checkpoint the broker would delete the newest files once more."""
     store = tmp_path / "store"
-    kills(release, store, islice(some_messages("killed"), 400), 150)
+    kill(release, store, islice(some_messages("killed"), 400), 150)
     for path in list_index_files(store)[2:]:
         path.unlink()
     removed_empty_files(store)
@@ -231,13 +225,13 @@ def test_after_a_kill_the_index_is_rebuilt_installed_and_kept_by_the_starting_br
     log = records(store)
     with real_store(release, store) as opened:
         assert installed <= {path.name for path in list_index_files(store)}
-        assert _not_found(opened, log) == []
+        assert opened.not_found(log) == []
         _put(opened, islice(some_messages("later"), 30))
-        assert _not_found(opened, records(store)) == []
+        assert opened.not_found(records(store)) == []
 
 
-def test_a_supplement_is_loaded_and_its_keys_are_found(real_store: StoreFactory, tmp_path: Path, release: str) -> None:
-    """The log begins in the middle of a lost file's history: what is left of it becomes a file of its own."""
+def test_a_supplement_is_loaded_and_its_keys_are_found(tmp_path: Path, release: str) -> None:
+    """The log begins in the middle of a lost file: its remaining entries are written to a file of their own."""
     store = tmp_path / "store"
     with real_store(release, store) as opened:
         _put(opened, islice(some_messages("first"), 150))
@@ -249,7 +243,7 @@ def test_a_supplement_is_loaded_and_its_keys_are_found(real_store: StoreFactory,
 
     assert made.files[0].kind == "supplement"
     with real_store(release, store) as opened:
-        assert _not_found(opened, records(store)) == []
+        assert opened.not_found(records(store)) == []
 
 
 def _rebuild_and_install(
@@ -267,12 +261,3 @@ def _rebuild_and_install(
 def _put(opened: RealStore, messages: Iterator[DirectMessage]) -> None:
     opened.put_all(messages)
     opened.drain()
-
-
-def _not_found(opened: RealStore, log: Sequence[MessageRecord]) -> list[int]:
-    missing = []
-    for record in log:
-        key = record.properties_raw.split(b"\2")[0].partition(b"\1")[2].decode()
-        if record.physical_offset not in opened.find_offsets(record.topic, key, **_EVER):
-            missing.append(record.physical_offset)
-    return missing

@@ -6,11 +6,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 import pytest
 
@@ -42,6 +41,7 @@ from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
 _NOW: Final = 1_795_000_000_000
 _LONG: Final = 1 << 63
 _FILES: Final = 3000
+_MESSAGES_A_ROUND: Final = 2000
 _KEYS_A_MESSAGE: Final = 6
 _BYTES_A_MESSAGE: Final = 1400
 _BODIES: Final = (0, 1, 100, 1000, 4000)
@@ -60,26 +60,17 @@ _TOPICS: Final = ("A", "B", "топик", "t" * 127, SCHEDULE_TOPIC, "%RETRY%g",
 _FRAGMENTS: Final = ("KEYS", "TAGS", "UNIQ_KEY", "DELAY", "\1", "\2", "\1", "\2", " ", "a", "bb", "3", "Aa", "BB", "é")
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What one round drove in, and where files differed."""
-
-    door: str
-    release: str
-    seed: int
-    geometry: Geometry
-    messages: int
-    found: list[str]
+Found: TypeAlias = tuple[int, list[str]]  # messages that were driven in, and where files differed
 
 
 # --- the whole store -------------------------------------------------------------------------------------------------
 
 
-def fuzz_store(driver: DriverProcess, store: Path, seed: int, most: int) -> Round:
+def fuzz_store(driver: DriverProcess, store: Path, seed: int) -> Found:
     """Put random messages and batches, restart now and then, and make queues and index files again from the log."""
     random = Random(seed)
     geometry = _geometry(random, random.choice(_FILE_SIZES))
-    messages = _few_enough(geometry, most)
+    messages = _few_enough(geometry)
     cuts = sorted(random.sample(range(1, messages), min(random.choice((0, 0, 0, 1)), messages - 1)))
     draw = _MessageStream(random, driver.release, geometry)
     stored = 0
@@ -97,7 +88,7 @@ def fuzz_store(driver: DriverProcess, store: Path, seed: int, most: int) -> Roun
     found += _told("compiled", differences(disk, by_compiled(store, writer)))
     if len(log) < stored:
         found.append(f"log: {len(log)} records of {stored} messages")
-    return Round("store", driver.release, seed, geometry, len(log), found)
+    return len(log), found
 
 
 class _MessageStream:
@@ -135,7 +126,7 @@ class _MessageStream:
 
     def _properties(self, *, may_be_junk: bool) -> str:
         random = self._random
-        # A delay that is no number, on the schedule topic, makes a broker skip the rest of the file: see test_crashes.
+        # On the schedule topic, a delay that is not a number makes brokers skip the rest of the file: see test_crashes.
         if may_be_junk and random.random() < 0.05:
             return "".join(random.choice(_FRAGMENTS) for _ in range(random.randrange(30)))
         self._number += 1
@@ -183,12 +174,12 @@ def _keys(random: Random) -> str:
 # --- the index alone -------------------------------------------------------------------------------------------------
 
 
-def fuzz_index(driver: DriverProcess, store: Path, seed: int, most: int) -> Round:
+def fuzz_index(driver: DriverProcess, store: Path, seed: int) -> Found:
     """Hand crafted messages to the index service: offsets that stand or go back, any time; then look keys up."""
     random = Random(seed)
     geometry = _geometry(random, _FILE_SIZES[0])
     release = Release.of(driver.release)
-    crafted = list(_crafted_for_index(random, _few_enough(geometry, most)))
+    crafted = list(_crafted_for_index(random, _few_enough(geometry)))
     writer = Writer(((0, driver.release),), geometry)
     index = IndexWriter(writer.index_geometry, rules_of((0, release)))
     for message in crafted:
@@ -199,7 +190,7 @@ def fuzz_index(driver: DriverProcess, store: Path, seed: int, most: int) -> Roun
         found = _fuzz_lookups(random, opened, crafted, made, writer)
     real = [path.read_bytes() for path in list_index_files(store)]
     found += _told("scalar", differences(Derived({}, real), Derived({}, made)))
-    return Round("index", driver.release, seed, geometry, len(crafted), found)
+    return len(crafted), found
 
 
 def _crafted_for_index(random: Random, count: int) -> Iterator[Crafted]:
@@ -252,12 +243,12 @@ def _fuzz_lookups(
 # --- the queues alone ------------------------------------------------------------------------------------------------
 
 
-def fuzz_queues(driver: DriverProcess, store: Path, seed: int, most: int) -> Round:
+def fuzz_queues(driver: DriverProcess, store: Path, seed: int) -> Found:
     """Hand crafted messages to the queues: queue offsets that leap, stand and fall, places that repeat."""
     random = Random(seed)
     geometry = _geometry(random, _FILE_SIZES[0])
     release = Release.of(driver.release)
-    crafted = list(_crafted_for_queues(random, _few_enough(geometry, most)))
+    crafted = list(_crafted_for_queues(random, _few_enough(geometry)))
     queues: dict[QueueName, ConsumeQueue] = {}
     for message in crafted:
         name = QueueName(QueueKind.PLAIN, message.topic, message.queue_id)
@@ -268,7 +259,7 @@ def fuzz_queues(driver: DriverProcess, store: Path, seed: int, most: int) -> Rou
         opened.dispatch_each("queue", crafted)
     made = {f"{name.path}/{name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()}
     found = _told("scalar", differences(Derived(on_disk(store).queues, []), Derived(made, [])))
-    return Round("queues", driver.release, seed, geometry, len(crafted), found)
+    return len(crafted), found
 
 
 def _crafted_for_queues(random: Random, count: int) -> Iterator[Crafted]:
@@ -296,20 +287,7 @@ def _crafted_for_queues(random: Random, count: int) -> Iterator[Crafted]:
 
 # --- rounds ----------------------------------------------------------------------------------------------------------
 
-DOORS: Final[dict[str, Callable[[DriverProcess, Path, int, int], Round]]] = {
-    "store": fuzz_store,
-    "index": fuzz_index,
-    "queues": fuzz_queues,
-}
-
-
-def rounds(release: str, doors: list[str], seed: int, most: int) -> Iterator[Round]:
-    """Play rounds without end, door after door, seed after seed; a process keeps a round's files open to its end."""
-    while True:
-        for door in doors:
-            with tempfile.TemporaryDirectory(prefix="oracle-fuzz-") as store, running(release) as driver:
-                yield DOORS[door](driver, Path(store) / "store", seed, most)
-        seed += 1
+DOORS: Final = {"store": fuzz_store, "index": fuzz_index, "queues": fuzz_queues}
 
 
 def _geometry(random: Random, commit_log_file_size: int) -> Geometry:
@@ -318,11 +296,11 @@ def _geometry(random: Random, commit_log_file_size: int) -> Geometry:
     )
 
 
-def _few_enough(geometry: Geometry, most: int) -> int:
+def _few_enough(geometry: Geometry) -> int:
     """Bound the messages of a round: each file is kept open and mapped, and a process has only so many."""
     by_index = _FILES * (geometry.index_entries - 1) // _KEYS_A_MESSAGE
     by_log = _FILES * geometry.commit_log_file_size // _BYTES_A_MESSAGE
-    return max(min(most, by_index, by_log, _FILES * geometry.consume_queue_units), 2)
+    return max(min(_MESSAGES_A_ROUND, by_index, by_log, _FILES * geometry.consume_queue_units), 2)
 
 
 def _told(by: str, found: list[Difference]) -> list[str]:
@@ -336,7 +314,6 @@ def _whole(text: str) -> str:
 
 _SECONDS = float(os.environ.get("ORACLE_FUZZ_SECONDS", "1"))
 _SEED = int(os.environ.get("ORACLE_FUZZ_SEED", "1"))
-_MESSAGES_A_ROUND = 2000
 
 
 @pytest.mark.timeout(_SECONDS * 3 + 300)
@@ -344,9 +321,13 @@ def test_files_are_equal_whatever_is_sent(verdict: Callable[[str, str, str], Non
     """At least one round through each door, then until ORACLE_FUZZ_SECONDS are over; ORACLE_FUZZ_SEED is the first."""
     deadline = time.monotonic() + _SECONDS
     messages = 0
-    for number, played in enumerate(rounds(release, list(DOORS), _SEED, _MESSAGES_A_ROUND), 1):
-        assert played.found == [], f"seed {played.seed}, door {played.door}, {played.geometry}"
-        messages += played.messages
+    rounds = ((seed, door) for seed in count(_SEED) for door in DOORS)
+    for number, (seed, door) in enumerate(rounds, 1):
+        # A process keeps a round's files open to its end.
+        with tempfile.TemporaryDirectory(prefix="oracle-fuzz-") as store, running(release) as driver:
+            some, found = DOORS[door](driver, Path(store) / "store", seed)
+        assert found == [], f"seed {seed}, door {door}"
+        messages += some
         if number >= len(DOORS) and time.monotonic() >= deadline:
             break
     verdict(release, "random messages", f"{messages} messages, all files equal")

@@ -1,8 +1,8 @@
 """
 A DLedger group of three whose leader is killed: the files of each member, and that we read them as they do.
 
-The leader has entries that nobody else got. The new one writes others in their place, and what it does not write over
-stays in the old leader's file, after its last entry, where it would be a message like any other.
+The old leader has entries that no other member received. The new one writes others in their place, and the rest of
+them stays in the old leader's file, after its last entry, where it would be a message like any other.
 """
 
 import shutil

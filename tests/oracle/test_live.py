@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
     store, lake = tmp_path / "store", tmp_path / "lake"
     request = IngestRequest(str(store), str(lake), broker="b0", release=writer)
     sent: list[tuple[DirectMessage, Stored]] = []
-    runs = Progress()
+    runs: list[Summary] = []
     stage = Stage(writer, store, tmp_path, _GEOMETRY)
     with running(writer) as driver, open_store(driver, store, _GEOMETRY, {"fileReservedTime": "72"}) as opened:
         producer = threading.Thread(target=_produce, args=(opened, sent, runs))
@@ -53,7 +52,7 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
             assert _lost_bytes(summary) == 0, summary
             # Retention is days after a scheduler's runs; here it is one run after.
             stage.age(path for path in stage.segments()[:-2] if int(path.name) + _SEGMENT_SIZE <= summary.to_offset)
-            runs.done += 1
+            runs.append(summary)
         producer.join()
         opened.drain()
         opened.expire()
@@ -63,7 +62,7 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
     rows = sorted(zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True))
     log = records(store)
 
-    assert runs.done >= _RUNS
+    assert len(runs) >= _RUNS
     assert log[0].physical_offset > 0, "nothing was deleted"
     assert _lost_bytes(summary) == 0
     assert rows == sorted(
@@ -74,7 +73,7 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
         in_lake = [(row[4], row[0]) for row in rows if row[2:4] == (topic, queue_id)]
         assert seen == in_lake[-len(seen) :]
     assert {row[0] for row in rows} >= {record.physical_offset for record in log}
-    verdict(writer, "ingested next to a working broker", f"{len(rows)} messages, each once, in {runs.done + 1} runs")
+    verdict(writer, "ingested next to a working broker", f"{len(rows)} messages, each once, in {len(runs) + 1} runs")
 
 
 _LOOKS = int(os.environ.get("LIVE_LOOKS", "24"))
@@ -110,7 +109,7 @@ def test_no_look_at_a_store_beside_a_working_broker_names_anything_wrong(
 
 
 def _produce_until(opened: RealStore, stop: threading.Event) -> None:
-    """Store messages, up to a thousand a second, until nobody looks any more."""
+    """Store up to a thousand messages a second until stopped."""
 
     def messages() -> Iterator[DirectMessage]:
         begin = time.monotonic()
@@ -124,16 +123,9 @@ def _produce_until(opened: RealStore, stop: threading.Event) -> None:
         assert stored.status == "PUT_OK"
 
 
-@dataclass(slots=True)
-class Progress:
-    """How many runs of ingest are done."""
-
-    done: int = 0
-
-
-def _produce(opened: RealStore, sent: list[tuple[DirectMessage, Stored]], runs: Progress) -> None:
+def _produce(opened: RealStore, sent: list[tuple[DirectMessage, Stored]], runs: list[Summary]) -> None:
     for start in range(0, _MESSAGES, _AT_ONCE):
-        while runs.done * _MESSAGES < (start - _MESSAGES // _RUNS) * _RUNS:
+        while len(runs) * _MESSAGES < (start - _MESSAGES // _RUNS) * _RUNS:
             time.sleep(0.05)
         messages = [_message(number) for number in range(start, start + _AT_ONCE)]
         sent += zip(messages, opened.put_each(messages), strict=True)

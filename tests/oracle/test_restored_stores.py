@@ -8,15 +8,12 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import GivenSettings
 from jobs.restore.run import RestoreRequest, RestoreSummary, restore
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
-from rmq_formats.broker_conf import BrokerConf
-from tests.oracle.conftest import BrokerFactory
 from tests.oracle.judge import records
 from tests.oracle.releases import SMALL_GEOMETRY, group_of_one
-from tests.oracle.sessions import ClientMessage, Consumed, Consumption, RealBroker
+from tests.oracle.sessions import ClientMessage, Consumed, Consumption, RealBroker, real_broker
 from tests.support.lakes import ingest_store
 
 _TOPIC, _GROUP = "Orders", "billing"
@@ -24,7 +21,7 @@ _CONSUMED, _LEFT, _MORE = 120, 30, 20
 _FEW = 4
 
 
-def test_a_broker_serves_a_restored_store_and_goes_on(real_broker: BrokerFactory, tmp_path: Path, release: str) -> None:
+def test_a_broker_serves_a_restored_store_and_goes_on(tmp_path: Path, release: str) -> None:
     """Every message for a consumer and for mqadmin, a group's own place, and new messages after the old ones."""
     store, out = tmp_path / "store", tmp_path / "restored"
     with real_broker(release, store) as broker:
@@ -44,9 +41,7 @@ def test_a_broker_serves_a_restored_store_and_goes_on(real_broker: BrokerFactory
 
 
 @pytest.mark.since("4.5.2")  # the first one that can run with DLedger
-def test_a_group_of_one_goes_on_with_a_restored_log_of_entries(
-    real_broker: BrokerFactory, tmp_path: Path, release: str
-) -> None:
+def test_a_group_of_one_goes_on_with_a_restored_log_of_entries(tmp_path: Path, release: str) -> None:
     """DLedger makes its own index of entries again from their headers, which come back with the log."""
     store, out = tmp_path / "store", tmp_path / "restored"
     with real_broker(release, store, settings=group_of_one()) as broker:
@@ -61,9 +56,7 @@ def test_a_group_of_one_goes_on_with_a_restored_log_of_entries(
     assert (pulled, *_going_on()) == (life.served, life.left, life.more)
 
 
-def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(
-    real_broker: BrokerFactory, tmp_path: Path, release: str
-) -> None:
+def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(tmp_path: Path, release: str) -> None:
     """A rehearsal of last Tuesday: the group goes on where it was then, new messages follow the last one of then."""
     store, out = tmp_path / "store", tmp_path / "restored"
     lake = tmp_path / "lake"
@@ -87,9 +80,7 @@ def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(
     assert _going_on() == (life.left, life.more)
 
 
-def test_a_broker_cuts_a_log_off_at_a_gap_so_topics_cannot_be_chosen(
-    real_broker: BrokerFactory, tmp_path: Path, release: str
-) -> None:
+def test_a_broker_cuts_a_log_off_at_a_gap_so_topics_cannot_be_chosen(tmp_path: Path, release: str) -> None:
     """A message in the newest file is missing: those after it are lost once a broker has started."""
     store, out = tmp_path / "store", tmp_path / "restored"
     with real_broker(release, store) as broker:
@@ -156,8 +147,7 @@ def _restored(store: Path, out: Path, release: str) -> RestoreSummary:
 
 
 def _request(lake: Path, out: Path, release: str, *, start: int = 0, until: int | None = None) -> RestoreRequest:
-    conf = BrokerConf(consume_queue_size=SMALL_GEOMETRY.consume_queue_file_size)
-    wanted = GivenSettings(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release, conf=conf)
+    wanted = SMALL_GEOMETRY.wanted_with_conf(release)
     return RestoreRequest(Lake(str(lake)), out, start=start, until=until, wanted=wanted)
 
 

@@ -16,9 +16,9 @@ from jobs.store.rocksdb import open_database
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.rocksdb.layout import UNIT_FAMILY
-from tests.oracle.conftest import BrokerFactory, Verdict
+from tests.oracle.conftest import Verdict
 from tests.oracle.releases import SMALL_GEOMETRY, version_of
-from tests.oracle.sessions import ClientMessage, RealBroker
+from tests.oracle.sessions import ClientMessage, RealBroker, real_broker
 
 _LIGHT_SINCE = (5, 3, 3)  # 5.2.0 makes no rows of light queues
 _TAKES_TOPICS_SINCE = (5, 3, 3)  # from JSON files to RocksDB; 5.2.0 does not, and back no release does
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.since("5.2.0")  # before, the setting moves the topics 
 
 @pytest.mark.parametrize("target", ["files", "rocksdb"])
 def test_a_broker_serves_from_converted_queues_and_goes_on(
-    real_broker: BrokerFactory, tmp_path: Path, verdict: Verdict, release: str, target: str
+    tmp_path: Path, verdict: Verdict, release: str, target: str
 ) -> None:
     """Every message of every queue under its own offset; the next ones come after them, as we predict."""
     store = tmp_path / "store"
@@ -68,9 +68,7 @@ def test_a_broker_serves_from_converted_queues_and_goes_on(
     verdict(release, f"queues converted to {target}", f"{pulled} messages served, the same number written")
 
 
-def test_consumers_get_past_the_numbers_of_lost_messages(
-    real_broker: BrokerFactory, tmp_path: Path, verdict: Verdict, release: str
-) -> None:
+def test_consumers_get_past_the_numbers_of_lost_messages(tmp_path: Path, verdict: Verdict, release: str) -> None:
     """A broker gives nothing from a number without a row on, so lost messages have rows that lead to none."""
     store = tmp_path / "store"
     with real_broker(release, store) as broker:
@@ -94,9 +92,7 @@ def test_consumers_get_past_the_numbers_of_lost_messages(
     verdict(release, "lost messages converted to rocksdb", "lost offsets skipped, all others served")
 
 
-def test_a_queue_whose_messages_have_expired_goes_on_after_them(
-    real_broker: BrokerFactory, tmp_path: Path, verdict: Verdict, release: str
-) -> None:
+def test_a_queue_whose_messages_have_expired_goes_on_after_them(tmp_path: Path, verdict: Verdict, release: str) -> None:
     """The log says nothing of it any more; its consumers are at its end."""
     store, count = tmp_path / "store", 7
     with real_broker(release, store) as broker:
@@ -167,9 +163,7 @@ _MADE_AGAIN_SINCE = (5, 3, 3)
 _LIMIT = "commitLogRecoverMaxNum"
 
 
-def test_a_broker_makes_queues_in_rocksdb_again_after_what_a_repair_says(
-    real_broker: BrokerFactory, tmp_path: Path, release: str
-) -> None:
+def test_a_broker_makes_queues_in_rocksdb_again_after_what_a_repair_says(tmp_path: Path, release: str) -> None:
     """The database is damaged and an index file lost: the file comes back, then the command is run as it is printed."""
     store, settings = tmp_path / "store", {"storeType": "defaultRocksDB"}
     with real_broker(release, store, settings=settings) as broker:

@@ -24,11 +24,10 @@ from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.release import Release
-from tests.oracle.conftest import BrokerFactory
 from tests.oracle.conftest import Verdict as Note
 from tests.oracle.process import DriverError
 from tests.oracle.releases import SMALL_GEOMETRY, marks, version_of
-from tests.oracle.sessions import ClientMessage, RealBroker
+from tests.oracle.sessions import ClientMessage, RealBroker, real_broker
 from tests.support.lakes import ingest_store, rows_of
 
 RELEASES: Final = ("5.3.3", "5.4.0", "5.5.1")
@@ -152,20 +151,15 @@ _PLAYED: Final = [
     for cell in cells()
     if not (cell.kind.is_refused_by(cell.release) or cell.is_stuck)
 ]
-_REFUSED: Final = [
-    pytest.param(release, kind, id=f"{release}-{kind.name}", marks=marks(in_every_run=False))
-    for release, kind in product(RELEASES, KINDS)
-    if kind.is_refused_by(release)
-]
 _STUCK: Final = [
     pytest.param(cell, id=str(cell), marks=marks(in_every_run=False))
     for cell in cells()
     if cell.is_stuck and cell.end == KILLED
 ]
-_WITHOUT_LIGHT: Final = [
+_REFUSED: Final = [
     pytest.param(release, kind, id=f"{release}-{kind.name}", marks=marks(in_every_run=False))
     for release, kind in product(RELEASES, KINDS)
-    if kind.needs_light_in_rocksdb(release)
+    if kind.is_refused_by(release) or kind.needs_light_in_rocksdb(release)
 ]
 
 
@@ -185,10 +179,8 @@ class Answers(NamedTuple):
 
 
 @pytest.mark.parametrize("cell", _PLAYED)
-def test_what_is_read_from_a_store_is_what_its_broker_answers(
-    real_broker: BrokerFactory, tmp_path: Path, verdict: Note, cell: Cell
-) -> None:
-    """After a clean stop at once; of what a killed broker left, its next start is the judge."""
+def test_what_is_read_from_a_store_is_what_its_broker_answers(tmp_path: Path, verdict: Note, cell: Cell) -> None:
+    """After a clean stop, the stopped broker's answers count; after a kill, those of its next start."""
     store, copy, lake = (tmp_path / name for name in ("store", "copy", "lake"))
     with real_broker(cell.release, store, settings=cell.settings) as broker:
         _make_topics(broker, cell)
@@ -233,27 +225,25 @@ def test_what_is_read_from_a_store_is_what_its_broker_answers(
 
 
 @pytest.mark.parametrize(("writer", "kind"), _REFUSED)
-def test_a_broker_refuses_to_let_rocksdb_number_queues(
-    real_broker: BrokerFactory, tmp_path: Path, verdict: Note, writer: str, kind: Kind
-) -> None:
-    """Double write wants light queues in RocksDB, and these want files to number them."""
-    _check_refused(real_broker, writer, tmp_path / "store", kind.settings_on(writer))
-    for cell in cells():
+def test_a_broker_refuses_to_let_rocksdb_number_queues(tmp_path: Path, verdict: Note, writer: str, kind: Kind) -> None:
+    """Double write wants light queues in RocksDB; where RocksDB is in charge, these want files to number them."""
+    is_refused = kind.is_refused_by(writer)
+    for settings in [kind.settings_on(writer)] * is_refused + [dict(kind.settings)] * kind.needs_light_in_rocksdb(
+        writer
+    ):
+        with (
+            pytest.raises(DriverError, match="refuses to start"),
+            real_broker(writer, tmp_path / "store", settings=settings),
+        ):
+            pass
+    for cell in cells() if is_refused else ():
         if (cell.release, cell.kind) == (writer, kind):
             verdict(writer, cell.way, REFUSED)
 
 
-@pytest.mark.parametrize(("writer", "kind"), _WITHOUT_LIGHT)
-def test_double_write_demands_light_queues_in_rocksdb(
-    real_broker: BrokerFactory, tmp_path: Path, writer: str, kind: Kind
-) -> None:
-    """With the kind's own settings alone the broker does not start."""
-    _check_refused(real_broker, writer, tmp_path / "store", dict(kind.settings))
-
-
 @pytest.mark.parametrize("cell", _STUCK)
 def test_a_broker_dispatches_nothing_where_it_reads_light_queues_from_rocksdb_beside_files(
-    real_broker: BrokerFactory, tmp_path: Path, verdict: Note, cell: Cell
+    tmp_path: Path, verdict: Note, cell: Cell
 ) -> None:
     """5.4.0, with double write: all messages are in the log, and we see that it was dispatched nowhere."""
     store = tmp_path / "store"
@@ -271,11 +261,6 @@ def test_a_broker_dispatches_nothing_where_it_reads_light_queues_from_rocksdb_be
     for each in cells():
         if each.is_stuck and (each.release, each.kind) == (cell.release, cell.kind):
             verdict(each.release, each.way, STUCK)
-
-
-def _check_refused(real_broker: BrokerFactory, release: str, store: Path, settings: dict[str, str]) -> None:
-    with pytest.raises(DriverError, match="refuses to start"), real_broker(release, store, settings=settings):
-        pass
 
 
 def _make_topics(broker: RealBroker, cell: Cell) -> None:
@@ -351,8 +336,8 @@ def _as_far_as(theirs: Queue, ours: Queue, name: QueueId, cell: Cell) -> Queue:
     """
     Return what the log gives of a queue, from where the broker has it on.
 
-    A killed broker makes again what it had in memory of light queues, from where its dispatch goes on: what was before
-    is in no queue of it any more, and in the log.
+    A killed broker rebuilds the light queues that it had only in memory from the offset where its dispatch continues.
+    Earlier messages are in the log, but no longer in a queue.
     """
     missing = theirs.first - ours.first
     if cell.end == KILLED and name[0].startswith("%LMQ%") and missing > 0:

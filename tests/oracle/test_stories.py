@@ -46,7 +46,7 @@ class Readers(NamedTuple):
 
 
 GROUPS = {"T1": Readers("g1", 1), "T2": Readers("g2", 2), "TP": Readers("poppers", 1, pops=True)}
-_TOPICS = (*GROUPS, "T3")  # nobody reads the last one
+_TOPICS = (*GROUPS, "T3")  # no group reads the last one
 
 
 @dataclass(slots=True)
@@ -333,10 +333,7 @@ def test_each_story_is_what_its_driver_wrote_down(version: str, seed: int, count
     ingest_store(tmp_path / "store", lake)
     surprises = []
     with StoreReader(list_store(str(tmp_path / "store"))) as reader:
-        places: dict[str, Source] = {
-            "store": StoreSource(reader, release),
-            "lake": open_lake(lake, release),
-        }
+        places: dict[str, Source] = {"store": StoreSource(reader, release), "lake": open_lake(lake, release)}
         for note in notes:
             for place, source in places.items():
                 story = _told(source, note)

@@ -66,7 +66,7 @@ def _run(shown: Shown, world: World, user: Released) -> Ended:
     if words[0] in OURS:
         return user.run(words, world.folder)
     if words[0] == "make":
-        # `-n`: that there is such a target, and what it would do; this is one of them.
+        # `-n` checks only that the target exists; this test is one of them.
         return user.run(["make", "-n", *words[1:]], user.checkout)._replace(out="", err="")
     if words[:2] == ["python", "-m"]:
         # Benchmarks need the development environment, and hours; here, that the module is there.

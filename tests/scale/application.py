@@ -85,7 +85,7 @@ def _failing(lake: str) -> Callable[[int, int], None]:
     """
     Let every first attempt fail, and the next one end when both have written their files: it may be a copy.
 
-    What is there of the range as the first one fails is noted beside the lake.
+    The files of the range at the time of the failure are noted next to the lake.
     """
 
     def fail(offset: int, attempt: int) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import urlopen
@@ -35,13 +34,8 @@ def running(
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a server whose words go to *log*, and end it with the block."""
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **(environment or {})},
-        )
+        own = {**os.environ, **(environment or {})}
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=own)
     try:
         yield process
     finally:
@@ -55,7 +49,10 @@ def running(
 
 def wait_for_port(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
     """Return when something listens on *port*; say what the server said when it does not come up."""
-    complaint = partial(_complaint, port, log)
+
+    def complaint() -> str:
+        return f"no server came up on port {port}: {log.read_text(errors='replace')[-2000:]}"
+
     wait_until(lambda: _is_listening(port) or process.poll() is not None, complaint)
     if process.poll() is not None:
         raise OSError(complaint())
@@ -66,8 +63,9 @@ def _is_listening(port: int) -> bool:
         return asked.connect_ex((ADDRESS, port)) == 0
 
 
-def _complaint(port: int, log: Path) -> str:
-    return f"no server came up on port {port}: {log.read_text(errors='replace')[-2000:]}"
+def spark_options_of(settings: Mapping[str, str]) -> list[str]:
+    """Return what a user writes before the verb, so that Hadoop has some settings."""
+    return [word for name, value in settings.items() for word in ("--conf", f"spark.hadoop.{name}={value}")]
 
 
 S3PROXY = Module("org.gaul", "s3proxy", "4.1.0", "jar-with-dependencies")
@@ -77,26 +75,20 @@ BUCKET = "rocketmq"
 
 
 class S3Server(NamedTuple):
-    """Where it listens, and where its objects lie."""
+    """A port, and the folder of the objects."""
 
     port: int
     folder: Path
 
     @property
-    def spark_options(self) -> list[str]:
-        settings = {
-            "endpoint": f"http://{ADDRESS}:{self.port}",
-            "access.key": ACCESS_KEY,
-            "secret.key": SECRET_KEY,
-            "path.style.access": "true",
-            "endpoint.region": "us-east-1",
-        }
-        return [word for name, value in settings.items() for word in ("--conf", f"spark.hadoop.fs.s3a.{name}={value}")]
+    def options(self) -> dict[str, str]:
+        own = {"endpoint": f"http://{ADDRESS}:{self.port}", "access.key": ACCESS_KEY, "secret.key": SECRET_KEY}
+        own |= {"path.style.access": "true", "endpoint.region": "us-east-1"}
+        return {f"fs.s3a.{name}": value for name, value in own.items()}
 
     @property
-    def options(self) -> dict[str, str]:
-        settings = (word.removeprefix("spark.hadoop.").partition("=") for word in self.spark_options[1::2])
-        return {name: value for name, _, value in settings}
+    def spark_options(self) -> list[str]:
+        return spark_options_of(self.options)
 
     def uri(self, *names: str) -> str:
         return "/".join((f"s3a://{BUCKET}", *names))
@@ -126,15 +118,8 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         encoding="utf-8",
     )
     log = folder / "s3proxy.log"
-    command = [
-        "java",
-        "-Xmx512m",
-        "-XX:+UseSerialGC",
-        "-jar",
-        str(class_path(S3PROXY.name, [S3PROXY])[0]),
-        "--properties",
-        str(settings),
-    ]
+    jar = str(class_path(S3PROXY.name, [S3PROXY])[0])
+    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-jar", jar, "--properties", str(settings)]
     with running(command, log) as process:
         wait_for_port(port, process, log)
         yield S3Server(port, objects)
@@ -146,7 +131,7 @@ CONTAINER = "rocketmq"
 
 
 class AzureServer(NamedTuple):
-    """Where it listens, and what it holds."""
+    """A port, and the file system with the container."""
 
     port: int
     filesystem: FileSystem
@@ -213,7 +198,7 @@ class Hdfs(NamedTuple):
 
     @property
     def spark_options(self) -> list[str]:
-        return [word for name, value in self.options.items() for word in ("--conf", f"spark.hadoop.{name}={value}")]
+        return spark_options_of(self.options)
 
     def uri(self, path: str) -> str:
         return f"hdfs://{ADDRESS}:{self.port}{path}"
@@ -349,15 +334,10 @@ def expected_rows(store: Path) -> list[tuple[int, bytes]]:
 
 
 def _run(module: str, *arguments: str, **environment: str) -> Ended:
-    known = {
-        name: value for name, value in os.environ.items() if not name.startswith(("RMQ_LAKE_", "PYSPARK", "SPARK"))
-    }
+    ours = ("RMQ_LAKE_", "PYSPARK", "SPARK")
+    known = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     answer = subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_LONGEST_S,
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False, timeout=_LONGEST_S,
         env={**known, "PYTHONPATH": str(ROOT), **environment},
-    )
+    )  # fmt: skip
     return Ended(answer.returncode, answer.stdout, answer.stderr)

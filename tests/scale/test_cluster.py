@@ -146,7 +146,7 @@ def test_workers_without_a_home_get_our_code(cluster: Cluster, store: Path, tmp_
     environment = {
         "RMQ_LAKE_CACHE": "/dev/null/cache",
         "TMPDIR": str(temporary),
-        "NUMBA_DISABLE_JIT": "1",  # what is compiled is tested elsewhere; this takes seconds
+        "NUMBA_DISABLE_JIT": "1",  # other tests run the compiled code; this takes seconds
     }
     options = ["--conf", f"spark.pyspark.python={python}"]
     options += [word for name, value in environment.items() for word in ("--conf", f"spark.executorEnv.{name}={value}")]

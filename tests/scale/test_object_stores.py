@@ -124,7 +124,7 @@ def test_every_message_of_a_store_on_a_server_is_in_the_lake_there_once(uploaded
 
 @dataclass(frozen=True, slots=True)
 class Together(SerialWorkers):
-    """Workers that wait until as many other runs have read their log: what follows, all do at once."""
+    """Workers that wait until all runs have read their log, so that all write at the same time."""
 
     barrier: threading.Barrier = field(default_factory=lambda: threading.Barrier(1))
 
@@ -216,7 +216,7 @@ PLACES = ("environment", "profile", "properties file", "options")  # of keys
 
 
 def given(place: str, s3: S3Server, home: Path, secret: str = SECRET_KEY) -> tuple[list[str], dict[str, str]]:
-    """Return what is written before the verb, and the environment, where the keys are in a *place*."""
+    """Return the options before the verb, and the environment, for keys that are in a *place*."""
     endpoint, region = f"http://127.0.0.1:{s3.port}", "us-east-1"
     home.joinpath(".aws").mkdir(exist_ok=True)
     environment = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"), "")

@@ -4,7 +4,7 @@ Verbs agree: each way to read a damaged store returns all of its messages, or re
 The truth about faults is what the verbs give together: a message that one of them has, and another leaves out, is
 missing there. The truth about clocks is the log as the broker left it, of which only the store times are changed: they
 step back, jump ahead and return, stand still, walk at random, or are wrong in single records; in some draws a record is
-zeroed, too. Index files have the right times, so they are left out there: `verify` would contradict them.
+also zeroed. Index files have the right times, so they are left out there: `verify` would contradict them.
 """
 
 import io
@@ -49,7 +49,7 @@ class Given(NamedTuple):
 
 
 class _Bytes(io.TextIOWrapper):
-    """Standard output that keeps what is written to it."""
+    """Standard output that keeps the bytes written to it."""
 
     def __init__(self) -> None:
         self.kept = io.BytesIO()
@@ -57,7 +57,7 @@ class _Bytes(io.TextIOWrapper):
 
 
 def run(*words: str | Path) -> Given:
-    """Run a command line in this process, and return what it gave."""
+    """Run a command line in this process, and return its exit code and messages."""
     out, err = _Bytes(), _Bytes()
     with redirect_stdout(out), redirect_stderr(err):
         code = cli.main([str(word) for word in words])
@@ -67,7 +67,7 @@ def run(*words: str | Path) -> Given:
 
 
 def exported(*words: str | Path, out: Path) -> Given:
-    """Run an export, and return what it wrote."""
+    """Run an export, and return its exit code and messages."""
     out.unlink(missing_ok=True)
     code = run("export", *words, "--engine", "here", "--out", out, "--quiet").code
     rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
@@ -186,7 +186,7 @@ def placed_records(store: Path) -> list[Placed]:
 
 
 def set_store_times(store: Path, time_of: Callable[[int, MessageRecord], int]) -> list[int]:
-    """Give each record, by its number and what it is, another store time; no CRC of a body covers it."""
+    """Change the store time of each record; no CRC covers it."""
     times = []
     for number, (record, path, position) in enumerate(placed_records(store)):
         times.append(time_of(number, record))
@@ -205,7 +205,7 @@ Clock = Callable[[int, MessageRecord], int]
 
 
 class LyingClock(NamedTuple):
-    """A store whose clock lied, and what is true of it."""
+    """A store with wrong store times, and the expected results."""
 
     root: Path
     about: str

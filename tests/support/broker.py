@@ -49,7 +49,7 @@ class Broker:
         dispatches: bool = False,
     ) -> None:
         """
-        Go on at *offset*; every byte also goes to *history*, which nobody deletes.
+        Go on at *offset*; every byte is also written to *history*, which is never deleted.
 
         One that *dispatches* runs: it gives each record its place in a queue, and writes the units.
         """
@@ -103,7 +103,7 @@ class Broker:
                 if int(path.name) > offset:
                     path.unlink()
                 elif number and int(path.name) + self._segment_size > offset:
-                    os.truncate(path, offset - int(path.name))  # history knows only what is still true
+                    os.truncate(path, offset - int(path.name))  # history contains only the current log
                     os.truncate(path, self._segment_size)
         for queue in self._queues.values():
             del queue[bisect_left(queue, offset) :]

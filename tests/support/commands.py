@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Outcome(NamedTuple):
-    """What a command left: its code, and what it wrote."""
+    """The exit code and the output of a command."""
 
     code: ExitCode
     out: str
@@ -51,7 +51,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def packages_loaded_by(*arguments: str | Path) -> set[str]:
-    """Run one command line in a process of its own, and return what it has imported; it must end well."""
+    """Run one command line in a process of its own, which must succeed, and return the packages that it imported."""
     program = (
         "import json, sys\n"
         "from jobs.command import cli\n"
@@ -93,7 +93,7 @@ def result_of(module: str, *arguments: object) -> dict[str, Any]:
 
 @contextmanager
 def campaigns(module: str) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Start a program that does a campaign for each line that it reads: what it imports and compiles, it does once."""
+    """Start a program that runs a campaign for each line that it reads, so that it imports and compiles only once."""
     command = [sys.executable, "-m", module]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

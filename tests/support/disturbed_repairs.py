@@ -158,7 +158,7 @@ class Change(NamedTuple):
 
     name: str
     apply: Callable[[Path], None]
-    adds: bool  # bytes that nobody else has
+    adds: bool  # bytes that no other file has
 
 
 def _grow(path: Path) -> None:
@@ -223,7 +223,7 @@ def _is_of_store(path: Path) -> bool:
 
 def faults(played: Played, before: dict[str, bytes], result: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
     """
-    Return what is wrong with the store *after* a command.
+    Return the wrong files of the store *after* a command.
 
     *before* is the store before it, *result* what the command makes of it alone. What the actor has added is where it
     added it; what it took away stays away, or is as the command has it; no other file is lost or half written.

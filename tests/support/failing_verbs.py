@@ -23,19 +23,18 @@ from functools import partial
 from hashlib import sha256
 from html import unescape
 from http import HTTPStatus
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
 
-from jobs.command import VERBS, cli
+from jobs.command import cli
 from jobs.console import progress
 from jobs.console.result import ExitCode
 from jobs.query.place import Place
 from tests.golden import unpack
-from tests.support.killing import ended, forked
+from tests.support.killing import ended, forked, load_everything
 from tests.support.lakes import leftovers
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
@@ -122,7 +121,7 @@ class Failure(NamedTuple):
 
 
 class Try(NamedTuple):
-    """One run of a command: its code, what it printed, and what it left."""
+    """One run of a command: its exit code, its output, and the files that it left."""
 
     code: int
     said: str
@@ -171,7 +170,7 @@ class Commands:
         return self._undisturbed[line]
 
     def faults(self, line: str, failure: Failure) -> tuple[list[str], Try]:
-        """Run a command while a call fails, and once more undisturbed; return what is wrong, and the first run."""
+        """Run a command while a call fails, then without a failure; return the errors, and the first run."""
         expected, _ = self.undisturbed(line)
         here = self._fresh()
         disturbed = self._run(line, here, failure)
@@ -301,7 +300,7 @@ def fail_call(below: Path, failure: Failure, noted: int) -> None:
 
 
 def _wrong(expected: Try, found: Try) -> list[str]:
-    """Return what is wrong with a run one of whose calls failed."""
+    """Return the errors in the result of a run in which a call failed."""
     if "Traceback" in found.said or found.code not in set(map(int, ExitCode)):
         return [f"traceback, exit code {found.code}: {found.said[-1500:]}"]
     if found.code == expected.code and _text(found.said) == _text(expected.said):
@@ -363,23 +362,10 @@ def draw(commands: Commands, seed: int, verb: str = "") -> tuple[str, Failure] |
     return line, Failure(error, (kinds[place],), kinds[: place + 1].count(kinds[place]))
 
 
-def load_everything() -> None:
-    """Import what verbs import, so that each fork has it."""
-    for verb in VERBS.values():
-        verb.load()
-    import_module("jobs.browse.pages")
-    for path in sorted((Path(cli.__file__).parents[1]).rglob("*.py")):
-        name = ".".join(path.relative_to(Path(cli.__file__).parents[2]).with_suffix("").parts)
-        if not any(
-            part in name for part in ("browse", "main", "launch", "spark", "source", "condition", "worker_daemon")
-        ):
-            import_module(name)
-
-
 def campaign(
     folder: Path, seeds: Sequence[int], verb: str = "", told: Callable[[str], object] = print
 ) -> dict[str, Any]:
-    """Try each seed; return how many calls failed, by verb and error, how many differ, and what was wrong."""
+    """Try each seed; return the number of failed calls by verb and error, how many of them differ, and the errors."""
     commands = Commands(folder)
     commands.prepare()
     tried, different, bad = Counter[str](), set[tuple[str, str, str]](), []
@@ -406,7 +392,6 @@ if __name__ == "__main__":
     where, first, count, *only = sys.argv[1:]
     if "LD_PRELOAD" not in os.environ:
         Path(where).mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, "-m", "rmq_formats.warm_up"], check=True)
         command = [sys.executable, "-m", "tests.support.failing_verbs", *sys.argv[1:]]
         sys.exit(subprocess.call(command, env={**os.environ, "LD_PRELOAD": str(library(Path(where)))}))
     load_everything()

@@ -63,7 +63,7 @@ Files = dict[str, bytes]
 
 
 class Draw(NamedTuple):
-    """A store, what is planted in it, each fault by its kind and its own seed, and how it is repaired."""
+    """A store, the faults to plant in it, each with its own seed, and the options of its repair."""
 
     store: str
     faults: tuple[tuple[str, int], ...]
@@ -174,7 +174,7 @@ def _guarded(judge: Callable[[], Iterator[Violation]]) -> list[Violation]:
         return list(judge())
     except HangError:
         return [Violation("hang", f"{_LONGEST} s")]
-    except Exception as error:  # noqa: BLE001 - a traceback is what is looked for
+    except Exception as error:  # noqa: BLE001 - any traceback is a violation
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}:{frame.name}"
         return [Violation("traceback", f"{type(error).__name__} in {place}: {error}")]
@@ -241,7 +241,7 @@ def _unseen(one: Planted) -> frozenset[str]:
     if one.is_killed and _are_newest_changed(one, 5):
         unseen |= {"zero-page"}  # as a power cut leaves the newest records
     if _are_newest_changed(one, 0) or _is_filler_changed(one):
-        unseen |= _IN_RECORDS  # of what lies after the log's end, or after the last record of a segment
+        unseen |= _IN_RECORDS  # after the log's end, or after the last record of a segment
     unseen |= _unseen_of_newest_index(one) if one.is_killed else set()
     if not _is_newest_named(one):
         unseen |= {"zero-newest", "random-newest", "older-segment"}
@@ -257,7 +257,7 @@ def _unseen(one: Planted) -> frozenset[str]:
 
 
 def _unseen_of_newest_index(one: Planted) -> frozenset[str]:
-    """Return the kinds that a killed broker's next start mends: it indexes again what was lost with a newest file."""
+    """Return the kinds that a killed broker's next start mends: it rebuilds the newest index file."""
     changed = sorted(name for name in one.changed & set(one.pristine) if name.startswith("index/"))
     newest = max(name for name in one.pristine if name.startswith("index/"))
     if newest not in changed:
@@ -302,7 +302,7 @@ def _wrong_files(one: Planted, after: Files) -> Iterator[Violation]:
 
 
 def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Violation]:
-    """Yield what is wrong with the replacement of a wrong file that is not what it once was."""
+    """Yield the errors in the replacement of a wrong file that differs from the original."""
     was, damaged = one.pristine[name], one.damaged.get(name, b"")
     kinds = {kind for kind, _ in one.draw.faults}
     if now is None:
@@ -334,13 +334,13 @@ def _of_wrong_file(one: Planted, name: str, now: bytes | None) -> Iterator[Viola
 
 
 def _are_newest_changed(one: Planted, newest: int) -> bool:
-    """Return whether of the log only so many of the *newest* records have changed, or what comes after them."""
+    """Return whether only that many of the *newest* records of the log have changed, or bytes after them."""
     offsets = _changed_offsets(one)
     return bool(offsets) and min(offsets) >= _ends(one)[-1 - newest]
 
 
 def _is_filler_changed(one: Planted) -> bool:
-    """Return whether of the log only bytes have changed that nobody reads: those of blanks, but for their heads."""
+    """Return whether only unused bytes of the log have changed: those of blanks after their heads."""
     offsets, ends = _changed_offsets(one), _ends(one)
     starts = [after for after, following in pairwise(ends) if following // SEGMENT > after // SEGMENT]
     return bool(offsets) and all(
@@ -364,7 +364,7 @@ def _ends(one: Planted) -> list[int]:
 
 
 def _is_newest_named(one: Planted) -> bool:
-    """Return whether a unit, in a queue file that is right, names the newest record, which is no longer there."""
+    """Return whether a unit in a correct queue file names the newest record, which no longer exists."""
     _, _, newest = Target(golden(one.draw.store), Random(0), one.root).records()[-1]
     address = UNIT.pack(newest.physical_offset, newest.total_size, 0)[:12]
     return any(
@@ -486,7 +486,7 @@ def of_repairs(one: Planted) -> Iterator[Violation]:
     left = [] if done.left is None else [group.cause for group in done.left.groups]
     if any(cause.severity.exit_code > plan.found.exit_code and not _was_hidden(one, cause) for cause in left):
         yield Violation("worse than before", f"{done.severity.value}, not {plan.found.severity.value}")
-    again = _repaired(one, "repair")  # what was undecided beside something wrong may be decided now
+    again = _repaired(one, "repair")  # files that were undecided before may be decided now
     yield from _of_files(one, content_of(one.root), accepted)
     if done.files or again.files:
         yield from _undone(one)
@@ -545,7 +545,7 @@ def _is_undecided(one: Planted, name: str) -> bool:
 
 
 def _without_bridges(one: Planted, name: str, data: bytes) -> bytes:
-    """Return a file as it was where bridges are, and where units that led to what they cover are blanks now."""
+    """Return a file with the former bytes in place of bridges, and of the blanks in place of units that led to them."""
     before = one.damaged.get(name, one.pristine.get(name, data))
     if name.startswith("commitlog/"):
         return before

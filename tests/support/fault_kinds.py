@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from operator import itemgetter
 from pathlib import Path
 from random import Random
@@ -26,6 +26,7 @@ from rmq_formats.consumequeue.dispatch import decode_unit
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry
+from rmq_formats.layout import Layout
 from rmq_formats.properties import CRC_SIZE
 from rmq_formats.store import CHECKPOINT, decode_checkpoint, encode_checkpoint, name_of_offset
 from tests.golden import SITUATIONS, unpack, unpack_situation
@@ -163,7 +164,7 @@ def _random_page_of(target: Target, path: Path) -> None:
 
 
 def _free_name(target: Target, path: Path, steps: Sequence[int]) -> Path:
-    """Return a path beside a file, some steps after it in its kind; there is no place where that file exists."""
+    """Return a free path some steps after a file of its kind; if it exists, the fault has no place."""
     free = path.with_name(str(int(path.name) + target.random.choice(steps)).zfill(len(path.name)))
     if free.exists():
         raise IndexError
@@ -374,56 +375,27 @@ class Part(Enum):
     CHECKPOINT = "checkpoint"
 
 
-_HIT_QUEUE = "consumequeue/T1/0"
-MESSAGE_HIT = 17  # the message of that queue that faults of the log hit; it lies in the second of four segments
+MESSAGE_HIT = 17  # the message of T1's first queue that faults of the log hit: in the second of four segments
 UNIT_HIT = 12
 _ENTRY_HIT = 7
 
 
 class Fault(NamedTuple):
-    """One fault: how it is planted, and the file that it is in."""
+    """One fault: the file that it is in, and what happens to that."""
 
     part: Part
     name: str
-    plant: Callable[[Path], object]
+    damage: Callable[[Path], object]
     file: str  # relative to the store
-    unseen: str = ""  # why nobody can see it
+    unseen: str = ""  # why it cannot be detected
+
+    def plant(self, store: Path) -> None:
+        self.damage(store / self.file)
 
 
-NO_FAULT = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "this store is undamaged")
-
-
-def faults(healthy: Path) -> Iterator[Fault]:
-    yield from _of_log(healthy)
-    yield from _of_queues(healthy)
-    yield from _of_index(healthy)
-    yield Fault(
-        Part.CHECKPOINT, "missing", _delete("checkpoint"), "checkpoint",
-        "a broker creates a new checkpoint at its next start",
-    )  # fmt: skip
-    yield Fault(Part.CHECKPOINT, "cut short", _cut_to("checkpoint", 10), "checkpoint")
-    yield Fault(Part.CHECKPOINT, "log time", _flip_at("checkpoint", 1), "checkpoint")
-    yield Fault(Part.CHECKPOINT, "queue time", _flip_at("checkpoint", 8 + 1), "checkpoint")
-    yield Fault(Part.CHECKPOINT, "index time", _flip_at("checkpoint", 16 + 7), "checkpoint")
-    yield Fault(Part.CHECKPOINT, "access denied", _deny("checkpoint"), "checkpoint")
-
-
-def _of_log(healthy: Path) -> Iterator[Fault]:
-    files = [f"commitlog/{number * SEGMENT:020d}" for number in range(4)]
-    yield Fault(Part.LOG, "first segment missing", _delete(files[0]), files[0])
-    yield Fault(Part.LOG, "middle segment missing", _delete(files[1]), files[1])
-    yield Fault(Part.LOG, "last segment missing", _delete(files[3]), files[3])
-    for place, file in zip(("first", "middle", "last"), (files[0], files[1], files[3]), strict=True):
-        yield Fault(Part.LOG, f"{place} segment cut short", _cut_to(file, 5000), file)
-    record = hit_record(healthy)
-    base = record.physical_offset % SEGMENT
-    for name, at in _places_of(record).items():
-        unseen = NO_CHECKSUM if name in _FREE_FIELDS else ""
-        yield Fault(Part.LOG, f"record: {name}", _flip_at(files[1], base + at), files[1], unseen)
-    yield Fault(Part.LOG, "access denied", _deny(files[1]), files[1])
-
-
+NO_FAULT = Fault(Part.LOG, "no fault", Path.exists, f"commitlog/{SEGMENT:020d}", "this store is undamaged")
 NO_CHECKSUM = "no checksum covers the changed bit, and neither queues nor index files depend on it"
+_NEW_CHECKPOINT = "a broker creates a new checkpoint at its next start"
 
 # What a broker stores once, without a checksum.
 _FREE_FIELDS = frozenset({"flag", "sys_flag", "born_timestamp", "born_host", "store_host", "reconsume_times"}) | {
@@ -432,43 +404,50 @@ _FREE_FIELDS = frozenset({"flag", "sys_flag", "born_timestamp", "born_host", "st
 }
 
 
-def _of_queues(_healthy: Path) -> Iterator[Fault]:
-    files = [f"{_HIT_QUEUE}/{number * QUEUE_FILE:020d}" for number in range(3)]
-    for place, file in zip(("first", "middle", "last"), files, strict=True):
-        yield Fault(Part.QUEUES, f"{place} file missing", _delete(file), file)
-        yield Fault(Part.QUEUES, f"{place} file cut short", _cut_to(file, 90), file)
-    yield Fault(
-        Part.QUEUES, "folder of a topic missing", lambda store: shutil.rmtree(store / "consumequeue/T1"), _HIT_QUEUE
-    )
-    yield Fault(Part.QUEUES, "all folders missing", lambda store: shutil.rmtree(store / "consumequeue"), _HIT_QUEUE)
-    for field in UNIT.fields:
-        at = UNIT_HIT * UNIT.size - QUEUE_FILE + UNIT.offset(field.name) + _size_of(field.code) - 1
-        yield Fault(Part.QUEUES, f"unit: {field.name}", _flip_at(files[1], at), files[1])
-    yield Fault(Part.QUEUES, "access denied", _deny(files[1]), files[1])
-
-
-def _of_index(healthy: Path) -> Iterator[Fault]:
-    names = [f"index/{path.name}" for path in sorted((healthy / "index").iterdir())]
-    places = zip(("first", "middle", "last"), (names[0], names[6], names[-1]), strict=True)
-    for place, file in places:
-        yield Fault(Part.INDEX, f"{place} file missing", _delete(file), file)
-        yield Fault(Part.INDEX, f"{place} file cut short", _cut_to(file, 500), file)
-    yield Fault(Part.INDEX, "all files missing", lambda store: shutil.rmtree(store / "index"), names[6])
-    for field in HEADER.fields:
-        at = HEADER.offset(field.name) + _size_of(field.code) - 1
-        yield Fault(Part.INDEX, f"header: {field.name}", _flip_at(names[6], at), names[6])
-    data = (healthy / names[6]).read_bytes()
+def faults(healthy: Path) -> Iterator[Fault]:
+    segments = [f"commitlog/{number * SEGMENT:020d}" for number in range(4)]
+    yield from _of_files(Part.LOG, "segment", (segments[0], segments[1], segments[3]), 5000)
+    record = hit_record(healthy)
+    base = record.physical_offset % SEGMENT
+    for name, at in _places_of(record).items():
+        unseen = NO_CHECKSUM if name in _FREE_FIELDS else ""
+        yield Fault(Part.LOG, f"record: {name}", partial(flip, at=base + at), segments[1], unseen)
+    queues = [f"consumequeue/T1/0/{number * QUEUE_FILE:020d}" for number in range(3)]
+    yield from _of_files(Part.QUEUES, "file", queues, 90)
+    yield Fault(Part.QUEUES, "folder of a topic missing", lambda path: shutil.rmtree(path.parents[1]), queues[1])
+    yield Fault(Part.QUEUES, "all folders missing", lambda path: shutil.rmtree(path.parents[2]), queues[1])
+    yield from _of_fields(Part.QUEUES, "unit", UNIT, UNIT_HIT * UNIT.size - QUEUE_FILE, queues[1])
+    indexes = [f"index/{path.name}" for path in sorted((healthy / "index").iterdir())]
+    yield from _of_files(Part.INDEX, "file", (indexes[0], indexes[6], indexes[-1]), 500)
+    yield Fault(Part.INDEX, "all files missing", lambda path: shutil.rmtree(path.parent), indexes[6])
+    yield from _of_fields(Part.INDEX, "header", HEADER, 0, indexes[6])
+    data = (healthy / indexes[6]).read_bytes()
     slot = next(n for n in range(GEOMETRY.hash_slots) if data[GEOMETRY.slot_position(n) + 3])
-    yield Fault(Part.INDEX, "slot", _flip_at(names[6], GEOMETRY.slot_position(slot) + 3), names[6])
-    for field in ENTRY.fields:
-        at = GEOMETRY.entry_position(_ENTRY_HIT) + ENTRY.offset(field.name) + _size_of(field.code) - 1
-        yield Fault(Part.INDEX, f"entry: {field.name}", _flip_at(names[6], at), names[6])
-    yield Fault(Part.INDEX, "access denied", _deny(names[6]), names[6])
+    yield Fault(Part.INDEX, "slot", partial(flip, at=GEOMETRY.slot_position(slot) + 3), indexes[6])
+    yield from _of_fields(Part.INDEX, "entry", ENTRY, GEOMETRY.entry_position(_ENTRY_HIT), indexes[6])
+    yield Fault(Part.CHECKPOINT, "missing", Path.unlink, "checkpoint", _NEW_CHECKPOINT)
+    yield Fault(Part.CHECKPOINT, "cut short", partial(os.truncate, length=10), "checkpoint")
+    for name, at in (("log", 1), ("queue", 9), ("index", 23)):
+        yield Fault(Part.CHECKPOINT, f"{name} time", partial(flip, at=at), "checkpoint")
+    for part, file in zip(Part, (segments[1], queues[1], indexes[6], "checkpoint"), strict=True):
+        yield Fault(part, "access denied", lambda path: path.chmod(0), file)
+
+
+def _of_files(part: Part, kind: str, files: Sequence[str], size: int) -> Iterator[Fault]:
+    for place, file in zip(("first", "middle", "last"), files, strict=True):
+        yield Fault(part, f"{place} {kind} missing", Path.unlink, file)
+        yield Fault(part, f"{place} {kind} cut short", partial(os.truncate, length=size), file)
+
+
+def _of_fields(part: Part, kind: str, layout: Layout, base: int, file: str) -> Iterator[Fault]:
+    for field in layout.fields:
+        at = base + layout.offset(field.name) + _size_of(field.code) - 1
+        yield Fault(part, f"{kind}: {field.name}", partial(flip, at=at), file)
 
 
 def hit_record(store: Path) -> MessageRecord:
     at = MESSAGE_HIT * UNIT.size
-    path = store / _HIT_QUEUE / f"{at // QUEUE_FILE * QUEUE_FILE:020d}"
+    path = store / "consumequeue/T1/0" / f"{at // QUEUE_FILE * QUEUE_FILE:020d}"
     physical_offset = decode_unit(path.read_bytes()[at % QUEUE_FILE :][: UNIT.size]).physical_offset
     segment = (store / f"commitlog/{physical_offset // SEGMENT * SEGMENT:020d}").read_bytes()
     return decode_record(segment, physical_offset % SEGMENT, physical_offset)
@@ -493,22 +472,6 @@ def _places_of(record: MessageRecord) -> dict[str, int]:
 
 def _size_of(code: str) -> int:
     return {"b": 1, "h": 2, "i": 4, "q": 8}[code[-1]]
-
-
-def _delete(file: str) -> Callable[[Path], object]:
-    return lambda store: (store / file).unlink()
-
-
-def _cut_to(file: str, size: int) -> Callable[[Path], object]:
-    return lambda store: os.truncate(store / file, size)
-
-
-def _deny(file: str) -> Callable[[Path], object]:
-    return lambda store: (store / file).chmod(0)
-
-
-def _flip_at(file: str, at: int) -> Callable[[Path], object]:
-    return lambda store: flip(store / file, at)
 
 
 @contextmanager

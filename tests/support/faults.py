@@ -4,7 +4,7 @@ The page of faults: the result of each verb for each kind of damage.
     python -m tests.support.faults > docs/internals/faults.md
 
 Every fault is planted in a copy of one healthy store that a real broker wrote; every verb runs in this process, without
-Spark. `test_faults.py` compares the page with what comes out now.
+Spark. `test_faults.py` compares the page with the current results.
 """
 
 import io
@@ -20,20 +20,13 @@ from typing import NamedTuple
 
 from jobs.command import cli
 from jobs.console.result import ExitCode
-from jobs.products.index.settings import GivenSettings
-from jobs.rebuild import index, queue_run
-from jobs.store.release import UndecidedError
-from jobs.store.workers import SerialWorkers
 from jobs.verify.log import UNCHECKED_FIELDS
-from jobs.verify.run import VerifyRequest, verify
-from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.errors import FormatError
 from tests.golden import unpack
 from tests.support.fault_kinds import (
     MESSAGE_HIT,
     NO_CHECKSUM,
+    NO_FAULT,
     QUEUE_FILE,
-    SEGMENT,
     STALE,
     STORE,
     UNIT_HIT,
@@ -42,9 +35,8 @@ from tests.support.fault_kinds import (
     faults,
     without_rights,
 )
-from tests.support.lakes import ingest_store, table_of
+from tests.support.lakes import table_of
 
-NO_FAULT = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "this store is undamaged")
 STARTED = Path(__file__).parents[1] / "oracle" / "recorded_starts.jsonl"
 
 
@@ -92,6 +84,10 @@ _WORDS = {
 
 # --- verbs -----------------------------------------------------------------------------------------------------------
 
+_RELEASE = ("--release", "5.3.3")
+_HERE = (*_RELEASE, "--engine", "here", "--quiet")
+_GEOMETRY = ("--hash-slots", "100", "--index-num", "20")
+
 
 def _command(*arguments: str | Path) -> tuple[ExitCode, str]:
     out, err = io.StringIO(), io.StringIO()
@@ -100,8 +96,11 @@ def _command(*arguments: str | Path) -> tuple[ExitCode, str]:
     return code, out.getvalue() + err.getvalue()
 
 
-def _cell(code: ExitCode, word: str) -> Cell:
-    return Cell(code, word if code is ExitCode.CLEAN else "")
+def _cell(word: str, *arguments: str | Path) -> Cell:
+    """Run a command, and return its exit code, with the *word* of a clean one."""
+    code, text = _command(*arguments)
+    is_failure = code is ExitCode.FAILED and "Permission denied" not in text
+    return Cell(code, "**failed** (1)" if is_failure else word if code is ExitCode.CLEAN else "")
 
 
 def _inspect(store: Path, _fault: Fault, *options: str) -> Cell:
@@ -110,49 +109,43 @@ def _inspect(store: Path, _fault: Fault, *options: str) -> Cell:
 
 
 def _verify(store: Path, fault: Fault) -> Cell:
-    verdict = verify(VerifyRequest(str(store), wanted=GivenSettings(release="5.3.3")), SerialWorkers())
-    if verdict.exit_code is not ExitCode.CLEAN:
-        return Cell(verdict.exit_code)
-    if fault.unseen == NO_CHECKSUM and any(UNCHECKED_FIELDS in note for note in verdict.parts["log"].notes):
-        return Cell(verdict.exit_code, "not verified: no checksum")
-    return Cell(verdict.exit_code, verdict.severity.value)
+    code, text = _command("verify", store, "--json", *_HERE)
+    if code is not ExitCode.CLEAN:
+        return Cell(code)
+    verdict = json.loads(text)
+    is_free = fault.unseen == NO_CHECKSUM and any(UNCHECKED_FIELDS in note for note in verdict["parts"]["log"]["notes"])
+    return Cell(code, "not verified: no checksum" if is_free else verdict["severity"])
 
 
 def _dump(store: Path, fault: Fault) -> Cell:
     if not (store / fault.file).is_file() or fault.part is Part.CHECKPOINT:
         return Cell(None)
-    options = ["--hash-slots", "100", "--index-num", "20"] if fault.part is Part.INDEX else []
-    return _cell(_command("dump", store / fault.file, *options)[0], "prints it")
+    return _cell("prints it", "dump", store / fault.file, *(_GEOMETRY if fault.part is Part.INDEX else ()))
 
 
 def _ingest(store: Path, _fault: Fault) -> Cell:
     lake = store.parent / "lake"
-    summary = ingest_store(store, lake, "b0", release="5.3.3")
-    rows = table_of(lake / "consume_queue").column("status").to_pylist()
-    odd = sorted({*rows} - {"matched", "expired"})
-    if summary.exit_code is not ExitCode.CLEAN:
-        return Cell(summary.exit_code)
-    return Cell(summary.exit_code, f"**rows say: {', '.join(odd)}**" if odd else "done")
+    cell = _cell("done", "ingest", store, "--lake", lake, "--quiet", *_RELEASE)
+    if cell.code is not ExitCode.CLEAN:
+        return cell
+    odd = sorted({*table_of(lake / "consume_queue").column("status").to_pylist()} - {"matched", "expired"})
+    return Cell(cell.code, f"**rows say: {', '.join(odd)}**") if odd else cell
 
 
 def _query(store: Path, fault: Fault) -> Cell:
     number = UNIT_HIT if fault.part is Part.QUEUES else MESSAGE_HIT
     asked = ("-t", "T1", "-b", "b0", "-i", "0", "-o", str(number))
-    return _cell(_command("query", "by-offset", *asked, "--store", store)[0], "answers")
+    return _cell("answers", "query", "by-offset", *asked, "--store", store)
 
 
 def _rebuild_index(store: Path, _fault: Fault) -> Cell:
-    request = index.RebuildIndexRequest(
-        str(store), str(store.parent / "index"), GivenSettings(100, 20, "5.3.3"), lost_only=(store / "index").exists()
-    )
-    return _cell(index.rebuild(request, SerialWorkers()).exit_code, "done")
+    options = ("--lost-only",) if (store / "index").exists() else ()
+    return _cell("done", "rebuild-index", store, "--out", store.parent / "index", *_GEOMETRY, *_HERE, *options)
 
 
 def _rebuild_queues(store: Path, _fault: Fault) -> Cell:
-    request = queue_run.RebuildQueuesRequest(
-        str(store), store.parent / "queues", BrokerConf(consume_queue_size=QUEUE_FILE), release="5.3.3", lost_only=True
-    )
-    return _cell(queue_run.rebuild(request, SerialWorkers()).exit_code, "done")
+    options = ("--consume-queue-size", str(QUEUE_FILE), "--lost-only")
+    return _cell("done", "rebuild-consumequeue", store, "--out", store.parent / "queues", *_HERE, *options)
 
 
 VERBS: dict[str, Callable[[Path, Fault], Cell]] = {
@@ -176,21 +169,13 @@ _READS_NOTHING_OF: dict[str, set[Part]] = {
 def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
     if fault.part in _READS_NOTHING_OF.get(verb, ()):
         return Cell(None)
-    work = Path(tempfile.mkdtemp(dir=folder))
-    work.chmod(0o777)
-    store = Path(shutil.copytree(healthy, work / "store"))
-    fault.plant(store)
-    try:
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        work = Path(name)
+        work.chmod(0o777)
+        store = Path(shutil.copytree(healthy, work / "store"))
+        fault.plant(store)
         with without_rights(work, denied="denied" in fault.name):
             return VERBS[verb](store, fault)
-    except PermissionError:
-        return Cell(ExitCode.FAILED)
-    except UndecidedError:
-        return Cell(ExitCode.USAGE)
-    except (FormatError, OSError):
-        return Cell(ExitCode.FAILED, "**failed** (1)")
-    finally:
-        shutil.rmtree(work)
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
@@ -224,7 +209,7 @@ options to use if the store has no evidence.
 
 
 def matrix(folder: Path, every: int = 1) -> Iterator[tuple[Fault, dict[str, Cell]]]:
-    """Yield each verb's words about a fault, for one fault in *every*; the first is no fault."""
+    """Yield the result of each verb, for one fault in *every*; the first one is the undamaged store."""
     healthy = unpack(STORE, folder)
     for fault in (NO_FAULT, *faults(healthy))[::every]:
         yield fault, {verb: said(verb, healthy, fault, folder) for verb in VERBS}
@@ -264,7 +249,7 @@ would be deleted, `verify`, `inspect` and `repair` say `do not start this broker
 
 
 def _starts() -> Iterator[str]:
-    """Yield what was seen of brokers that were started on damaged stores."""
+    """Yield the recorded starts of brokers on damaged stores."""
     rows = recorded_starts()
     releases = sorted({row.release for row in rows})
     heads = [f"{release}, {state}" for release in releases for state in ("closed", "killed")]

@@ -57,7 +57,7 @@ from tests.support.killing import (
     without_merged,
 )
 from tests.support.lakes import ingest_store, rows_of
-from tests.support.other_engine import FEATURES, WORKS, promised
+from tests.support.other_engine import FEATURES, WORKS, broken_promises, promised
 from tests.support.stores import files_in
 
 # --- typings ---------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def _wrong_restore(root: Path) -> list[str]:
 
 # --- commits of Spark's ----------------------------------------------------------------------------------------------
 
-_OF_SPARK: Final = re.compile(r"/part-|/_delta_log/(\.|_sidecars)")  # what commands of Delta leave that are killed, too
+_OF_SPARK: Final = re.compile(r"/part-|/_delta_log/(\.|_sidecars)")  # left by killed commits of Delta itself
 _TRACKED: Final = "rowTracking, clustering, deletionVectors, inCommitTimestamp"
 
 
@@ -236,7 +236,7 @@ def _wrong_commit(command: Callable[[Path], int], root: Path) -> dict[str, Any]:
     verdict = run_and_judge(root)
     left = without_merged(verdict["leftovers"]) if command is _optimize else verdict["leftovers"]
     verdict["leftovers"] = [name for name in left if not _OF_SPARK.search(name)]
-    verdict["protocol"] = _wrong_promises(root / "lake")
+    verdict["protocol"] = broken_promises(root / "lake")
     return {fault: verdict[fault] for fault in (*FAULTS, "protocol") if verdict[fault]}
 
 
@@ -260,33 +260,6 @@ def commits(
         reached += result["reached"]
         bad += [{"way": way, "feature": feature, **one} for one in result["bad"]]
     return {"reached": reached, "bad": bad}
-
-
-def _wrong_promises(lake: Path) -> list[str]:
-    """Return the row ids and times that the tables' properties demand and Delta's logs lack."""
-    found = []
-    for table in ("messages", "consume_queue", "runs"):
-        rows: dict[str, tuple[int, int]] = {}
-        last, demanded = 0, ""
-        for path in sorted((lake / table / "_delta_log").glob(f"{'[0-9]' * 20}.json")):
-            for line in map(json.loads, path.read_text().splitlines()):
-                demanded = json.dumps(line["metaData"]) if "metaData" in line else demanded
-                if "add" in line and '"delta.enableRowTracking": "true"' in demanded:
-                    add = line["add"]
-                    first = add.get("baseRowId", -1)
-                    rows[add["path"]] = first, first + json.loads(add["stats"])["numRecords"]
-                if "commitInfo" in line and '"delta.enableInCommitTimestamps": "true"' in demanded:
-                    moment = line["commitInfo"].get("inCommitTimestamp", 0)
-                    found += [f"{table}: {path.name} is not later"] if moment <= last else []
-                    last = moment
-        ends = sorted(rows.values())
-        found += [
-            f"{table}: row {first} has no id of its own"
-            for (first, _), (_, end) in zip(ends[1:], ends, strict=False)
-            if first < end
-        ]
-        found += [f"{table}: rows without ids"] if ends and ends[0][0] < 0 else []
-    return found
 
 
 def _read_by_duckdb(location: Path, columns: Sequence[str] | None = None) -> pa.Table:

@@ -18,19 +18,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from random import Random
 from shutil import copytree, rmtree
-from tempfile import TemporaryDirectory
 from threading import Event, Timer
 from typing import Any, NamedTuple, TypeVar
 from unittest.mock import DEFAULT, Mock, patch
 
 import deltalake
-from deltalake.exceptions import TableNotFoundError
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMView
 
+from jobs.command import VERBS
 from jobs.console.result import ExitCode
 from jobs.ingest.follow import Follower, Pace, StopRequest
 from jobs.ingest.request import IngestRequest
@@ -47,9 +47,11 @@ from jobs.store.chain import CutBackError
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import TRACE_TOPIC, decode_traces
+from rmq_formats.warm_up import compile_messages, compile_queues_and_index
 from tests.golden import unpack_situation
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import KEYS, Broker, some_records
+from tests.support.commands import ROOT
 from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of, said, taken
 from tests.support.stores import stored_records
 
@@ -121,7 +123,7 @@ def run(root: Path) -> int:
 
 
 def follow_for_ever(root: Path) -> int:
-    """Follow the store, in steps, until somebody kills this process."""
+    """Follow the store, in steps, until this process is killed."""
     request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096, step_bytes=8192)
     try:
         return int(Follower(request, SerialWorkers(), Pace(0.05), StopRequest()).run().exit_code)
@@ -321,7 +323,7 @@ def spark_of_tests() -> Iterator[None]:
 
 @cache
 def jvm_of_tests(_: str) -> tuple[JVMView, JavaObject]:
-    """Connect this process to the JVM whose port and secret are in the environment: it survives whoever is killed."""
+    """Connect this process to the JVM whose port and secret are in the environment; it survives the kills."""
     port, secret = os.environ[GATEWAY].split(":")
     jvm = JavaGateway(gateway_parameters=GatewayParameters(port=int(port), auth_token=secret, auto_convert=True)).jvm
     return (jvm, jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get())
@@ -436,7 +438,7 @@ def random_moments(folder: Path, kills: int, beside: Beside, *, follows: bool = 
     random = Random(seed)
     codes: Counter[int] = Counter()
     others = [forked(partial(write_for_ever, new_store(folder), seed, crashes=beside.crashes, kept=beside.kept))]
-    # 4: a broker that crashes here leaves units of what it took back, which contradict the log. 1: see `run`.
+    # 4: a crashing broker here leaves units of the records that it truncated, which contradict the log. 1: see `run`.
     fine = (0, 1, 3, 4) if beside.crashes else (0, 3)
     assert ended(forked(partial(run, folder))) in fine  # it may have to compile what no run before had
     began = time.monotonic()
@@ -514,27 +516,19 @@ def many_stores(folder: Path, stores: int) -> dict[str, Any]:
     return {"codes": codes, **told_by_fork(folder, look)}
 
 
-class NoTable:
-    """A table that nobody has made: for a run of which nothing is committed."""
-
-    @staticmethod
-    def transaction_version(_: str) -> None:
-        """Return no version."""
-
-
-def compile_everything(folder: Path) -> None:
-    """Do a run that commits nothing: what is compiled once, no later run has to compile."""
-    new_store(folder)
-    missing = Mock(side_effect=TableNotFoundError)
-    written = Mock(return_value=1)
-    doubles: dict[str, Any] = {
-        "ensure_table": lambda *_: NoTable(),
-        "refuse_features": Mock(),
-        "refuse_lost_files": Mock(),
-    }
-    with patch.multiple(commit, open_delta=missing, _write=written, **doubles):
-        run(folder)
-    assert written.called
+def load_everything() -> None:
+    """Import what verbs import, and compile it, so that each fork has it; nothing here touches a lake."""
+    for verb in VERBS.values():
+        verb.load()
+    import_module("jobs.browse.pages")
+    for path in sorted((ROOT / "jobs").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if not any(
+            part in name for part in ("browse", "main", "launch", "spark", "source", "condition", "worker_daemon")
+        ):
+            import_module(name)
+    compile_messages()
+    compile_queues_and_index()
 
 
 SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
@@ -559,8 +553,7 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
 
 def main(scenarios: Mapping[str, Callable[[Path, int], dict[str, Any]]]) -> None:
     """Run one campaign of the command line, or those of standard input; print a line of JSON for each."""
-    with TemporaryDirectory() as place:
-        compile_everything(Path(place))
+    load_everything()
     with spark_of_tests() if GATEWAY in os.environ else nullcontext():
         for scenario, folder, number in [sys.argv[1:]] if sys.argv[1:] else map(str.split, sys.stdin):
             print(json.dumps(scenarios[scenario](Path(folder) / scenario, int(number))), flush=True)

@@ -1,11 +1,11 @@
 """
 Complete commands, with their JVM and Python workers, killed next to a broker that writes and deletes.
 
-`python -m tests.support.killing_commands FOLDER KILLS WAY…`. Of the ways `follow` has commands that follow the store,
-beside `optimize`; else each runs once. With `crashes` the broker cuts off the end of its log now and then, and deletes
-nothing. A kill comes at any moment of a command, or once Spark has workers; it takes everything, or the driver, the JVM
-or the workers alone, which may also be stopped for some seconds. As a program it may fork the broker before anything
-has started a thread.
+`python -m tests.support.killing_commands FOLDER KILLS WAY…`. With the way `follow`, commands follow the store next to
+`optimize`; otherwise each runs once. With `crashes` the broker sometimes truncates the end of its log, and deletes
+nothing. A kill comes at any moment of a command, or once Spark has workers; it hits all processes, or only the driver,
+the JVM or the workers, which may also be stopped for some seconds. This is a program of its own so that the broker is
+forked before any thread has started.
 """
 
 import json
@@ -27,8 +27,8 @@ from tests.support.commands import ROOT
 from tests.support.killing import ended, forked, judge, new_store, optimize_for_ever, optimized, write_for_ever
 from tests.support.waiting import wait_until
 
-# As `python -m jobs.main`, but that much is small for a driver: the double's segments are, too. What a command finds
-# when it starts is more, and Spark's tasks read it; what comes later, the driver reads.
+# As `python -m jobs.main`, with a lower limit for the data that the driver reads itself, because the simulated broker's
+# segments are small: Spark's tasks read the data that exists at the start, the driver reads the data that follows.
 _FOLLOWING: Final = """
 from functools import partial
 from jobs.store import workers
@@ -44,7 +44,7 @@ _LATER_S: Final = 5.0  # at most: some steps
 _STOPPED_S: Final = 10.0
 
 CLEAN: Final = (0, 3)
-"""Exit codes of commands that nobody killed: a gap or damage is said by 3."""
+"""Exit codes of commands that were not killed; 3 reports a gap or damage."""
 
 _DAEMONS: Final = (b"-m\0jobs.launch.worker_daemon", b"-m\0pyspark.daemon")  # the JVM has the first name as a setting
 VICTIMS: Final = ("everything", "driver", "JVM", "workers")
@@ -131,7 +131,7 @@ class _Campaign:
             self.codes[process.wait(_LONGEST_S)] += 1
         else:
             _signal(parts, signal.SIGKILL)
-            if victim == "driver":  # what it has started must end by itself, and may still write
+            if victim == "driver":  # its children must end by themselves, and may still write
                 process.wait()
                 self._before.append(process)
             else:

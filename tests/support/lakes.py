@@ -151,7 +151,7 @@ def leftovers(lake: Path) -> list[str]:
 
 
 def cut_back_after_a_run(folder: Path, release: str) -> tuple[Broker, IngestRequest]:
-    """Let a broker take records back that a run has read, and write others; also return the request of a next run."""
+    """Let a broker truncate records that a run has read, and write others; also return the request for the next run."""
     broker = Broker(folder / "store")
     broker.append(some_records(60))
     taken_back = broker.append(some_records(20, seed=2))

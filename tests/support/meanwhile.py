@@ -13,40 +13,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile(SerialWorkers):
-    """Workers before whose first range something happens: after the plan, in front of the tasks."""
+    """Workers during whose work something happens: after the plan, before the first range, or before each range."""
 
     happens: Callable[[], object] = lambda: None
+    before_range: Callable[[Range], object] = id
 
     def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
-    ) -> list[Result]:
-        if sizes:
-            self.happens()
-        return SerialWorkers.map(self, items, task, label, sizes)
-
-
-@dataclass(frozen=True, slots=True)
-class BetweenRanges(SerialWorkers):
-    """Workers before each of whose ranges something happens."""
-
-    happens: Callable[[Range], object] = id
-
-    def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
+        self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working", sizes: Sequence[int] = ()
     ) -> list[Result]:
         def with_it(item: Item) -> Result:
             if isinstance(item, Range):
-                self.happens(item)
+                self.before_range(item)
             return task(item)
 
+        if sizes:
+            self.happens()
         return SerialWorkers.map(self, items, with_it, label, sizes)
 
 

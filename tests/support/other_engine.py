@@ -1,5 +1,6 @@
 """Spark with Delta as another engine that writes to a lake: features that it enables, and its view of the lake."""
 
+import json
 import re
 import shutil
 from collections import Counter
@@ -79,7 +80,7 @@ class SharedLake:
         return rows_without_timestamps(QueryBuilder().register("t", snapshot).execute(query).read_all())
 
     def changes(self, version: int, table: str = "messages") -> tuple[list[int], list[int]]:
-        """Return which offsets the feed of changes has lost and got since a version; what is in both cancels out."""
+        """Return the offsets that the change feed removed and added since a version; offsets in both cancel out."""
         feed = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version)
         count = Counter[int]()
         for row in feed.load(str(self.path / table)).select("physical_offset", "_change_type").collect():
@@ -206,3 +207,30 @@ def promised() -> dict[str, tuple[str, ...]]:
     )
     rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines.splitlines()[2:])
     return {name: tuple(cells[:6]) for name, *cells in rows}
+
+
+def broken_promises(lake: Path) -> list[str]:
+    """Return the row ids and times that the tables' properties demand and Delta's logs lack."""
+    found = []
+    for table in ("messages", "consume_queue", "runs"):
+        rows: dict[str, tuple[int, int]] = {}
+        last, demanded = 0, ""
+        for path in sorted((lake / table / "_delta_log").glob(f"{'[0-9]' * 20}.json")):
+            for line in map(json.loads, path.read_text().splitlines()):
+                demanded = json.dumps(line["metaData"]) if "metaData" in line else demanded
+                if "add" in line and '"delta.enableRowTracking": "true"' in demanded:
+                    add = line["add"]
+                    first = add.get("baseRowId", -1)
+                    rows[add["path"]] = first, first + json.loads(add["stats"])["numRecords"]
+                if "commitInfo" in line and '"delta.enableInCommitTimestamps": "true"' in demanded:
+                    moment = line["commitInfo"].get("inCommitTimestamp", 0)
+                    found += [f"{table}: {path.name} is not later"] if moment <= last else []
+                    last = moment
+        ends = sorted(rows.values())
+        found += [
+            f"{table}: row {first} has no id of its own"
+            for (first, _), (_, end) in zip(ends[1:], ends, strict=False)
+            if first < end
+        ]
+        found += [f"{table}: rows without ids"] if ends and ends[0][0] < 0 else []
+    return found

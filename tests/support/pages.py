@@ -29,7 +29,7 @@ class Reply(NamedTuple):
 
 
 class Pages:
-    """A server, and what it printed."""
+    """A server, by the address that it printed."""
 
     def __init__(self, address: str) -> None:
         self.address = address

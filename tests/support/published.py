@@ -1,7 +1,7 @@
 """
 Artifacts published by other projects, fetched into the cache once for all tests, with the Ivy in Spark.
 
-`python -m tests.support.published` fetches what `make test-slow` needs, beside what else a fresh machine has to do.
+`python -m tests.support.published` fetches the artifacts for `make test-slow`.
 """
 
 import fcntl
@@ -33,10 +33,10 @@ class Module(NamedTuple):
 
 
 def class_path(name: str, modules: Sequence[Module], *, transitive: bool = False) -> list[Path]:
-    """Return the JARs of modules, and with *transitive* of what they need; the cache has them under a *name*."""
+    """Return the JARs of modules, with *transitive* also of their dependencies; the cache has them under a *name*."""
     listing = PLACE / name / "class-path"
     listing.parent.mkdir(parents=True, exist_ok=True)
-    with (PLACE / "lock").open("w") as lock:  # test runs side by side do not fetch the same thing at once
+    with (PLACE / "lock").open("w") as lock:  # concurrent test runs do not fetch the same file
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not listing.exists() or not all(jar.exists() for jar in _listed(listing)):
             with tempfile.TemporaryDirectory(dir=listing.parent) as scratch:

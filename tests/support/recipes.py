@@ -51,7 +51,7 @@ RECIPES = [Recipe(*found) for found in re.findall(r"```(sql|python)\n(.*?)```", 
 
 
 def show_tables(spark: "SparkSession", data: Path) -> None:
-    """Name the tables as the page's first recipes do, for whoever runs one alone."""
+    """Name the tables as the page's first recipes do, so that a recipe can run alone."""
     for name in ("messages", "index_entries", "runs", "consumer_offsets", "traces", "tiered"):
         spark.read.format("delta").load(str(data / "lake" / name)).createOrReplaceTempView(name)
     for recipe in RECIPES:

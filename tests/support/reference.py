@@ -84,11 +84,6 @@ description of a recommended action.
 """
 
 
-def page() -> str:
-    parts = [_verbs(), *_each_verb(), _exit_codes(), _variables(), _configuration(), _LOG, _metrics(), _report()]
-    return "\n".join([_HEAD, *parts]).rstrip() + "\n"
-
-
 _ENGINES = """\
 The sizes are those of the log, or of the files that are read from a lake. Up to this size, the command runs in its
 own process, which takes less time than starting Spark and needs no Java. Above it, or if a Spark option is given, it
@@ -108,22 +103,6 @@ def _jvm(verb: Verb) -> str:
 def _table(*rows: tuple[str, ...]) -> str:
     head, *others = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return "\n".join([head, "|---" * len(rows[0]) + "|", *others]) + "\n"
-
-
-def _verbs() -> str:
-    rows = [(f"`{verb.name}`", verb.help, _jvm(verb)) for verb in VERBS.values()]
-    ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
-    before = [(f"`{option.opts[0]}`", option.help or "") for option in ours]
-    verbs = _table(("verb", "does", "uses Spark (with 2 cores, with 8 cores)"), *rows)
-    options = _table(("option", "does"), *before)
-    return f"## Verbs\n\n{verbs}\n{_ENGINES}\nBefore the verb:\n\n{options}"
-
-
-def _each_verb() -> Iterator[str]:
-    root = click.Context(rmq_lake, info_name="rmq-lake")
-    for name, verb in VERBS.items():
-        command: click.Command = verb.load()
-        yield from _command(command, (name,), root)
 
 
 def _command(command: click.Command, names: tuple[str, ...], parent: click.Context) -> Iterator[str]:
@@ -156,17 +135,6 @@ def _row(parameter: click.Parameter, ctx: click.Context) -> tuple[str, ...]:
     return (form, (parameter.help or "").rstrip("."), "required" if parameter.required else default)
 
 
-def _exit_codes() -> str:
-    rows = [(str(int(code)), meaning) for code, meaning in _MEANINGS.items()]
-    intro = "If several apply, 1 takes precedence over 4, 4 over 3, and 3 over 0.\n"
-    return "\n".join(["## Exit codes\n", _table(("code", "means"), *rows), intro])
-
-
-def _variables() -> str:
-    rows = [(f"`{name}`", meaning) for name, meaning in VARIABLES.items()]
-    return "\n".join(["## Environment\n", _table(("variable", "sets"), *rows)])
-
-
 _NAMES = """\
 Each option has a key in a configuration file and an environment variable. The key is the option's long name without
 `--`, or the argument's name in lower case. The variable is `RMQ_LAKE_`, the command and the key in upper case with
@@ -175,23 +143,35 @@ over the environment, and the environment over the file.
 """
 
 
-def _configuration() -> str:
+def page() -> str:
+    return "\n".join([_HEAD, *_sections()]).rstrip() + "\n"
+
+
+def _sections() -> Iterator[str]:
+    yield "## Verbs\n"
+    rows = [(f"`{verb.name}`", verb.help, _jvm(verb)) for verb in VERBS.values()]
+    yield _table(("verb", "does", "uses Spark (with 2 cores, with 8 cores)"), *rows)
+    yield _ENGINES
+    yield "Before the verb:\n"
+    ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
+    yield _table(("option", "does"), *((f"`{option.opts[0]}`", option.help or "") for option in ours))
+    root = click.Context(rmq_lake, info_name="rmq-lake")
+    for name, verb in VERBS.items():
+        yield from _command(verb.load(), (name,), root)
+    yield "## Exit codes\n"
+    yield _table(("code", "means"), *((str(int(code)), meaning) for code, meaning in _MEANINGS.items()))
+    yield "If several apply, 1 takes precedence over 4, 4 over 3, and 3 over 0.\n"
+    yield "## Environment\n"
+    yield _table(("variable", "sets"), *((f"`{name}`", meaning) for name, meaning in VARIABLES.items()))
     text = (CONF_DIRECTORY / "job.toml").read_text(encoding="utf-8")
-    return f"## Configuration file\n\n{_NAMES}\n`conf/job.toml`, to copy:\n\n```toml\n{text}```\n"
-
-
-def _metrics() -> str:
-    rows = [
-        (f"`{INGEST_PREFIX}_{name}`", meaning.rstrip("."))
-        for name, (_, meaning) in metric_values(Summary("", "", "")).items()
-    ]
-    intro = "`ingest --metrics FILE` writes these as a Prometheus text file, with the labels `broker` and `store`.\n"
-    return "\n".join(["## Metrics\n", intro, _table(("gauge", "means"), *rows)])
-
-
-def _report() -> str:
-    parts = [_of_class(kind) for kind in (Report, Remedy, Facts, Grid, Bars, Timeline)]
-    return "\n".join([_DOCUMENT, *parts])
+    yield f"## Configuration file\n\n{_NAMES}\n`conf/job.toml`, to copy:\n\n```toml\n{text}```\n"
+    yield _LOG
+    yield "## Metrics\n"
+    yield "`ingest --metrics FILE` writes these as a Prometheus text file, with the labels `broker` and `store`.\n"
+    metrics = metric_values(Summary("", "", "")).items()
+    yield _table(("gauge", "means"), *((f"`{INGEST_PREFIX}_{name}`", text.rstrip(".")) for name, (_, text) in metrics))
+    yield _DOCUMENT
+    yield from map(_of_class, (Report, Remedy, Facts, Grid, Bars, Timeline))
 
 
 def _of_class(kind: type[Report | Remedy | Facts | Grid | Bars | Timeline]) -> str:

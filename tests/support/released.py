@@ -22,7 +22,7 @@ _SECONDS = 1500  # of a busy machine
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it printed."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -30,7 +30,7 @@ class Ended(NamedTuple):
 
 
 class Released(NamedTuple):
-    """A clone, and the home of the user who has it."""
+    """A clone, and its user's home."""
 
     checkout: Path
     home: Path
@@ -99,12 +99,12 @@ def without_network() -> list[str]:
     except FileNotFoundError:
         works = False
     if not works:
-        pytest.skip("this machine lets nobody make a network namespace")
+        pytest.skip("this machine does not permit network namespaces")
     return prefix
 
 
 def released(folder: Path) -> Released:
-    """Clone what is tracked, in the state of this working tree, and let the launcher make the environment."""
+    """Copy the tracked files of this working tree, and let the launcher create the environment."""
     made = Released(folder / "rocketmq-lake", folder / "home")
     names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
     for name in filter(None, names):

@@ -38,7 +38,7 @@ class Shown:
 
     @property
     def exit_code(self) -> int:
-        """What the comment beside the command says, else 0."""
+        """The exit code in the comment after the command, else 0."""
         told = _CODE.search(self.text.partition(" #")[2])
         return int(told[1]) if told else 0
 
@@ -144,35 +144,20 @@ def index_lost(store: Path) -> None:
     sorted((store / "index").iterdir())[7].unlink()
 
 
-def queue_lost(store: Path) -> None:
-    shutil.rmtree(store / "consumequeue" / "T1" / "0")
-
-
-def damaged(store: Path) -> None:
-    overwrite(store / "commitlog" / f"{0:020d}", 242 + 90, b"\xff")
-
-
-def segment_lost(store: Path) -> None:
-    sorted((store / "commitlog").iterdir())[1].unlink()
-
-
-def queue_file_cut(store: Path) -> None:
-    os.truncate(min((store / "consumequeue" / "T1" / "0").iterdir()), 90)
-
-
 def copied_to_a_tier(store: Path) -> None:
     place = unpack_situation("b550-tiered", store.parent / "situation")
     (place / "tiered").rename(store.parent / "TIER")
 
 
+_QUEUE, _SEGMENT = "consumequeue/T1/0", f"commitlog/{0:020d}"
 # What has happened to the store that a section is about.
-STORES: dict[tuple[str, str], Callable[[Path], None]] = {
+STORES: dict[tuple[str, str], Callable[[Path], object]] = {
     ("docs/repair.md", "Key queries find nothing, or not all messages"): index_lost,
     ("docs/repair.md", "Index files are lost or damaged"): index_lost,
-    ("docs/repair.md", "Queues are lost, or consumers see nothing"): queue_lost,
-    ("docs/repair.md", "A segment is lost or cut short"): segment_lost,
-    ("docs/repair.md", "The disk is damaged"): damaged,
-    ("docs/repair.md", "The broker does not start"): queue_file_cut,
+    ("docs/repair.md", "Queues are lost, or consumers see nothing"): lambda store: shutil.rmtree(store / _QUEUE),
+    ("docs/repair.md", "A segment is lost or cut short"): lambda store: (store / f"commitlog/{16384:020d}").unlink(),
+    ("docs/repair.md", "The disk is damaged"): lambda store: overwrite(store / _SEGMENT, 332, b"\xff"),
+    ("docs/repair.md", "The broker does not start"): lambda store: os.truncate(min((store / _QUEUE).iterdir()), 90),
     ("docs/repair.md", "Messages are in a tiered store"): copied_to_a_tier,
 }
 

@@ -15,7 +15,7 @@ _LOOKS_AGAIN_S: Final = 0.1
 
 
 def wait_until(look: Callable[[], T | None], complaint: Callable[[], object]) -> T:
-    """Return what is seen as soon as it is something; raise TimeoutError with the complaint when it does not come."""
+    """Poll until *look* returns a true value, and return it; after the timeout raise TimeoutError with a complaint."""
     deadline = time.monotonic() + _PATIENCE_S
     while not (seen := look()):
         if time.monotonic() > deadline:
@@ -26,7 +26,7 @@ def wait_until(look: Callable[[], T | None], complaint: Callable[[], object]) ->
 
 _SIDE_BY_SIDE: Final = 4  # workers of pytest's, at most
 _WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _SIDE_BY_SIDE
-_PORTS: Final = range(20_000, 32_000)[_WORKER * 3_000 :][:3_000]  # below those that the system gives to whoever asks
+_PORTS: Final = range(20_000, 32_000)[_WORKER * 3_000 :][:3_000]  # below the ephemeral ports
 _GIVEN: Final[deque[int]] = deque(maxlen=64)  # ports that nothing may listen on yet, but something will
 
 

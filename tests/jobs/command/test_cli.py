@@ -380,7 +380,7 @@ def tried(folder: Path, first: int, count: int, verb: str = "") -> dict[str, Any
     ("first", "count", "verb", "least"),
     [
         (0, 12, "", 0),
-        (57, 1, "optimize", 0),  # whose commit cannot be linked
+        pytest.param(57, 1, "optimize", 0, marks=pytest.mark.slow),  # whose commit cannot be linked
         pytest.param(55, 1, "optimize {lake} --", 0, marks=pytest.mark.slow),  # whose listing of a table fails
         pytest.param(0, 25, "verify {bad} --findings-lake", 0, marks=pytest.mark.slow),
         pytest.param(1346, 1, "", 0, marks=pytest.mark.slow),  # whose log of a new table cannot be read

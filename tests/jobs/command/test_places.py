@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -229,17 +230,34 @@ LINES = {
 _NO_CONFIG = {"demo", "query decode-id"}
 
 
+def _configure(folder: Path) -> Path:
+    """Move the sample's own places below a folder."""
+    text = (CONF_DIRECTORY / "job.toml").read_text().replace("/data/rocketmq/store", f"{folder}/b551-base")
+    (folder / "job.toml").write_text(text.replace("/data/", f"{folder}/data/"))
+    return folder / "job.toml"
+
+
+@pytest.fixture(scope="module")
+def ingested(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder with a store, the lake of the sample and another one."""
+    folder = tmp_path_factory.mktemp("sample")
+    store = copy_of(golden("b551-base"), folder)
+    ingest_store(store, folder / "other")
+    with pytest.MonkeyPatch.context() as patched:
+        without_spark(patched)
+        assert cli.main(["ingest", "--config", str(_configure(folder)), "--quiet"]) is ExitCode.CLEAN
+    return folder
+
+
 @pytest.fixture
-def fill(golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
-    """Return a function that fills in places; the sample's own places are moved below a temporary folder."""
+def fill(ingested: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """Return a function that fills in places."""
     without_spark(monkeypatch)
     monkeypatch.setattr("jobs.browse.server.serve", lambda *_, **__: ExitCode.CLEAN)
-    store = copy_of(golden("b551-base"), tmp_path)
-    ingest_store(store, tmp_path / "other")
+    shutil.copytree(ingested, tmp_path, dirs_exist_ok=True)
+    _configure(tmp_path)
+    store = tmp_path / "b551-base"
     (tmp_path / "types.toml").write_text('topic.T1 = {format = "json", schema = "id bigint"}')
-    text = (CONF_DIRECTORY / "job.toml").read_text().replace("/data/rocketmq/store", str(store))
-    (tmp_path / "job.toml").write_text(text.replace("/data/", f"{tmp_path}/data/"))
-    assert cli.main(["ingest", "--config", str(tmp_path / "job.toml"), "--quiet"]) is ExitCode.CLEAN
     places = {"store": store, "other": tmp_path / "other", "new": tmp_path / "new", "types": tmp_path / "types.toml"}
     places["segment"] = min((store / "commitlog").iterdir())
     return lambda line: line.format(**places).split()
@@ -298,7 +316,7 @@ def _parsed(option: Option, words: list[str]) -> None:
         option.command.make_context(option.verb[-1], words, parent=parent)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(option=st.sampled_from(VERB_OPTIONS), text=TEXTS)
 def test_any_text_for_any_option_is_taken_or_refused_in_words(option: Option, text: str) -> None:
     if isinstance(option.parameter, click.Argument):
@@ -307,7 +325,7 @@ def test_any_text_for_any_option_is_taken_or_refused_in_words(option: Option, te
         _parsed(option, [max(option.parameter.opts, key=len), text])
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(option=st.sampled_from(CONFIGURED), value=VALUES, in_table=st.booleans())
 @example(option=CONFIGURED[0], value=[[]], in_table=True)
 def test_any_toml_for_any_option_is_taken_or_refused_in_words(

@@ -24,7 +24,7 @@ from tests.rmq_formats.builders import STORED
 from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.lakes import gaps_of, ingest_beside, leftovers, raw, raw_rows, rows_of
-from tests.support.meanwhile import BetweenRanges, Meanwhile, preceded
+from tests.support.meanwhile import Meanwhile, preceded
 from tests.support.stores import stored_records
 
 
@@ -136,7 +136,7 @@ def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(re
         elif range_.base_offset > SEGMENT_SIZE and not happened:
             happened.extend(broker.append(some_records(records, seed=2, stored=STORED + 10_000)))
 
-    during = ingest_beside(broker.root, workers=BetweenRanges(happens=crash), range_size=SEGMENT_SIZE)
+    during = ingest_beside(broker.root, workers=Meanwhile(before_range=crash), range_size=SEGMENT_SIZE)
     broker.append(some_records(30, seed=3, stored=STORED + 20_000))
     after = ingest_beside(broker.root)
 

@@ -31,7 +31,7 @@ from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake, sha
 
 STEPS = 6
 DRAWS = 500
-FEW = 2  # of them, in `make test-slow`
+FEW = 4  # of them, in `make test-slow`
 LOOKS = 10  # Spark's own look at the rows, one in so many draws: it takes as long as a statement
 SET = "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.%s' = '%s')"
 PROPERTIES = {  # what platforms turn on by themselves

@@ -50,7 +50,7 @@ from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.commands import overwrite
 from tests.support.lakes import ingest_store, request_of, rows_of, table_of
-from tests.support.meanwhile import BetweenRanges, followed, preceded
+from tests.support.meanwhile import Meanwhile, followed, preceded
 from tests.support.stores import records_of, segments_of, stored_records
 
 Row = dict[str, Any]
@@ -374,7 +374,7 @@ def test_a_unit_that_comes_when_records_are_deleted_is_compared_with_its_row_onc
     if deleted == "before the run":
         _delete_old(store)
     request = request_of("b551-base", store, tmp_path / "lake", range_size=1024)
-    second = ingest(request, BetweenRanges(happens=partial(_retention, store, offset)))
+    second = ingest(request, Meanwhile(before_range=partial(_retention, store, offset)))
 
     assert first.messages > 40
     assert second.gaps == []
@@ -389,7 +389,7 @@ def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset
     ingest(request, SerialWorkers())
     broker.append(some_records(300, seed=2))
     ranges = replace(request, range_size=4096)
-    hurried = ingest(ranges, BetweenRanges(happens=partial(_retention, broker.root, offset)))
+    hurried = ingest(ranges, Meanwhile(before_range=partial(_retention, broker.root, offset)))
     broker.append(some_records(10, seed=3))
     ingest(request, SerialWorkers())
     rows = _rows(tmp_path / "lake")

@@ -18,7 +18,7 @@ from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf, release_of
-from tests.support.meanwhile import BetweenRanges, Meanwhile, followed, preceded
+from tests.support.meanwhile import Meanwhile, followed, preceded
 from tests.support.stores import segments_of
 
 NAME = "b551-base"
@@ -105,7 +105,7 @@ def test_index_files_are_those_of_the_log_that_is_left(
             expire(store)
 
     for out, workers in (
-        (tmp_path / "meanwhile", BetweenRanges(happens=happens)),
+        (tmp_path / "meanwhile", Meanwhile(before_range=happens)),
         (tmp_path / "before", SerialWorkers()),
     ):
         request = rebuilding.RebuildIndexRequest(str(store), str(out), range_size=4096)

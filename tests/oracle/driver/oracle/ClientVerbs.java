@@ -72,11 +72,11 @@ final class ClientVerbs {
             message.setKeys(request.text("keys"));
         }
         message.setFlag(request.number("flag", 0));
-        message.setWaitStoreMsgOK(!"false".equals(request.textOrNull("wait")));
+        message.setWaitStoreMsgOK(!"false".equals(request.textOrNull("waits-for-store")));
         if (request.has("delay-level")) {
             message.setDelayTimeLevel(request.number("delay-level", 0));
         }
-        request.startingWith("property.").forEach((name, value) -> MessageAccessor.putProperty(message, name, value));
+        request.startingWith("properties.").forEach((name, value) -> MessageAccessor.putProperty(message, name, value));
         return message;
     }
 
@@ -263,7 +263,7 @@ final class ClientVerbs {
         String failing = request.text("failing-keys");
         ConcurrentLinkedQueue<String> rows = new ConcurrentLinkedQueue<>();
         String group = request.text("group");
-        boolean isTraced = "true".equals(request.textOrNull("is-traced"));
+        boolean isTraced = request.isTrue("is-traced");
         DefaultMQPushConsumer consumer =
                 isTraced ? traced(DefaultMQPushConsumer.class, group) : new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(broker.nameServerAddress());

@@ -39,7 +39,6 @@ final class StoreVerbs {
         verbs.put("drain", request -> drain());
         verbs.put("close-store", request -> close());
         verbs.put("expire", request -> expire());
-        verbs.put("clock", this::setClock);
         verbs.put("index", this::index);
         verbs.put("queue", this::queue);
         verbs.put("find-offsets", this::findOffsets);
@@ -179,11 +178,11 @@ final class StoreVerbs {
 
     private void fill(MessageExt message, Request request) throws Exception {
         message.setTopic(request.text("topic"));
-        message.setQueueId(request.number("queue", 0));
+        message.setQueueId(request.number("queue-id", 0));
         message.setSysFlag(request.number("sys-flag", 0));
         message.setFlag(request.number("flag", 0));
         message.setReconsumeTimes(request.number("reconsume-times", 0));
-        message.setPreparedTransactionOffset(request.longNumber("prepared-offset", 0));
+        message.setPreparedTransactionOffset(request.longNumber("prepared-transaction-offset", 0));
         message.setBornTimestamp(request.longNumber("born-timestamp", clock.now()));
         message.setBornHost(host(request, "born-host", "10.1.2.3", 54321));
         message.setStoreHost(host(request, "store-host", "127.0.0.1", 10911));
@@ -244,16 +243,9 @@ final class StoreVerbs {
         return Answer.NOTHING;
     }
 
-    private Answer setClock(Request request) {
-        applyClock(request);
-        return Answer.NOTHING;
-    }
-
+    /** Has the store's clock stand at the time that a message shall have, or run. */
     private void applyClock(Request request) {
-        if (request.has("clock")) {
-            String time = request.text("clock");
-            clock.set(time.isEmpty() ? null : Long.valueOf(time));
-        }
+        clock.set(request.has("store-timestamp") ? Long.valueOf(request.text("store-timestamp")) : null);
     }
 
     /** Gives one crafted message to the index, as the dispatch thread does. */
@@ -290,8 +282,8 @@ final class StoreVerbs {
         }
         Object[] values = {
             request.text("topic"),
-            request.number("queue", 0),
-            request.longNumber("offset", 0),
+            request.number("queue-id", 0),
+            request.longNumber("physical-offset", 0),
             request.number("size", 100),
             request.longNumber("tags-code", 0),
             request.longNumber("store-timestamp", 0),
