@@ -28,7 +28,6 @@ Answer: TypeAlias = dict[str, str]
 
 _SOURCES: Final = Path(__file__).parent / "driver" / "oracle"
 _MAIN_CLASS: Final = "oracle.Driver"
-_LISTENING: Final = "0A"
 _ANSWER_SECONDS: Final = 180
 # Answers to this many requests fit a pipe, so that neither side waits for the other while both write.
 _REQUESTS_AT_ONCE: Final = 200
@@ -86,20 +85,8 @@ class DriverProcess:
         self._reader.start()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def is_running(self) -> bool:
         return self._process.poll() is None
-
-    @property
-    def listens_on(self) -> set[str]:
-        """The addresses that the process takes connections at, as /proc/net writes them."""
-        own = {str(fd.readlink()) for fd in Path(f"/proc/{self.pid}/fd").iterdir() if fd.is_symlink()}
-        tables = (Path(f"/proc/{self.pid}/net/{table}").read_text(encoding="ascii") for table in ("tcp", "tcp6"))
-        rows = (row.split() for table in tables for row in table.splitlines()[1:])
-        return {row[1].partition(":")[0] for row in rows if row[3] == _LISTENING and f"socket:[{row[9]}]" in own}
 
     def ask(self, verb: str, values: Mapping[str, Value] | None = None, patience: float = _ANSWER_SECONDS) -> Answer:
         return next(self.ask_each(verb, [values or {}], patience))

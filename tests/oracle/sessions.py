@@ -248,16 +248,6 @@ class RealBroker(RealStore):
     def send_each(self, messages: Iterable[ClientMessage]) -> list[Answer]:
         return list(self.driver.ask_each("send", map(fields_of, messages)))
 
-    def send_steadily(self, message: ClientMessage, *, rate: int, count: int, senders: int = 1) -> list[int]:
-        """
-        Send a message *count* times, *rate* a second; return the microseconds of each, from when it was due.
-
-        Each of *senders* waits for its own messages alone.
-        """
-        values = {"rate": rate, "count": count, "senders": senders}
-        answer = self.driver.ask("send-steadily", fields_of(message) | values)
-        return list(map(int, answer["microseconds"].split()))
-
     def send_batch(self, messages: Sequence[ClientMessage], label: str = "") -> Answer:
         answer = self.driver.ask("send-batch", fields_of_each(messages))
         return self._learnt(label, messages[0].topic, answer)

@@ -50,7 +50,6 @@ class Stage:
         self.settings: dict[str, str] = {}
         self.batch_topics: set[str] = set()
         self.asked: list[Asked] = []
-        self.listened_on: set[str] = set()
         self._scratch = scratch
         self._driver: DriverProcess | None = None
 
@@ -116,7 +115,6 @@ class Stage:
     def ask(self, broker: RealBroker, lines: Iterable[Line]) -> None:
         """Copy the store as it stands, the broker running, and give mqadmin *lines* before anything more is stored."""
         questions = list(lines)
-        self.listened_on = broker.driver.listens_on
         for _ in range(_ATTEMPTS):
             broker.drain()
             shutil.rmtree(self.snapshot, ignore_errors=True)

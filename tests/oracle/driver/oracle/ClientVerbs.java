@@ -3,20 +3,13 @@ package oracle;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentLinkedQueue;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.LockSupport;
-import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -56,7 +49,6 @@ final class ClientVerbs {
         verbs.put("send", this::send);
         verbs.put("send-batch", this::sendBatch);
         verbs.put("send-traced", this::sendTraced);
-        verbs.put("send-steadily", this::sendSteadily);
         verbs.put("send-in-transaction", this::sendInTransaction);
         verbs.put("close-producers", request -> closeProducers());
         verbs.put("pull", this::pull);
@@ -94,40 +86,6 @@ final class ClientVerbs {
                 Thread.sleep(100);
             }
         }
-    }
-
-    /** Sends a message again and again at a steady rate: microseconds of each, from when it was due, waits included. */
-    private Answer sendSteadily(Request request) throws Exception {
-        long[] microseconds = new long[request.number("count", 1)];
-        int senders = request.number("senders", 1);
-        long interval = TimeUnit.SECONDS.toNanos(1) / request.number("rate", 100);
-        TransactionMQProducer producer = producer(request);
-        long begin = System.nanoTime();
-        List<Callable<Void>> shares = new ArrayList<>();
-        for (int sender = 0; sender < senders; sender++) {
-            int first = sender;
-            shares.add(() -> {
-                for (int i = first; i < microseconds.length; i += senders) {
-                    long due = begin + i * interval;
-                    while (System.nanoTime() < due) {
-                        LockSupport.parkNanos(due - System.nanoTime());
-                    }
-                    producer.send(message(request));
-                    microseconds[i] = (System.nanoTime() - due) / 1000;
-                }
-                return null;
-            });
-        }
-        ExecutorService pool = Executors.newFixedThreadPool(senders);
-        try {
-            for (Future<Void> share : pool.invokeAll(shares)) {
-                share.get();
-            }
-        } finally {
-            pool.shutdownNow();
-        }
-        String taken = Arrays.stream(microseconds).mapToObj(Long::toString).collect(Collectors.joining(" "));
-        return new Answer().with("microseconds", taken);
     }
 
     private Answer sendBatch(Request request) throws Exception {
