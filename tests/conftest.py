@@ -113,8 +113,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else str(item.path)))
         if uses_spark:
             item.add_marker("spark")
-    sizes = Counter(map(_group_of, items))
-    items.sort(key=lambda item: (_group_of(item) != "spark", -sizes[_group_of(item)]))
+    if hasattr(config, "workerinput"):
+        sizes = Counter(map(_group_of, items))
+        items.sort(key=lambda item: (_group_of(item) != "spark", -sizes[_group_of(item)]))
 
 
 def _group_of(item: pytest.Item) -> str:
