@@ -17,7 +17,7 @@ WRITERS := tests/oracle/test_scenarios.py
 
 # What tests compiled code or runs verbs waits for the compiler, and tries hundreds of random logs; `make test` has it.
 COMPILED := $(wildcard $(patsubst %,tests/rmq_formats/test_%.py,bodies columns compiled index_build consumequeue_build kernels open_segments rocksdb scan)) \
-	tests/test_faults.py
+	tests/test_documented_commands.py tests/test_faults.py tests/test_transcripts.py
 FAST := $(filter-out $(COMPILED),$(wildcard tests/test_*.py tests/rmq_formats/test_*.py)) \
 	$(wildcard $(patsubst %,tests/jobs/%.py,command/test_cli command/test_options launch/test_submission))
 

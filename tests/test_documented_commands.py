@@ -4,7 +4,6 @@ import importlib.util
 import subprocess
 from configparser import ConfigParser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -26,16 +25,15 @@ from tests.support.scenes import (
     world_of,
 )
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+_SCENES = scenes()
+_ON_SPARK = [scene for scene in _SCENES if any("--where" in shown.text for shown in scene)]
 
 
-@pytest.mark.parametrize("scene", scenes(), ids=name_of)
+@pytest.mark.parametrize("scene", [scene for scene in _SCENES if scene not in _ON_SPARK], ids=name_of)
 def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
-    scene: list[Shown], spark: "SparkSession", run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scene: list[Shown], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one directory, one after the other, with the exit code that its comment names (0 where it names none)."""
-    del spark  # for commands that ask for it; the others choose as in a process of their own
     monkeypatch.setattr("jobs.launch.engine.has_session", lambda: False)
     world = world_of(scene, tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -46,6 +44,14 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
         code, out, err = _run(shown, world, run)
         assert shown.exit_code == code, f"{shown.page}: {shown.text}\n{out}{err}"
         assert prints_what_is_shown(shown, out, err, tmp_path), f"{shown}\n{out}{err}"
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("scene", _ON_SPARK, ids=name_of)
+def test_every_command_of_a_page_that_uses_spark_runs(
+    scene: list[Shown], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test_every_command_of_a_page_runs_and_prints_what_the_page_shows(scene, run, tmp_path, monkeypatch)
 
 
 def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
