@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from deltalake.exceptions import DeltaError
 
-from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Link, Rows, chain_of_slot, messages_per_second
+from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Rows, ShownChain, chain_of_slot, messages_per_second
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (
     INDEX_ENTRIES,
@@ -20,6 +19,7 @@ from jobs.query.lake_tables import (
 )
 from jobs.query.message import ListConditions, Message
 from jobs.query.source import whole_number
+from rmq_formats.consumequeue.dispatch import is_system_topic
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.broker_rules import typed_index_keys
 from rmq_formats.properties import index_key_hash
@@ -62,6 +62,8 @@ _NEWEST_FIRST = ("time", "run", "store_time", "physical_offset")
 
 class LakeLists:
     """The lists of a lake."""
+
+    is_system_topic = staticmethod(is_system_topic)
 
     def __init__(self, source: LakeSource) -> None:
         self.source = source
@@ -117,8 +119,6 @@ class LakeLists:
 
     def messages_added_by_runs(self, slots: int) -> Histogram | None:
         """Return the number of messages that each run added to the lake; None if there was only one run."""
-        if not self._tables.has_table("runs"):
-            return None
         rows = self.source.select("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
         ended = [(int(row["ended"] or 0), int(row["messages"] or 0)) for row in rows]
         begin, end = min(ended, default=(0, 0))[0], max(ended, default=(0, 0))[0]
@@ -131,28 +131,22 @@ class LakeLists:
 
     def losses(self) -> Rows:
         """Return the number of findings of each kind in the newest verifications, and the number of damaged places."""
-        rows: list[tuple[Cell, ...]] = []
-        if self._tables.has_table("quarantine"):
-            by_broker = "GROUP BY broker ORDER BY broker"
-            counted = self.source.select("broker, count(*) AS places", "quarantine", rest=by_broker)
-            rows += [("damage", row["broker"], "quarantine", row["places"]) for row in counted]
-        if self._tables.has_table("findings"):
-            newest = "verification = (SELECT max(f.verification) FROM findings f WHERE f.store_id = findings.store_id)"
-            columns = "broker, kind, sum(times) AS times"
-            by_kind = "GROUP BY broker, kind ORDER BY broker, kind"
-            counted = self.source.select(columns, "findings", newest, rest=by_kind)
-            rows += [("contradiction", row["broker"], row["kind"], row["times"]) for row in counted]
+        by_broker = "GROUP BY broker ORDER BY broker"
+        damaged = self.source.select("broker, count(*) AS places", "quarantine", rest=by_broker)
+        newest = "verification = (SELECT max(f.verification) FROM findings f WHERE f.store_id = findings.store_id)"
+        columns, by_kind = "broker, kind, sum(times) AS times", "GROUP BY broker, kind ORDER BY broker, kind"
+        found = self.source.select(columns, "findings", newest, rest=by_kind)
+        rows = [("damage", row["broker"], "quarantine", row["places"]) for row in damaged]
+        rows += [("contradiction", row["broker"], row["kind"], row["times"]) for row in found]
         return Rows(("severity", "broker", "kind", "count"), rows)
 
     def gaps(self) -> Rows:
         """Return the newest parts of logs that no run could read."""
         rows: list[tuple[Cell, ...]] = []
-        if self._tables.has_table("runs"):
-            newest_first = f"ORDER BY time DESC LIMIT {_RUNS_READ}"
-            details = self.source.select("broker, run, detail", "runs", _PREPARED, rest=newest_first)
-            for row in details:
-                found = json.loads(str(row["detail"] or "{}")).get("gaps") or ()
-                rows += [("gap", row["broker"], row["run"], gap["from"], gap["to"]) for gap in found]
+        newest_first = f"ORDER BY time DESC LIMIT {_RUNS_READ}"
+        for row in self.source.select("broker, run, detail", "runs", _PREPARED, rest=newest_first):
+            found = json.loads(str(row["detail"] or "{}")).get("gaps") or ()
+            rows += [("gap", row["broker"], row["run"], gap["from"], gap["to"]) for gap in found]
         return Rows(("severity", "broker", "run", "from offset", "to offset"), rows)
 
     def topics(self) -> Rows:
@@ -190,23 +184,20 @@ class LakeLists:
 
     def unfinished(self) -> Sequence[tuple[str, Rows]]:
         """Return dead letters, open transactions and pending timers, by the lake's views."""
-        return [(title, self._viewed(*asked)) for title, *asked in _UNFINISHED]
-
-    def _viewed(self, view: str, columns: str, condition: str, rest: str) -> Rows:
-        sql = f"SELECT {columns} FROM {view} WHERE {self.source.condition(condition)}{rest}"  # noqa: S608 - texts of ours
-        if view not in self._tables.view_descriptions or self._is_too_large(view):
-            return Rows((), (), sql, _TOO_MANY)
-        return self._rows(sql)
+        found = []
+        for title, view, columns, condition, rest in _UNFINISHED:
+            sql = f"SELECT {columns} FROM {view} WHERE {self.source.condition(condition)}{rest}"  # noqa: S608 - constants
+            is_run = view in self._tables.view_descriptions and not self._is_too_large(view)
+            found.append((title, self._rows(sql) if is_run else Rows((), (), sql, _TOO_MANY)))
+        return found
 
     def _is_too_large(self, view: str) -> bool:
         return view in _JOINED and self.message_count > _MOST_JOINED
 
     # the index and other tables
 
-    def chains(self, message: Message) -> Iterator[dict[str, Any]]:
+    def chains(self, message: Message) -> Iterator[ShownChain]:
         """Yield, for each key of a message, the chain of its slot in the rebuilt index file."""
-        if not self._tables.has_table(INDEX_ENTRIES):
-            return
         offset = message.record.physical_offset
         keys = {index_key_hash(key.text): key.key for key in typed_index_keys(message.record, self.source.release)}
         of_keys = f"{sql_in('key_hash', keys)} AND physical_offset = {offset}"
@@ -223,12 +214,10 @@ class LakeLists:
                 f"WHERE age <= {CHAIN_SHOWN + 1} ORDER BY age"
             )
             for slot, key_hash in ((row["slot"], row["key_hash"]) for row in of_file):
-                links = [
-                    Link(one["entry"], at := one["physical_offset"], at == offset, one["key_hash"] == key_hash)
-                    for one in entries
-                    if one["slot"] == slot
+                of_slot = [
+                    (one["entry"], one["physical_offset"], one["key_hash"]) for one in entries if one["slot"] == slot
                 ]
-                yield chain_of_slot(keys[key_hash], str(file), slot, links)
+                yield chain_of_slot((keys[key_hash], key_hash), str(file), slot, of_slot, offset)
 
     def tables(self) -> Sequence[str]:
         """List the lake's tables except messages, the views over them, and the typed tables."""

@@ -14,6 +14,7 @@ from jobs.browse.shown import Words, hex_lines, histogram_marks, render_page, sh
 from jobs.browse.store_lists import StoreLists
 from jobs.browse.workers import Question, Reply
 from jobs.console.amounts import GivenTime
+from jobs.console.process import tool_command
 from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.commitlog import record_fields
 from jobs.inspect.inspection import inspect_store
@@ -32,7 +33,6 @@ from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline_lines
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.commitlog.record import encode_record
-from rmq_formats.consumequeue.dispatch import is_system_topic
 from rmq_formats.errors import UnsupportedFormat
 
 _PAGE = 100  # messages or rows
@@ -72,10 +72,8 @@ class Pages:
                 self._stack.close()
                 self._lists = self._overview = None
                 source = self._stack.enter_context(open_place(self._place))
-                if isinstance(source, StoreSource):
-                    self._lists = StoreLists(source)
-                elif isinstance(source, LakeSource):
-                    self._lists = LakeLists(source)
+                assert isinstance(source, StoreSource | LakeSource)
+                self._lists = StoreLists(source) if isinstance(source, StoreSource) else LakeLists(source)
                 self._snapshot = snapshot
             views: Mapping[str, Callable[[Lists, Question], Reply]] = {
                 "/": self._front,
@@ -135,6 +133,7 @@ class Pages:
             verdict=health_text(report),
             picture=store_picture(report),
             command=self._place.command("inspect", "{}"),
+            program=tool_command(),
         )
 
     # messages
@@ -147,7 +146,8 @@ class Pages:
         histogram = lists.histogram(wanted, _SLOTS, 1) if before is None else None
         page = read_page(lists.source, wanted, before, _PAGE, _SECONDS, _ROOM)
         is_too_large = isinstance(lists, LakeLists) and lists.message_count > _MOST_FOR_TOPICS
-        topics = [] if is_too_large else sorted(name for name in lists.source.topics() if not is_system_topic(name))
+        named = () if is_too_large else sorted(lists.source.topics())
+        topics = [name for name in named if not lists.is_system_topic(name)]
         has_topic = page.messages or wanted.topic is None or lists.source.has_topic(wanted.topic)
         similar = [] if has_topic else get_close_matches(str(wanted.topic), topics, _SUGGESTED)
         return self._page(
@@ -163,7 +163,7 @@ class Pages:
             histogram=histogram,
             marks=histogram_marks(histogram, "/messages", asked.items()) if histogram else (),
             download=f"/messages.ndjson?{urlencode(asked)}",
-            command=self._place.query("list", *options, *(("--before", given) if given else ())),
+            command=self._place.query("list", *options, "-m", str(_PAGE), *(("--before", given) if given else ())),
         )
 
     def _download(self, lists: Lists, question: Question) -> Reply:
@@ -224,19 +224,12 @@ class Pages:
 
     def _topics(self, lists: Lists, question: Question) -> Reply:
         rows, shows_all = lists.topics(), _SHOW_SYSTEM in question.query
-        shown = [one for one in rows.rows if shows_all or not is_system_topic(str(one[0]))]
-        return self._page(
-            "rows.html",
-            title="Topics",
-            table=rows._replace(rows=shown),
-            hidden=len(rows.rows) - len(shown),
-            command="" if rows.sql else self._place.command("inspect", "{}"),
-        )
+        shown = [one for one in rows.rows if shows_all or not lists.is_system_topic(str(one[0]))]
+        table, hidden = rows._replace(rows=shown), len(rows.rows) - len(shown)
+        return self._page("rows.html", title="Topics", table=table, hidden=hidden)
 
     def _groups(self, lists: Lists, _question: Question) -> Reply:
-        rows = lists.groups()
-        command = "" if rows.sql else self._place.query("mqadmin", "consumerProgress")
-        return self._page("rows.html", title="Consumer groups", table=rows, command=command)
+        return self._page("rows.html", title="Consumer groups", table=lists.groups())
 
     def _unfinished(self, lists: Lists, _question: Question) -> Reply:
         return self._page("unfinished.html", shown=lists.unfinished())

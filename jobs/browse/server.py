@@ -39,8 +39,8 @@ from jobs.launch.engine import SetupError
 from jobs.query.place import Place, open_place
 
 HOST = "127.0.0.1"
-_PATIENCE = 2  # seconds that open answers get at the end
-_LINES = 128  # of waiting connections
+_PATIENCE = 2  # seconds that open requests have when the server stops
+_BACKLOG = 128  # connections that may wait to be accepted
 _HEADERS = {
     # `nosniff` is part of this: of all that this server sends, bodies too, only its own script is one by its type.
     "Content-Security-Policy": (
@@ -55,9 +55,9 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "interest-cohort=()",
 }
-# The page that sets the cookie leads to the pages itself: a redirect that another site began would not send it.
+# This page sets the cookie and then redirects: with an HTTP redirect that another site began, it would not be sent.
 _ENTER = '<!doctype html><html lang="en"><title>rmq-lake</title><meta http-equiv="refresh" content="0;url=/"></html>'
-_SOON = 0.3  # seconds in which most answers are there: their pages are sent as a whole, with their own status
+_SOON = 0.3  # seconds within which most answers arrive: their pages are sent whole, with their own status
 _SECONDS = 60.0  # for one answer
 _FILES = {
     "/style.css": (STYLE, "text/css"),
@@ -76,7 +76,7 @@ _TITLES = {
     "/groups": "Consumer groups",
     "/unfinished": "Unfinished",
 }
-_INTERVALS = ("5", "30")  # seconds between two looks at a place that changes
+_INTERVALS = ("5", "30")  # seconds between two refreshes of a page
 _Result = TypeVar("_Result")
 
 
@@ -132,19 +132,13 @@ def redirect_file(folder: Path, address: str) -> Path:
 
 
 def _listening(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, port))
-        listener.listen(_LINES)
+        return socket.create_server((HOST, port), backlog=_BACKLOG)
     except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise SetupError(
-                f"port {port} of {HOST} is in use: pass another --port, or omit it to use a free one"
-            ) from error
-        raise OSError(error.errno, error.strerror, f"port {port} of {HOST}") from error
-    return listener
+        if error.errno != errno.EADDRINUSE:
+            raise
+        reason = f"port {port} of {HOST} is in use: pass another --port, or omit it to use a free one"
+        raise SetupError(reason) from error
 
 
 class RequestGuard:
@@ -186,7 +180,7 @@ class RequestGuard:
         is_first = given is not None and self._is_right(given)
         is_own_origin = headers.get("origin") in {None, *(f"http://{host}" for host in self._hosts)}
         is_own_page = headers.get("sec-fetch-site", "none") in {"same-origin", "none"}
-        # Who has the token may come from anywhere: from a terminal in a web page, for one.
+        # A request with the token may come from any page, such as a terminal in a browser.
         if not is_own_origin or not (is_own_page or is_first):
             return PlainTextResponse("Cross-origin request refused.\n", HTTPStatus.FORBIDDEN)
         if is_first:
@@ -241,7 +235,7 @@ class Application:
         head = self._head(request, words, every)
         question = Question(request.url.path, dict(request.query_params), words.language)
         answer = asyncio.ensure_future(self._answer(question, words))
-        # A page that may lead to another one is never begun before its answer: only a redirect leads on.
+        # A page that may redirect is not begun before its answer: a redirect must be the complete response.
         may_lead_on = request.url.path == "/find" or "holds" in request.query_params
         is_soon = await _unless_gone(request.receive, answer, None if may_lead_on else _SOON)
         response = HTMLResponse(b"", HTTPStatus.OK)

@@ -35,6 +35,8 @@ STYLE = style_sheet() + (_FOLDER / "browse.css").read_text(encoding="utf-8")
 CHAIN_SHOWN = 24  # entries of a slot's chain
 
 Cell = str | int | float | bool | None
+ChainEntry = tuple[int, int, int]  # its number, its physical offset, and the hash of its key
+ShownChain = dict[str, Any]  # what the template shows of a chain
 WIDTH = 1000
 HEIGHT = 100  # of a histogram
 _MOST_QUEUES = 12  # that are drawn, the largest ones
@@ -116,19 +118,13 @@ class Rows(NamedTuple):
     note: str = ""
 
 
-class Link(NamedTuple):
-    """One entry of a slot's chain in an index file."""
-
-    entry: int
-    physical_offset: int
-    leads_here: bool
-    has_hash: bool
-
-
-def chain_of_slot(key: str, file: str, slot: int, links: Sequence[Link]) -> dict[str, Any]:
-    """Return the chain of one key's slot in one index file, newest entry first."""
-    is_longer = len(links) > CHAIN_SHOWN
-    return {"key": key, "file": file, "slot": slot, "links": links[:CHAIN_SHOWN], "is_longer": is_longer}
+def chain_of_slot(key: tuple[str, int], file: str, slot: int, entries: Sequence[ChainEntry], offset: int) -> ShownChain:
+    """Return the chain of the slot of a key and its hash in one index file, on the page of the message at *offset*."""
+    links = [
+        {"entry": number, "physical_offset": at, "leads_here": at == offset, "has_hash": hash_ == key[1]}
+        for number, at, hash_ in entries[:CHAIN_SHOWN]
+    ]
+    return {"key": key[0], "file": file, "slot": slot, "links": links, "is_longer": len(entries) > CHAIN_SHOWN}
 
 
 def messages_per_second(count: int, first: int | None, last: int | None) -> float | None:
@@ -169,7 +165,7 @@ def store_picture(report: StoreReport) -> dict[str, object] | None:
         for one in used
         if one.end_offset is not None
     ]
-    # What is wrong in the log is told by its offset there; elsewhere an offset is one of the file.
+    # A problem of the log has an offset of the log; any other one has an offset of its file.
     files_of_log = {one.file for one in used}
     log += [
         mark(one.offset, one.offset + 1, _class_of(one.severity), one.text)

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
 from time import monotonic
-from typing import Any
 
-from jobs.browse.shown import Cell, Histogram, Link, Rows, chain_of_slot, messages_per_second
+from jobs.browse.shown import Cell, ChainEntry, Histogram, Rows, ShownChain, chain_of_slot, messages_per_second
 from jobs.query.lookups import read_page
 from jobs.query.message import MIN_TIME, ListConditions, Message
 from jobs.query.reasons import open_half_messages
@@ -17,7 +16,7 @@ from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
 from jobs.store.waiting import timer_state
 from rmq_formats.commitlog.layout import TransactionType
-from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
 from rmq_formats.errors import CorruptData
 from rmq_formats.indexfile.broker_rules import typed_index_keys
 from rmq_formats.properties import REAL_TOPIC, index_key_hash
@@ -27,6 +26,7 @@ _MOST_QUEUES = 64  # of which a histogram of all topics counts messages
 _MOST_LISTED = 200  # delayed messages that are shown one by one
 _MOST_READ = 1000  # messages of a queue of dead letters, or of half messages
 _MOST_SAMPLES, _FEWEST_SAMPLES = 2000, 16  # messages whose times are read for a histogram: of all queues, of one
+_INHERIT, _REPLY_SUFFIX = 1, "_REPLY_TOPIC"  # a permission that topics of users never have; a cluster's second topic
 _LONGEST_CHAIN = 4096  # entries that are followed
 _SECONDS_OF_HALVES = 2  # that a log is searched for half messages
 
@@ -78,6 +78,11 @@ class StoreLists:
     def _times(self, units: Iterable[tuple[StoredQueue, int]]) -> list[int]:
         times = (self.source.store_time_of(queue, number) for queue, number in units)
         return [time for time in times if time is not None]
+
+    def is_system_topic(self, topic: str) -> bool:
+        """Return whether the broker made a topic for itself; those named after it and its cluster can be inherited."""
+        permission = self._reader.topic_config.get(topic.removesuffix(_REPLY_SUFFIX), {}).get("perm")
+        return is_system_topic(topic) or (isinstance(permission, int) and bool(permission & _INHERIT))
 
     def topics(self) -> Rows:
         """Return each topic that has queues, with their sizes."""
@@ -187,20 +192,20 @@ class StoreLists:
 
     # the index
 
-    def chains(self, message: Message) -> Iterator[dict[str, Any]]:
+    def chains(self, message: Message) -> Iterator[ShownChain]:
         """Yield, for each key of a message, the chain in the index file that has it."""
         offset = message.record.physical_offset
         for key in dict.fromkeys(typed_index_keys(message.record, self.source.release)):
             key_hash = index_key_hash(key.text)
             for file in self._reader.index_readers_around(offset):
                 slot = file.geometry.slot_of(key_hash)
-                links: list[Link] = []
+                entries: list[ChainEntry] = []
                 with suppress(CorruptData):  # entries are shown up to the place where the chain is broken
-                    for hop in islice(file.chain(slot), _LONGEST_CHAIN):
-                        at, has_hash = hop.entry.physical_offset, hop.entry.key_hash == key_hash
-                        links.append(Link(hop.number, at, at == offset, has_hash))
-                if any(link.leads_here and link.has_hash for link in links):  # its keys may be in two files
-                    yield chain_of_slot(key.key, (file.file or "").rpartition("/")[2], slot, links)
+                    hops = islice(file.chain(slot), _LONGEST_CHAIN)
+                    entries.extend((hop.number, hop.entry.physical_offset, hop.entry.key_hash) for hop in hops)
+                if any(entry[1:] == (offset, key_hash) for entry in entries):  # its keys may be in two files
+                    name = (file.file or "").rpartition("/")[2]
+                    yield chain_of_slot((key.key, key_hash), name, slot, entries, offset)
 
 
 def _spread(counts: list[int], messages: int, first: int, last: int) -> None:

@@ -5,7 +5,7 @@ Offsets and queue offsets are only meaningful within one log: every statement na
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import merge
 from itertools import groupby, islice, pairwise
@@ -55,12 +55,12 @@ from rmq_formats.indexfile.broker_rules import KeyKind, key_text, typed_index_ke
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release
 
-_TOGETHER = 64  # messages that are read with one query
-_MOST_OFFSETS = 1 << 20  # of messages, that are held in memory
-_SAMPLED = 200  # of the newest messages, which show the release
+_TOGETHER = 64  # messages that one statement reads
+_MOST_OFFSETS = 1 << 20  # largest number of message offsets in memory
+_SAMPLED = 200  # number of the newest messages from which the release is detected
 _SAMPLED_BYTES = 1 << 20
-_DECOMPRESSED = 500  # messages that are read together to search their bodies
-_FIRST_ROWS = 200_000  # of a first window
+_DECOMPRESSED = 500  # messages that one statement reads to search their bodies
+_FIRST_ROWS = 200_000  # rows in the newest part of a large table
 _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 _QUEUES, _PROGRESS = "consume_queue", "consumer_offsets"
 _CHECKS = {  # by the status of a unit; where the record needs none, or agrees, it leads there
@@ -117,8 +117,9 @@ class LakeSource(Source):
         return " AND ".join((f"store_id = {sql_literal(self.store.store_id)}", *conditions))
 
     def select(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
-        """Return rows of a table for this store; the caller has quoted every text."""
-        return self.tables.rows(f"SELECT {columns} FROM {table} WHERE {self.condition(*conditions)} {rest}")  # noqa: S608
+        """Return rows of a table for this store, none if the lake lacks it; the caller has quoted every text."""
+        sql = f"SELECT {columns} FROM {table} WHERE {self.condition(*conditions)} {rest}"  # noqa: S608
+        return self.tables.rows(sql) if self.tables.has_table(table) else []
 
     def _newest_first(self, table: str, *conditions: str) -> Iterator[Message]:
         return self._placed(self._offsets(table, *conditions))
@@ -167,8 +168,7 @@ class LakeSource(Source):
 
     def select_superseded(self, condition: str) -> Iterator[Message]:
         """Yield the matching messages that the broker has truncated."""
-        if self.tables.has_table(SUPERSEDED):
-            yield from map(self._message, self.select("*", SUPERSEDED, condition, OWN_ROWS))
+        return map(self._message, self.select("*", SUPERSEDED, condition, OWN_ROWS))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
@@ -179,8 +179,6 @@ class LakeSource(Source):
 
     @cached_property
     def _runs(self) -> list[dict[str, Any]]:
-        if not self.tables.has_table(RUNS):
-            return []
         return self.select("manifest, detail", RUNS, "state = 'prepared'", rest="ORDER BY run")
 
     @cached_property
@@ -188,33 +186,24 @@ class LakeSource(Source):
         """The topics that runs selected, or why they are unknown; the newest run has those of all earlier ones."""
         return next((self.tables.selected_topics(row["detail"], row["manifest"]) for row in self._runs[-1:]), None)
 
-    def _lack_left_out(self, *topics: str) -> None:
-        """Note that an answer lacks messages of *topics* (or of any topic) that runs left out."""
-        reason = self._left_out(*topics)
+    def _note_left_out(self, note: Callable[[str], None], *topics: str) -> None:
+        """Note that runs left out messages of *topics*, or of any topic."""
+        reason = self._chosen.left_out(topics) if isinstance(self._chosen, TopicChoices) else self._chosen
         if reason:
-            self.note_incomplete(reason)
-
-    def _left_out(self, *topics: str) -> str | None:
-        return self._chosen.left_out(topics) if isinstance(self._chosen, TopicChoices) else self._chosen
-
-    def _say_left_out(self) -> None:
-        reason = self._left_out()
-        if reason:
-            self.say(reason)
+            note(reason)
 
     @property
     def damage_text(self) -> str | None:  # type: ignore[override]
         """Say that runs found damage, whose messages are only in the table `quarantine`."""
-        count = self.select("count(*) AS places", QUARANTINE)[0]["places"] if self.tables.has_table(QUARANTINE) else 0
+        count = sum(row["places"] for row in self.select("count(*) AS places", QUARANTINE))
         return f"the lake's table quarantine has {_places(count)}, whose messages are not answered" if count else None
 
     def damage(self, low: int = 0, high: int = MAX_TIME) -> list[LostPart]:
         """Return the damage and gaps that runs found between two offsets; their messages have no rows."""
         found: list[LostPart] = []
-        if self.tables.has_table(QUARANTINE):
-            inside = (f"physical_offset < {high}", f"physical_offset + length > {low}")
-            columns = "count(*) AS places, min(physical_offset) AS first, max(physical_offset + length) AS last"
-            row = self.select(columns, QUARANTINE, *inside)[0]
+        inside = (f"physical_offset < {high}", f"physical_offset + length > {low}")
+        columns = "count(*) AS places, min(physical_offset) AS first, max(physical_offset + length) AS last"
+        for row in self.select(columns, QUARANTINE, *inside):
             if row["places"]:
                 first = f"the first at offset {row['first']} (table quarantine)"
                 why = f"runs found {_places(row['places'])} in the log, {first}"
@@ -237,7 +226,7 @@ class LakeSource(Source):
         return self._first(f"physical_offset = {physical_offset}")
 
     def by_key(self, wanted: KeyQuery) -> Iterator[Message]:
-        self._lack_left_out(wanted.topic)
+        self._note_left_out(self.note_incomplete, wanted.topic)
         self.note_known_damage()
         key, of_topic = sql_literal(wanted.key), (f"topic = {sql_literal(wanted.topic)}", *_window(wanted))
         if wanted.kind is not KeyKind.KEY:
@@ -262,7 +251,7 @@ class LakeSource(Source):
         if not self._has_index:
             yield from self.by_key(wanted)
             return
-        self._lack_left_out(wanted.topic)
+        self._note_left_out(self.note_incomplete, wanted.topic)
         self.note_known_damage()
         key_hash = index_key_hash(wanted.index_text)
         for message in self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", *_window(wanted)):
@@ -288,10 +277,9 @@ class LakeSource(Source):
         A large table is read in parts of the log of increasing size, based on file statistics, so a first page reads
         only the newest files.
         """
-        if wanted.topic is None and not wanted.is_search:
-            self._say_left_out()
-        else:
-            self._lack_left_out(*(() if wanted.topic is None else (wanted.topic,)))
+        is_every = wanted.topic is None and not wanted.is_search
+        topics = () if wanted.topic is None else (wanted.topic,)
+        self._note_left_out(self.say if is_every else self.note_incomplete, *topics)
         if wanted.key is not None and self.tables.has_table(INDEX_ENTRIES):
             found = self._placed(self._offsets_under(wanted, wanted.key, before))
             yield from ((message.record.physical_offset, message) for message in found)
@@ -352,7 +340,7 @@ class LakeSource(Source):
     # queues and topics
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
-        self._lack_left_out(topic)
+        self._note_left_out(self.note_incomplete, topic)
         columns = "min(queue_offset) AS first, max(queue_offset) AS last"
         row = self.select(columns, MESSAGES, *_in_queue(topic, queue_id))[0]
         return None if row["first"] is None else OffsetRange(row["first"], row["last"] + 1)
@@ -374,23 +362,23 @@ class LakeSource(Source):
         return made if isinstance(made, Unit) else None
 
     def queue_ids(self, topic: str) -> list[int]:
-        self._lack_left_out(topic)
+        self._note_left_out(self.note_incomplete, topic)
         return sorted(
             self.tables.distinct_values("queue_id", self.condition(f"topic = {sql_literal(topic)}", _WITH_UNIT))
         )
 
     def has_topic(self, topic: str) -> bool:
-        self._lack_left_out(topic)
+        self._note_left_out(self.note_incomplete, topic)
         return topic in self.topics()
 
     def topics(self) -> frozenset[str]:
-        self._say_left_out()
+        self._note_left_out(self.say)
         return frozenset(self.tables.distinct_values("topic", self.condition(OWN_ROWS)))
 
     def topics_of(self, unique_key: str) -> frozenset[str]:
         rows = self.select("DISTINCT topic", MESSAGES, f"uniq_key = {sql_literal(unique_key)}", OWN_ROWS)
         if not rows:
-            self._lack_left_out()
+            self._note_left_out(self.note_incomplete)
         return frozenset(row["topic"] for row in rows)
 
     def first_and_last(self, topic: str) -> tuple[Message, Message] | None:
@@ -430,7 +418,7 @@ class LakeSource(Source):
         if physical_offset >= covered.end_offset:
             sentence = f"offset {physical_offset} is after what the lake has, up to {covered.end_offset}"
             return Reason(ReasonKind.BEHIND_LOG, sentence)
-        self._lack_left_out()
+        self._note_left_out(self.note_incomplete)
         return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")
 
     def count(self, wanted: ListConditions) -> int | None:
@@ -456,7 +444,7 @@ class LakeSource(Source):
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages with a unique key in every topic, including truncated ones."""
         del topics
-        self._lack_left_out()
+        self._note_left_out(self.note_incomplete)
         same_id = f"uniq_key = {sql_literal(unique_key)}"
         if len(self.tables.stores) > 1:  # a client retries on another broker where it cannot reach the first
             elsewhere = f"{same_id} AND store_id <> {sql_literal(self.store.store_id)}"
@@ -472,8 +460,6 @@ class LakeSource(Source):
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
         """Return the rows of consume_queue that point to a message, including those with an unexpected tags code."""
-        if not self.tables.has_table(_QUEUES):
-            return []
         record = message.record
         rows = self.select(
             "topic, queue_id, queue_offset, status, tags_code",
@@ -505,10 +491,8 @@ class LakeSource(Source):
         ]
 
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
-        if not self.tables.has_table(_PROGRESS) or not topics:
-            return
         columns = "kind, consumer_group, topic, queue_id, next_offset"
-        rows = self.select(columns, _PROGRESS, sql_in("topic", topics), rest="ORDER BY run")
+        rows = self.select(columns, _PROGRESS, sql_in("topic", topics), rest="ORDER BY run") if topics else []
         # Rows come oldest first: of each reader of a queue the newest one stays.
         newest = {
             (row["kind"], row["consumer_group"], row["topic"], row["queue_id"]): row["next_offset"] for row in rows

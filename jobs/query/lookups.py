@@ -115,8 +115,17 @@ def by_unique_key(
 
 def by_offset_id(source: Source, text: str, *, any_host: bool = False) -> Answer:
     """Find the message with an offset id; another broker's id is only used with *any_host*."""
-    found = _at_offset_id(source, text, any_host=any_host)
-    return Answer(reason=_no_offset_id(source, text, any_host=any_host)) if found is None else Answer([found])
+    found, named = _at_offset_id(source, text, any_host=any_host), reasons.parse_offset_id(text)
+    if found is not None:
+        return Answer([found])
+    if named is None:
+        return Answer(reason=reasons.not_an_offset_id(text))
+    if not any_host:
+        message, hosts = source.by_offset(named.physical_offset), set(source.hosts())
+        if message is not None or named.host not in hosts:
+            known = hosts if message is None else {*hosts, message.record.store_host}
+            return Answer(reason=reasons.other_broker(source, text, named, sorted(known)))
+    return Answer(reason=source.why_no_message_at(named.physical_offset))
 
 
 def _at_offset_id(source: Source, text: str, *, any_host: bool) -> Message | None:
@@ -125,19 +134,6 @@ def _at_offset_id(source: Source, text: str, *, any_host: bool) -> Message | Non
         return None
     message = source.by_offset(named.physical_offset)
     return message if any_host or message is None or message.record.store_host == named.host else None
-
-
-def _no_offset_id(source: Source, text: str, *, any_host: bool) -> Reason:
-    named = reasons.parse_offset_id(text)
-    if named is None:
-        return reasons.not_an_offset_id(text)
-    if not any_host:
-        message, hosts = source.by_offset(named.physical_offset), source.hosts()
-        if message is not None:
-            return reasons.other_broker(source, text, named, sorted({*hosts, message.record.store_host}))
-        if named.host not in hosts:
-            return reasons.other_broker(source, text, named, hosts)
-    return source.why_no_message_at(named.physical_offset)
 
 
 def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
@@ -149,13 +145,12 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
         found = _in_log_order(islice(source.by_key(KeyQuery(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_LIMIT))
         if found:
             return Answer(found[:1])
-    reason = _no_offset_id(source, text, any_host=any_host)
-    if topic and not reasons.confirms_offset_id(reason):
+    answer = by_offset_id(source, text, any_host=any_host)
+    if topic and answer.reason and not reasons.confirms_offset_id(answer.reason):
         of_topic = reasons.no_message_under_key(source, KeyQuery(KeyKind.UNIQUE, topic, text))
-        if reason.kind is ReasonKind.OTHER_BROKER and of_topic.kind is ReasonKind.NOT_ON_DISK:
-            return Answer(reason=reason)
-        return Answer(reason=reasons.explain_wrong_id_kind(text, of_topic))
-    return Answer(reason=reason)
+        if answer.reason.kind is not ReasonKind.OTHER_BROKER or of_topic.kind is not ReasonKind.NOT_ON_DISK:
+            answer.reason = reasons.explain_wrong_id_kind(text, of_topic)
+    return answer
 
 
 def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None) -> Answer:

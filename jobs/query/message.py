@@ -134,15 +134,13 @@ class ListConditions(NamedTuple):
 
     def takes(self, message: Message) -> bool:
         """Return whether a message matches, regardless of its topic."""
-        if not self.begin <= message.record.store_timestamp <= self.end:
-            return False
-        if self.queue_id not in {None, message.record.queue_id}:
-            return False
-        if self.tag is not None and message.tags != self.tag:
-            return False
-        if self.key is not None and self.key not in {*message.keys, message.unique_key}:
-            return False
-        return self.words is None or self.words.encode() in (message.body_within() or message.record.body)
+        return (
+            self.begin <= message.record.store_timestamp <= self.end
+            and self.queue_id in {None, message.record.queue_id}
+            and (self.tag is None or message.tags == self.tag)
+            and (self.key is None or self.key in {*message.keys, message.unique_key})
+            and (self.words is None or self.words.encode() in (message.body_within() or message.record.body))
+        )
 
 
 class KeyQuery(NamedTuple):

@@ -44,11 +44,6 @@ class Place:
         """Whether this is a lake."""
         return self.lake is not None
 
-    @property
-    def program(self) -> str:
-        """The words that start this tool for the user."""
-        return tool_command()
-
     def command(self, *words: str) -> str:
         """Return a command line about this place, ready to paste; the word `{}` is replaced by the place."""
         given = [

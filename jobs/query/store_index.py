@@ -28,7 +28,7 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
 from rmq_formats.consumequeue.dispatch import ExpectedUnit
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.indexfile.broker_rules import IndexKey, KeyKind, index_keys
+from rmq_formats.indexfile.broker_rules import IndexKey, KeyKind
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.properties import index_key_hash
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from jobs.query.store_source import StoreSource
 
 COMPILED_SCAN_FROM = 32 << 20
-LOG_SEARCHED_UNASKED = 1 << 30  # bytes of log that are searched where index or queue files leave a question open
+LOG_SEARCHED_UNASKED = 1 << 30  # bytes: a log up to this size is searched if index or queue files leave a doubt
 
 OnLoss = Callable[[int, int, str], None]  # offsets of the log that hold no readable message, and why
 _ENTRY, _ROW = "an index entry", "a row of the index in RocksDB"
-_FEW = 64  # records that are followed one by one before a search is worth its start
+_FEW = 64  # records that are read one by one before a search becomes worthwhile
 
 
 class Span(NamedTuple):
@@ -53,28 +53,23 @@ class Span(NamedTuple):
 ALL = Span(0, 1 << 62)  # no log is as long
 
 
-class RecordBlock(NamedTuple):
-    """Some records of the log."""
-
-    data: bytes
-    base_offset: int  # physical offset of the first byte
-    positions: Sequence[int]  # ascending
-    sizes: Sequence[int]
+# Some records of the log: bytes, the physical offset of the first one, and ascending positions and sizes of records.
+_Block = tuple[bytes, int, Sequence[int], Sequence[int]]
 
 
-def _holding(block: RecordBlock, text: str) -> Iterator[int]:
-    """Yield the records of a block that contain *text*, ascending."""
+def _records_with(text: str, data: bytes, positions: Sequence[int], sizes: Sequence[int]) -> Iterator[int]:
+    """Yield the numbers of the records that contain *text*, ascending."""
     needle = text.encode("utf-8", "replace")
-    if not needle or "\N{REPLACEMENT CHARACTER}" in text:  # malformed bytes, as stored, cannot be looked for
-        yield from range(len(block.positions))
+    if not needle or "\N{REPLACEMENT CHARACTER}" in text:  # malformed bytes cannot be searched for
+        yield from range(len(positions))
         return
-    place = block.data.find(needle)
+    place = data.find(needle)
     while place >= 0:
-        number = bisect_right(block.positions, place) - 1
-        if number >= 0 and place < block.positions[number] + block.sizes[number]:
+        number = bisect_right(positions, place) - 1
+        if number >= 0 and place < positions[number] + sizes[number]:
             yield number
-            place = block.positions[number] + block.sizes[number] - 1
-        place = block.data.find(needle, place + 1)
+            place = positions[number] + sizes[number] - 1
+        place = data.find(needle, place + 1)
 
 
 def search(
@@ -94,11 +89,11 @@ def search(
             if isinstance(block, Piece):
                 lose(block.offset, block.end, block.reason)
                 continue
-            for number in _holding(block, text):
-                position = block.positions[number]
-                data = block.data[position : position + block.sizes[number]]
-                yield decode_record(data, 0, block.base_offset + position)
-            progress(done + block.base_offset + block.positions[-1] - range_.start_offset, total)
+            data, base, positions, sizes = block
+            for number in _records_with(text, data, positions, sizes):
+                position = positions[number]
+                yield decode_record(data[position : position + sizes[number]], 0, base + position)
+            progress(done + base + positions[-1] - range_.start_offset, total)
         done += range_.end - range_.start
         progress(done, total)
 
@@ -112,17 +107,17 @@ def _within(ranges: Sequence[Range], span: Span) -> Iterator[Range]:
             yield replace(range_, start=start - base, end=end - base, final=is_final)
 
 
-def _compiled_blocks(_store: StoreReader, range_: Range) -> Iterator[RecordBlock | Piece]:
+def _compiled_blocks(_store: StoreReader, range_: Range) -> Iterator[_Block | Piece]:
     from jobs.store.range_reader import RangeReader
 
     for item in RangeReader(range_).pieces():
         if not isinstance(item, Piece):
-            yield RecordBlock(item.buffer.tobytes(), item.base_offset, item.positions.tolist(), item.sizes.tolist())
+            yield item.buffer.tobytes(), item.base_offset, item.positions.tolist(), item.sizes.tolist()
         elif item.is_lost:
             yield item
 
 
-def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock | Piece]:
+def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[_Block | Piece]:
     segment = store.store.segment_at(range_.base_offset)
     if segment is None:
         return
@@ -135,7 +130,7 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock | 
     records = [piece for piece in pieces if piece.kind is PieceKind.RECORD]
     if records:
         positions = [piece.offset - start + framing.header_size for piece in records]
-        yield RecordBlock(data, start, positions, [piece.size - framing.header_size for piece in records])
+        yield data, start, positions, [piece.size - framing.header_size for piece in records]
 
 
 class LogQueue:
@@ -148,11 +143,11 @@ class LogQueue:
 
     @property
     def offsets(self) -> OffsetRange:
-        """Which offsets the queue holds."""
+        """The range of the queue's offsets."""
         return OffsetRange(self.firsts[0], self.firsts[-1] + self._counts[-1])
 
     def add(self, unit: ExpectedUnit) -> None:
-        """Take a unit of a record; of several with one number, the first one stays."""
+        """Add a unit of a record; of several with the same queue offset, the first one is kept."""
         at = bisect_right(self.firsts, unit.queue_offset)
         if at == 0 or self.firsts[at - 1] != unit.queue_offset:
             self.firsts.insert(at, unit.queue_offset)
@@ -160,21 +155,9 @@ class LogQueue:
             self._places.insert(at, unit.physical_offset)
 
     def physical_offset_of(self, queue_offset: int) -> int | None:
-        """Return the physical offset of the record with a number; None where the log has none."""
+        """Return the physical offset of the record with a queue offset; None if the log has none."""
         at = bisect_right(self.firsts, queue_offset) - 1
         return self._places[at] if at >= 0 and queue_offset < self.firsts[at] + self._counts[at] else None
-
-
-class _Part(NamedTuple):
-    """
-    A part of the log, and the index file that covers it.
-
-    The span of a file ends at the beginning of the last entry's message, of which the next file may also have entries.
-    The part between two files is covered by none.
-    """
-
-    span: Span
-    file: IndexReader | None
 
 
 class StoreIndex:
@@ -213,8 +196,7 @@ class StoreIndex:
         """Yield the messages from the index, and those from uncovered parts of the log, newest first."""
         if self.database is not None:
             offsets = sorted(set(self._rows(self.database, wanted)), reverse=True)
-            found = (self._store.message_pointed_at(offset, _ROW) for offset in offsets)
-            yield from (message for message in found if message and wanted.has_key(message))
+            yield from filter(wanted.has_key, self._messages_at(offsets, _ROW))
             return
         # A message comes as often as the broker has entries of it, though two files may share it and the log has it,
         # too: what files have given is not given again from the log. Files come newest first; once one begins before
@@ -239,9 +221,7 @@ class StoreIndex:
     def entries(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield the message of every entry with a key's hash, in the broker's order, including other keys."""
         if self.database is not None:
-            yield from filter(
-                None, (self._store.message_pointed_at(at, _ROW) for at in self._rows(self.database, wanted))
-            )
+            yield from self._messages_at(self._rows(self.database, wanted), _ROW)
             return
         line = f"query by-key -t {wanted.topic} -k {wanted.key}"
         given: Counter[int] = Counter()  # offset → its entries under the hash so far
@@ -253,11 +233,8 @@ class StoreIndex:
             hits = self._hits(file, wanted)
             if hits is None:
                 self._store.note_incomplete(f"{file.file} is damaged; {line} searches the log instead")
-            for offset in hits or ():
-                given[offset] += 1
-                message = self._store.message_pointed_at(offset, _ENTRY)
-                if message:
-                    yield message
+            given.update(hits or ())
+            yield from self._messages_at(hits or (), _ENTRY)
             if file.header.begin_timestamp < wanted.begin:
                 return
 
@@ -266,7 +243,7 @@ class StoreIndex:
         if self.database is not None:
             yield from self.find(wanted)
         elif self._reader.index_readers():
-            for file in (part.file for part in self._parts if part.file is not None):
+            for file in (file for _, file in self._parts if file is not None):
                 yield from self._with_key(self._hits(file, wanted) or (), wanted, Counter())
 
     def leads_to(self, message: Message, kind: KeyKind, key: str) -> bool:
@@ -297,18 +274,29 @@ class StoreIndex:
         check = self._store.check_of_key(key.kind, is_found=leads)
         return KeyFact(key.kind.value, key.key, check, Origin("RocksDB, index"))
 
+    def _messages_at(self, offsets: Iterable[int], pointer: str) -> Iterator[Message]:
+        return filter(None, (self._store.message_pointed_at(offset, pointer) for offset in offsets))
+
     def _with_key(self, hits: Iterable[int], wanted: KeyQuery, seen: Counter[int]) -> Iterator[Message]:
-        for offset in hits:
-            message = self._store.message_pointed_at(offset, _ENTRY)
-            if message and wanted.has_key(message):
-                if _stands_for(wanted.index_text, message, seen[offset]):
-                    yield message
-                seen[offset] += 1
+        # Two keys of one message may have the same hash, and a broker that starts after a crash may index a message
+        # again. Entries do not show which of the colliding keys each is of, and all lead to the same message: of each
+        # round of them as many count as the message has this key.
+        for message in filter(wanted.has_key, self._messages_at(hits, _ENTRY)):
+            offset = message.record.physical_offset
+            colliding = count_entries_with_hash(message, index_key_hash(wanted.index_text))
+            if not colliding or seen[offset] % colliding < wanted.times_indexed(message):
+                yield message
+            seen[offset] += 1
 
     @cached_property
-    def _parts(self) -> list[_Part]:
-        """The parts of the log that index files cover, and those before, between and after them, newest first."""
-        store, parts = self._reader.store, list[_Part]()
+    def _parts(self) -> list[tuple[Span, IndexReader | None]]:
+        """
+        The parts of the log that index files cover, and those before, between and after them, newest first.
+
+        The span of a file ends at the beginning of the last entry's message, of which the next file may also have
+        entries.
+        """
+        store, parts = self._reader.store, list[tuple[Span, IndexReader | None]]()
         newer_first = store.end_offset
         for file in self._reader.index_readers():
             try:
@@ -319,11 +307,11 @@ class StoreIndex:
             if span is None:
                 continue
             if span.end < newer_first:
-                parts.append(_Part(Span(max(span.end, store.start_offset), newer_first), None))
-            parts.append(_Part(span, file))
+                parts.append((Span(max(span.end, store.start_offset), newer_first), None))
+            parts.append((span, file))
             newer_first = min(newer_first, span.start)  # a broker that starts after a crash may index messages again
         if store.start_offset < newer_first:
-            parts.append(_Part(Span(store.start_offset, newer_first), None))
+            parts.append((Span(store.start_offset, newer_first), None))
         return parts
 
     def _hits(self, file: IndexReader, wanted: KeyQuery) -> list[int] | None:
@@ -358,8 +346,7 @@ class StoreIndex:
 
     def _entries_later(self, wanted: KeyQuery, span: Span, offset: int) -> int:
         """Return how many entries of the first message of *span* are in the previous file, which follow later."""
-        sharing = [part for part in self._parts if part.file and part.span.start <= offset == part.span.end]
-        files = [part.file for part in sharing if part.file and offset == span.start]
+        files = [file for part, file in self._parts if file and part.start <= offset == part.end == span.start]
         return sum((self._hits(file, wanted) or []).count(offset) for file in files)
 
     def _rows(self, database: Database, wanted: KeyQuery) -> Iterator[int]:
@@ -372,18 +359,6 @@ class StoreIndex:
             self._store.note_incomplete(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
 
 
-def _stands_for(text: str, message: Message, number: int) -> bool:
-    """
-    Return whether a message's entry with this *number* is that of *text* itself.
-
-    Two keys of one message may have the same hash; and a broker that starts after a crash may index a message again.
-    """
-    # Entries do not show which of the colliding keys each is of, and all lead to the same message: of each round of
-    # them as many count for *text* as the message has this key.
-    colliding = count_entries_with_hash(message, index_key_hash(text))
-    return not colliding or number % colliding < index_keys(message.record, message.release).count(text)
-
-
 def _covered(file: IndexReader) -> Span | None:
     """Return a file's range of offsets, None without entries; raise `CorruptData` if header and entries disagree."""
     header = file.header
@@ -392,7 +367,7 @@ def _covered(file: IndexReader) -> Span | None:
     if header.index_count > file.geometry.index_num:
         raise CorruptData(f"the header counts {header.index_count} entries", 0, file.file)
     first, last = (file.entry(number).physical_offset for number in (1, header.entry_count))
-    # A header that lies about its end would hide the messages of a file that is lost after it.
+    # A header with a wrong end would hide the messages of a file that is lost after it.
     if (first, last) != (header.begin_physical_offset, header.end_physical_offset):
         claimed = f"{header.begin_physical_offset} to {header.end_physical_offset}"
         raise CorruptData(f"the header names offsets {claimed}, the entries {first} to {last}", 0, file.file)

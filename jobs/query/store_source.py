@@ -54,10 +54,10 @@ from rmq_formats.properties import UNIQ_KEY, java_text, property_items
 from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
-RESERVED_HOURS = 72  # fileReservedTime, unless a broker's configuration says otherwise
+_RESERVED_HOURS = 72  # fileReservedTime, unless a broker's configuration says otherwise
 _HOUR_MS = 3_600_000
 _FIRST_SPAN, _LARGEST_SPAN = 1 << 18, 16 << 20  # below the size that the compiled scan is loaded for
-_MOST_QUEUES_ASKED = 64  # whose units are asked for a boundary
+_MOST_QUEUES_ASKED = 64  # queues whose units are searched for a record boundary
 _DISPATCH_MS = 5000  # a queue file is written no later than so long after the record that follows it is stored
 _MOST_QUEUES = 1 << 16  # more than any broker has of a topic
 
@@ -487,8 +487,7 @@ class StoreSource(Source):
     # the part of the history that is there
 
     @cached_property
-    def lost_ends(self) -> list[LostPart]:
-        """The lost parts of the log before its first segment and after its last record."""
+    def _lost_ends(self) -> list[LostPart]:
         return list(lost_ends(self.reader.store))
 
     def why_no_message_at(self, physical_offset: int) -> Reason:
@@ -629,7 +628,7 @@ class StoreSource(Source):
         self._lack_lost(is_before=True)
 
     def _lack_lost(self, *, is_before: bool) -> None:
-        for lost in self.lost_ends:
+        for lost in self._lost_ends:
             if (lost.end <= self.reader.store.start_offset) is is_before:
                 self.note_incomplete(lost.text)
 
@@ -720,10 +719,10 @@ class StoreSource(Source):
         first = self.reader.first_record(following) if following is not None else None
         if first is None:
             return None
-        # A broker goes by the time of the file's last change, which is about when the next segment began.
-        due = first.store_timestamp + RESERVED_HOURS * _HOUR_MS
+        # The broker uses the modification time of the file, which is about when the next segment began.
+        due = first.store_timestamp + _RESERVED_HOURS * _HOUR_MS
         template = "retention deletes its segment after {time} UTC ({hours} hours are assumed)"
-        return Sentence(template, time=second_text(due, UTC), hours=RESERVED_HOURS)
+        return Sentence(template, time=second_text(due, UTC), hours=_RESERVED_HOURS)
 
     def unknown_facts(self) -> list[Sentence]:
         template, unread = "not all of the broker's configuration can be read: {reason}", self.config.unread

@@ -29,7 +29,7 @@ from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
 
 HALF_TOPICS = frozenset({HALF_TOPIC, rocksdb_rows.HALF_TOPIC})
 _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
-_ABANDONED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # of half messages that the producer did not decide in any check
+_ABANDONED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # half messages that the producer never decided
 _MOST_TRACES = 256
 _UNIQUE_KEY_IS = f"{UNIQ_KEY}\1".encode()
 _MOST_COPIES = 1024  # a producer that gives every message the same id must not fill the memory

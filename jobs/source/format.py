@@ -11,16 +11,15 @@ Rows are Arrow batches from the same compiled scan that fills the lake. One part
 `partitionSize` a part of one that begins where a record does: the driver follows the sizes in the log to find such
 places, because bodies may hold whole records.
 
-In a stream an offset is a physical offset at which a record ends for certain: the one process in which Spark plans all
-batches of a query follows the log to there, and tasks read the same again. While nothing is new, Spark would ask forty
-times a second; each look after one that was in vain waits, for ten times as long as that one took at least.
+The offsets of a stream are physical offsets at which a record certainly ends: the process in which Spark plans all
+batches of a query follows the log to them, and tasks read the same range again. If nothing is new, Spark asks forty
+times a second; so a check that finds nothing is followed by a pause of at least ten times its own length.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from posixpath import dirname
 from time import monotonic, sleep
-from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,7 +50,6 @@ from jobs.products.messages import parts_by_release
 from jobs.query.store_reader import StoreReader
 from jobs.source.log import (
     LogPosition,
-    LogWalk,
     Writer,
     check_position,
     data_loss,
@@ -60,7 +58,7 @@ from jobs.source.log import (
     start_of_read,
     walk_from,
 )
-from jobs.source.options import LATEST, NAME, NO_BOUNDS, ReadOptions
+from jobs.source.options import NAME, NO_BOUNDS, ReadOptions
 from jobs.storage.locations import normalise
 from jobs.store.chain import retry_if_expired
 from jobs.store.log_ends import lost_ends
@@ -73,19 +71,10 @@ from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
 _EARLIER_NAME = "rocketmq"
-_LONGEST_WAIT_S = 1.0  # of one question, for a query that is stopped waits as long
-_SHARE = 10  # a look that finds nothing is followed by that many times its length without one
-_PART = 256 << 20  # bytes of the log that one task reads, about
+_LONGEST_WAIT_S = 1.0  # of one call: stopping a query takes as long
+_SHARE = 10  # a check that finds nothing is followed by a pause of so many times its length
+_PART = 256 << 20  # approximate number of bytes of the log that one task reads
 _UNWRITTEN = (4096, 1 << 18)  # zeros that show that nothing is new: more than a page or some that a power cut left
-
-
-class RangePartition(InputPartition):
-    """The range of one task."""
-
-    def __init__(self, range_: Range, writer: Writer) -> None:
-        super().__init__(range_.start_offset)
-        self.range = range_
-        self.writer = writer
 
 
 class RocketmqReader(DataSourceReader):
@@ -95,7 +84,7 @@ class RocketmqReader(DataSourceReader):
         self._wanted = wanted
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Narrow the read by the pushed conditions; Spark filters the rows all the same."""
+        """Narrow the read by the pushed conditions; Spark filters the rows again."""
         for given in filters:
             self._wanted = _narrowed(self._wanted, given)
             yield given
@@ -113,14 +102,14 @@ class RocketmqReader(DataSourceReader):
             (*lost_files(store), *lost_ends(store)), first, wanted.to_offset, fails=wanted.fails_on_any_loss
         )
         with StoreReader(store) as reader:
-            return [RangePartition(part, writer) for part in _parts(reader, store, place, wanted)]
+            return [InputPartition((part, writer)) for part in _parts(reader, store, place, wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a range's messages, batch by batch."""
         return rows_of(partition, self._wanted)
 
 
-# The bounds, lower and upper, that a condition on a column narrows.
+# The lower and upper bound that a condition on a column narrows.
 _BOUNDS = {"physical_offset": ("from_offset", "to_offset"), "store_timestamp": ("from_time", "to_time")}
 
 
@@ -159,8 +148,8 @@ def _parts(reader: StoreReader, store: Store, place: LogPosition, wanted: ReadOp
 
 def rows_of(partition: InputPartition, wanted: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Yield a range's messages, batch by batch."""
-    own = cast("RangePartition", partition)  # Spark hands back what `partitions` returned
-    range_, writer, selection = own.range, own.writer, wanted.selection
+    range_, writer = partition.value
+    selection = wanted.selection
     with_body = selection.with_body and (wanted.columns is None or "body" in wanted.columns)
     reader = RangeReader(range_)
     for item in reader.pieces():
@@ -191,13 +180,13 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._start: tuple[LogPosition, Writer] | None = None
         self._folders: tuple[str, ...] = ()  # of the log
         self._target = MAX_LONG  # the end of a query with the trigger availableNow
-        self._way: tuple[LogPosition, LogWalk] | None = None  # the newest one, and from where
-        self._next_look = 0.0
+        self._walk: tuple[LogPosition, LogPosition, Sequence[Range]] | None = None  # the newest: start, end, ranges
+        self._next_check = 0.0
         self._is_checked = False
 
     def initialOffset(self) -> dict[str, object]:
         """Return the start of a query without a checkpoint."""
-        if self._wanted.after_lake is None and self._wanted.starting == LATEST:
+        if self._wanted.after_lake is None and self._wanted.starts_at_end:
             return self._end_of_log(self._listed()).to_json()
         store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
         place, _ = self._known_start(store)
@@ -205,29 +194,29 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return place.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return how much of the log a batch takes at most."""
+        """Return the largest number of bytes of the log in a batch."""
         return ReadMaxBytes(self._wanted.batch_size)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take the log as it ends now."""
+        """Fix the end of the query at the current end of the log."""
         self._target = self._end_of_log(self._listed()).offset
 
     def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
-        """Return the last record boundary within the limit; *start* where nothing is new."""
+        """Return the last record boundary within the limit; *start* if nothing is new."""
         place = LogPosition.from_json(start)
         if place.offset >= self._target and not self._is_checked:  # nothing new: was the log truncated?
             self._check(place, self._listed())
-        if place.offset < self._target and (self._target < MAX_LONG or self._is_time()):
+        if place.offset < self._target and (self._target < MAX_LONG or self._is_check_due()):
             began, store = monotonic(), self._listed()
             self._check(place, store)
             if not _is_all_read(store, place.offset):
                 most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX_LONG
-                way = retry_if_expired(store, lambda now: self._way_from(place, now, most, self._target))
-                if way.end.offset > place.offset:
-                    self._way, self._next_look = (place, way), 0.0
-                    return way.end.to_json()
+                end, ranges = retry_if_expired(store, lambda now: self._walk_from(place, now, most, self._target))
+                if end.offset > place.offset:
+                    self._walk, self._next_check = (place, end, ranges), 0.0
+                    return end.to_json()
             now = monotonic()
-            self._next_look = now + max(self._wanted.poll_ms / 1000, _SHARE * (now - began))
+            self._next_check = now + max(self._wanted.poll_ms / 1000, _SHARE * (now - began))
         return dict(start)
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[InputPartition]:
@@ -236,33 +225,36 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last.offset <= first.offset:
             return []
         store = self._listed()
-        if self._way is None or (self._way[0], self._way[1].end) != (first, last):
+        if self._walk is None or self._walk[:2] != (first, last):
             self._check(last, store)  # of the batch that a checkpoint began
-            self._way = first, retry_if_expired(store, lambda now: self._way_from(first, now, MAX_LONG, last.offset))
-        ranges = self._way[1].ranges
+            walked = retry_if_expired(store, lambda now: self._walk_from(first, now, MAX_LONG, last.offset))
+            self._walk = first, *walked
+        ranges = self._walk[2]
         reached = ranges[-1].end_offset if ranges else first.offset
         if reached < last.offset and reached >= store.start_offset:
             raise data_loss(reached, last.offset, store.root)
         _, writer = self._known_start(store)
-        return [RangePartition(range_, writer) for range_ in ranges]
+        return [InputPartition((range_, writer)) for range_ in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a range's messages, batch by batch."""
         return rows_of(partition, self._wanted)
 
-    def _is_time(self) -> bool:
-        """Wait for the next look, but not for long; return whether it is due."""
-        sleep(min(max(self._next_look - monotonic(), 0), _LONGEST_WAIT_S))
-        return monotonic() >= self._next_look
+    def _is_check_due(self) -> bool:
+        """Wait until the next check is due, but not for long; return whether it is due."""
+        sleep(min(max(self._next_check - monotonic(), 0), _LONGEST_WAIT_S))
+        return monotonic() >= self._next_check
 
-    def _way_from(self, place: LogPosition, store: Store, limit: int, stop: int) -> LogWalk:
+    def _walk_from(
+        self, place: LogPosition, store: Store, limit: int, stop: int
+    ) -> tuple[LogPosition, Sequence[Range]]:
         part_size = self._wanted.partition_size or _PART
         return walk_from(
             place, store, limit=limit, stop=stop, part_size=part_size, fails_on_data_loss=self._wanted.fails_on_any_loss
         )
 
     def _check(self, place: LogPosition, store: Store) -> None:
-        """Refuse to go on in another log; whether records still lead to the place is asked once, at the beginning."""
+        """Raise if the log is another one; only the first check follows the records up to the position."""
         check_position(place, store, with_chain=not self._is_checked)
         self._is_checked = True
 
@@ -272,12 +264,12 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def look(now: Store) -> LogPosition:
             newest = newest_segment(now)
             base = newest.segment.base_offset if newest else now.start_offset
-            return walk_from(LogPosition(base), now, fails_on_data_loss=False).end
+            return walk_from(LogPosition(base), now, fails_on_data_loss=False)[0]
 
         return retry_if_expired(store, look)
 
     def _listed(self, *, whole: bool = False) -> Store:
-        """List the store: all of it at first, then its log alone, for there may be very many queues."""
+        """List the store, and later only its log: there may be very many queues."""
         wanted = self._wanted
         root, folders = wanted.path, wanted.commitlog
         if self._folders and not whole:
@@ -291,14 +283,14 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return store
 
     def _known_start(self, store: Store) -> tuple[LogPosition, Writer]:
-        """Return the start of a query and the log's writer, which the whole store is asked for once."""
+        """Return the start of a query and the log's writer; they are determined once, from the whole store."""
         if self._start is None or not store.segments:
             self._start = start_of_read(self._wanted, store)
         return self._start
 
 
 def _is_all_read(store: Store, offset: int) -> bool:
-    """Return whether nothing is written from *offset* on, as the first bytes there show."""
+    """Return whether nothing is written from *offset* on, judging by the first bytes there."""
     newest = newest_segment(store)
     if newest is None:
         return True
@@ -324,9 +316,9 @@ def register(spark: SparkSession) -> None:
 
 def lake_and_store(spark: SparkSession, lake: str, store: str, **options: str) -> DataFrame:
     """
-    Return all messages that the lake has, and those that the store has after them, no row twice.
+    Return all messages of the lake, and those that the store has after them, without duplicates.
 
-    Both are pinned: the table's version, and the place up to which that version reaches. *options* are the source's.
+    Both are pinned: the table's version, and the position up to which it reaches. *options* are the data source's.
     """
     where = Lake(normalise(lake), hadoop_options(spark))
     snapshot = open_table(where, MESSAGES.name)
@@ -339,7 +331,7 @@ def lake_and_store(spark: SparkSession, lake: str, store: str, **options: str) -
 
 
 class RocketmqDataSource(DataSource):
-    """The format, as Spark asks for it."""
+    """Spark's data source for the format."""
 
     @classmethod
     def name(cls) -> str:
@@ -347,7 +339,7 @@ class RocketmqDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return the columns of the table `messages`, but for those of inflated bodies and the CRC of a record."""
+        """Return the columns of the table `messages` except inflated bodies and the record's CRC."""
         return from_arrow_schema(STORED_MESSAGES.plain_schema)
 
     def reader(self, schema: StructType) -> RocketmqReader:
@@ -359,7 +351,7 @@ class RocketmqDataSource(DataSource):
         return RocketmqStreamReader(self._wanted(schema))
 
     def _wanted(self, schema: StructType) -> ReadOptions:
-        """Read the options; the columns are those of *schema*, which a user may have given."""
+        """Parse the options; the columns are those of *schema*, which the user may have given."""
         there = {field.name: field.dataType for field in self.schema()}
         for field in schema:
             if field.name not in there:
@@ -371,7 +363,7 @@ class RocketmqDataSource(DataSource):
 
 
 class EarlierDataSource(RocketmqDataSource):
-    """The same under its earlier name."""
+    """The same data source under its earlier name."""
 
     @classmethod
     def name(cls) -> str:

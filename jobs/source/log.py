@@ -1,15 +1,14 @@
 """
-Places in a log: where a read begins, and from one proven record boundary the next ones.
+Positions in a log: where a read begins, and how the next record boundaries are found from a proven one.
 
-A micro-batch follows the records from the place where the last one ended; only where a record ends may the next begin.
-A place remembers the record before it, so that another log, or one that its broker has truncated, is not read on.
+A micro-batch follows the records from the position where the last one ended. A position includes the record before it,
+so that a query does not continue in another log, or in one that its broker has truncated.
 
-What a lake has is asked of its table of messages: the newest run of this store that a version of that table knows says
-up to where its rows reach. So this version and the rows that are read after it neither overlap nor leave a gap, even
-while other runs are prepared or completed.
+A version of a lake's table of messages reaches up to the end of the newest run of this store that it includes. So that
+version and the rows read after it neither overlap nor leave a gap, even while other runs are prepared or completed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from errno import ENOENT
 from typing import Any, NamedTuple, Self
@@ -48,7 +47,7 @@ class DataLossError(FormatError):
 
 
 def data_loss(start: int, end: int, location: str) -> DataLossError:
-    """Return the error that names these offsets and the remedy."""
+    """Return the error for lost offsets, with the remedy."""
     reason = (
         f"offsets {start} to {end} are in no file of the log: retention deleted them before they were read, or a "
         "segment is missing; with option failOnDataLoss=false they are left out"
@@ -57,14 +56,14 @@ def data_loss(start: int, end: int, location: str) -> DataLossError:
 
 
 def lost_files(store: Store) -> Iterator[LostPart]:
-    """Yield offsets inside a log that no file of it holds."""
+    """Yield the offsets inside a log that are in none of its files."""
     for before, start, end in holes(store.segments):
         reason = f"no file of the log holds offsets {start} to {end}: a segment is missing or cut short"
         yield LostPart(start, end, f"{before.location}: {reason}")
 
 
 def raise_or_warn_of_loss(parts: Iterable[LostPart], start: int, end: int, *, fails: bool) -> None:
-    """Raise `DataLossError` of *parts* that are of offsets from *start* to *end*; else warn of them."""
+    """Raise `DataLossError` for lost *parts* between two offsets, or warn about them."""
     for first, next_one, reason in parts:
         if first < end and next_one >= start:
             if fails:
@@ -81,13 +80,13 @@ class LogPosition(NamedTuple):
     record: Fingerprint | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return the form that a checkpoint keeps."""
+        """Return the JSON form that a checkpoint stores."""
         return {**self._asdict(), "record": self.record._asdict() if self.record else None}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, object]) -> Self:
-        """Read the form that a checkpoint keeps; `CorruptData` where it is of another source, or damaged."""
-        values: Any = kept  # of another source's checkpoint, or a damaged one, anything
+        """Read the JSON form; raise `CorruptData` if the checkpoint is damaged or of another source."""
+        values: Any = kept  # another source's checkpoint, or a damaged one, may have any values
         wrong = CorruptData(f"the checkpoint of the query names no place in a log: {str(values)[:60]!r}")
         try:
             record = values.get("record")
@@ -101,7 +100,7 @@ class LogPosition(NamedTuple):
 
     @classmethod
     def after_record(cls, records: RawRecords, number: int) -> Self:
-        """Return the place after one of some records."""
+        """Return the position after one of the records."""
         position, size = int(records.positions[number]), int(records.sizes[number])
         record = Fingerprint.of(records.base_offset + position, bytes(records.buffer[position : position + size]))
         return cls(record.end, int(kernels.store_timestamp(records.buffer, position)), record)
@@ -136,7 +135,7 @@ def start_of_read(wanted: ReadOptions, store: Store) -> tuple[LogPosition, Write
 
 
 def _watermark(lake: Lake, known: KnownStore, version: int | None) -> LogPosition | None:
-    """Return up to where the rows of a version of the table reach; None where it has none of this store."""
+    """Return the position up to which a version of the table reaches; None if it has no rows of this store."""
     snapshot = open_table_for_change(lake, MESSAGES.name)
     if snapshot is None:
         return None
@@ -152,9 +151,9 @@ def _watermark(lake: Lake, known: KnownStore, version: int | None) -> LogPositio
 
 def check_position(place: LogPosition, store: Store, *, with_chain: bool) -> None:
     """
-    Raise `CorruptData` where the log is not the one that *place* was found in, or not any more.
+    Raise `CorruptData` if the log is no longer the one in which *place* was found.
 
-    *with_chain*: also where no record leads to that before *place* any more.
+    *with_chain*: also if the records of the segment no longer lead to the one before *place*.
     """
     reason, record, at = "", place.record, place.offset
     if place.offset > store.end_offset:
@@ -169,13 +168,6 @@ def check_position(place: LogPosition, store: Store, *, with_chain: bool) -> Non
         raise CorruptData(f"{reason}; a new checkpoint begins from scratch", at, store.root)
 
 
-class LogWalk(NamedTuple):
-    """A walk along the log: its end, and the ranges on the way."""
-
-    end: LogPosition
-    ranges: tuple[Range, ...]
-
-
 def walk_from(  # noqa: PLR0913 - how far the log is followed
     start: LogPosition,
     store: Store,
@@ -184,12 +176,12 @@ def walk_from(  # noqa: PLR0913 - how far the log is followed
     stop: int = MAX_LONG,
     part_size: int = MAX_LONG,
     fails_on_data_loss: bool,
-) -> LogWalk:
+) -> tuple[LogPosition, Sequence[Range]]:
     """
     Follow the log from *start* to its last boundary within *limit* bytes, but at least to the first one after *start*.
 
-    Nothing after the offset *stop* is taken; ranges have about *part_size* bytes. `DataLossError` if files are missing,
-    unless they may be; `FileNotFoundError` if one is deleted meanwhile.
+    Returns that boundary, and the ranges up to it, of about *part_size* bytes. Nothing after the offset *stop* is
+    taken. `DataLossError` if files are missing, unless they may be; `FileNotFoundError` if one is deleted meanwhile.
     """
     end, taken = start, list[Range]()
     ranges = plan_ranges(store, start.offset, WHOLE_SEGMENTS, start.store_timestamp)
@@ -203,20 +195,22 @@ def walk_from(  # noqa: PLR0913 - how far the log is followed
                 raise data_loss(end.offset, range_.start_offset, store.root)
             lost = f"offsets {end.offset} to {range_.start_offset} were deleted before they were read"
             say(f"rmq-lake: {store.root}: {lost}", "warning")
-        (end, parts), is_last = _step(end, range_, aim, stop if is_first else aim, part_size)
+        end, parts, is_last = _step(end, range_, aim, stop if is_first else aim, part_size)
         taken += parts
         if is_last or end.offset < range_.end_offset:
             break
-    return LogWalk(end, tuple(taken))
+    return end, taken
 
 
-def _step(before: LogPosition, range_: Range, aim: int, stop: int, part_size: int) -> tuple[LogWalk, bool]:
+def _step(
+    before: LogPosition, range_: Range, aim: int, stop: int, part_size: int
+) -> tuple[LogPosition, Iterator[Range], bool]:
     """
-    Follow the records of one segment; return the part that is taken, and whether the log ends there.
+    Follow the records of one segment; return the new position, the ranges up to it, and whether the log ends there.
 
-    A place must be a boundary that the log itself proves: the end of a record, of damage or of a file. So the range
-    ends at the last boundary up to *aim*. If the first piece is longer than that, it is taken in full, provided that it
-    ends before *stop*: Spark would ask for an empty batch again for ever.
+    A position must be a boundary that the log itself proves: the end of a record, of damage or of a file. So the range
+    ends at the last boundary up to *aim*. If the first piece is longer, it is included if it ends before *stop*:
+    otherwise Spark would request an empty batch forever.
     """
     place = first = LogPosition(range_.start_offset, range_.store_timestamp, before.record)
     cuts, is_last = [place], False
@@ -247,7 +241,7 @@ def _step(before: LogPosition, range_: Range, aim: int, stop: int, part_size: in
         for cut, end in zip(cuts, stops, strict=True)
         if end > cut.offset
     )
-    return LogWalk(place, tuple(parts)), is_last
+    return place, parts, is_last
 
 
 def _cut(cuts: list[LogPosition], records: RawRecords, ends: Integers, part_size: int) -> None:

@@ -13,10 +13,8 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
 NAME = "rocketmq-store"
-FAILFAST, PERMISSIVE = "FAILFAST", "PERMISSIVE"
-EARLIEST, LATEST = "earliest", "latest"
 NO_BOUNDS = (0, MAX_LONG, -MAX_LONG, MAX_LONG)  # from and to offset, from and to time
-_BATCH_SIZE = 4 << 30  # bytes of the log in a micro-batch: its first one would else read, and hold up, everything
+_BATCH_SIZE = 4 << 30  # bytes of the log in a micro-batch: otherwise the first one would be the whole log
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _MILLISECONDS = re.compile(r"-?[0-9]{1,60}")
 
@@ -35,19 +33,19 @@ class ReadOptions:
     partition_size: int = 0  # 0: the default of a batch or of a stream
     release: str | None = None
     broker: str | None = None
-    mode: str = PERMISSIVE
+    fails_on_damage: bool = False  # whether damaged bytes stop the read
     after_lake: str | None = None  # a lake, whose messages are left out
     after_version: int | None = None  # of its table of messages
     fails_on_data_loss: bool = True
-    starting: str = EARLIEST
+    starts_at_end: bool = False  # of the log
     batch_size: int = _BATCH_SIZE
     poll_ms: int = 500
     file_system: Mapping[str, str] | None = None
-    columns: tuple[str, ...] | None = None  # Spark tells a source of Python no others than those of a given schema
+    columns: tuple[str, ...] | None = None  # of a schema that the user has given: Spark passes no other ones
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """Read the options; their names are not case-sensitive."""
+        """Parse the options; their names are not case-sensitive."""
         given = {name.lower(): value for name, value in options.items()}
         names = {name.lower(): name for name in _OPTIONS}
         for name in given.keys() - names.keys() - {"paths"}:  # Spark also passes options that are not of this source
@@ -67,11 +65,6 @@ class ReadOptions:
         selection = Selection(topics=values.pop("topics", ()), with_body=values.pop("with_body", True))
         file_system = {name: value for name, value in given.items() if name.startswith(FILE_SYSTEM_PREFIXES)}
         return cls(**values, selection=selection, file_system=file_system)
-
-    @property
-    def fails_on_damage(self) -> bool:
-        """Whether damaged bytes stop the read."""
-        return self.mode == FAILFAST
 
     @property
     def fails_on_any_loss(self) -> bool:
@@ -101,11 +94,8 @@ def _choice(wrong: str, values: Mapping[str, Any]) -> Callable[[str], Any]:
 
 
 _flag = _choice("neither true nor false", {"true": True, "false": False})
-_mode = _choice(
-    f"neither {PERMISSIVE} (damaged bytes are left out) nor {FAILFAST}",
-    {one.lower(): one for one in (FAILFAST, PERMISSIVE)},
-)
-_start = _choice(f"neither {EARLIEST} nor {LATEST}", {one: one for one in (EARLIEST, LATEST)})
+_mode = _choice("neither PERMISSIVE (damaged bytes are left out) nor FAILFAST", {"failfast": True, "permissive": False})
+_start = _choice("neither earliest nor latest", {"earliest": False, "latest": True})
 
 
 def _number(text: str) -> int:
@@ -137,11 +127,11 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "partitionSize": ("partition_size", _number),
     "release": ("release", str),
     "broker": ("broker", str),
-    "mode": ("mode", _mode),
+    "mode": ("fails_on_damage", _mode),
     "after": ("after_lake", _lake),
     "afterVersion": ("after_version", _number),
     "failOnDataLoss": ("fails_on_data_loss", _flag),
-    "startingOffset": ("starting", _start),
+    "startingOffset": ("starts_at_end", _start),
     "maxBytesPerTrigger": ("batch_size", lambda text: _number(text) or _BATCH_SIZE),
     "pollMilliseconds": ("poll_ms", _number),
 }

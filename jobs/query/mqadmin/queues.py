@@ -140,8 +140,9 @@ def _print(messages: list[Message], queue: PulledQueue, context: Context, charse
         printer.write(message_line(printer.printable_message(message), queue.offsets, context.broker_name, charset))
 
 
-def _charset(line: ParsedLine) -> str:
-    return line.charset("charsetName", "UTF-8") or "UTF-8"
+def _charset(line: ParsedLine, prints_body: str = "true") -> str | None:
+    charset = line.charset("charsetName", "UTF-8")
+    return charset if line.is_true("printBody", prints_body) else None
 
 
 def print_topic(line: ParsedLine, context: Context) -> ExitCode:
@@ -149,9 +150,7 @@ def print_topic(line: ParsedLine, context: Context) -> ExitCode:
     source, printer, topic = context.source, context.printer, line.options["topic"]
     if not source.has_topic(topic):
         return context.refuse(reasons.unknown_topic(source, topic))
-    charset = _charset(line)
-    prints_body = line.is_true("printBody", "true")
-    tags = _wanted_tags(line)
+    charset, tags = _charset(line), _wanted_tags(line)
     newline = "\n" if source.release.print_msg_ends_lines else ""
     for queue in _queues(topic, context):
         asked = queue.asked_range(line, context)
@@ -159,7 +158,7 @@ def print_topic(line: ParsedLine, context: Context) -> ExitCode:
         offset = asked.minimum
         while offset < asked.maximum:
             status, messages, offset = queue.pull(offset, tags)
-            _print(messages, queue, context, charset if prints_body else None)
+            _print(messages, queue, context, charset)
             if status == _NO_MATCHED:
                 printer.print_mqadmin_line(f"{queue.name} no matched msg. status={status}, offset={offset}{newline}")
             elif status != _FOUND:
@@ -174,10 +173,8 @@ def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
     queue = _named_queue(line, context)
     if not isinstance(queue, PulledQueue):
         return queue
-    charset = _charset(line)
-    prints_body = line.is_true("printBody")
+    charset, tags = _charset(line, "false"), _wanted_tags(line)
     prints_messages = line.is_true("printMsg") or context.printer.prints_rows
-    tags = _wanted_tags(line)
     counted: Counter[str] = Counter()
     found = 0
     asked = queue.asked_range(line, context)
@@ -189,7 +186,7 @@ def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
         found += len(messages)
         counted.update(message.tags for message in messages if message.tags and not message.tags.isspace())
         if prints_messages:
-            _print(messages, queue, context, charset if prints_body else None)
+            _print(messages, queue, context, charset)
     if line.is_true("calculate"):
         for tag in sorted(set_order(counted), key=lambda tag: -counted[tag]):
             context.printer.print_mqadmin_line(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
@@ -270,7 +267,7 @@ def _why_not(line: ParsedLine, context: Context) -> str | None:
     return None
 
 
-def _consume(queue: PulledQueue, first: int, last: int, context: Context, charset: str) -> None:
+def _consume(queue: PulledQueue, first: int, last: int, context: Context, charset: str | None) -> None:
     offset = first
     while offset <= last:
         status, messages, offset = queue.pull(offset, None, last - offset + 1)

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from _pytest.mark import ParameterSet
+from deltalake import write_deltalake
 
 from benchmarks.stores import Recipe, make_store
 from jobs.command import cli
@@ -28,6 +30,8 @@ from rmq_formats.commitlog.layout import BLANK, RECORD
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.warm_up import warm_up
 from tests.support.commands import overwrite
+from tests.support.lakes import table_of
+from tests.support.query_stores import Sent, stored, write_lake, write_store
 
 SEGMENT = 4 << 20
 RELEASE = "--release 5.5.1"
@@ -74,6 +78,12 @@ LINES = {
     "story in a lake": "query story --lake {lake} {id} {broker}",
     "sql": "query sql --lake {lake} 'select topic, count(*) from messages group by topic'",
     "sql of all": "query sql --lake {lake} 'select * from messages' --limit 0 --output ndjson",
+    "by-key among matches": "query by-key --lake {lake} -t Bench000 -k {key}",
+    "by-key by tag": "query by-key --lake {lake} -t Bench000 -k common -p T",
+    "list by key": "query list --lake {lake} -k {key}",
+    "list by tag": "query list --lake {lake} --tag common",
+    "queryMsgByKey": "query mqadmin --lake {lake} queryMsgByKey -t Bench000 -k {key}",
+    "by-offset in a lake": "query by-offset --lake {lake} -t Bench000 -i 0 -o 7",
     "printMsgByQueue": "query mqadmin --store {store} {release} printMsgByQueue -t Bench000 -a b -i 0",
     "type": "type {copy} --types {types}",
     "infer": "type {lake} --infer -t Bench000",
@@ -149,6 +159,22 @@ def brokers(folder: Path, amount: int) -> Scene:
     return Scene(folder, stores[0], RELEASE, "--broker b0")
 
 
+def matches(folder: Path, amount: int) -> Scene:
+    """Make a lake of copies of a message, all under one key, one id and one tag."""
+    store = write_store(folder / "store", stored([Sent("Bench000", (KEY,), ID, tags="common")]))
+    write_lake(store, folder / "one")
+    for table in ("messages", "index_entries"):
+        rows = table_of(folder / "one" / table)
+        for start in range(0, amount, 50_000):
+            numbers = pa.array(np.repeat(np.arange(start, start + 50_000), rows.num_rows), pa.int64())
+            some = rows.take(pa.array(np.tile(np.arange(rows.num_rows), 50_000)))
+            for name in {"physical_offset", "queue_offset"} & {*some.schema.names}:
+                at = some.schema.get_field_index(name)
+                some = some.set_column(at, some.schema.field(name), numbers)
+            write_deltalake(folder / "lake" / table, some, mode="append")
+    return Scene(folder, store, "")
+
+
 # What there is more of: how much, how a scene is made, and the verbs of `make test-slow`, then those of a campaign.
 AXES: Mapping[str, tuple[int, Callable[[Path, int], Scene], str, str]] = {
     "messages": (
@@ -176,6 +202,12 @@ AXES: Mapping[str, tuple[int, Callable[[Path, int], Scene], str, str]] = {
         "ingest, repair, restore, by-key in a store, story in a store",
     ),
     "differences": (20_000, damaged, "ingest, diff", "repair, restore"),  # `verify` names each of them
+    "matches": (
+        200_000,
+        matches,
+        "by-key among matches, by-key by tag, list of a lake, list by key",
+        "list by tag, queryMsgByKey, by-offset in a lake, story in a lake",
+    ),
     "brokers": (
         8,
         brokers,

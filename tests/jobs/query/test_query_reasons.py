@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from rmq_formats.commitlog.record import Host, encode_record
 from rmq_formats.indexfile.broker_rules import KeyKind
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.release import Release
-from tests.rmq_formats.builders import BROKER, STORED
+from tests.rmq_formats.builders import BROKER, STORED, a_record
 from tests.support.query_stores import RELEASE, SEGMENT_SIZE, Sent, opened, stored, write_store
 
 HALF, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -59,6 +60,28 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
     ("sent", "asked", "kind", "named"),
     [
         (ONE, ("by_key", "Ordres", "4711"), ReasonKind.TOPIC_UNKNOWN, "did you mean Orders"),
+        (ONE, ("by_key", "Orders", "4711", {"window": TimeWindow(0, STORED - 60_000)}), ReasonKind.OUTSIDE_TIMES,
+         "outside the times"),
+        # Up to 4.2.0 a rollback is a record in the real topic, and in no index.
+        ((OTHER, BACK, {"release": Release.of("4.2.0")}), ("by_key", "Orders", "4711"),
+         ReasonKind.ROLLED_BACK, "rolled back"),
+        *(
+            ((OTHER, {"start": SEGMENT_SIZE}), ("by_offset_id", encode_offset_id(BROKER, offset)), kind, named)
+            for offset, kind, named in (
+                (SEGMENT_SIZE - 1, ReasonKind.SEGMENT_DELETED, f"the log begins at {SEGMENT_SIZE}"),
+                (SEGMENT_SIZE + 5, ReasonKind.INSIDE_RECORD, f"inside the record at {SEGMENT_SIZE}"),
+                (SEGMENT_SIZE + 3000, ReasonKind.BEHIND_LOG, "after the last record"),
+                (9 * SEGMENT_SIZE, ReasonKind.BEHIND_LOG, f"ends at {2 * SEGMENT_SIZE}"),
+            )
+        ),
+        *(
+            ((*[Sent()] * 5, {"first_queue_offset": 40}), ("by_offset", topic, queue_id, 45), kind, named)
+            for topic, queue_id, kind, named in (
+                ("Orders", 0, ReasonKind.OFFSET_ABOVE_MAX, "holds offsets 40 to 44"),
+                ("Orders", 3, ReasonKind.QUEUE_UNKNOWN, "no queue 3"),
+                ("Bills", 0, ReasonKind.TOPIC_UNKNOWN, "no topic Bills"),
+            )
+        ),
         ((*ONE, Sent(topic="Bills")), ("by_key", "Bills", "4711"), ReasonKind.OTHER_TOPIC, "under Orders, not"),
         ((Sent(tags="paid"),), ("by_key", "Orders", "paid"), ReasonKind.ONLY_TAG, "-p T"),
         (WITH_ID, ("by_key", "Orders", UNIQUE), ReasonKind.ONLY_UNIQUE_KEY, "by-unique-key"),
@@ -90,18 +113,17 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
     ],
 )  # fmt: skip
 def test_an_empty_answer_has_its_reason(
-    opened_store: Opened, sent: tuple[Sent, ...], asked: tuple[str, ...], kind: ReasonKind, named: str
+    opened_store: Opened, sent: tuple[Any, ...], asked: tuple[Any, ...], kind: ReasonKind, named: str
 ) -> None:
-    query, *question = asked
+    """Named arguments of the store, and of the query, come last."""
+    messages, about_store = _named(sent)
+    (query, *question), about_query = _named(asked)
 
-    _is(getattr(lookups, query)(opened_store(sent), *question), kind, named)
+    _is(getattr(lookups, query)(opened_store(messages, **about_store), *question, **about_query), kind, named)
 
 
-def test_a_key_outside_the_times_asked_for_is_told_with_its_times(opened_store: Opened) -> None:
-    window = TimeWindow(0, STORED - 60_000)
-    answer = lookups.by_key(opened_store(ONE), "Orders", "4711", window=window)
-
-    _is(answer, ReasonKind.OUTSIDE_TIMES, "outside the times")
+def _named(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (given[:-1], given[-1]) if isinstance(given[-1], dict) else (given, {})
 
 
 def test_a_key_that_the_index_has_lost_is_found_in_the_log(tmp_path: Path) -> None:
@@ -124,53 +146,16 @@ def test_an_id_that_its_batch_hides_leads_to_the_offset_id(opened_store: Opened)
     """A batch's own UNIQ_KEY is after that of each message and wins."""
     hidden = f"UNIQ_KEY\x01{UNIQUE}\x02UNIQ_KEY\x01BATCH\x02".encode()
     source = opened_store([Sent(keys=("1",))])
-    message = OTHER.record(0, 0, STORED)
-    grown = len(hidden) - message.properties_length
-    changed = message._replace(
-        properties_raw=hidden, properties_length=len(hidden), total_size=message.total_size + grown
-    )
-    path = Path(source.reader.store.segments[0].location)
-    path.write_bytes(encode_record(changed).ljust(SEGMENT_SIZE, b"\0"))
+    message = a_record(topic="Orders", properties=hidden)
+    Path(source.reader.store.segments[0].location).write_bytes(encode_record(message).ljust(SEGMENT_SIZE, b"\0"))
 
     answer = lookups.by_unique_key(source, "Orders", UNIQUE)
 
     _is(answer, ReasonKind.SHADOWED, "BATCH", encode_offset_id(BROKER, 0))
 
 
-def test_a_rollback_of_an_old_release_is_told(opened_store: Opened) -> None:
-    """Up to 4.2.0 a rollback is a record in the real topic, and in no index."""
-    source = opened_store([OTHER, BACK], release=Release.of("4.2.0"))
-
-    _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.ROLLED_BACK, "rolled back")
-
-
 def test_an_offset_id_of_another_broker_is_answered_where_the_user_wants_it(opened_store: Opened) -> None:
     assert lookups.by_offset_id(opened_store(ONE), ELSEWHERE, any_host=True).messages
-
-
-@pytest.mark.parametrize(
-    ("offset", "kind", "named"),
-    [
-        (SEGMENT_SIZE - 1, ReasonKind.SEGMENT_DELETED, f"the log begins at {SEGMENT_SIZE}"),
-        (SEGMENT_SIZE + 5, ReasonKind.INSIDE_RECORD, f"inside the record at {SEGMENT_SIZE}"),
-        (SEGMENT_SIZE + 3000, ReasonKind.BEHIND_LOG, "after the last record"),
-        (9 * SEGMENT_SIZE, ReasonKind.BEHIND_LOG, f"ends at {2 * SEGMENT_SIZE}"),
-    ],
-)
-def test_an_offset_id_that_points_at_no_record_says_where_it_points(
-    opened_store: Opened, offset: int, kind: ReasonKind, named: str
-) -> None:
-    source = opened_store([Sent(keys=("1",))], start=SEGMENT_SIZE)
-
-    _is(lookups.by_offset_id(source, encode_offset_id(BROKER, offset)), kind, named)
-
-
-def test_an_offset_beyond_its_queue_is_told_with_what_the_queue_holds(opened_store: Opened) -> None:
-    source = opened_store([Sent() for _ in range(5)], first_queue_offset=40)
-
-    _is(lookups.by_offset(source, "Orders", 0, 45), ReasonKind.OFFSET_ABOVE_MAX, "holds offsets 40 to 44")
-    _is(lookups.by_offset(source, "Orders", 3, 45), ReasonKind.QUEUE_UNKNOWN, "no queue 3")
-    _is(lookups.by_offset(source, "Bills", 0, 45), ReasonKind.TOPIC_UNKNOWN)
 
 
 def test_an_offset_whose_message_has_expired_is_below_the_queues_first(tmp_path: Path) -> None:
