@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from deltalake.exceptions import DeltaError
 
-from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Rows, ShownChain, chain_of_slot, messages_per_second
+from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Rows, ShownChain, chain_of_slot, messages_per_second, spread
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (
     INDEX_ENTRIES,
@@ -72,7 +72,8 @@ class LakeLists:
     def histogram(self, wanted: ListConditions, slots: int, _seconds: float) -> Histogram | None:
         """Return the number of messages of a topic, or of all topics, per slot of time; estimated for a large lake."""
         every = self._tables.files(MESSAGES, "store_timestamp")
-        files = [file for file in every if file.low is not None and file.high is not None]
+        of_store = [file for file in every if file.store_id in {None, self.source.store.store_id}]
+        files = [file for file in of_store if file.low is not None and file.high is not None]
         inside = [file for file in files if (file.high or 0) >= wanted.begin and (file.low or 0) <= wanted.end]
         if not inside:
             return None
@@ -81,10 +82,7 @@ class LakeLists:
         start, step, counts, _ = Histogram.empty(begin, max(begin, end), slots)
         if sum(file.rows or 0 for file in inside) > _MOST_COUNTED:
             for file in inside:
-                first, last = (max((time - start) // step, 0) for time in (file.low or 0, file.high or 0))
-                last = min(last, len(counts) - 1)
-                for slot in range(first, last + 1):
-                    counts[slot] += (file.rows or 0) // (last - first + 1)
+                spread(counts, file.rows or 0, ((file.low or 0) - start) // step, ((file.high or 0) - start) // step)
             return Histogram(start, step, counts, "of all topics, estimated by the sizes of files")
         of_topic = "" if wanted.topic is None else f" AND topic = {sql_literal(wanted.topic)}"
         of_topic += "" if wanted.queue_id is None else f" AND queue_id = {wanted.queue_id}"

@@ -109,6 +109,15 @@ class Histogram(NamedTuple):
         return cls(start, step, [0] * ((end - start) // step + 1))
 
 
+def spread(counts: list[int], messages: int, first: int, last: int) -> None:
+    """Add messages to the slots of a histogram from *first* to *last* in equal parts."""
+    first, last = (min(max(slot, 0), len(counts) - 1) for slot in (first, max(first, last)))
+    width = last - first + 1
+    # Differences of shares that are rounded down: they add up to the number of messages for every width.
+    for slot in range(width):
+        counts[first + slot] += messages * (slot + 1) // width - messages * slot // width
+
+
 class Rows(NamedTuple):
     """A table."""
 

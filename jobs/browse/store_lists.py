@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import islice, pairwise
 from time import monotonic
 
-from jobs.browse.shown import Cell, ChainEntry, Histogram, Rows, ShownChain, chain_of_slot, messages_per_second
+from jobs.browse.shown import Cell, ChainEntry, Histogram, Rows, ShownChain, chain_of_slot, messages_per_second, spread
 from jobs.query.lookups import read_page
 from jobs.query.message import MIN_TIME, ListConditions, Message
 from jobs.query.reasons import open_half_messages
@@ -72,7 +72,7 @@ class StoreLists:
             times = (self.source.store_time_of(queue, min(number, high - 1)) for number in numbers)
             slots_of_numbers = [0 if time is None else (time - start) // step for time in times]
             for (number, slot), (following, last) in pairwise(zip(numbers, slots_of_numbers, strict=True)):
-                _spread(counts, following - number, slot, last if following - number > 1 else slot)
+                spread(counts, following - number, slot, last if following - number > 1 else slot)
         return Histogram(start, step, counts, note)
 
     def _times(self, units: Iterable[tuple[StoredQueue, int]]) -> list[int]:
@@ -206,11 +206,3 @@ class StoreLists:
                 if any(entry[1:] == (offset, key_hash) for entry in entries):  # its keys may be in two files
                     name = (file.file or "").rpartition("/")[2]
                     yield chain_of_slot((key.key, key_hash), name, slot, entries, offset)
-
-
-def _spread(counts: list[int], messages: int, first: int, last: int) -> None:
-    first, last = (min(max(slot, 0), len(counts) - 1) for slot in (first, max(first, last)))
-    width = last - first + 1
-    # Differences of shares that are rounded down: they add up to the number of messages for every width.
-    for slot in range(width):
-        counts[first + slot] += messages * (slot + 1) // width - messages * slot // width

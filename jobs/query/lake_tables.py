@@ -60,6 +60,7 @@ class FileLimits(NamedTuple):
     low: int | None
     high: int | None
     rows: int | None
+    store_id: str | None  # None if it has rows of several stores
 
 
 class LakeTables:
@@ -134,7 +135,8 @@ class LakeTables:
             for row in self._actions(name):
                 has_limits = row.get(f"null_count.{column}") == 0  # a row without a value is within no limits
                 low, high = (row.get(f"{end}.{column}") if has_limits else None for end in ("min", "max"))
-                known.append(FileLimits(low, high, row.get("num_records")))
+                store_id = row.get("min.store_id") if row.get("min.store_id") == row.get("max.store_id") else None
+                known.append(FileLimits(low, high, row.get("num_records"), store_id))
             known.sort(key=lambda file: _ALWAYS if file.high is None else file.high, reverse=True)
             self._files[name, column] = known
         return known

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from jobs.browse.lake_lists import LakeLists
 from jobs.console.result import ExitCode
+from jobs.query.lake_source import open_lake_stores
+from jobs.query.message import ListConditions
 from tests.support.commands import Run, overwrite
 from tests.support.lakes import Options, ingest_store, rows_of
 from tests.support.query_stores import Sent, stored, write_store
@@ -72,6 +75,17 @@ def test_each_verb_takes_of_a_lake_what_is_of_one_store(
     assert {
         (f"{one}-id{n}", known[f"{one}-id{n}"]["store_id"], f"{one}{n}") for one in "abc" for n in range(0, 12, 2)
     } == typed
+
+
+@pytest.mark.parametrize("most_counted", [0, 1000])
+def test_a_histogram_counts_the_messages_of_one_store(
+    most_counted: int, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted one by one, or estimated by files."""
+    monkeypatch.setattr("jobs.browse.lake_lists._MOST_COUNTED", most_counted)
+    found = [LakeLists(source).histogram(ListConditions(), 7, 1) for source in open_lake_stores(str(lake))]
+
+    assert [12, 12, 12] == [sum(one.counts) for one in found if one is not None]
 
 
 def test_a_lake_answers_in_the_layout_of_the_release_that_its_run_recorded(run: Run, tmp_path: Path) -> None:
