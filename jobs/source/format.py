@@ -70,7 +70,6 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
-_EARLIER_NAME = "rocketmq"
 _LONGEST_WAIT_S = 1.0  # of one call: stopping a query takes as long
 _SHARE = 10  # a check that finds nothing is followed by a pause of so many times its length
 _PART = 256 << 20  # approximate number of bytes of the log that one task reads
@@ -311,7 +310,6 @@ def register(spark: SparkSession) -> None:
     """Register the format with a session, and let conditions on topic, offset and store time narrow the read."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(RocketmqDataSource)
-    spark.dataSource.register(EarlierDataSource)
 
 
 def lake_and_store(spark: SparkSession, lake: str, store: str, **options: str) -> DataFrame:
@@ -360,12 +358,3 @@ class RocketmqDataSource(DataSource):
             if types[0] != types[1]:
                 raise UnsupportedFormat(f"schema: {field.name} is {types[0]}, not {types[1]}")
         return replace(ReadOptions.of(dict(self.options)), columns=tuple(schema.fieldNames()))
-
-
-class EarlierDataSource(RocketmqDataSource):
-    """The same data source under its earlier name."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the earlier name."""
-        return _EARLIER_NAME
