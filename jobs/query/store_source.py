@@ -573,20 +573,20 @@ class StoreSource(Source):
         self.complete_queues(topic)
         queues = self.queues_of(topic, wanted.queue_id)
         for part in self._parts(wanted, before):
-            units = (reversed(list(self._units_within(queue, part))) for queue in queues)
-            for offset in merge(*units, reverse=True):
+            for offset in merge(*(self._offsets_within(queue, part) for queue in queues), reverse=True):
                 yield offset, self.message_pointed_at(offset, f"a unit of {topic}")
 
-    def _units_within(self, queue: StoredQueue, part: Span) -> Iterator[int]:
+    def _offsets_within(self, queue: StoredQueue, part: Span) -> Iterator[int]:
+        """Yield the offsets to which units of a queue point, newest first."""
         first, end = self.reader.unit_range(queue)
-        for number in range(bisect_left(range(end), part.start, first, key=partial(_named_offset, queue)), end):
+        low = bisect_left(range(end), part.start, first, key=partial(_named_offset, queue))
+        for number in reversed(range(low, bisect_left(range(end), part.end, low, key=partial(_named_offset, queue)))):
             unit = queue.unit(number)
-            if unit is None:
-                self.note_incomplete(f"{queue.name.topic}/{queue.name.queue_id} has no unit {number}")
-            elif unit.physical_offset >= part.end:
-                return
-            else:
+            if unit is not None and unit.physical_offset < part.end:
                 yield unit.physical_offset
+            else:
+                name = f"{queue.name.topic}/{queue.name.queue_id}"
+                self.note_incomplete(f"unit {number} of {name} is missing or points to a later message")
 
     def _parts(self, wanted: ListConditions, before: int) -> list[Span]:
         """Return the parts of the log before an offset that may have messages in a time window, newest first."""
