@@ -171,7 +171,7 @@ class RequestGuard:
         """Return the response that refuses a request; None if the request is allowed."""
         headers = request.headers
         if headers.getlist("host") not in ([host] for host in self._hosts):
-            sentence = f"Wrong Host. Tunnels need the same port: {self._own}\n"
+            sentence = f"Unexpected Host header. Tunnels need the same port: {self._own}\n"
             return PlainTextResponse(sentence, HTTPStatus.MISDIRECTED_REQUEST)
         if request.method not in {"GET", "HEAD"}:
             sentence = "Method not allowed: only GET and HEAD.\n"

@@ -393,10 +393,10 @@ class LakeSource(Source):
         oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {MOST_OCCURRENCES}"
         places = self.select("store_timestamp, physical_offset", MESSAGES, condition, rest=oldest_first)
         for message in self._placed(place["physical_offset"] for place in places):
-            at = message.record.physical_offset
+            at, time = message.record.physical_offset, message.record.store_timestamp
             for kind in KeyKind:
                 if has_key(message, kind, text_):
-                    indexed = self.by_key(KeyQuery(kind, message.topic, text_))
+                    indexed = self.by_key(KeyQuery(kind, message.topic, text_, time, time))
                     yield Occurrence(message, kind, any(other.record.physical_offset == at for other in indexed))
 
     def superseded_with(self, text_: str) -> Iterator[Message]:

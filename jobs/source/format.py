@@ -1,12 +1,6 @@
 """
 The format `rocketmq-store`: a store's messages as rows, in those columns of the table `messages` that a log has.
 
-    from jobs.source.format import register
-
-    register(spark)
-    spark.read.format("rocketmq-store").option("topics", "Orders").load("/data/store")
-    spark.readStream.format("rocketmq-store").load("/data/store")
-
 Rows are Arrow batches from the same compiled scan that fills the lake. One partition reads one segment, or with
 `partitionSize` a part of one that begins where a record does: the driver follows the sizes in the log to find such
 places, because bodies may hold whole records.
