@@ -132,7 +132,7 @@ class Pages:
             warnings=list(start_lines(report.start)),
             verdict=health_text(report),
             picture=store_picture(report),
-            command=self._place.command("inspect", "{}"),
+            command=self._place.command("inspect", self._place.location),
             program=tool_command(),
         )
 

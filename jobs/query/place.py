@@ -45,13 +45,12 @@ class Place:
         return self.lake is not None
 
     def command(self, *words: str) -> str:
-        """Return a command line about this place, ready to paste; the word `{}` is replaced by the place."""
+        """Return a command line about this place, ready to paste."""
         given = [
             *(("--commitlog", ",".join(self.commitlog)) if self.commitlog else ()),
             *(("--broker-conf", str(self.broker_conf)) if self.broker_conf else ()),
         ]
-        named = [part for word in words for part in ((self.location,) if word == "{}" else (word,))]
-        return " ".join([tool_command(), *map(quote, (*named, *given))])
+        return " ".join([tool_command(), *map(quote, (*words, *given))])
 
     def query(self, *words: str) -> str:
         """Return a `query` command line for this place."""
