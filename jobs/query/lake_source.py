@@ -62,6 +62,7 @@ _SAMPLED_BYTES = 1 << 20
 _DECOMPRESSED = 500  # messages that one statement reads to search their bodies
 _FIRST_ROWS = 200_000  # rows in the newest part of a large table
 _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
+_PREPARED = "state = 'prepared'"
 _QUEUES, _PROGRESS = "consume_queue", "consumer_offsets"
 _CHECKS = {  # by the status of a unit; where the record needs none, or agrees, it leads there
     "matched": Check.LEADS_THERE,
@@ -96,9 +97,9 @@ class LakeSource(Source):
     @cached_property
     def possible_releases(self) -> tuple[Release, ...]:  # type: ignore[override]  # found when they are first needed
         """The given release, or the one that the newest run recorded, or those that the newest messages allow."""
-        noted = [json.loads(row["detail"] or "{}").get(RELEASE) for row in self._runs]
-        recorded = next((Release.of(name) for name in reversed(noted) if name), None)
-        known = self._given_release or recorded
+        recorded = self._newest_run(f"""contains(detail, '"{RELEASE}":')""")
+        names = [json.loads(run["detail"]).get(RELEASE) for run in recorded]
+        known = self._given_release or next((Release.of(name) for name in names if name), None)
         if known is not None:
             return (known,)
         newest = self.select("max(physical_offset) AS offset", MESSAGES, OWN_ROWS)[0]["offset"] or 0
@@ -177,14 +178,19 @@ class LakeSource(Source):
 
     # runs, and the messages that they did not read
 
+    def _newest_run(self, *conditions: str) -> list[dict[str, Any]]:
+        return self.select("manifest, detail", RUNS, _PREPARED, *conditions, rest="ORDER BY run DESC LIMIT 1")
+
     @cached_property
-    def _runs(self) -> list[dict[str, Any]]:
-        return self.select("manifest, detail", RUNS, "state = 'prepared'", rest="ORDER BY run")
+    def _gaps(self) -> list[dict[str, Any]]:
+        with_gaps = ("detail IS NOT NULL", """NOT contains(detail, '"gaps": []')""")
+        runs = self.select("detail", RUNS, _PREPARED, *with_gaps, rest="ORDER BY run")
+        return [gap for run in runs for gap in json.loads(run["detail"]).get("gaps") or ()]
 
     @cached_property
     def _chosen(self) -> TopicChoices | str | None:
         """The topics that runs selected, or why they are unknown; the newest run has those of all earlier ones."""
-        return next((self.tables.selected_topics(row["detail"], row["manifest"]) for row in self._runs[-1:]), None)
+        return next((self.tables.selected_topics(row["detail"], row["manifest"]) for row in self._newest_run()), None)
 
     def _note_left_out(self, note: Callable[[str], None], *topics: str) -> None:
         """Note that runs left out messages of *topics*, or of any topic."""
@@ -208,8 +214,7 @@ class LakeSource(Source):
                 first = f"the first at offset {row['first']} (table quarantine)"
                 why = f"runs found {_places(row['places'])} in the log, {first}"
                 found.append(LostPart(row["first"], row["last"], why))
-        gaps = (gap for run in self._runs for gap in json.loads(run["detail"] or "{}").get("gaps") or ())
-        for gap in gaps:
+        for gap in self._gaps:
             start, end = gap["from"], gap["to"]
             if start < high and end > low:
                 why = f"runs did not find the log from offset {start} to {end}: {gap.get('why', 'a gap')}"

@@ -160,15 +160,15 @@ def brokers(folder: Path, amount: int) -> Scene:
 
 
 def matches(folder: Path, amount: int) -> Scene:
-    """Make a lake of copies of a message, all under one key, one id and one tag."""
+    """Make a lake of copies of a message, all under one key, one id and one tag, and of as many runs."""
     store = write_store(folder / "store", stored([Sent("Bench000", (KEY,), ID, tags="common")]))
     write_lake(store, folder / "one")
-    for table in ("messages", "index_entries"):
+    for table in ("messages", "index_entries", "runs"):
         rows = table_of(folder / "one" / table)
         for start in range(0, amount, 50_000):
             numbers = pa.array(np.repeat(np.arange(start, start + 50_000), rows.num_rows), pa.int64())
             some = rows.take(pa.array(np.tile(np.arange(rows.num_rows), 50_000)))
-            for name in {"physical_offset", "queue_offset"} & {*some.schema.names}:
+            for name in {"physical_offset", "queue_offset", "run"} & {*some.schema.names}:
                 at = some.schema.get_field_index(name)
                 some = some.set_column(at, some.schema.field(name), numbers)
             write_deltalake(folder / "lake" / table, some, mode="append")
