@@ -61,7 +61,7 @@ _OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, whi
 
 _SYNTAX = (
     *(click.NoSuchOption, click.exceptions.NoSuchCommand, click.MissingParameter, click.BadOptionUsage),
-    click.BadArgumentUsage,
+    *(click.BadArgumentUsage, click.exceptions.NoArgsIsHelpError),
 )
 _OF_MQADMIN = re.compile(r"mqadmin|[a-z]+[A-Z]\w*")  # no word of ours has a capital
 

@@ -164,7 +164,8 @@ class Summary(RatedOutcome):
             where = offsets if self.tier_queues is None else f"table tiered, from {self._queues}"
             yield f"  {counted(self.messages, 'message')}, {where}"
             if self.topics:
-                yield f"  topics: {self.topics}"
+                without = "; no index tables (they need all topics)" if self.tier_queues is None else ""
+                yield f"  topics: {self.topics}{without}"
             if self.release:
                 yield f"  read as written by RocketMQ {self.release}"
             if any(self.units.values()):

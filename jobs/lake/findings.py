@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypedDict, cast
 
+from jobs.console.amounts import counted
 from jobs.console.result import Severity
 
 LOG, QUEUES, INDEX = "log", "queues", "index"
@@ -137,12 +138,12 @@ class OpenDamage(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         """Yield the open damage as lines of text."""
-        counts = {
-            "damaged places in quarantine": self.quarantined,
-            "gaps": self.gap_count,
-            "parts of the log superseded": self.superseded,
-            "contradictions of log and queues": self.contradictions,
-        }
+        counts = (
+            (self.quarantined, "damaged place", " in quarantine"),
+            (self.gap_count, "gap", ""),
+            (self.superseded, "superseded part", " of the log"),
+            (self.contradictions, "contradiction", " of log and queues"),
+        )
         if self:
-            text = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-            yield f"  OPEN since run {self.since_run}: {text} (`--acknowledge` acknowledges it)"
+            text = ", ".join(counted(count, noun) + where for count, noun, where in counts if count)
+            yield f"  OPEN since run {self.since_run}: {text} (acknowledge with --acknowledge)"

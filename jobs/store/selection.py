@@ -82,8 +82,8 @@ class Selection:
             return self
         if self.topics or self.exclude_topics:
             raise TopicsError(
-                f"earlier runs took {before.topics_text} of this store, and {self.topics_text} are asked for: "
-                "--change-topics takes these from now on; leave the options out to go on as before"
+                f"earlier runs of this store selected {before.topics_text}, but this run has {self.topics_text}. "
+                "Pass --change-topics to change the selection, or leave out the options to keep it"
             )
         return replace(self, topics=before.topics, exclude_topics=before.exclude_topics)
 

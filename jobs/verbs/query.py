@@ -34,7 +34,7 @@ from jobs.command.options import (
     since_option,
     until_option,
 )
-from jobs.command.places import OUTPUT_DIRECTORY, OUTPUT_FILE, STORE_OR_LAKE
+from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_FILE
 from jobs.console.amounts import GivenTime
 from jobs.console.log import say
 from jobs.console.progress import late_progress
@@ -379,7 +379,7 @@ def story(
 def sql(  # noqa: PLR0913 - one argument an option
     *,
     statement: str | None = argument(None, required=False),
-    lake: str = option("LAKE", "The lake.", STORE_OR_LAKE, required=True),
+    lake: str = option("LAKE", "The lake.", LAKE, required=True),
     output: str = option(
         None,
         "The output format. Except in Parquet, times are ISO 8601 in UTC and bytes are hexadecimal.",

@@ -247,8 +247,10 @@ def test_a_traceback_comes_on_request_and_a_bug_is_raised(probe: Probe, capsys: 
 
 def test_help_lists_every_verb_without_loading_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert ExitCode.CLEAN == cli.main(["--help"])
-
     text = " ".join(capsys.readouterr().out.split())
+
+    assert ExitCode.USAGE == cli.main([])
+    assert text == " ".join(capsys.readouterr().err.split())
     assert [] == [verb.name for verb in VERBS.values() if f" {verb.name} {verb.help}" not in text]
 
 
