@@ -22,7 +22,7 @@ from jobs.ingest.commit import NextRun
 from jobs.ingest.request import IngestRequest, StepTimer, Summary
 from jobs.ingest.tier import tier_steps
 from jobs.lake import integrity
-from jobs.lake.commit import open_table, rows_where
+from jobs.lake.commit import open_table
 from jobs.lake.history import history_conflict
 from jobs.lake.identity import has_fingerprint, identify, namesakes
 from jobs.lake.lake import Lake
@@ -37,6 +37,7 @@ from jobs.lake.runs import (
     thin_fingerprints,
     with_newest_run,
 )
+from jobs.lake.snapshot_files import rows_where
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.superseded import Superseded, refuse_vectors
 from jobs.lake.table_file import AddedFile

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED
@@ -72,15 +73,8 @@ def with_inflated_bodies(
 
 def needs_inflation(rows: pa.RecordBatch) -> NDArray[np.bool_]:
     """Return which rows have a compressed body; in rows of another engine any column may be NULL."""
-    is_compressed, has_body, has_flag = (
-        np.asarray(mask, np.bool_)
-        for mask in (
-            rows.column("is_compressed").fill_null(fill_value=False),
-            rows.column("body").is_valid(),
-            rows.column("sys_flag").is_valid(),
-        )
-    )
-    return is_compressed & has_body & has_flag
+    has_parts = pc.and_(rows.column("body").is_valid(), rows.column("sys_flag").is_valid())
+    return np.asarray(pc.and_(pc.fill_null(rows.column("is_compressed"), fill_value=False), has_parts), np.bool_)
 
 
 def _with_inflated(rows: pa.RecordBatch, found: dict[int, Body]) -> pa.RecordBatch:

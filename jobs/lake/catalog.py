@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from jobs.console.result import RequestError
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake, views
-from jobs.lake.tables import DEAD_LETTERS, TABLES, Table
+from jobs.lake.tables import DEAD_LETTERS, TABLES, Table, sql_type
 from jobs.lake.writers import sql_text
 from jobs.storage.locations import S3_SCHEMES, is_local
 
@@ -78,9 +79,11 @@ _FROM_LOG = {
 def _created(kind: CatalogKind, name: str, place: str, table: Table, snapshot: DeltaTable) -> str:
     if kind is not CatalogKind.HIVE:
         return _FROM_LOG[kind].format(name=name, place=place)
+    schema = snapshot.schema()
     columns = ",\n".join(
-        f"  {_quoted(field.name, kind)} {sql_type(field.type)}{_comment(column_comment(field))}"
-        for field in snapshot.schema().fields
+        f"  {_quoted(field.name, kind)} {sql_type(type_)}" + (f" COMMENT {sql_text(comment)}" if comment else "")
+        for field, type_ in zip(schema.fields, pa.schema(schema).types, strict=True)
+        for comment in [column_comment(field)]
     )
     return (
         f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} (\n{columns}\n)\nCOMMENT {sql_text(f'One row is {table.row}.')}\n"
@@ -102,20 +105,6 @@ def _quoted(name: str, kind: CatalogKind) -> str:
     )  # Athena takes no backquotes around a dot
 
 
-def _comment(text: str) -> str:
-    return f" COMMENT {sql_text(text)}" if text else ""
-
-
 def column_comment(field: "Field") -> str:
     """Return a column's comment; empty if another engine added the column."""
     return str(field.metadata.get("comment", ""))
-
-
-def sql_type(type_: object) -> str:
-    """Return a type as SQL spells it."""
-    kind = getattr(type_, "type", "")
-    if kind == "array":
-        return f"array<{sql_type(getattr(type_, 'element_type', None))}>"
-    if kind == "map":
-        return f"map<{sql_type(getattr(type_, 'key_type', None))},{sql_type(getattr(type_, 'value_type', None))}>"
-    return {"long": "bigint", "integer": "int", "short": "smallint"}.get(str(kind), str(kind))

@@ -18,14 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import files, select
+from jobs.lake.snapshot_files import files, rows_where
 from jobs.lake.snapshots import open_delta, snapshot_of, transaction_of
 from jobs.lake.table_file import STATISTICS_LENGTH, AddedFile, TableFile
 from jobs.lake.tables import Table
@@ -91,12 +90,8 @@ def open_table_for_change(lake: Lake, name: str) -> DeltaTable | None:
 
 def _opened(lake: Lake, name: str) -> DeltaTable:
     location = lake.locate(name)
-
-    def opened() -> DeltaTable:
-        with deltalake_as_oserror(lake, location, "read"):
-            return open_delta(location, lake.options)
-
-    return retry_server_failures(opened)
+    opened = deltalake_as_oserror(lake, location, "read")(open_delta)
+    return retry_server_failures(lambda: opened(location, lake.options))
 
 
 @contextmanager
@@ -399,26 +394,6 @@ def committed_transaction(lake: Lake, table: str, app: str) -> int:
     """Return the newest transaction of *app* on a table; 0 if there is none."""
     snapshot = open_table(lake, table)
     return transaction_of(snapshot, app) if snapshot is not None else 0
-
-
-def rows_where(
-    lake: Lake,
-    snapshot: DeltaTable,
-    columns: list[str] | None = None,
-    where: pc.Expression | None = None,
-    *,
-    deleted: bool = False,
-) -> pa.Table:
-    """
-    Return the rows of a snapshot that match *where*, or the *deleted* ones that its files still contain.
-
-    Arrow reads the files itself: `deltalake`'s file system for Arrow is implemented in Python, and an Arrow thread that
-    is still in it at exit would crash the interpreter.
-    """
-    if deleted and not snapshot.protocol().reader_features:
-        return pa.table({"physical_offset": []})
-    # A data set of `deltalake` takes a column for NULL where another engine wrote a file without its statistics.
-    return retry_server_failures(lambda: select(lake, snapshot, columns, where, deleted=deleted))
 
 
 def rows(lake: Lake, table: str, columns: Sequence[str], where: pc.Expression | None = None) -> list[tuple[Any, ...]]:

@@ -17,7 +17,6 @@ Measured against `optimize` of deltalake, with 96 files of 20,000 entries of two
 """
 
 import errno
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -373,16 +372,10 @@ def _vacuumed(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None,
 
 def _deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Iterable[str]) -> list[str]:
     """Return the obsolete files that are neither deletion vectors of another engine nor behind a link."""
-    vectors, own = has_vectors(snapshot), _own_files(lake.locate(table.name))
-    return [name for name in found if not (vectors and is_vector_file(name)) and (own is None or name in own)]
-
-
-def _own_files(table: str) -> set[str] | None:
-    """Return the files in a table's folder, without those behind links; None on storage without links."""
-    if not is_local(table):
-        return None
-    root = Path(local_path(table))
-    return {str(Path(folder, name).relative_to(root)) for folder, _, names in os.walk(root) for name in names}
+    vectors, location = has_vectors(snapshot), lake.locate(table.name)
+    root = Path(local_path(location)).resolve() if is_local(location) else None
+    left = (name for name in found if not (vectors and is_vector_file(name)))
+    return [name for name in left if root is None or (folder := (root / name).parent) == folder.resolve()]
 
 
 def _retention(snapshot: DeltaTable) -> int | None:

@@ -135,18 +135,11 @@ def _replay(actions: Iterable[LogAction], found: Descriptors) -> None:
     found.update(added)
 
 
-FEATURE = "deletionVectors"
-
-
 class Vector(NamedTuple):
     """Which rows of a file are not deleted."""
 
     kept: npt.NDArray[np.bool_]  # by the row's place in the file
     descriptor: Descriptor  # as Delta's log has it
-
-    def of_batch(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
-        """Return which rows of *batch*, whose first row has position *start* in the file, are not deleted."""
-        return batch.filter(pa.array(self.kept_rows(start + batch.num_rows)[start:]))
 
     def kept_rows(self, rows: int) -> npt.NDArray[np.bool_]:
         """Return which of a file's first *rows* are kept; a vector may end at the last deleted row."""
@@ -156,7 +149,7 @@ class Vector(NamedTuple):
 
 def has_vectors(snapshot: DeltaTable) -> bool:
     """Return whether a table's files may have deletion vectors."""
-    return FEATURE in (snapshot.protocol().reader_features or ())
+    return "deletionVectors" in (snapshot.protocol().reader_features or ())
 
 
 def is_vector_file(path: str) -> bool:

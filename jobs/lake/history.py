@@ -23,10 +23,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from jobs.lake.commit import open_table, rows, rows_where
+from jobs.lake.commit import open_table, rows
 from jobs.lake.identity import compare_fingerprints
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
+from jobs.lake.snapshot_files import rows_where
 from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE, STORED_MESSAGES
 from jobs.store.range_reader import RangeReader

@@ -1,9 +1,8 @@
 """
 Identifies stores by the bytes of their logs, never by path or host name.
 
-The lake keeps fingerprints: hashes of records at known offsets. A store with the same bytes at these offsets is the
-same store: possibly a copy, a slave or a moved disk. A store with other bytes at all of them is another one, regardless
-of its name. If fingerprints do not decide, the rows of the lake are compared.
+A store with the bytes of a known store's fingerprints is that store: possibly a copy, a slave or a moved disk. If
+fingerprints do not decide, the rows of the lake are compared; see docs/internals/decisions.md.
 
 A tier has a log for each queue, and is identified by the bytes of these logs. If a topic is deleted and created again,
 it starts a new log at the same place, with other bytes than before.

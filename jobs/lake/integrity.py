@@ -29,7 +29,6 @@ from jobs.lake.commit import (
     open_table,
     put_transaction,
     rows,
-    rows_where,
 )
 from jobs.lake.features import refuse_features
 from jobs.lake.findings import Finding
@@ -47,6 +46,7 @@ from jobs.lake.runs import (
     manifest_at,
     refuse_lost_registrations,
 )
+from jobs.lake.snapshot_files import rows_where
 from jobs.lake.snapshots import transaction_of
 from jobs.lake.superseded import tables_rewritten
 from jobs.lake.table_file import AddedFile, FileNaming

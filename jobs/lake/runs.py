@@ -1,10 +1,9 @@
 """
 Runs: how the rows of a store are written to the lake exactly once.
 
-A run first writes its files, then a manifest that lists them, then one row in `runs` that names the manifest under the
-transaction (store, run number). That row is the commit point: until it is written, the run can be discarded, and its
-files are garbage; afterwards the run will be completed, and any process can do that from the manifest alone. If two
-runs have the same number, one of them fails there. The newest prepared manifest states where the next run begins.
+The row in `runs` that names a run's manifest is the commit point: before it, the run can be discarded, and its
+files are garbage; afterwards any process can complete the run from the manifest alone. docs/internals/guarantees.md
+describes the protocol.
 """
 
 import json
@@ -99,11 +98,8 @@ class Manifest:
         return json.dumps({field.name: getattr(self, field.name) for field in fields(self)}).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> "Manifest":
-        """Parse the stored form."""
-        values = json.loads(data)
-        if values["version"] > MANIFEST_VERSION:
-            raise OSError(f"manifest version {values['version']}: this lake was written by a newer program")
+    def from_json(cls, values: dict[str, Any]) -> "Manifest":
+        """Return the manifest with these stored values."""
         values["fingerprints"] = tuple(Fingerprint(*item) for item in values["fingerprints"])
         values["tables"] = {name: tuple(AddedFile(*item) for item in items) for name, items in values["tables"].items()}
         numbers = [values[name] for name in ("run", "from_offset", "to_offset")]
@@ -234,11 +230,14 @@ def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
     return read_stored_manifest(lake, path, Manifest.from_json, "run", missing)
 
 
-def read_stored_manifest(lake: Lake, path: str, parse: Callable[[bytes], T], of: str, missing: str) -> T:
+def read_stored_manifest(lake: Lake, path: str, parse: Callable[[dict[str, Any]], T], of: str, missing: str) -> T:
     """Read the manifest of a run or of a run of `type`; raise `OSError` if it is *missing* or invalid."""
     location = lake.locate(path)
     try:
-        return parse(lake.read(path))
+        values = json.loads(lake.read(path))
+        if values["version"] > MANIFEST_VERSION:
+            raise OSError(f"manifest version {values['version']}: this lake was written by a newer program")
+        return parse(values)
     except FileNotFoundError as error:
         raise OSError(f"{location}: {missing}") from error
     except _NOT_OURS as error:

@@ -25,6 +25,7 @@ from jobs.lake.tables import Table
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import is_local, local_path, object_key
+from jobs.storage.s3 import retry_server_failures
 from rmq_formats.errors import is_lost
 
 Result = TypeVar("Result")
@@ -78,11 +79,15 @@ def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[
     *table* is needed only for a typed table; other tables are identified by name.
     """
     stored = rows_without_timestamps(snapshot.get_add_actions(flatten=True))
-    refuse_unreadable(lake, snapshot, (row["path"] for row in stored), table)
+    paths = [row["path"] for row in stored]
+    refuse_unreadable(lake, snapshot, paths, table)
+    for path in paths:
+        if ".." in path.split("/"):
+            raise OSError(f"{snapshot.table_uri}: Delta's log names a file that lies outside of the table: {path}")
     deleted = vectors(lake, snapshot)
     return [
         StoredFile(
-            _inside(row["path"], snapshot),
+            row["path"],
             row["size_bytes"],
             row["num_records"] or 0,
             _under("min.", row),
@@ -91,13 +96,6 @@ def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[
         )
         for row in stored
     ]
-
-
-def _inside(path: str, snapshot: DeltaTable) -> str:
-    """Return the path of a file; raise `OSError` if it leads out of the table's folder."""
-    if ".." in path.split("/"):
-        raise OSError(f"{snapshot.table_uri}: Delta's log names a file that lies outside of the table: {path}")
-    return path
 
 
 def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -176,8 +174,9 @@ def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wante
             row_size = group.total_byte_size // max(group.num_rows, 1) + 1
             rows = min(max(_BATCH_SIZE // row_size, 1), _BATCH_ROWS)
             for batch in file.iter_batches(rows, row_groups=[number], columns=there):
-                kept = batch if stored.vector is None else stored.vector.of_batch(batch, place)
-                place += batch.num_rows
+                kept, begin, place = batch, place, place + batch.num_rows
+                if stored.vector is not None:
+                    kept = batch.filter(pa.array(stored.vector.kept_rows(place)[begin:]))
                 if kept.num_rows:
                     yield in_schema(kept, schema)
 
@@ -193,14 +192,29 @@ def _limits(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.
     return {name: limits for name, limits in known.items() if limits is not None and limits.has_min_max}
 
 
-def select(
-    lake: Lake, snapshot: DeltaTable, columns: list[str] | None, where: pc.Expression | None, *, deleted: bool
+def rows_where(
+    lake: Lake,
+    snapshot: DeltaTable,
+    columns: list[str] | None = None,
+    where: pc.Expression | None = None,
+    *,
+    deleted: bool = False,
 ) -> pa.Table:
     """
-    Return rows of a snapshot without deleted ones; statistics limit the number of files that are opened.
+    Return the rows of a snapshot that match *where*, or the *deleted* ones that its files still contain.
 
-    If *deleted* rows are requested, those are returned instead, provided that the files still contain them.
+    Statistics limit the number of files that are opened. Arrow reads the files itself: `deltalake`'s file system for
+    Arrow is implemented in Python, and an Arrow thread that is still in it at exit would crash the interpreter.
     """
+    if deleted and not snapshot.protocol().reader_features:
+        return pa.table({"physical_offset": []})
+    # A data set of `deltalake` takes a column for NULL where another engine wrote a file without its statistics.
+    return retry_server_failures(lambda: _rows_where(lake, snapshot, columns, where, deleted=deleted))
+
+
+def _rows_where(
+    lake: Lake, snapshot: DeltaTable, columns: list[str] | None, where: pc.Expression | None, *, deleted: bool
+) -> pa.Table:
     uri = snapshot.table_uri
     if is_local(uri):
         filesystem: fs.FileSystem = fs.SubTreeFileSystem(local_path(uri), fs.LocalFileSystem())
@@ -251,11 +265,7 @@ def with_foreign_columns(snapshot: DeltaTable, table: Table) -> Table:
 
 
 class NullInRequiredError(Exception):
-    """Rows of another engine have NULL in required columns."""
-
-    def __init__(self, columns: frozenset[str]) -> None:
-        super().__init__(columns)
-        self.columns = columns
+    """Rows of another engine have NULL in required columns; the argument is a set of their names."""
 
 
 def write_relaxing_required(table: Table, write: Callable[[Table], Result]) -> Result:
@@ -263,7 +273,7 @@ def write_relaxing_required(table: Table, write: Callable[[Table], Result]) -> R
     try:
         return write(table)
     except NullInRequiredError as error:
-        return write_relaxing_required(replace(table, may_lack=table.may_lack | error.columns), write)
+        return write_relaxing_required(replace(table, may_lack=table.may_lack.union(*error.args)), write)
 
 
 def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

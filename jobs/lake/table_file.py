@@ -139,7 +139,11 @@ class TableFile:
             if self._writer is None:
                 self._writer = self._open(group)
             self._writer.write_batch(group)
-            self._start_flush()
+            if is_local(self._location):
+                # Start writing to disk now: a single flush at the end would have to wait for everything.
+                size = self._sink.tell()
+                start_flush(self._sink.fileno(), self._flushing, size - self._flushing)
+                self._flushing = size
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name not in self._constants:
@@ -160,13 +164,6 @@ class TableFile:
             self._sink = filesystem.open_output_stream(object_key(self._location))
         as_is = {_BODY} if _BODY in batch.schema.names and not is_compressible(batch.column(_BODY)) else set()
         return parquet_writer(self._sink, self._schema, self._table, batch.num_rows, as_is)
-
-    def _start_flush(self) -> None:
-        """Start writing to disk in the background: a single flush at the end would have to wait for everything."""
-        if is_local(self._location):
-            size = self._sink.tell()
-            start_flush(self._sink.fileno(), self._flushing, size - self._flushing)
-            self._flushing = size
 
     def close(self) -> AddedFile | None:
         """Finish and flush the file, and return its action; None without rows."""

@@ -5,6 +5,8 @@ Every table begins with `broker` (a label) and `store_id` (the log that the row 
 label).
 """
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,7 +21,21 @@ if TYPE_CHECKING:
     from deltalake import Schema
 
 TIMESTAMP = pa.timestamp("us", "UTC")
-
+PLAIN_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # of a column, without backquotes
+SQL_TYPES = {  # by their names in Spark
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": TIMESTAMP,
+}
+_SQL_NAMES = {type_: name for name, type_ in SQL_TYPES.items()} | {pa.timestamp("us"): "timestamp_ntz"}
 
 _WHOSE = (
     required("broker", pa.string(), "label of the broker that wrote the store"),
@@ -407,3 +423,25 @@ WRITTEN_BY_RUNS = (*PRODUCT_TABLES, SUPERSEDED_MESSAGES, RUNS)
 TYPING_TABLES = (DEAD_LETTERS, TYPINGS)  # written by `type`, in addition to one table for each type of a topic
 TABLES = (*PRODUCT_TABLES, FINDINGS, RUNS, SUPERSEDED_MESSAGES, *TYPING_TABLES)
 BY_NAME = {table.name: table for table in TABLES}
+
+
+def sql_columns(columns: Iterable[pa.Field], separator: str = " ") -> str:
+    """Return columns, or the fields of a struct, as Spark's SQL declares them."""
+    return ", ".join(
+        (field.name if PLAIN_NAME.fullmatch(field.name) else f"`{field.name.replace('`', '``')}`")
+        + f"{separator}{sql_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
+        for field in columns
+    )
+
+
+def sql_type(type_: pa.DataType) -> str:
+    """Return a type as Spark's SQL spells it."""
+    if pa.types.is_list(type_):
+        return f"array<{sql_type(type_.value_type)}>"
+    if pa.types.is_map(type_):
+        return f"map<{sql_type(type_.key_type)},{sql_type(type_.item_type)}>"
+    if pa.types.is_struct(type_):
+        return f"struct<{sql_columns(type_, ': ')}>"
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    return _SQL_NAMES.get(type_, str(type_))

@@ -7,7 +7,7 @@ transactions were checked.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from json import dumps, loads
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,7 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from jobs.console.log import say
-from jobs.lake.delta_log import LogAction, Vector, log_folder
+from jobs.lake.delta_log import LogAction, log_folder
 from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile
@@ -41,11 +41,6 @@ class Rewrite(NamedTuple):
 
     removed: tuple[StoredFile, ...] = ()
     added: tuple[AddedFile, ...] = ()
-
-    @property
-    def vectors(self) -> Mapping[str, Vector]:
-        """Return the deletion vectors of the removed files, by path."""
-        return {file.path: file.vector for file in self.removed if file.vector is not None}
 
 
 class Commit(NamedTuple):
@@ -106,7 +101,7 @@ def write_commit(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -
     if needs_spark(snapshot):
         _write_by_spark(lake, snapshot, new)
         return
-    if new.change.vectors:
+    if any(file.vector is not None for file in new.change.removed):
         _write_removing_vectors(lake, snapshot, new)
         return
     now = int(time.time() * 1000)
@@ -199,7 +194,8 @@ def _write_by_spark(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
         actions += _removals(transaction, new)
         tags = {"delta.rowTracking.preserved": str(not new.change.removed).lower(), **new.metadata}
         operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-        transaction.commit(_seq(jvm, actions), operation, _map(jvm, tags))
+        convert = jvm.org.apache.spark.api.python.PythonUtils
+        transaction.commit(convert.toSeq(actions), operation, convert.toScalaMap(tags))
 
 
 def merge_by_spark(snapshot: DeltaTable, table: str, *, small: int, large: int) -> Savings:
@@ -274,18 +270,3 @@ def sql_text(value: str) -> str:
     """Quote a text for the SQL of Spark, Hive and Athena."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
-
-
-def _seq(jvm: "JVMView", values: Iterable[Any]) -> "JavaObject":
-    found = jvm.java.util.ArrayList()
-    for value in values:
-        found.add(value)
-    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
-
-
-def _map(jvm: "JVMView", values: Mapping[str, str]) -> "JavaObject":
-    found = jvm.java.util.HashMap()
-    for name, value in values.items():
-        found.put(name, value)
-    converted = jvm.scala.jdk.javaapi.CollectionConverters.asScala(found)
-    return jvm.scala.collection.immutable.Map.__getattr__("from")(converted)

@@ -23,7 +23,7 @@ from jobs.console.amounts import counted
 from jobs.console.lines import PLAN_HEADING, lines_under_heading
 from jobs.console.result import RatedOutcome, Result, Severity
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, NotInLakeError, diff, find_known_store
-from jobs.lake.commit import read_snapshot, rows, rows_where
+from jobs.lake.commit import read_snapshot, rows
 from jobs.lake.findings import (
     DAMAGED_RECORDS,
     DELETED_TOPIC,
@@ -38,6 +38,7 @@ from jobs.lake.findings import (
 )
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
+from jobs.lake.snapshot_files import rows_where
 from jobs.lake.tables import CONSUME_QUEUE, MESSAGES
 from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
 from jobs.products.queues.differences import DifferenceKind

@@ -15,9 +15,9 @@ from jobs.console.amounts import counted, round_duration
 from jobs.console.process import tool_command
 from jobs.console.result import Severity
 from jobs.ingest.request import Summary
-from jobs.lake.commit import open_table, rows_where
+from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import batches_for_reading, files
+from jobs.lake.snapshot_files import batches_for_reading, files, rows_where
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, TIERED, Table
 from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Self
 import pyarrow.compute as pc
 
 from jobs.console.result import RequestError
-from jobs.lake.commit import open_table, rows, rows_where
+from jobs.lake.commit import open_table, rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
+from jobs.lake.snapshot_files import rows_where
 from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
 from jobs.products.index.file_builder import detect_zone
 from jobs.products.index.settings import GivenSettings, span_of_rules

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from jobs.console.amounts import counted
 from jobs.console.result import RequestError
-from jobs.lake.commit import open_table, read_snapshot, rows_where
+from jobs.lake.commit import open_table, read_snapshot
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
-from jobs.lake.snapshot_files import StoredFile, batches_for_reading, files, is_readable_parquet
+from jobs.lake.snapshot_files import StoredFile, batches_for_reading, files, is_readable_parquet, rows_where
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, RUNS, Table
 from jobs.products.log_pieces import FILE, UNKNOWN
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from fastavro.schema import parse_schema
 
+from jobs.lake.tables import sql_type
 from jobs.typed import binary_values
 from jobs.typed.binary_values import Read, converted_read, reader_of, refused_at_byte, sized, texts
-from jobs.typed.ddl import MOST_DIGITS, SchemaError, is_wider, type_text
+from jobs.typed.ddl import MOST_DIGITS, SchemaError, is_wider
 from jobs.typed.formats import BodyFormat, Reader
 from jobs.typed.values import RefusedBodyError, Times, exact_context, member_path
 
@@ -42,7 +43,7 @@ def columns_of(schemas: Schemas) -> tuple[pa.Field, ...]:
         for name, type_ in _Record(schema, Times()).types.items():
             known = found.get(name, type_)
             if not (is_wider(type_, known) or is_wider(known, type_)):
-                raise SchemaError(f"schema {number}: {name}: {type_text(type_)}, elsewhere {type_text(known)}")
+                raise SchemaError(f"schema {number}: {name}: {sql_type(type_)}, elsewhere {sql_type(known)}")
             found[name] = type_ if is_wider(type_, known) else known
     return tuple(pa.field(name, type_) for name, type_ in found.items())
 
@@ -237,9 +238,9 @@ def _decimal(type_: pa.DataType) -> Callable[[bytes], Decimal]:
     def convert(data: bytes) -> Decimal:
         number = int.from_bytes(data, "big", signed=True)
         if not data:
-            raise RefusedBodyError(f"not a valid {type_text(type_)}", "")
+            raise RefusedBodyError(f"not a valid {sql_type(type_)}", "")
         if abs(number) >= limit:
-            raise RefusedBodyError(f"a number has more digits than {type_text(type_)}", "")
+            raise RefusedBodyError(f"a number has more digits than {sql_type(type_)}", "")
         return Decimal(number).scaleb(-type_.scale, context)
 
     return convert

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from jobs.lake.tables import PROVENANCE, Table
+from jobs.lake.tables import PLAIN_NAME, PROVENANCE, SQL_TYPES, Table, sql_type
 from rmq_formats.arrow import column
 
 TYPED_FOLDER = "typed"
@@ -20,25 +20,10 @@ RESERVED = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE
 MOST_DIGITS = 38
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([A-Za-z_]\w*)|(\d+)|([<>(),:])|('(?:[^'\\]|\\.)*'))", re.ASCII)
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=.`]")
 _DEEPEST = 16
-_SIMPLE = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
 _NESTED = ("array", "map", "struct", "decimal")
 _ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
-_NAMES = {type_: name for name, type_ in _SIMPLE.items()}
 # Each of these holds every value of those before it in its row.
 _WIDER = (
     (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
@@ -77,28 +62,26 @@ def _fields(type_: pa.DataType) -> list[pa.Field]:
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-        self._depth = 0
+        self._text, self._at = text, 0
 
-    def fields(self, separator: str, end: str) -> tuple[pa.Field, ...]:
+    def fields(self, separator: str, end: str, depth: int = 0) -> tuple[pa.Field, ...]:
         """Return the fields up to *end*; between name and type is a *separator*, or none."""
-        found = [self._field(separator)]
+        found = [self._field(separator, depth)]
         while self._takes(","):
-            found.append(self._field(separator))
+            found.append(self._field(separator, depth))
         if end:
             self._demand(end)
         elif self._text[self._at :].strip():
             raise self._error("a comma or the end")
         return tuple(found)
 
-    def _field(self, separator: str) -> pa.Field:
+    def _field(self, separator: str, depth: int) -> pa.Field:
         name = self._word("the name of a column")
         if self._text[self._at : self._at + 1] in set("-./@#$"):
             raise self._error("a name of letters, digits and _ (any other one goes into backquotes: `order-id` int)")
         if separator:
             self._demand(separator)
-        type_ = self._type()
+        type_ = self._type(depth)
         nullable = not self._takes("not")
         if not nullable:
             self._demand("null")
@@ -106,38 +89,29 @@ class _Parser:
             self._next("a comment in '…'")
         return pa.field(name, type_, nullable)
 
-    def _type(self) -> pa.DataType:
-        self._depth += 1
-        if self._depth > _DEEPEST:
+    def _type(self, depth: int) -> pa.DataType:
+        if depth == _DEEPEST:
             raise self._error(f"at most {_DEEPEST} types in each other")
         begin = self._at
         name = self._word("a type").lower()
         name = _ALIASES.get(name, name)
-        if name in _NESTED:
-            type_ = self._nested(name)
-        elif name in _SIMPLE:
-            type_ = _SIMPLE[name]
-        else:
-            self._at = begin
-            raise self._error(f"a type, which {name!r} is not ({', '.join((*_SIMPLE, *_NESTED))})")
-        self._depth -= 1
-        return type_
-
-    def _nested(self, name: str) -> pa.DataType:
+        if name in SQL_TYPES:
+            return SQL_TYPES[name]
         if name == "decimal":
             return self._decimal()
+        if name not in _NESTED:
+            self._at = begin
+            raise self._error(f"a type, which {name!r} is not ({', '.join((*SQL_TYPES, *_NESTED))})")
         self._demand("<")
         if name == "struct":
-            return pa.struct(self.fields(":", ">"))
-        if name == "array":
-            type_ = pa.list_(self._type())
-        else:
-            if self._type() != pa.string():
+            return pa.struct(self.fields(":", ">", depth + 1))
+        if name == "map":
+            if self._type(depth + 1) != pa.string():
                 raise self._error("string: the keys of a map are texts")
             self._demand(",")
-            type_ = pa.map_(pa.string(), self._type())
+        inner = self._type(depth + 1)
         self._demand(">")
-        return type_
+        return pa.list_(inner) if name == "array" else pa.map_(pa.string(), inner)
 
     def _decimal(self) -> pa.DataType:
         precision, scale = 10, 0
@@ -160,7 +134,7 @@ class _Parser:
         text = self._next(wanted)
         if text.startswith("`"):
             return text[1:].replace("``", "`")
-        if not _NAME.fullmatch(text):
+        if not PLAIN_NAME.fullmatch(text):
             self._at = begin
             raise self._error(wanted)
         return text
@@ -190,28 +164,6 @@ class _Parser:
         return SchemaError(f"character {at}: expected {wanted}, found {rest[:20]!r}")
 
 
-def columns_text(columns: Iterable[pa.Field], separator: str = " ") -> str:
-    """Return the text that declares *columns*."""
-    return ", ".join(
-        (field.name if _NAME.fullmatch(field.name) else f"`{field.name.replace('`', '``')}`")
-        + f"{separator}{type_text(field.type)}{'' if field.nullable else ' NOT NULL'}"
-        for field in columns
-    )
-
-
-def type_text(type_: pa.DataType) -> str:
-    """Return a type as Spark writes it."""
-    if pa.types.is_list(type_):
-        return f"array<{type_text(type_.value_type)}>"
-    if pa.types.is_map(type_):
-        return f"map<string,{type_text(type_.item_type)}>"
-    if pa.types.is_struct(type_):
-        return f"struct<{columns_text(type_, ': ')}>"
-    if pa.types.is_decimal(type_):
-        return f"decimal({type_.precision},{type_.scale})"
-    return _NAMES[type_]
-
-
 def all_nullable(type_: pa.DataType) -> pa.DataType:
     """Return a type as tables have it: each field in it may be NULL."""
     if pa.types.is_list(type_):
@@ -238,7 +190,7 @@ def narrowed_columns(new: Iterable[pa.Field], old: Iterable[pa.Field]) -> list[s
     """Return the old columns whose values the new columns would not hold."""
     types = {field.name: field.type for field in new}
     return [
-        f"{field.name} {type_text(field.type)}"
+        f"{field.name} {sql_type(field.type)}"
         for field in old
         if field.name not in types or not is_wider(types[field.name], field.type)
     ]

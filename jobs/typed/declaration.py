@@ -10,12 +10,12 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from jobs.console.result import RequestError
+from jobs.lake.tables import sql_columns
 from jobs.storage.local import naming_file_in_errors
 from jobs.typed.ddl import (
     LONGEST_FOLDER,
     TYPED_FOLDER,
     SchemaError,
-    columns_text,
     narrowed_columns,
     parse_columns,
     refuse_reserved,
@@ -78,7 +78,7 @@ class TopicType:
     @property
     def tables(self) -> dict[str, str]:
         """The tables of the topic, and the columns of each as text."""
-        return {one.table: columns_text(one.all_columns) for one in (self.types.values() if self.by else (self,))}
+        return {one.table: sql_columns(one.all_columns) for one in (self.types.values() if self.by else (self,))}
 
     @property
     def all_columns(self) -> tuple[pa.Field, ...]:
@@ -97,7 +97,7 @@ class TopicType:
         return {
             "format": self.format.name,
             **self.format.described,
-            "columns": columns_text(self.all_columns),
+            "columns": sql_columns(self.all_columns),
             "from": dict(sorted(self.sources.items())),
             "properties": [name if name == one else f"{name}={one}" for name, one in self.properties.items()],
             "epoch": self.times.unit,
@@ -164,7 +164,7 @@ class _Declared:
             except SchemaError as error:
                 raise self._error("pattern", str(error)) from error
         found = TopicType(self._topic, format_, columns, sources, self._properties(), self._times(), self._name)
-        self._columns("properties", lambda: columns_text(found.all_columns))
+        self._columns("properties", lambda: sql_columns(found.all_columns))
         return found
 
     def _several(self) -> TopicType:
@@ -217,7 +217,7 @@ class _Declared:
     def _declared(self, columns: Sequence[pa.Field]) -> str:
         """Return the text that declares columns of bodies, under the names that `from` gives them."""
         names = {source: name for name, source in self._values.get("from", {}).items() if isinstance(source, str)}
-        return columns_text(_renamed(columns, names))
+        return sql_columns(_renamed(columns, names))
 
     def _columns(self, key: str, declared: Callable[[], str]) -> tuple[pa.Field, ...]:
         try:

@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.typed.ddl import SchemaError, all_nullable, type_text
+from jobs.lake.tables import sql_type
+from jobs.typed.ddl import SchemaError, all_nullable
 from jobs.typed.values import DECIMAL, Number, Refusal, RefusedBodyError, Times, Value, struct_of
 
 T = TypeVar("T")
@@ -91,7 +92,7 @@ def check_pattern(pattern: str, columns: Sequence[pa.Field]) -> None:
     for column in columns:
         if column.name not in groups or pa.types.is_nested(column.type):
             raise SchemaError(
-                f"{column.name} {type_text(column.type)}: of no group, or no type of a single value; "
+                f"{column.name} {sql_type(column.type)}: of no group, or no type of a single value; "
                 f"the groups are: {', '.join(sorted(groups)) or 'none'}"
             )
 

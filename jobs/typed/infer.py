@@ -18,9 +18,9 @@ from jobs.console.amounts import counted
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, files
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import MESSAGES, sql_columns
 from jobs.store.workers import Workers
-from jobs.typed.ddl import MOST_DIGITS, RESERVED, SchemaError, columns_text, parse_columns
+from jobs.typed.ddl import MOST_DIGITS, RESERVED, SchemaError, parse_columns
 from jobs.typed.declaration import TopicType
 from jobs.typed.exact_json import parse_body
 from jobs.typed.formats import JSON, Row, typed_rows
@@ -144,7 +144,7 @@ def _text_kind(value: str) -> str:
 def _is_declared(name: str, type_: pa.DataType = pa.string()) -> bool:  # noqa: B008 - frozen
     """Return whether a column can be declared: a type that is nested too deeply cannot."""
     try:
-        parse_columns(columns_text([pa.field(name, type_)]))
+        parse_columns(sql_columns([pa.field(name, type_)]))
     except SchemaError:
         return False
     return True
@@ -183,7 +183,7 @@ def _text(
     lines += [f"#   no column: {_comment(name)}" for name in left_out[:_SHOWN]]
     if type_ is None:
         return "\n".join([*lines, "#   no body is an object of JSON with a value in it: nothing to propose", ""])
-    lines += [f"[topic.{_quoted(topic)}]", 'format = "json"', f"schema = {_quoted(columns_text(type_.columns))}"]
+    lines += [f"[topic.{_quoted(topic)}]", 'format = "json"', f"schema = {_quoted(sql_columns(type_.columns))}"]
     if type_.sources:
         pairs = (f"{name} = {_quoted(source)}" for name, source in type_.sources.items())
         lines.append(f"from = {{ {', '.join(pairs)} }}")

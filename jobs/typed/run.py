@@ -18,12 +18,12 @@ from pyarrow import parquet
 from jobs.console.amounts import counted
 from jobs.console.log import say
 from jobs.console.process import tool_command
-from jobs.lake.commit import open_table, rows_where
+from jobs.lake.commit import open_table
 from jobs.lake.integrity import refuse_unsupported
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import discard_files
-from jobs.lake.snapshot_files import StoredFile, batches_for_reading, files
+from jobs.lake.snapshot_files import StoredFile, batches_for_reading, files, rows_where
 from jobs.lake.snapshots import kept_snapshots, transaction_of
 from jobs.lake.superseded import ObsoleteRows
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPING_TABLES
@@ -130,7 +130,10 @@ def type_lake(request: TypeRequest, workers: Workers) -> Summary:
             left = remaining_changes(lake, before)
             lost = lost_file(lake, left)
             if lost is None:
-                recovered = _finished(lake, left, was_cut_off=was_cut_off)
+                commit_typing(lake, left)
+                if left.changes or was_cut_off:
+                    sweep_typing(lake, left)
+                recovered = left.number if left.changes else None
             else:
                 request = _for_all_topics(request, left, lost)
         cut_of = _cuts(lake, snapshot)
@@ -145,14 +148,6 @@ def _messages(lake: Lake) -> DeltaTable:
     if found is None:
         raise NotAStore("not a lake: it has no table `messages`", None, lake.location)
     return found
-
-
-def _finished(lake: Lake, left: Typing, *, was_cut_off: bool) -> int | None:
-    """Commit the rest of a killed typing, and return its number; None where nothing was left."""
-    commit_typing(lake, left)
-    if left.changes or was_cut_off:
-        sweep_typing(lake, left)
-    return left.number if left.changes else None
 
 
 def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeRequest:

@@ -55,7 +55,7 @@ class TypedFile:
     reasons: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))  # of dead letters, by topic
     # Fields of typed bodies that no column takes, by topic.
     unknown: dict[str, dict[str, UnknownField]] = field(default_factory=partial(defaultdict, dict))
-    ends: dict[str, int] = field(default_factory=dict)  # by store: where its messages in the file end
+    ends: Counter[str] = field(default_factory=Counter)  # by store: where its messages in the file end
 
     @classmethod
     def of(cls, files: Iterable["TypedFile"]) -> "TypedFile":
@@ -69,8 +69,7 @@ class TypedFile:
                 found.reasons[topic].update(reasons)
             for topic, unknown in file.unknown.items():
                 merge_unknown(found.unknown[topic], unknown)
-            for store, end in file.ends.items():
-                found.ends[store] = max(found.ends.get(store, 0), end)
+            found.ends |= file.ends  # of two ends of a store the later one
         return found
 
 
@@ -104,7 +103,7 @@ def _note_ends(done: TypedFile, rows: pa.RecordBatch) -> None:
     ends = pa.table([rows.column("store_id"), rows.column("physical_offset")], ["store", "offset"])
     for one in ends.group_by("store").aggregate([("offset", "max")]).to_pylist():
         if one["store"] is not None and one["offset_max"] is not None:
-            done.ends[one["store"]] = max(done.ends.get(one["store"], 0), one["offset_max"] + 1)
+            done.ends |= Counter({one["store"]: one["offset_max"] + 1})
 
 
 def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,9 +1,8 @@
 """
-Typings: how rows come into typed tables exactly once.
+Typings: how rows are written to typed tables exactly once.
 
-A typing writes its files first, then a manifest that lists them, then one row in `typings` under the number of the
-typing. That row decides, as a run's row in `runs` does: before it the typing never was; after it the typing will be,
-any later typing finishes it, from the manifest alone. The newest manifest says where the next typing begins.
+The row in `typings` that names a typing's manifest is the commit point, as a run's row in `runs` is: any later typing
+completes it from the manifest alone. The newest manifest states where the next typing begins.
 """
 
 import json
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow.dataset as ds
 
@@ -26,6 +26,7 @@ from jobs.lake.commit import (
 )
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
+    MANIFEST_VERSION,
     OtherRunActiveError,
     delete_old_manifests,
     discard_files,
@@ -38,7 +39,6 @@ from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
 from jobs.typed.ddl import TYPING_APPLICATION, parse_columns, typed_table
 
-_VERSION = 1
 _KEPT = 8  # manifests
 EVERY_ROW = ObsoleteRows({}, 0)
 
@@ -82,7 +82,7 @@ class Typing:
     topics: Mapping[str, TopicState]
     changes: tuple[TableChange, ...]
     detail: Mapping[str, object] = field(default_factory=dict)
-    version: int = _VERSION
+    version: int = MANIFEST_VERSION
 
     @property
     def naming(self) -> FileNaming:
@@ -97,11 +97,8 @@ class Typing:
         return json.dumps(values).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> "Typing":
-        """Read the stored form."""
-        values = json.loads(data)
-        if values["version"] > _VERSION:
-            raise OSError(f"manifest version {values['version']}: this lake was written by a newer program")
+    def from_json(cls, values: dict[str, Any]) -> "Typing":
+        """Return the typing with these stored values."""
         for one in values["changes"]:
             one["added"] = tuple(AddedFile(*action) for action in one["added"])
             one["removed"] = tuple(map(_obsolete, one["removed"]))

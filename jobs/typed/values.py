@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 import pyarrow as pa
 
-from jobs.typed.ddl import type_text
+from jobs.lake.tables import sql_type
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")
 DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,6})?")
@@ -104,7 +104,7 @@ def _scalar(value: Value, type_: pa.DataType, times: Times) -> object:
         if is_type(type_):
             return convert(value, type_)
     if not (isinstance(value, bool) if pa.types.is_boolean(type_) else _is_text(value)):
-        raise RefusedBodyError(f"not a valid {type_text(type_)}")
+        raise RefusedBodyError(f"not a valid {sql_type(type_)}")
     return value
 
 
@@ -134,11 +134,11 @@ def member_path(path: str, name: str) -> str:
 def integer(value: Value, type_: pa.DataType) -> int:
     """Return a number that is written as an integer, and fits."""
     if not isinstance(value, Number):
-        raise RefusedBodyError(f"not a valid {type_text(type_)}")
+        raise RefusedBodyError(f"not a valid {sql_type(type_)}")
     if not _INTEGER.fullmatch(value):
         if value.lstrip("-").isdigit():
             raise RefusedBodyError(_too_large(type_))
-        raise RefusedBodyError(f"a number with a fraction or an exponent is not a valid {type_text(type_)}")
+        raise RefusedBodyError(f"a number with a fraction or an exponent is not a valid {sql_type(type_)}")
     number = int(value)
     limit = 1 << (type_.bit_width - 1)
     if not -limit <= number < limit:
@@ -147,32 +147,32 @@ def integer(value: Value, type_: pa.DataType) -> int:
 
 
 def _too_large(type_: pa.DataType) -> str:
-    return f"a number is too large for {type_text(type_)}"
+    return f"a number is too large for {sql_type(type_)}"
 
 
 def real(value: Value, type_: pa.DataType) -> float:
     """Return a number as the nearest one that the type has; an integer must be in the type exactly."""
     if not isinstance(value, Number):
-        raise RefusedBodyError(f"not a valid {type_text(type_)}")
+        raise RefusedBodyError(f"not a valid {sql_type(type_)}")
     number = float(value)
     with np.errstate(over="ignore"):
         stored = float(np.float32(number)) if type_.bit_width < 64 else number  # noqa: PLR2004 - bits of a double
     if math.isinf(stored):
         raise RefusedBodyError(_too_large(type_))
     if not set(value) & set(".eE") and Decimal(stored) != Decimal(value):  # int() takes 4,300 digits, zeros as well
-        raise RefusedBodyError(f"an integer that {type_text(type_)} cannot represent exactly")
+        raise RefusedBodyError(f"an integer that {sql_type(type_)} cannot represent exactly")
     return stored
 
 
 def decimal(value: Value, type_: pa.DataType) -> Decimal:
     """Return a number, or a text that is one, with all of its digits."""
     if not isinstance(value, str) or not DECIMAL.fullmatch(value):
-        raise RefusedBodyError(f"not a valid {type_text(type_)}")
+        raise RefusedBodyError(f"not a valid {sql_type(type_)}")
     number = Decimal(value)
     try:
         return number.quantize(Decimal(1).scaleb(-type_.scale), context=exact_context(type_.precision))
     except (Inexact, InvalidOperation):
-        raise RefusedBodyError(f"a number has more digits than {type_text(type_)}") from None
+        raise RefusedBodyError(f"a number has more digits than {sql_type(type_)}") from None
 
 
 @lru_cache

@@ -14,11 +14,12 @@ from pyspark.sql import SparkSession
 
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake.commit import ensure_table, open_table, rows, rows_where
+from jobs.lake.commit import ensure_table, open_table, rows
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.findings import Finding
 from jobs.lake.integrity import record_findings
 from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import rows_where
 from jobs.lake.tables import FINDINGS, RUNS
 from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables

@@ -7,9 +7,9 @@ The recipes above them are written by hand.
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobs.lake.catalog import column_comment, sql_type
+from jobs.lake.catalog import column_comment
 from jobs.lake.lake import views
-from jobs.lake.tables import MESSAGES, TABLES, Table
+from jobs.lake.tables import MESSAGES, TABLES, Table, sql_type
 from jobs.typed.ddl import typed_table
 
 _START = "## Columns\n"
@@ -65,7 +65,7 @@ def _section(table: Table) -> Iterator[str]:
         if column_comment(field) == shared.get(field.name):
             continue
         meaning = column_comment(field).replace("|", "\\|")
-        yield f"| {field.name} | {sql_type(field.type)} | {meaning} |"
+        yield f"| {field.name} | {sql_type(table.plain_schema.field(field.name).type)} | {meaning} |"
     yield ""
 
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from jobs.lake.commit import open_table, rows_where
+from jobs.lake.commit import open_table
 from jobs.lake.history import committed_records
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches_for_reading
+from jobs.lake.snapshot_files import StoredFile, batches_for_reading, rows_where
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.file_builder import CACHE_SIZED_BLOCK, IndexRecipe, hash_file, put_entries

@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 from jobs.command.cli import main
 from jobs.console.result import ExitCode
 from jobs.lake.catalog import CatalogKind, statements
+from jobs.lake.commit import ensure_table
 from jobs.lake.lake import Lake, views
 from jobs.lake.tables import MESSAGES, TABLES
+from jobs.typed.ddl import parse_columns, typed_table
 from tests.golden import SITUATIONS, StoreOf, release_of
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store
@@ -84,6 +86,16 @@ def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Pat
 
     assert known == StructType.fromDDL(columns[1])
     assert text.endswith(f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION 'file://{lake}/messages'")
+
+
+def test_hives_statement_has_every_type_that_a_typed_table_may_have(tmp_path: Path) -> None:
+    columns = ("a struct<x: bigint, y: array<struct<z: tinyint>>>", "m map<string,date>", "d decimal(10,2)")
+    table, lake = typed_table("typed/Orders", parse_columns(", ".join(columns))), Lake(str(tmp_path))
+    ensure_table(lake, table)
+
+    (_, (_, text)) = statements(lake, CatalogKind.HIVE, "brokers", [table])
+
+    assert [f"  `{one[0]}`{one[1:]} COMMENT 'of the body'" for one in columns] == re.split(r",?\n", text)[-7:-4]
 
 
 _IN_BUCKET = {

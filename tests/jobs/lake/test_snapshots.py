@@ -16,7 +16,7 @@ from deltalake.schema import PrimitiveType
 
 from jobs.lake.commit import open_table, open_table_for_change
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import files, select
+from jobs.lake.snapshot_files import files, rows_where
 from jobs.lake.snapshots import kept_snapshots, open_delta
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, MESSAGES, RUNS
 from jobs.restore.plan import NEWER_COLUMNS
@@ -148,7 +148,7 @@ def test_files_whose_statistics_leave_no_wanted_row_are_not_opened(tmp_path: Pat
     Path(lake.locate("messages", older.path)).write_bytes(b"")
 
     def found(where: pc.Expression) -> object:
-        return select(lake, snapshot, ["physical_offset"], where, deleted=False)["physical_offset"].to_pylist()
+        return rows_where(lake, snapshot, ["physical_offset"], where)["physical_offset"].to_pylist()
 
     assert found(pc.field("physical_offset") >= newer.low("physical_offset", 0)) == offsets[10:]
     assert found(pc.field("physical_offset") > offsets[-1]) == []

@@ -15,8 +15,9 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.lake.tables import sql_columns
 from jobs.typed.avro import avro_format, columns_of
-from jobs.typed.ddl import SchemaError, columns_text
+from jobs.typed.ddl import SchemaError
 from jobs.typed.declaration import DeclarationError
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.test_json import results_of
@@ -56,7 +57,7 @@ def read(body: bytes, times: Times = Times(), **fields: object) -> list[object] 
 
 
 def test_a_schema_gives_the_columns() -> None:
-    assert _COLUMNS == columns_text(columns_of({None: schema_of(**_FIELDS)}))
+    assert _COLUMNS == sql_columns(columns_of({None: schema_of(**_FIELDS)}))
 
 
 _INSTANT = {"type": "long", "logicalType": "timestamp-millis"}

@@ -14,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobs.typed.ddl import columns_text
+from jobs.lake.tables import sql_columns
 from jobs.typed.declaration import DeclarationError
 from jobs.typed.formats import UnknownField
 from jobs.typed.protobuf import columns_of, protobuf_format
@@ -87,7 +87,7 @@ def read(body: bytes) -> dict[str, Any] | Refusal:
 
 
 def test_a_message_gives_the_columns() -> None:
-    assert columns_text(_COLUMNS) == (
+    assert sql_columns(_COLUMNS) == (
         "d double, f float, i8 bigint, u8 decimal(20,0), i4 int, x8 decimal(20,0), x4 bigint, b boolean, s string, "
         "y binary, u4 bigint, s4 int, s8 bigint, z4 int, z8 bigint, k string, who struct<name: string, self: binary>, "
         "m map<string,string>, r array<int>, rs array<string>, rw array<struct<name: string, self: binary>>, "
