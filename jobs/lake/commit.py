@@ -398,15 +398,8 @@ def committed_transaction(lake: Lake, table: str, app: str) -> int:
 
 def rows(lake: Lake, table: str, columns: Sequence[str], where: pc.Expression | None = None) -> list[tuple[Any, ...]]:
     """Return some columns of the table's rows that match *where*; statistics limit the number of opened files."""
-    return read_snapshot(lake, table, lambda snapshot: rows_in(lake, snapshot, columns, where)) or []
-
-
-def rows_in(
-    lake: Lake, snapshot: DeltaTable, columns: Sequence[str], where: pc.Expression | None = None
-) -> list[tuple[Any, ...]]:
-    """Return some columns of the rows of a snapshot, like `rows`."""
-    found = rows_where(lake, snapshot, list(columns), where)
-    return list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
+    found = read_snapshot(lake, table, lambda snapshot: rows_where(lake, snapshot, list(columns), where))
+    return [] if found is None else list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
 
 
 def read_snapshot(lake: Lake, table: str, read: Callable[[DeltaTable], T]) -> T | None:

@@ -33,11 +33,11 @@ from jobs.lake.commit import (
     read_snapshot,
     refuse_lost_files,
     rows,
-    rows_in,
 )
 from jobs.lake.features import needs_spark
 from jobs.lake.findings import GapRow
 from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import rows_where
 from jobs.lake.snapshots import transaction_of
 from jobs.lake.superseded import ObsoleteRows, Superseded, move_rows, rewrite_without_rows, tables_rewritten
 from jobs.lake.table_file import AddedFile, FileNaming
@@ -156,12 +156,9 @@ def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     stores = _registered_in(lake, snapshot)
     numbers = {store.store_id: transaction_of(snapshot, store.store_id) for store in stores}
     wanted = sorted({number for number in numbers.values() if number})
-    prepared = (
-        rows_in(lake, snapshot, ("store_id", "run", "state", "manifest"), ds.field("run").isin(wanted))
-        if wanted
-        else []
-    )
-    manifests = {(store_id, run): path for store_id, run, state, path in prepared if state == PREPARED}
+    names = ["store_id", "run", "state", "manifest"]
+    prepared = rows_where(lake, snapshot, names, ds.field("run").isin(wanted)).to_pylist() if wanted else []
+    manifests = {(row["store_id"], row["run"]): row["manifest"] for row in prepared if row["state"] == PREPARED}
     found = []
     for store in stores:
         run = numbers[store.store_id]
@@ -178,20 +175,21 @@ def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
 
 def _registered_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     found = []
-    columns = ("store_id", "broker", "state", "time", "detail")
-    for store_id, broker, state, when, text in rows_in(lake, snapshot, columns, ds.field("run") == 0):
-        if state != REGISTERED:  # a row of another engine
+    columns = ["store_id", "broker", "state", "time", "detail"]
+    for row in rows_where(lake, snapshot, columns, ds.field("run") == 0).to_pylist():
+        store_id = row["store_id"]
+        if row["state"] != REGISTERED:  # a row of another engine
             continue
         if "/" in store_id:  # files are named after it
             raise OSError(f"{lake.locate(RUNS.name)}: {store_id!r} is not a valid store id")
         try:
-            detail = json.loads(text)
+            detail = json.loads(row["detail"])
             registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
             # A clock may be set back; a lake of an older version has nothing but the time.
-            order = detail.get("registration", 0), when
+            order = detail.get("registration", 0), row["time"]
         except _NOT_OURS as error:
             raise OSError(f"{lake.locate(RUNS.name)}: no registration of store {store_id}: {error}") from error
-        found.append((order, KnownStore(store_id, broker, registered, tier=detail.get("tier"))))
+        found.append((order, KnownStore(store_id, row["broker"], registered, tier=detail.get("tier"))))
     return [store for _, store in sorted(found, key=lambda item: item[0])]
 
 
