@@ -1,4 +1,4 @@
-"""Bodies of topics as typed tables, and dead letters for those that do not fit."""
+"""Typed tables of message bodies, and dead letters for bodies that do not fit."""
 
 from importlib.util import find_spec
 
@@ -8,12 +8,12 @@ _LIBRARIES = ("fastavro", "google", "google.protobuf")  # of the extra `types`; 
 
 
 def is_installed() -> bool:
-    """Return whether the libraries that read bodies are there."""
+    """Return whether the libraries that read Avro and Protobuf bodies are installed."""
     return all(map(find_spec, _LIBRARIES))
 
 
 def check_installed(location: str) -> None:
-    """Raise `UnsupportedFormat` where a library that reads bodies is missing."""
+    """Raise `UnsupportedFormat` if one of these libraries is missing."""
     if not is_installed():
         reason = "types of bodies; to read them: pip install 'rocketmq-lake[types]'"
         raise UnsupportedFormat(reason, None, location)

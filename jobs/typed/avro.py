@@ -1,7 +1,7 @@
 """
-Bodies of Avro: each is one record, of one schema or of that of a registry whose number stands before it.
+Reads Avro bodies. Each body is one record: of a fixed schema, or of the registry's schema whose id precedes it.
 
-A schema becomes functions, one for each of its types, that read a value and refuse all that Avro does not allow.
+A schema is compiled into functions, one per type, that read a value and reject everything that Avro does not allow.
 """
 
 import json
@@ -22,22 +22,22 @@ from jobs.typed.formats import BodyFormat, Reader
 from jobs.typed.values import RefusedBodyError, Times, exact_context, member_path
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
-_HEADERS = {0x00: 4, 0x10: 8}  # first byte, and how many bytes of a schema's number follow: Confluent's, RocketMQ's
+_HEADERS = {0x00: 4, 0x10: 8}  # first byte, and size of the schema id after it: Confluent's, RocketMQ's
 _INSTANT = pa.timestamp("us", "UTC")
 _UUID_SIZE = 16
 _FACTORS = {"millis": 1000, "micros": 1}
 
 
-Schemas = Mapping[int | None, str]  # by the numbers of a registry, or one under None of bodies without a number
+Schemas = Mapping[int | None, str]  # by registry id; None: the schema of bodies without an id
 
 
 def avro_format(schemas: Schemas) -> BodyFormat:
-    """Return the format of bodies of such schemas."""
+    """Return the body format of these schemas."""
     return BodyFormat("avro", partial(_reader, schemas))
 
 
 def columns_of(schemas: Schemas) -> tuple[pa.Field, ...]:
-    """Return the columns of all schemas, each of the type that holds the values of all of them."""
+    """Return the columns of all schemas, each with a type that can hold the values of every schema."""
     found: dict[str, pa.DataType] = {}
     for number, schema in schemas.items():
         for name, type_ in _Record(schema, Times()).types.items():
@@ -66,20 +66,20 @@ def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: Times) -> Read
 
 
 def _registered(body: bytes) -> tuple[int, int]:
-    """Return the number of a body's schema, and the byte after the header that has it."""
+    """Return the schema id in a body's header, and the position after the header."""
     size = _HEADERS.get(body[0])
     if size is None:
         raise refused_at_byte("no header of a schema registry", 0)
     return int.from_bytes(binary_values.piece(body, 1, size)[0], "big"), 1 + size
 
 
-_Schema = Mapping[str, Any]  # of one type, as JSON has it
+_Schema = Mapping[str, Any]  # of one type, as parsed JSON
 _AnySchema = _Schema | str | list[Any]  # or the name of a type, or the types of a union
 _ReadValues = Callable[[bytes, int], tuple[dict[str, object], int]]
 
 
 class _Reading(NamedTuple):
-    """A type of a schema: that of its column, None where it has no values, and the function that reads it."""
+    """A type of a schema: the type of its column (None for null), and the function that reads its values."""
 
     type: pa.DataType | None
     read: Read
@@ -139,7 +139,7 @@ class _Record:
         return _Reading(pa.struct(list(types.items())), read)
 
     def _items(self, schema: _Schema) -> _Reading:
-        """Return the reading of an array or a map: blocks of items, which a map has after their keys."""
+        """Return the reading of an array or a map: blocks of items; in a map, each item follows its key."""
         is_map = schema["type"] == "map"
         item = self._reading(schema["values" if is_map else "items"])
         if item.type is None:
@@ -163,7 +163,7 @@ class _Record:
         return _Reading(pa.map_(pa.string(), item.type) if is_map else pa.list_(item.type), read)
 
     def _union(self, branches: Sequence[_Reading]) -> _Reading:
-        """Return the reading of a union: of null and one type, of numbers, or a struct with a field for each type."""
+        """Return the reading of a union: null and one type, numbers, or else a struct with a field for each type."""
         reads = [branch.read for branch in branches]
         types = [branch.type for branch in branches if branch.type is not None]
         for type_ in types:

@@ -1,4 +1,4 @@
-"""Numbers, texts and times as Avro and Protobuf both have them: read exactly, or refused with their byte."""
+"""Readers of numbers, texts and times for Avro and Protobuf: a value is read exactly, or rejected with its position."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -10,7 +10,7 @@ import pyarrow as pa
 from jobs.typed.formats import Reader, Row, typed_rows
 from jobs.typed.values import EPOCH, RefusedBodyError, Times, Value, in_zone
 
-Read = Callable[[bytes, int], tuple[object, int]]  # of a body from a byte on: the value, and the byte after it
+Read = Callable[[bytes, int], tuple[object, int]]  # (body, position): the value, and the position after it
 CUT = "cut off"
 TWICE = "a key occurs twice in one object"
 TOO_LARGE = "a number is too large for {}"
@@ -23,12 +23,12 @@ _NANOSECONDS = 1000  # in a microsecond
 
 
 def refused_at_byte(reason: str, at: int) -> RefusedBodyError:
-    """Return the refusal of a body at a byte, to which those who read it add the path."""
+    """Return the refusal of a body at a byte; callers add the path."""
     return RefusedBodyError(reason, f" at byte {at}")
 
 
 def varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return a number of seven bits a byte, and the byte after it; `IndexError` where the body ends in it."""
+    """Return a varint, and the position after it; raise `IndexError` if the body ends within it."""
     found = shift = 0
     begin = at
     while True:
@@ -46,7 +46,7 @@ def varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def converted_read(read: Read, convert: Callable[[Any], object]) -> Read:
-    """Return a reading whose values are converted."""
+    """Return a reader that converts the values of *read*."""
 
     def both(body: bytes, at: int) -> tuple[object, int]:
         value, at = read(body, at)
@@ -56,12 +56,12 @@ def converted_read(read: Read, convert: Callable[[Any], object]) -> Read:
 
 
 def zigzag(unsigned: int) -> int:
-    """Return a number whose lowest bit was its sign."""
+    """Decode a zigzag number, whose lowest bit is its sign."""
     return (unsigned >> 1) ^ -(unsigned & 1)
 
 
 def piece(body: bytes, at: int, size: int) -> tuple[bytes, int]:
-    """Return *size* bytes of a body, and the byte after them."""
+    """Return *size* bytes of a body, and the position after them."""
     after = at + size
     if size < 0:
         raise refused_at_byte("a length below 0", at)
@@ -71,7 +71,7 @@ def piece(body: bytes, at: int, size: int) -> tuple[bytes, int]:
 
 
 def number(form: Struct) -> Read:
-    """Return the reading of a number of a fixed size."""
+    """Return a reader of numbers of a fixed size."""
 
     def read(body: bytes, at: int) -> tuple[object, int]:
         if at + form.size > len(body):
@@ -85,7 +85,7 @@ FLOAT, DOUBLE = number(Struct("<f")), number(Struct("<d"))
 
 
 def sized(size_of: Callable[[bytes, int], tuple[int, int]]) -> Callable[[bytes, int], tuple[bytes, int]]:
-    """Return the reading of bytes after their number."""
+    """Return a reader of bytes that follow their length."""
 
     def read(body: bytes, at: int) -> tuple[bytes, int]:
         size, at = size_of(body, at)
@@ -95,7 +95,7 @@ def sized(size_of: Callable[[bytes, int], tuple[int, int]]) -> Callable[[bytes, 
 
 
 def texts(data_of: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes, int], tuple[str, int]]:
-    """Return the reading of bytes that are a text."""
+    """Return a reader of UTF-8 texts."""
 
     def read(body: bytes, at: int) -> tuple[str, int]:
         data, after = data_of(body, at)
@@ -110,7 +110,7 @@ def texts(data_of: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes
 def reader_of(
     values_of: Callable[[bytes, dict[str, Value]], Mapping[str, object]], columns: Sequence[pa.Field]
 ) -> Reader:
-    """Return a reader of columns, by their names, from the values that a format makes of a body."""
+    """Return a reader of columns; *values_of* returns the values of a body by name."""
     names, types = [column.name for column in columns], [column.type for column in columns]
 
     def row(body: bytes, left: dict[str, Value]) -> Row:
@@ -123,21 +123,21 @@ def reader_of(
 
 
 def instant(microseconds: int) -> int:
-    """Return microseconds since 1970, as a column of times takes them, where a calendar has that time."""
+    """Return microseconds since 1970; reject a time outside of the calendar's range."""
     if not _EARLIEST <= microseconds <= _LATEST:
         raise RefusedBodyError("an invalid or out-of-range time", "")
     return microseconds
 
 
 def nanosecond_instant(nanoseconds: int) -> int:
-    """Return the same of nanoseconds."""
+    """Convert nanoseconds since 1970 to microseconds; reject a more precise time."""
     if nanoseconds % _NANOSECONDS:
         raise RefusedBodyError("a time more precise than a microsecond", "")
     return instant(nanoseconds // _NANOSECONDS)
 
 
 def local_instant(microseconds: int, times: Times) -> datetime:
-    """Return a time that names no zone in that of the topic."""
+    """Interpret a time without zone in the topic's zone."""
     moment = EPOCH + timedelta(microseconds=instant(microseconds))
     try:
         return in_zone(moment.replace(tzinfo=None), times.zone).astimezone(UTC)
@@ -146,7 +146,7 @@ def local_instant(microseconds: int, times: Times) -> datetime:
 
 
 def day(days: int) -> int:
-    """Return days since 1970, as a column of dates takes them, where a calendar has that day."""
+    """Return days since 1970; reject a day outside of the calendar's range."""
     if not _EARLIEST_DAY <= days <= _LATEST_DAY:
         raise RefusedBodyError("an invalid or out-of-range date", "")
     return days

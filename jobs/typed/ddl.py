@@ -1,8 +1,8 @@
 """
-The columns of a typed table as Spark writes them: `id bigint NOT NULL, who struct<name: string>, tags array<string>`.
+Columns of typed tables as declared in SQL: `id bigint NOT NULL, who struct<name: string>, tags array<string>`.
 
-In memory they are Arrow's fields; a field that must have a value is one that is not nullable. A typed table has them
-after the columns that say where a row is from. There is one for each type of a topic.
+In memory, columns are Arrow fields; NOT NULL columns are not nullable. A row of a typed table first has the columns of
+the message, then those of its body. Each type of a topic has its own table.
 """
 
 import re
@@ -14,7 +14,7 @@ from jobs.lake.tables import PLAIN_NAME, PROVENANCE, SQL_TYPES, Table, sql_type
 from rmq_formats.arrow import column
 
 TYPED_FOLDER = "typed"
-TYPING_APPLICATION = "typing"  # the transaction, and in the place of a store's id in the names of files
+TYPING_APPLICATION = "typing"  # of Delta's transactions; in file names it replaces the store id
 LONGEST_FOLDER = 200  # bytes: file systems take 255
 RESERVED = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE)})
 MOST_DIGITS = 38
@@ -24,7 +24,7 @@ _NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=.`]")
 _DEEPEST = 16
 _NESTED = ("array", "map", "struct", "decimal")
 _ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
-# Each of these holds every value of those before it in its row.
+# Each type can hold every value of the types before it in its row.
 _WIDER = (
     (pa.int8(), pa.int16(), pa.int32(), pa.int64()),
     (pa.int8(), pa.int16(), pa.float32(), pa.float64()),
@@ -33,18 +33,18 @@ _WIDER = (
 
 
 class SchemaError(ValueError):
-    """A text declares no columns that a table can have."""
+    """A text does not declare columns that a table can have."""
 
 
 def parse_columns(text: str) -> tuple[pa.Field, ...]:
-    """Return the columns that *text* declares; `SchemaError` says at which character it does not."""
+    """Return the columns that *text* declares; `SchemaError` names the character at which it is wrong."""
     columns = _Parser(text).fields("", "")
     _refuse_names(columns)
     return columns
 
 
 def _refuse_names(columns: Iterable[pa.Field]) -> None:
-    """Raise `SchemaError` for names of columns that no table of Delta can have, or two columns of one name."""
+    """Raise `SchemaError` for column names that Delta does not allow, and for duplicates."""
     seen: set[str] = set()
     for field in columns:
         if _NOT_IN_DELTA.search(field.name) or not field.name.isprintable():
@@ -56,7 +56,7 @@ def _refuse_names(columns: Iterable[pa.Field]) -> None:
 
 
 def _fields(type_: pa.DataType) -> list[pa.Field]:
-    """Return the fields in a type: of a list its items, of a map a struct of key and value."""
+    """Return the child fields of a type."""
     return [type_.field(number) for number in range(type_.num_fields)]
 
 
@@ -65,7 +65,7 @@ class _Parser:
         self._text, self._at = text, 0
 
     def fields(self, separator: str, end: str, depth: int = 0) -> tuple[pa.Field, ...]:
-        """Return the fields up to *end*; between name and type is a *separator*, or none."""
+        """Return the fields up to *end*; *separator* stands between a name and its type."""
         found = [self._field(separator, depth)]
         while self._takes(","):
             found.append(self._field(separator, depth))
@@ -151,7 +151,7 @@ class _Parser:
         return True
 
     def _next(self, wanted: str) -> str:
-        """Return the next word; a name in backquotes with the first of them."""
+        """Return the next token; a quoted name keeps its first backquote."""
         found = _TOKEN.match(self._text, self._at)
         if found is None:
             raise self._error(wanted)
@@ -165,7 +165,7 @@ class _Parser:
 
 
 def all_nullable(type_: pa.DataType) -> pa.DataType:
-    """Return a type as tables have it: each field in it may be NULL."""
+    """Return the type with all nested fields nullable, as in tables."""
     if pa.types.is_list(type_):
         return pa.list_(all_nullable(type_.value_type))
     if pa.types.is_map(type_):
@@ -176,7 +176,7 @@ def all_nullable(type_: pa.DataType) -> pa.DataType:
 
 
 def is_wider(new: pa.DataType, old: pa.DataType) -> bool:
-    """Return whether a type holds every value of an old one."""
+    """Return whether the new type can hold every value of the old one."""
     if new == old:
         return True
     if pa.types.is_decimal(new) and pa.types.is_decimal(old):
@@ -187,7 +187,7 @@ def is_wider(new: pa.DataType, old: pa.DataType) -> bool:
 
 
 def narrowed_columns(new: Iterable[pa.Field], old: Iterable[pa.Field]) -> list[str]:
-    """Return the old columns whose values the new columns would not hold."""
+    """Return the old columns whose values the new columns cannot hold."""
     types = {field.name: field.type for field in new}
     return [
         f"{field.name} {sql_type(field.type)}"
@@ -197,14 +197,14 @@ def narrowed_columns(new: Iterable[pa.Field], old: Iterable[pa.Field]) -> list[s
 
 
 def table_name(topic: str, type_: str | None) -> str:
-    """Return the name of the table of a topic, or of one of its types: its folder leads nowhere else, for any name."""
+    """Return the table name of a topic, or of one of its types; it is a safe folder name for any topic."""
     names = [topic] if type_ is None else [topic, type_]
     safe = (_UNSAFE.sub(lambda match: b"~%02X" % match[0][0], name.encode()).decode() for name in names)
     return f"{TYPED_FOLDER}/{'.'.join(safe)}"
 
 
 def typed_table(name: str, columns: Sequence[pa.Field]) -> Table:
-    """Return a typed table: where each row is from, and the columns of its body."""
+    """Return a typed table: the columns of the message, then those of its body."""
     refuse_reserved(columns)
     of_body = (column(field.name, all_nullable(field.type), "of the body") for field in columns)
     return Table(

@@ -1,4 +1,4 @@
-"""`types.toml`: which topics are typed, and how; and what a changed declaration does to its table."""
+"""Reads `types.toml`, which declares typed topics; decides whether a changed declaration rebuilds a table."""
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -45,34 +45,34 @@ _EXAMPLES = {
 }
 _SOURCES = ("tag", "property", "field")
 _BY_COLUMN = ("columns", "from", "properties")
-_MORE = ("epoch", "time_zone")  # given later, they make no row another one: without them such a body is a dead letter
+_MORE = ("epoch", "time_zone")  # added later, they change no row: without them, such bodies are dead letters
 
 
 class DeclarationError(RequestError):
-    """A file of types says something that is not understood; the message has the file and the line or the key."""
+    """A file of types is invalid; the message names the file, and the line or the key."""
 
 
 class ValuesLostError(Exception):
-    """The table of an earlier declaration has values that the new one has no place for; the message says which."""
+    """A table has values that its new declaration cannot hold; the message names them."""
 
 
 @dataclass(frozen=True)
 class TopicType:
-    """How the bodies of a topic, or those of one of its types, are read."""
+    """How to read the bodies of a topic, or of one of its types."""
 
     topic: str
     format: BodyFormat
     columns: tuple[pa.Field, ...]  # of the body, by their names in the table
-    sources: Mapping[str, str] = field(default_factory=dict)  # the field of the body, where it has another name
-    properties: Mapping[str, str] = field(default_factory=dict)  # of the message, by the names of their columns
+    sources: Mapping[str, str] = field(default_factory=dict)  # by column: the field of the body, if its name differs
+    properties: Mapping[str, str] = field(default_factory=dict)  # by column: the property of the message
     times: Times = field(default_factory=Times)
-    name: str | None = None  # of the type, in a topic of several
-    by: str | None = None  # in a topic of several: what names the type of a message: tag, property NAME, field NAME
+    name: str | None = None  # of the type, if the topic has several
+    by: str | None = None  # if it has several: what states the type of a message: tag, property NAME, field NAME
     types: Mapping[str, "TopicType"] = field(default_factory=dict)
 
     @property
     def table(self) -> str:
-        """The name of the table of such bodies."""
+        """The name of the table."""
         return table_name(self.topic, self.name)
 
     @property
@@ -86,11 +86,11 @@ class TopicType:
         return (*self.columns, *(pa.field(name, pa.string()) for name in self.properties))
 
     def reader(self) -> Reader:
-        """Return a reader of such bodies, which have names of their own for the columns."""
+        """Return a reader of these bodies."""
         return self.format.reader(_renamed(self.columns, self.sources), self.times)
 
     def describe(self) -> dict[str, object]:
-        """Return all that decides which rows a body gives: a change of it is a new type."""
+        """Return everything that decides which row a body becomes; if it changes, the type is a different one."""
         if self.by is not None:
             return {"by": self.by, "types": {name: one.describe() for name, one in sorted(self.types.items())}}
         zone = None if self.times.zone is None else str(self.times.zone)
@@ -110,7 +110,7 @@ def _renamed(columns: Sequence[pa.Field], names: Mapping[str, str]) -> tuple[pa.
 
 
 def read_types(path: Path) -> tuple[TopicType, ...]:
-    """Return the types that a file declares; `DeclarationError` names the line or the key that is wrong."""
+    """Return the types that a file declares; `DeclarationError` names the wrong line or key."""
     try:
         with naming_file_in_errors(str(path)):
             content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -126,7 +126,7 @@ def read_types(path: Path) -> tuple[TopicType, ...]:
 
 
 class _Declared:
-    """One topic of a file, whose keys are checked one by one."""
+    """The declaration of one topic; its keys are checked one by one."""
 
     def __init__(self, path: Path, topic: str, values: object, name: str | None = None) -> None:
         self._place = f'{path}: [topic."{topic}"' + ("]" if name is None else f'.types."{name}"]')
@@ -136,7 +136,7 @@ class _Declared:
         self._values = values
 
     def type(self) -> TopicType:
-        """Return the type; `DeclarationError` names the first key that is wrong."""
+        """Return the type; `DeclarationError` names the first wrong key."""
         if "by" in self._values or "types" in self._values:
             return self._several()
         kind = self._values.get("format")
@@ -215,7 +215,7 @@ class _Declared:
         return protobuf_format(*of), self._columns(key, lambda: self._declared(columns_of(*of)))
 
     def _declared(self, columns: Sequence[pa.Field]) -> str:
-        """Return the text that declares columns of bodies, under the names that `from` gives them."""
+        """Return columns of bodies as SQL, renamed as `from` declares."""
         names = {source: name for name, source in self._values.get("from", {}).items() if isinstance(source, str)}
         return sql_columns(_renamed(columns, names))
 
@@ -290,7 +290,7 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
             raise ValuesLostError("with another by")
         if types.keys() - type_.types.keys():
             raise ValuesLostError(f"without these types: {', '.join(sorted(types.keys() - type_.types.keys()))}")
-        # A type that is added has dead letters that are its rows.
+        # Some dead letters are rows of an added type.
         rebuilt = [name not in types or needs_rebuild(one, types[name]) for name, one in type_.types.items()]
         return any(rebuilt)
     old = {column.name: column for column in parse_columns(str(declared["columns"]))}

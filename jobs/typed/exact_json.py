@@ -1,8 +1,8 @@
 """
-The scalar reader of JSON: readable, exact, and the truth that the fast one is held to.
+The scalar reader of JSON bodies: readable, exact, and the reference for the compiled reader.
 
-It also names the reason and the place in a body that is refused, so every body that the fast reader refuses, or could
-have bent, comes here.
+It also reports why and where a body is rejected, so it reads every body that the compiled reader rejects or cannot
+read exactly.
 """
 
 import json
@@ -15,14 +15,14 @@ import pyarrow as pa
 from jobs.typed.formats import Row, TypedRows, body_text, typed_rows
 from jobs.typed.values import Number, RefusedBodyError, Times, Value, member_path, struct_of
 
-_DEEPEST = 100  # objects and arrays in each other
-_BRACKETS = re.compile(rb'[\[{]+|[\]}]+|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # and texts, which may have some
+_DEEPEST = 100  # nested objects and arrays
+_BRACKETS = re.compile(rb'[\[{]+|[\]}]+|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # and strings, which may contain brackets
 _HALF = re.compile(r"\\u[dD]")
 _LONE = re.compile("[\ud800-\udfff]")
 
 
 def read_all(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times) -> TypedRows:
-    """Return the rows, or the refusals, of bodies, and the fields that no column takes."""
+    """Return the rows or refusals of bodies, and the fields without a column."""
 
     def read(body: bytes, left: dict[str, Value]) -> Row:
         value = parse_body(body)
@@ -35,7 +35,7 @@ def read_all(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times)
 
 
 def _unknown(value: Value, type_: pa.DataType, path: str) -> Iterator[tuple[str, Value]]:
-    """Yield the path and the value of each member of an object that no field of its type takes."""
+    """Yield the path and the value of each object member without a field in its type."""
     if pa.types.is_struct(type_) and isinstance(value, dict):
         types = {field.name: field.type for field in type_}
         for name, one in value.items():
@@ -51,7 +51,7 @@ def _unknown(value: Value, type_: pa.DataType, path: str) -> Iterator[tuple[str,
 
 
 def parse_body(body: bytes) -> Value:
-    """Return the one document of a body, its numbers as they are spelled; `RefusedBodyError` where there is none."""
+    """Parse a body as one JSON document, keeping the spelling of numbers; raise `RefusedBodyError` if it is not one."""
     if not body.strip(b" \t\r\n"):
         raise RefusedBodyError("an empty body", "byte 0")
     _refuse_depth(body)
@@ -69,7 +69,7 @@ def parse_body(body: bytes) -> Value:
 
 
 def _refuse_depth(body: bytes) -> None:
-    # Before `json.loads`, which takes a level of Python's stack for each: another limit, on every version another one.
+    # `json.loads` takes a level of Python's stack for each; its own limit depends on the version.
     if body.count(b"[") + body.count(b"{") <= _DEEPEST:
         return
     depth = 0
@@ -97,7 +97,7 @@ def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
 
 
 def _refuse_lone_surrogates(value: Value, path: str) -> None:
-    """Raise `RefusedBodyError` for half of a character: no table can hold such a text."""
+    """Raise `RefusedBodyError` for an unpaired surrogate: no table can hold such a text."""
     if isinstance(value, str) and _LONE.search(value):
         raise RefusedBodyError("half of a surrogate pair", path)
     if isinstance(value, list):

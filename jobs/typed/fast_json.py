@@ -1,8 +1,7 @@
 """
-The fast reader of JSON: compiled from bodies to columns, in the forms that nearly all have.
+The compiled reader of JSON bodies, for the spellings that nearly all values have.
 
-The scalar reader judges every value, and every body, that is in another form. Equal to it on every body; property tests
-hold it to that.
+The scalar reader reads all other values and bodies. Property tests check that both readers agree on every body.
 """
 
 import json
@@ -25,14 +24,14 @@ from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes
 from rmq_formats.properties import MAX_LONG
 
 _QUOTE = ord('"')
-_EXACT_INTEGERS = {32: 1 << 24, 64: 1 << 53}  # a float of so many bits holds every integer below this one
-_FARTHEST = 62_135_596_800_000_000  # microseconds from 1970: every calendar has these times
+_EXACT_INTEGERS = {32: 1 << 24, 64: 1 << 53}  # floats of this many bits hold every integer below the limit
+_FARTHEST = 62_135_596_800_000_000  # microseconds from 1970: up to here every time is valid
 _HEADS = np.zeros(256, np.bool_)  # of numbers
 _HEADS[list(b"-0123456789")] = True
 
 
 def read_bodies(columns: Sequence[pa.Field], times: Times, bodies: pa.Array) -> TypedRows:
-    """Return the rows, or the refusals, of bodies of one type, none of which is NULL."""
+    """Return the rows or refusals of bodies, none of which is NULL."""
     ends = np.frombuffer(bodies.buffers()[1], np.int32, len(bodies) + 1, bodies.offset * 4)
     stored = bodies.buffers()[2]
     used = stored.slice(int(ends[0]), int(ends[-1] - ends[0])) if stored is not None else b""
@@ -59,23 +58,23 @@ def read_bodies(columns: Sequence[pa.Field], times: Times, bodies: pa.Array) -> 
 
 
 class _Places(NamedTuple):
-    """The places of the values of a column: a missing one has a start below 0."""
+    """The positions of the values of a column; a missing value has a negative start."""
 
     starts: Sizes
     ends: Sizes
-    bodies: Integers  # of which body each is
+    bodies: Integers  # the body of each value
 
 
 @dataclass
 class _Batch:
     data: Bytes
-    is_odd: NDArray[np.bool_]  # bodies that the scalar reader has to judge
+    is_odd: NDArray[np.bool_]  # bodies that the scalar reader must read
     times: Times
-    # Members of objects that no field takes: the path of the objects, the names of the members and their values.
+    # Members without a field: the path of their objects, their names and their values.
     unknown: list[tuple[str, pa.Array, _Places]] = field(default_factory=list)
 
     def unknown_fields(self, is_judged: NDArray[np.bool_]) -> dict[str, UnknownField]:
-        """Return the fields that no column takes, of all bodies but those that the scalar reader reads."""
+        """Return the fields without a column, except those of bodies that the scalar reader reads."""
         found: dict[str, UnknownField] = {}
         for path, all_names, values in self.unknown:
             kept = np.flatnonzero(~is_judged[values.bodies])
@@ -140,7 +139,7 @@ class _Batch:
         odd = np.flatnonzero(states == cells.ODD)
         if not odd.size:
             return array
-        # A single value in another form is read by the scalar reader; only one that this refuses costs its body.
+        # The scalar reader reads single values in other spellings; only a rejected value sends its whole body there.
         values = array_of([self._judged(places, row, type_) for row in odd.tolist()], type_)
         return pc.replace_with_mask(array, pa.array(states == cells.ODD), values)
 
@@ -159,7 +158,7 @@ class _Batch:
         return pa.MapArray.from_arrays(offsets, keys, values, all_nullable(type_), mask=mask)
 
     def _judged(self, places: _Places, row: int, type_: pa.DataType) -> object:
-        """Return a value as the scalar reader has it; None, and its body is odd, where it refuses it."""
+        """Read a value with the scalar reader; if it is rejected, return None and mark its body."""
         text = bytes(self.data[places.starts[row] : places.ends[row]])
         try:
             value = Number(text.decode()) if _HEADS[text[0]] else json.loads(text) if text[0] == _QUOTE else text
@@ -169,7 +168,7 @@ class _Batch:
             return None
 
     def _scalars(self, places: _Places, type_: pa.DataType) -> tuple[pa.Array, Bytes]:
-        """Return values, NULL where their state is another one than THERE."""
+        """Return values, which are NULL unless their state is THERE."""
         heads = self._heads(places)
         states = np.where(heads == NULL, np.uint8(cells.ABSENT), np.uint8(cells.ODD))
         if pa.types.is_binary(type_):
@@ -198,7 +197,7 @@ class _Batch:
         return found
 
     def _texts(self, places: _Places) -> pa.Array:
-        """Return values as texts, those in quotes without them; NULL where one is missing."""
+        """Return values as texts, without quotes; NULL if missing."""
         is_null = places.starts < 0
         quote = (self._heads(places) == _QUOTE).astype(np.int32)
         starts, ends = np.where(is_null, 0, places.starts + quote), np.where(is_null, 0, places.ends - quote)
@@ -208,13 +207,13 @@ class _Batch:
 
     def _reals(self, texts: pa.Array, type_: pa.DataType, states: Bytes) -> NDArray[Any]:
         read: NDArray[np.float64] = texts.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
-        # A greater one may have been an integer between two that the type has.
+        # A greater one may have been an integer that the type cannot represent.
         states[(states == cells.THERE) & ~(np.abs(read) < _EXACT_INTEGERS[type_.bit_width])] = cells.ODD
         with np.errstate(over="ignore"):
             return read.astype(type_.to_pandas_dtype())
 
     def _integers(self, places: _Places, type_: pa.DataType, states: Bytes) -> NDArray[Any]:
-        """Return values that are integers, or as many units of one."""
+        """Return integers, or the number of units (days, microseconds, decimal places) of other values."""
         values = np.zeros(len(states), np.int64)
         where = (self.data, places.starts, places.ends)
         if pa.types.is_date(type_):

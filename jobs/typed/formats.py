@@ -1,4 +1,4 @@
-"""Bodies of any format as rows; of JSON, which says all that there is to know, and of text."""
+"""The interface of body formats, and the formats JSON and text."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,12 +17,12 @@ from jobs.typed.values import DECIMAL, Number, Refusal, RefusedBodyError, Times,
 T = TypeVar("T")
 Row = tuple[object, ...]
 OTHER_FIELDS = "other fields"
-_MOST_UNKNOWN = 200  # unknown fields of a topic that are counted one by one
+_MOST_UNKNOWN = 200  # unknown fields of a topic that are counted separately
 _LONGEST_EXAMPLE = 60  # characters
 
 
 class UnknownField(NamedTuple):
-    """A field of bodies that no column takes: in how many of the typed bodies it is, and an example."""
+    """A field of bodies without a column: the number of typed bodies that have it, and an example."""
 
     messages: int
     at: int  # the number of the first such body; in the result of a typing the physical offset of its message
@@ -30,7 +30,7 @@ class UnknownField(NamedTuple):
 
 
 class TypedRows(NamedTuple):
-    """The rows of those bodies that have one, in their order, and the refusals of the others."""
+    """The rows of the bodies that fit, in order, and the refusals of the others."""
 
     columns: Sequence[pa.Array]
     refusals: Mapping[int, Refusal]  # by the number of the body
@@ -41,11 +41,11 @@ Reader = Callable[[pa.Array], TypedRows]  # of bodies of one type, none of which
 
 
 class BodyFormat(NamedTuple):
-    """How bodies spell values."""
+    """An encoding of bodies."""
 
     name: str  # in types.toml
-    reader: Callable[[Sequence[pa.Field], Times], Reader]  # of columns, by the names that the body has for them
-    described: Mapping[str, object] = MappingProxyType({})  # what decides which rows a body gives, besides its columns
+    reader: Callable[[Sequence[pa.Field], Times], Reader]  # of columns with the names of the body
+    described: Mapping[str, object] = MappingProxyType({})  # what else decides which row a body becomes
 
 
 def _json_reader(columns: Sequence[pa.Field], times: Times) -> Reader:
@@ -59,9 +59,9 @@ JSON = BodyFormat("json", _json_reader)
 
 def text_format(pattern: str) -> BodyFormat:
     """
-    Return the format of bodies of text: each matches a pattern as a whole, whose named groups are its columns.
+    Return the format of text bodies: a body matches the whole *pattern*, whose named groups are its columns.
 
-    RE2 does the matching, as Arrow has it: its time grows with the length of a body alone, for any pattern.
+    Arrow matches with RE2: the time depends only on the length of a body, for any pattern.
     """
     return BodyFormat("text", partial(_text_reader, pattern), {"pattern": pattern})
 
@@ -102,13 +102,13 @@ def _matched(pattern: str, texts: Sequence[str | None]) -> pa.Array:
 
 
 def _text_or_none(body: bytes) -> str | None:
-    with suppress(UnicodeDecodeError):  # it has no groups: `body_text` names the byte
+    with suppress(UnicodeDecodeError):  # `body_text` names the byte
         return body.decode()
     return None
 
 
 def body_text(body: bytes) -> str:
-    """Return a body as text; `RefusedBodyError` names the byte from which it is none."""
+    """Decode a body as UTF-8; `RefusedBodyError` names the first invalid byte."""
     try:
         return body.decode()
     except UnicodeDecodeError as error:
@@ -116,7 +116,7 @@ def body_text(body: bytes) -> str:
 
 
 def _value_of_group(group: str, type_: pa.DataType, times: Times) -> Value:
-    """Return a group as JSON would have such a value; an empty one is a value of texts alone."""
+    """Return a group as a JSON value for a column type; an empty group is a value only of strings."""
     if pa.types.is_string(type_):
         return group
     if not group:
@@ -132,7 +132,7 @@ def _value_of_group(group: str, type_: pa.DataType, times: Times) -> Value:
 def typed_rows(
     bodies: Iterable[T], read: Callable[[T, dict[str, Value]], Row], types: Sequence[pa.DataType]
 ) -> TypedRows:
-    """Return what *read* makes of bodies, as columns of some types; it notes the fields that no column takes."""
+    """Read bodies into columns of these types; *read* adds fields without a column to its second argument."""
     rows: list[Row] = []
     refusals: dict[int, Refusal] = {}
     unknown: dict[str, UnknownField] = {}
@@ -150,7 +150,7 @@ def typed_rows(
 
 
 def example_text(value: Value) -> str:
-    """Return a value as an example: of a long text its beginning, of an object, an array or bytes only the size."""
+    """Return a short form of a value: the beginning of a long text; the size of an object, an array or bytes."""
     for type_, text in ((list, "[{} items]"), (dict, "{{{} fields}}"), (bytes, "[{} bytes]")):
         if isinstance(value, type_):
             return text.format(len(value))
@@ -159,7 +159,7 @@ def example_text(value: Value) -> str:
 
 
 def merge_unknown(known: dict[str, UnknownField], more: Mapping[str, UnknownField]) -> None:
-    """Add unknown fields to those of earlier bodies; of very many different ones, the rest is counted as one."""
+    """Add unknown fields to those of earlier bodies; if there are too many, the rest is counted together."""
     for path, field in more.items():
         place = path if path in known or len(known) < _MOST_UNKNOWN else OTHER_FIELDS
         earlier = known.get(place, field._replace(messages=0))
@@ -168,7 +168,7 @@ def merge_unknown(known: dict[str, UnknownField], more: Mapping[str, UnknownFiel
 
 
 def array_of(values: Sequence[object], type_: pa.DataType) -> pa.Array:
-    """Return the values of a column as Arrow's."""
+    """Return the values of a column as an Arrow array."""
     if pa.types.is_decimal(type_):  # texts are ten times as fast as Decimals
         texts = [value if value is None else format(value, "f") for value in values]
         return pa.array(texts, pa.string()).cast(type_)

@@ -1,8 +1,8 @@
 """
-`type --infer`: the types that hold for the whole history of a topic, as a proposal to read and commit.
+`type --infer`: proposes types that hold for the whole history of a topic.
 
-A first pass takes the shape of every body, a second one reads them all by the proposed types with the reader that will
-read them: so what does not fit, and how often, is counted and not estimated.
+The first pass collects the shape of every body. The second pass reads all bodies with the proposed types, so that
+bodies that do not fit are counted, not estimated.
 """
 
 import json
@@ -30,28 +30,28 @@ from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, d
 
 _MOST_MEMBERS = 64  # of a struct: an object with more names is a map
 _MOST_COLUMNS = 500
-_MOST_NAMES = 5_000  # that a shape remembers
+_MOST_NAMES = 5_000  # per shape
 _EXACT = 1 << 53
 _SHOWN = 10
 _INDEX = re.compile(r"\[\d+\]")
 _TEXT_KINDS = ("date", "timestamp", "string")
-_TEXT_TYPES = {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}  # where all values are of one kind
+_TEXT_TYPES = {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}  # if all values are of one kind
 _FAMILIES = {"integer": "number", "fraction": "number", "date": "text", "timestamp": "text", "string": "text"}
 
 
 @dataclass
 class Shape:
-    """The values of one place in many bodies."""
+    """The kinds of values at one path in many bodies."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     digits: int = 0  # before the point
     scale: int = 0  # digits after it
-    is_inexact: bool = False  # an integer that not a valid double holds
+    is_inexact: bool = False  # has an integer that a double cannot represent
     items: "Shape | None" = None
     members: dict[str, "Shape"] = field(default_factory=dict)
 
     def add(self, value: Value) -> None:
-        """Take in a value."""
+        """Add a value."""
         self.kinds[self._kind(value)] += 1
         if isinstance(value, list):
             self.items = self.items or Shape()
@@ -81,7 +81,7 @@ class Shape:
         return "integer"
 
     def merge(self, other: "Shape") -> None:
-        """Take in the values of another shape."""
+        """Add the values of another shape."""
         self.kinds.update(other.kinds)
         self.digits, self.scale = max(self.digits, other.digits), max(self.scale, other.scale)
         self.is_inexact |= other.is_inexact
@@ -93,7 +93,7 @@ class Shape:
                 self.members.setdefault(name, Shape()).merge(member)
 
     def type(self) -> pa.DataType | None:
-        """Return the type that most values have; None where all are null."""
+        """Return the type that most values have; None if all are null."""
         families: Counter[str] = Counter()
         for kind, count in self.kinds.items():
             if kind != "null":
@@ -174,7 +174,7 @@ def _refusals(lake: Lake, type_: TopicType, file: StoredFile) -> Counter[Refusal
 def _text(
     topic: str, type_: TopicType | None, fitting: int, refused: Mapping[Refusal, int], left_out: Sequence[str]
 ) -> str:
-    """Return a proposal as types.toml has it, with the fields that do not become columns."""
+    """Return a proposal in the form of types.toml, with the fields that do not become columns."""
     lines = [f"# {topic}: {fitting:,} of {fitting + sum(refused.values()):,} bodies fit"]
     shown = list(refused.items())[:_SHOWN]
     lines += [f"#   {counted(count, 'message')} at {_comment(one.place or '-')}: {one.reason}" for one, count in shown]
@@ -191,7 +191,7 @@ def _text(
 
 
 def _quoted(text: str) -> str:
-    """Return a text as TOML quotes it, which is as JSON does."""
+    """Quote a text for TOML, which has the rules of JSON."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
@@ -200,14 +200,14 @@ def _comment(text: str) -> str:
 
 
 def infer(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
-    """Return the types that the bodies of a topic have, in the form of types.toml, and whether it has any."""
+    """Return proposed types for a topic in the form of types.toml, and whether there are any."""
     snapshot = open_table(lake, MESSAGES.name)
     work = [file for file in files(lake, snapshot) if file.may_have("topic", topic)] if snapshot is not None else []
     shape = Shape()
     for one in workers.map(work, partial(_shape_of, lake, topic), "taking the shapes of bodies"):
         shape.merge(one)
     type_, left_out = _proposed(topic, shape)
-    # Where there is nothing to propose, a column that no body has: all are counted with their reasons.
+    # Without a proposal, try a column that no body has, so that all bodies are counted with their reasons.
     tried = type_ or TopicType(topic, JSON, (pa.field("nothing", pa.string(), nullable=False),))
     found: Counter[Refusal | None] = Counter()
     for part in workers.map(work, partial(_refusals, lake, tried), "reading bodies by the proposed types"):
@@ -235,7 +235,7 @@ def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ..
 
 
 def _column_name(name: str, taken: Iterable[str]) -> str | None:
-    """Return the name of a column for a field; None where there is none that is free."""
+    """Return a free column name for a field; None if there is none."""
     for candidate in (name, "body_" + re.sub(r"\W", "_", name, flags=re.ASCII)):
         if _is_declared(candidate) and candidate.lower() not in {*RESERVED, *taken}:
             return candidate

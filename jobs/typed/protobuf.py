@@ -1,8 +1,8 @@
 """
-Bodies of Protobuf: each is one message that a set of descriptors describes, with or without Confluent's header.
+Reads Protobuf bodies: each is one message of a descriptor set, with or without Confluent's header.
 
-Fields are read by their declared types; what the format would overwrite, cut or leave aside is refused. A field that
-is not declared is left out, and counted.
+Fields are read by their declared types; values that Protobuf would overwrite, truncate or ignore are rejected.
+Undeclared fields are left out, and counted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,20 +26,20 @@ from jobs.typed.formats import BodyFormat, Reader
 from jobs.typed.values import Number, RefusedBodyError, Times, Value, member_path
 
 _VARINT, _EIGHT, _SIZED, _GROUP, _END, _FOUR = range(6)  # wire types
-_DEEPEST = 100  # unknown groups in each other
-_MOST = (1 << 29) - 1  # number of a field
-_HEADER = 5  # bytes: Confluent's is 0x00 and the number of a schema; no message begins with 0x00
+_DEEPEST = 100  # nested unknown groups
+_MOST = (1 << 29) - 1  # largest number of a field
+_HEADER = 5  # bytes: Confluent's is 0x00 and a schema id; no message begins with 0x00
 _WRAPPERS = {f"google.protobuf.{one}Value" for one in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool",
                                                        "String", "Bytes")}  # fmt: skip
 
 
 def protobuf_format(descriptors: bytes, message: str) -> BodyFormat:
-    """Return the format of a message of descriptors, as `protoc --include_imports --descriptor_set_out` writes them."""
+    """Return the body format of a message in a descriptor set of `protoc --include_imports`."""
     return BodyFormat("protobuf", partial(_reader, descriptors, message), {"message": message})
 
 
 def columns_of(descriptors: bytes, message: str) -> tuple[pa.Field, ...]:
-    """Return the columns of such bodies: one for each field."""
+    """Return one column for each field of a message."""
     return tuple(pa.field(one.name, one.type) for one in _Body(_described(descriptors, message)).fields.values())
 
 
@@ -69,7 +69,7 @@ def _described(descriptors: bytes, message: str) -> Descriptor:
 
 
 def _after_header(body: bytes, wanted: Sequence[int]) -> int:
-    """Return the byte after the path to the message in its file: how many indexes, then each; nothing is [0]."""
+    """Return the position after the message's path in its file: a count of indexes, then each; no index means [0]."""
     number, at = varint(body, _HEADER)
     count = binary_values.zigzag(number)
     indexes = []
@@ -89,7 +89,7 @@ def _indexes(descriptor: Descriptor) -> list[int]:
 
 
 class _Scalar(NamedTuple):
-    """A type of a field: its column, how it is written, how it is read, and its value where nothing is written."""
+    """A field type: type of the column, wire type, reader, and default value."""
 
     type: pa.DataType
     wire: int
@@ -108,7 +108,7 @@ class _Field(NamedTuple):
     oneof: str | None
 
     def take(self, found: dict[str, Any], body: bytes, at: int, wire_type: int) -> int:
-        """Read one occurrence of the field, and return the byte after it."""
+        """Read one occurrence of the field, and return the position after it."""
         scalar, begin = self.scalar, at
         # Packed: the numbers of a repeated field after their size. One message may have packed and single ones.
         if self.is_repeated and wire_type == _SIZED != scalar.wire:
@@ -141,17 +141,17 @@ class _Field(NamedTuple):
 
 
 _Fields = Mapping[int, _Field]  # by their numbers
-_ReadMessage = Callable[[bytes, int, int], dict[str, Any]]  # of a body, between two bytes
+_ReadMessage = Callable[[bytes, int, int], dict[str, Any]]  # (body, start, end)
 
 
 class _Body:
     def __init__(self, descriptor: Descriptor) -> None:
-        self.left: dict[str, Value]  # gets the fields of a body that are not declared, by their paths
+        self.left: dict[str, Value]  # undeclared fields of the current body, by path
         self.fields, self.read = self._message(descriptor, (), "$")
 
     def _message(self, descriptor: Descriptor, outer: tuple[str, ...], path: str) -> tuple[_Fields, _ReadMessage]:
         inner = (*outer, descriptor.full_name)
-        is_entry = descriptor.GetOptions().map_entry  # its key and its value have the place of the map
+        is_entry = descriptor.GetOptions().map_entry  # its key and value have the map's path
         fields = {
             one.number: self._field(one, inner, path if is_entry else member_path(path, one.name))
             for one in descriptor.fields
@@ -239,7 +239,7 @@ def _check(fields: _Fields, found: Mapping[str, object], end: int) -> None:
 
 
 def _skipped(body: bytes, at: int, tag: int) -> int:
-    groups: list[int] = []  # numbers of the groups that are open: each must end with its own, and only then is it over
+    groups: list[int] = []  # numbers of the open groups; each must end with its own number
     while True:
         number, wire_type = tag >> 3, tag & 7
         if wire_type == _GROUP and len(groups) < _DEEPEST:

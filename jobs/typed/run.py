@@ -1,4 +1,4 @@
-"""`type`: the order of events."""
+"""`type`: types the new messages of a lake."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,18 +65,18 @@ class TypeRequest:
 
 
 class TopicSummary(NamedTuple):
-    """The rows and dead letters that a typing added of one topic."""
+    """The rows and dead letters of one topic that a typing added."""
 
     topic: str
     table: str
     rows: int
     dead_letters: int
     reasons: Mapping[str, int]
-    removed: bool = False  # rows of messages that the log does not hold any more, or all rows of before
+    removed: bool = False  # rows of superseded messages were removed, or all earlier rows
     retyped: bool = False
     accepted: int = 0  # dead letters that are rows now
     unknown: Mapping[str, UnknownField] = MappingProxyType({})  # fields of the rows that no column takes, by their path
-    new_columns: tuple[str, ...] = ()  # that rows of earlier typings have NULL in
+    new_columns: tuple[str, ...] = ()  # NULL in rows of earlier typings
 
 
 class AbsentTopic(NamedTuple):
@@ -117,13 +117,13 @@ class _Topic(NamedTuple):
 
 @kept_snapshots()
 def type_lake(request: TypeRequest, workers: Workers) -> Summary:
-    """Type the messages that are new since the last typing; finish first what an earlier one prepared."""
+    """Type the messages that are new since the last typing; first complete an earlier one that is prepared."""
     lake = request.lake
     _messages(lake)
     refuse_unsupported(lake, TYPING_TABLES)
     with hold_lock(lake, TYPING_APPLICATION) as was_cut_off:
         before = newest_typing(lake)
-        # Not older than what the typing before has seen: else rows that were superseded since would come back.
+        # Not older than the snapshot of the last typing: otherwise rows superseded since then would return.
         snapshot = _messages(lake)
         recovered = None
         if before.number:
@@ -160,7 +160,7 @@ def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReques
             "written"
         )
     say(f"rmq-lake: {why}; all topics are typed again from their messages", "warning")
-    # A table of a type that is none any more is emptied: no topic leads to it from here on.
+    # Empty the table of a removed type: no topic refers to it any more.
     commit_typing(
         request.lake, replace(left, changes=tuple(one for one in left.changes if one.replaces and not one.added))
     )
@@ -169,7 +169,7 @@ def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReques
 
 
 def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreState], int]:
-    """Return a function: up to which offset the typed messages of a store are still those of the lake."""
+    """Return a function that returns the offset up to which a store's typed messages are still in the lake."""
     superseded = open_table(lake, SUPERSEDED_MESSAGES.name)
 
     @cache
@@ -177,7 +177,7 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreState], int]:
         if superseded is None:
             return None
         by = ds.field("superseded_by_run")
-        # Runs that `messages` lacks yet do not count yet.
+        # Ignore runs that are not committed to `messages` yet.
         is_wanted = (ds.field("store_id") == store) & (by > run) & (by <= transaction_of(messages, store))
         rows = rows_where(lake, superseded, ["physical_offset"], is_wanted)
         lowest: int | None = pc.min(rows.column("physical_offset")).as_py()
@@ -196,18 +196,18 @@ def _topic(request: TypeRequest, type_: TopicType, before: Typing, cut_of: Calla
     if old is None:
         return _Topic(type_, state, (), replaces=False)
     cuts = {store: cut_of(store, one) for store, one in old.stores.items()}
-    if _is_made_again(request, type_, old):
+    if _is_retyped(request, type_, old):
         return _Topic(type_, state, (EVERY_ROW,), replaces=True, replaced=cuts if old.tables else {})
     stores = {store: replace(one, to_offset=cuts[store]) for store, one in old.stores.items()}
-    # From a cut on all is typed again, as the log has it now.
+    # From the cut on, all messages are typed again.
     removed = (
         ObsoleteRows({"store_id": store}, cut) for store, cut in cuts.items() if cut < old.stores[store].to_offset
     )
     return _Topic(type_, replace(state, stores=stores), tuple(removed), replaces=False)
 
 
-def _is_made_again(request: TypeRequest, type_: TopicType, old: TopicState) -> bool:
-    """Return whether all of a topic is typed again; `DeclarationError` where values would be lost unasked."""
+def _is_retyped(request: TypeRequest, type_: TopicType, old: TopicState) -> bool:
+    """Return whether the whole topic is typed again; `DeclarationError` if values would be lost without --retype."""
     if type_.topic in request.retype:
         return True
     try:
@@ -239,7 +239,7 @@ def _typed(
         if not before.topics.get(found.topic, NEVER_TYPED).tables and not found.rows + found.dead_letters
     ]
     summary.absent = absent_topics(lake, snapshot, absent) if absent else {}
-    # A topic has no table before its first message: its name may be misspelled.
+    # A topic gets its table with its first message: until then, its name may be misspelled.
     topics = [
         one._replace(state=replace(one.state, tables={})) if one.type.topic in summary.absent else one for one in topics
     ]
@@ -259,7 +259,7 @@ def _typed(
 
 
 def _retried(request: TypeRequest, task: Callable[[StoredFile], TypedFile], workers: Workers) -> TypedFile:
-    """Type dead letters again; return the files that take the place of all of them, none where none fits now."""
+    """Type dead letters again; return the files that replace all of them, or none if none of them fits."""
     dead = open_table(request.lake, DEAD_LETTERS.name) if request.retries else None
     if dead is None:
         return TypedFile()
@@ -271,7 +271,7 @@ def _retried(request: TypeRequest, task: Callable[[StoredFile], TypedFile], work
 
 
 def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: TypedFile) -> None:
-    """Raise `DeclarationError` where messages that are typed rows would become dead letters, and delete the files."""
+    """Raise `DeclarationError` if typed rows would become dead letters; the new files are deleted."""
     lost: dict[str, Counter[str]] = defaultdict(Counter)
     replaced = [(one.type.topic, store, end) for one in topics for store, end in one.replaced.items()]
     known = open_table(request.lake, DEAD_LETTERS.name)
@@ -303,7 +303,7 @@ def _lost_rows_text(topic: str, reasons: Counter[str]) -> str:
 
 
 def _may_have_new(file: StoredFile, topics: Iterable[_Topic]) -> bool:
-    """Return whether a file may have messages that are not typed yet, by Delta's log."""
+    """Return whether a file may have untyped messages, according to Delta's log."""
     store, end = file.low("store_id", ""), file.high("physical_offset", -1)
     if not store or end < 0 or store != file.high("store_id", ""):
         return True
@@ -320,7 +320,7 @@ def _after(topic: _Topic, done: TypedFile, snapshot: DeltaTable) -> TopicState:
 def _changes(
     topics: Sequence[_Topic], done: TypedFile, before: Typing, *, replaces_dead: bool
 ) -> Iterable[TableChange]:
-    """Yield the commits, the typed tables first: a message that is typed again is never in neither table."""
+    """Yield the commits, typed tables first, so that a retyped message is always in at least one table."""
     dead_removed: list[ObsoleteRows] = []
     for topic in topics:
         of_topic = (EVERY_ROW,) if replaces_dead else topic.removed
@@ -330,7 +330,7 @@ def _changes(
             added = tuple(done.actions.get(table, ()))
             if added or topic.removed or known.get(table) != columns:
                 yield TableChange(table, columns, added, () if topic.replaces else topic.removed, topic.replaces)
-        for table in known.keys() - topic.state.tables.keys():  # of a type that is none any more: no row is left
+        for table in known.keys() - topic.state.tables.keys():  # of a removed type: no row is left
             yield TableChange(table, known[table], replaces=True)
     dead = tuple(done.actions.get(DEAD_LETTERS.name, ()))
     if dead or dead_removed or not before.number:
@@ -364,7 +364,7 @@ def _new_columns(topic: _Topic, before: Typing) -> Iterator[str]:
 
 
 def absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:
-    """Say of topics without a message whether the broker has them, and which topics have names like theirs."""
+    """Return for topics without messages whether the broker has them, and topics with similar names."""
     config = open_table(lake, BROKER_CONFIG.name)
     names: set[str] = set()
     if config is not None:

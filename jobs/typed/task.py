@@ -1,7 +1,7 @@
 """
-One file of `messages`, typed: its bodies become rows of typed tables or dead letters, in the task that reads it.
+Types one file of `messages` in a task.
 
-Rows go from Parquet to Parquet; each message of a topic becomes exactly one row here.
+Each message of a typed topic becomes exactly one row of a typed table, or one dead letter.
 """
 
 from collections import Counter, defaultdict
@@ -27,17 +27,17 @@ from jobs.typed.values import Refusal, Times
 _KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE))
 _READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
 _OF_DEAD = (*_KEPT, "topic", "properties", "body", "reason")
-_LONGEST_NAME = 60  # of a type, in a place
+_LONGEST_NAME = 60  # of a type, in the place of a refusal
 _SLICE = 16_384  # rows whose values Python holds at a time
 _COMPRESSED = "cannot be decompressed: "
 _NO_BODY = Refusal("the lake has no body of this message (it was ingested with --no-body)")
 
 
-Topic = tuple[TopicType, Mapping[str, int]]  # and by store from where on its messages are still to be typed
+Topic = tuple[TopicType, Mapping[str, int]]  # a type, and the first untyped offset of each store
 
 
 def _wanted(topic: Topic, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
-    """Return which rows are still to be typed, or those *before* them; one without store or offset is neither."""
+    """Return which rows are still to be typed, or those *before* them; rows without store or offset are neither."""
     (type_, offsets), stores, at = topic, rows.column("store_id"), rows.column("physical_offset")
     is_old: pa.Array = pc.less(at, 0)
     for store, offset in offsets.items():
@@ -48,18 +48,18 @@ def _wanted(topic: Topic, rows: pa.RecordBatch, *, before: bool) -> pa.Array:
 
 @dataclass
 class TypedFile:
-    """The new files of one file of messages, or of several, by table, and their contents."""
+    """The result of typing files of messages: the new files by table, and counts."""
 
     actions: dict[str, list[AddedFile]] = field(default_factory=partial(defaultdict, list))
     rows: Counter[str] = field(default_factory=Counter)  # by topic
     reasons: dict[str, Counter[str]] = field(default_factory=partial(defaultdict, Counter))  # of dead letters, by topic
-    # Fields of typed bodies that no column takes, by topic.
+    # Fields of typed bodies without a column, by topic.
     unknown: dict[str, dict[str, UnknownField]] = field(default_factory=partial(defaultdict, dict))
     ends: Counter[str] = field(default_factory=Counter)  # by store: where its messages in the file end
 
     @classmethod
     def of(cls, files: Iterable["TypedFile"]) -> "TypedFile":
-        """Return the contents of several files together."""
+        """Return the sum of several results."""
         found = cls()
         for file in files:
             found.rows.update(file.rows)
@@ -76,7 +76,7 @@ class TypedFile:
 def type_file(
     lake: Lake, number: int, topics: Sequence[Topic], file: StoredFile, *, retries: bool = False
 ) -> TypedFile:
-    """Type the messages of a file, or the dead letters of one again, into new files of typing *number*: a task."""
+    """Type the messages of a file, or retry its dead letters, into new files of typing *number*."""
     table, columns = (DEAD_LETTERS, _OF_DEAD) if retries else (MESSAGES, _READ)
     needed: set[str] = set()
     done = TypedFile()
@@ -178,7 +178,7 @@ class _Work:
 
 
 def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iterator[Refusal | None]:
-    """Yield the refusal of each message of a topic in a file; None for one that *reader* reads."""
+    """Yield the refusal of each message of a topic in a file; None if *reader* accepts it."""
     for batch in batches_for_reading(lake, MESSAGES, file, _READ):
         of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), fill_value=False))
         for rows in _slices(with_inflated_bodies(of_topic)):
@@ -187,7 +187,7 @@ def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iter
 
 
 def _names(by: str, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, Refusal]]:
-    """Return the name of each message's type, and the refusals of bodies that are no JSON that could have a field."""
+    """Return the name of each message's type, and the refusals of bodies that are not JSON objects."""
     source, _, name = by.partition(" ")
     if source == "tag":
         return rows.column("tags"), {}
@@ -221,7 +221,7 @@ def _results(reader: Reader, rows: pa.RecordBatch) -> TypedRows:
 
 
 def _as_read(dead: pa.RecordBatch) -> pa.RecordBatch:
-    """Return dead letters as `messages` has them: one that could not be decompressed has its error again."""
+    """Return dead letters in the form of `messages`, with the errors of bodies that could not be decompressed."""
     reason = dead.column("reason")
     error = pc.if_else(pc.starts_with(reason, _COMPRESSED), pc.utf8_slice_codeunits(reason, len(_COMPRESSED)), None)
     return dead.append_column(BODY_INFLATED, dead.column("body")).append_column(BODY_ERROR, error.cast(pa.string()))

@@ -45,9 +45,9 @@ EVERY_ROW = ObsoleteRows({}, 0)
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """How far a topic of a store is typed."""
+    """How far the messages of a store are typed."""
 
-    run: int  # the newest run of the store whose messages were there
+    run: int  # the newest run of the store that was typed
     to_offset: int  # messages before it are typed
 
 
@@ -55,9 +55,9 @@ class StoreState:
 class TopicState:
     """How a topic is typed, and how far."""
 
-    declared: Mapping[str, object]  # `TopicType.described`
+    declared: Mapping[str, object]  # by `TopicType.describe`
     stores: Mapping[str, StoreState]
-    tables: Mapping[str, str]  # the columns of its tables
+    tables: Mapping[str, str]  # by table: its columns as SQL
 
 
 NEVER_TYPED = TopicState({}, {}, {})
@@ -68,10 +68,10 @@ class TableChange:
     """One commit of a typing."""
 
     table: str
-    columns: str | None  # of the bodies, in SQL; None of `dead_letters`
+    columns: str | None  # of the bodies, as SQL; None for `dead_letters`
     added: tuple[AddedFile, ...] = ()
     removed: tuple[ObsoleteRows, ...] = ()
-    replaces: bool = False  # all rows that the table has
+    replaces: bool = False  # whether all rows of the table are replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Typing:
 
     @property
     def naming(self) -> FileNaming:
-        """How the files of the typing are called."""
+        """The naming of the typing's files."""
         return FileNaming(TYPING_APPLICATION, self.number)
 
     def to_json(self) -> bytes:
@@ -115,7 +115,7 @@ def _obsolete(removed: dict[str, str | int | None]) -> ObsoleteRows:
 
 
 def newest_typing(lake: Lake) -> Typing:
-    """Return the newest typing that was prepared; in a lake that was never typed an empty one with the number 0."""
+    """Return the newest prepared typing; an empty one with number 0 if the lake was never typed."""
     number = committed_transaction(lake, TYPINGS.name, TYPING_APPLICATION)
     if not number:
         return Typing(0, {}, ())
@@ -127,13 +127,13 @@ def newest_typing(lake: Lake) -> Typing:
 
 
 def typed_tables(lake: Lake) -> list[Table]:
-    """Return the typed tables that a lake has, in the order of their names."""
+    """Return the typed tables of a lake, sorted by name."""
     columns = {name: text for state in newest_typing(lake).topics.values() for name, text in state.tables.items()}
     return [typed_table(name, parse_columns(text)) for name, text in sorted(columns.items())]
 
 
 def prepare(lake: Lake, typing: Typing) -> None:
-    """Decide that *typing* will be committed; `OtherRunActiveError` when another one of its number was faster."""
+    """Prepare *typing*, so that it will be committed; `OtherRunActiveError` if another with its number was faster."""
     for change in typing.changes:
         refuse_lost_files(lake, change.table, change.added)
     row = {
@@ -152,7 +152,7 @@ def prepare(lake: Lake, typing: Typing) -> None:
 
 
 def commit_typing(lake: Lake, typing: Typing) -> None:
-    """Commit the files of a prepared typing, table by table; those committed already stay so."""
+    """Commit a prepared typing, table by table, to the tables that do not have it yet."""
     transaction = (TYPING_APPLICATION, typing.number)
     note = {"typing": str(typing.number)}
     for change in typing.changes:
@@ -163,7 +163,7 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
 
 
 def remaining_changes(lake: Lake, typing: Typing) -> Typing:
-    """Return a typing with the changes alone that no table has yet."""
+    """Return a typing with only the changes that are not committed yet."""
     changes = (
         one for one in typing.changes if committed_transaction(lake, one.table, TYPING_APPLICATION) < typing.number
     )
@@ -171,12 +171,12 @@ def remaining_changes(lake: Lake, typing: Typing) -> Typing:
 
 
 def lost_file(lake: Lake, typing: Typing) -> str | None:
-    """Return the location of a file that a typing wrote and that is not there any more."""
+    """Return the location of a file of a typing that was deleted; None if all exist."""
     return next((lost for one in typing.changes for lost in lost_files(lake, one.table, one.added)), None)
 
 
 def sweep_typing(lake: Lake, typing: Typing) -> None:
-    """Delete what attempts of a committed typing left, and the manifests of long ago."""
+    """Delete the leftover files of a committed typing, and old manifests."""
     tables = {table for state in typing.topics.values() for table in state.tables}
     for table in {*(change.table for change in typing.changes), DEAD_LETTERS.name, TYPINGS.name, *tables}:
         sweep_table(lake, table, typing.naming)

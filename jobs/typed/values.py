@@ -1,7 +1,7 @@
 """
-Values of bodies as a column has them: exactly, or not at all.
+Converts values of bodies to the types of columns: exactly, or not at all.
 
-The rules are those of docs/typed.md, the same in every format. What would be bent is refused with its place.
+docs/typed.md states the rules, which are the same in every format. A value that does not fit is rejected with its path.
 """
 
 import base64
@@ -51,12 +51,12 @@ class RefusedBodyError(ValueError):
         self.refusal = Refusal(reason, place)
 
     def within(self, prefix: str) -> "RefusedBodyError":
-        """Return the same refusal, its place below that of a member."""
+        """Return the same refusal, with *prefix* before its place."""
         return RefusedBodyError(self.refusal.reason, prefix + (self.refusal.place or ""))
 
     @property
     def of_body(self) -> Refusal:
-        """The refusal, its place below the body as a whole."""
+        """The refusal, with its place in the whole body."""
         place = self.refusal.place or ""
         return Refusal(self.refusal.reason, f"${place}" if place[:1] in {".", "["} else place.removeprefix(" at "))
 
@@ -69,14 +69,14 @@ class Number(str):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The meaning of a topic's times where their text does not say it."""
+    """How to interpret a topic's times that state no unit or no zone."""
 
     unit: str | None = None  # of numbers: s, ms or us since 1970
     zone: tzinfo | None = None  # of times without a zone
 
 
 def convert_value(value: Value, type_: pa.DataType, times: Times, path: str) -> object:
-    """Return a value of JSON as a column of a type has it; `RefusedBodyError` where it would be bent."""
+    """Convert a JSON value to a column type; raise `RefusedBodyError` if it does not fit exactly."""
     if value is None:
         return None
     if pa.types.is_struct(type_):
@@ -113,7 +113,7 @@ def _is_text(value: Value) -> TypeGuard[str]:
 
 
 def struct_of(value: Value, fields: Sequence[pa.Field], times: Times, path: str) -> dict[str, object]:
-    """Return an object as a struct; a key that no field has is left out."""
+    """Convert an object to a struct; keys without a field are left out."""
     if not isinstance(value, Mapping):
         raise RefusedBodyError("not an object", path)
     found = {}
@@ -132,7 +132,7 @@ def member_path(path: str, name: str) -> str:
 
 
 def integer(value: Value, type_: pa.DataType) -> int:
-    """Return a number that is written as an integer, and fits."""
+    """Convert a number that is written as an integer, and fits."""
     if not isinstance(value, Number):
         raise RefusedBodyError(f"not a valid {sql_type(type_)}")
     if not _INTEGER.fullmatch(value):
@@ -151,7 +151,7 @@ def _too_large(type_: pa.DataType) -> str:
 
 
 def real(value: Value, type_: pa.DataType) -> float:
-    """Return a number as the nearest one that the type has; an integer must be in the type exactly."""
+    """Convert a number to the nearest float; an integer must be represented exactly."""
     if not isinstance(value, Number):
         raise RefusedBodyError(f"not a valid {sql_type(type_)}")
     number = float(value)
@@ -165,7 +165,7 @@ def real(value: Value, type_: pa.DataType) -> float:
 
 
 def decimal(value: Value, type_: pa.DataType) -> Decimal:
-    """Return a number, or a text that is one, with all of its digits."""
+    """Convert a number, or a text that is a number, with all of its digits."""
     if not isinstance(value, str) or not DECIMAL.fullmatch(value):
         raise RefusedBodyError(f"not a valid {sql_type(type_)}")
     number = Decimal(value)
@@ -177,12 +177,12 @@ def decimal(value: Value, type_: pa.DataType) -> Decimal:
 
 @lru_cache
 def exact_context(precision: int) -> Context:
-    """Return arithmetic of so many digits that rounds nothing."""
+    """Return a decimal context of this precision that never rounds."""
     return Context(prec=precision, traps=[Inexact, InvalidOperation])
 
 
 def day(value: Value, _type: pa.DataType = DAY) -> date:
-    """Return a text like 2026-11-23 as a date."""
+    """Convert a text like 2026-11-23 to a date."""
     if _is_text(value) and _DATE.fullmatch(value):
         try:
             return date.fromisoformat(value)
@@ -192,7 +192,7 @@ def day(value: Value, _type: pa.DataType = DAY) -> date:
 
 
 def instant(value: Value, times: Times) -> datetime:
-    """Return a time in UTC: of ISO 8601, or a number where the topic's unit is known."""
+    """Convert an ISO 8601 text, or a number if the topic's unit is known, to a time in UTC."""
     try:
         if isinstance(value, Number):
             return _of_number(value, times)
@@ -212,7 +212,7 @@ def _of_text(value: str, times: Times) -> datetime:
     of_day, clock, fraction, zone = found.groups("")
     if fraction[_MICROSECONDS:].strip("0"):
         raise RefusedBodyError("a time more precise than a microsecond")
-    if clock[:2] == "24" or (zone[-2:] > "59" and len(zone) > len("+08")):  # newer versions of Python take them
+    if clock[:2] == "24" or (zone[-2:] > "59" and len(zone) > len("+08")):  # newer versions of Python accept these
         raise RefusedBodyError("an invalid or out-of-range time")
     seconds = f"{clock}.{fraction[:_MICROSECONDS]:0<6}" if fraction else clock
     moment = datetime.fromisoformat(f"{of_day}T{seconds}{zone.upper()}")
@@ -220,7 +220,7 @@ def _of_text(value: str, times: Times) -> datetime:
 
 
 def in_zone(moment: datetime, zone: tzinfo | None) -> datetime:
-    """Return a time that the clocks of a zone show."""
+    """Return a local time in *zone*; reject a time that occurs there twice or never."""
     if zone is None:
         raise RefusedBodyError("a time without a zone; set time_zone in types.toml")
     first, second = moment.replace(tzinfo=zone), moment.replace(tzinfo=zone, fold=1)
@@ -238,7 +238,7 @@ def _of_number(value: Number, times: Times) -> datetime:
 
 
 def base64_bytes(value: Value, _type: pa.DataType = BYTES) -> bytes:
-    """Return the bytes of a text in base64."""
+    """Decode a base64 text."""
     if _is_text(value):
         try:
             return base64.b64decode(value.encode("ascii"), validate=True)
