@@ -45,15 +45,15 @@ from jobs.storage.s3 import delta_location, delta_options, retry_server_failures
 
 STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
 REMOVAL_COUNTER = "layout"  # the transaction that serialises commits which remove files
-_MANAGED = "catalog-managed table"  # what `deltalake` says of one
+_MANAGED = "catalog-managed table"  # in errors of `deltalake`
 _FEW = 32  # files that are looked for one by one
-_ATTEMPTS = 20  # of other stores' commits that may come between; each is another snapshot
+_ATTEMPTS = 20  # concurrent commits of other stores; each needs another snapshot
 LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 CONFIGURATION = {
     "delta.dataSkippingStringPrefixLength": str(STATISTICS_LENGTH),
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-    LOG_RETENTION: "interval 7 days",  # how far back a reader may travel
+    LOG_RETENTION: "interval 7 days",  # for time travel
     FILE_RETENTION: "interval 7 days",
 }
 A_DAY = "interval 1 days"
@@ -317,14 +317,14 @@ def put_transaction(lake: Lake, table: Table, transaction: tuple[str, int]) -> N
 
 def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
     """Write one commit on *snapshot*, durably; return the new version of the table."""
-    # What nothing was removed for would be in the table twice.
+    # Replacements of nothing would be in the table twice.
     assert new.change.removed or not new.change.added  # our own invariant; it does not depend on the lake's content
     _flush(snapshot.table_uri)
     if not new.change.removed:
-        # `deltalake` puts it after commits of others that leave protocol and metadata as they are.
+        # `deltalake` retries after concurrent commits that leave protocol and metadata unchanged.
         return _write_once(lake, snapshot, new, attempts=_ATTEMPTS)
-    # Two commits that replace the same files would both succeed, and their rows be there twice: this transaction, which
-    # each of them counts up from the snapshot that it has read, makes the second one a conflict.
+    # Two commits that replace the same files would both succeed, and duplicate their rows. Each one increments this
+    # transaction from its own snapshot, so that the second one is a conflict.
     layout = transaction_of(snapshot, REMOVAL_COUNTER)
     new = new._replace(transactions=(*new.transactions, (REMOVAL_COUNTER, layout + 1)))
     for _ in range(_ATTEMPTS):

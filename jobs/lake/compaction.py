@@ -64,11 +64,11 @@ _SORTED_ROWS = 2 << 20  # in memory: a file of more is sorted piece by piece
 _CLUSTERED = "clustered-"
 _ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
 _MERGED_GROUP = 64 << 20  # bytes of rows of a row group
-CROWDED_NODE_FILES = 4  # files of one node from which on they are merged
+CROWDED_NODE_FILES = 4  # a node with this many files is merged
 _TOGETHER = 8  # files of a node that are read together
 _MOST_ROWS = 2 << 20  # of a file of a node, which is sorted in memory
-_STEP = 3  # halvings
-_BITS = 31  # hashes are not negative
+_STEP = 3  # halvings per level
+_BITS = 31  # of a hash, which is never negative
 
 HashRange = range  # of hashes
 _TOP = HashRange(1 << _BITS)
@@ -164,7 +164,7 @@ def cluster(lake: Lake, table: Table, merge: Merge) -> Savings:
         found = []
         for node, some in _crowded(stored, column):
             groups = [group for file in some for group in row_groups(lake, table, file, column, _TOP)]
-            # Merged with others, in the order of the log, a file of a narrow range would be wide: it has a name for it.
+            # The name keeps the file out of merges in log order, which would widen its range.
             found += [
                 Group(lake, rows, tuple(some), f"{_CLUSTERED}{uuid4()}.parquet", part) for part in _parts(node, groups)
             ]
@@ -195,7 +195,7 @@ def _node(file: StoredFile, column: str) -> HashRange:
     low, high = file.low(column, 0), file.high(column, _TOP[-1])
     if not is_clustered(file) or not 0 <= low <= high < _TOP.stop:
         return _TOP
-    # The leading bits that both limits share lead down the tree as far as one node has both: _STEP bits a step.
+    # The common leading bits of both limits select the smallest node with both, _STEP bits per level.
     steps = (_BITS - (low ^ high).bit_length()) // _STEP
     width = len(_TOP) >> _STEP * steps
     return HashRange(low // width * width, (low // width + 1) * width)
@@ -204,7 +204,7 @@ def _node(file: StoredFile, column: str) -> HashRange:
 def _parts(node: HashRange, groups: Sequence[tuple[int, HashRange]]) -> Iterator[HashRange]:
     """Yield this node, or nodes below it, so that a task can sort the rows of each in memory."""
     inside = [(rows, held) for rows, held in groups if held.start < node.stop and held.stop > node.start]
-    # The hashes of a row group are taken to be spread evenly.
+    # Assume that the hashes of a row group are spread evenly.
     rows = sum(count * (min(held.stop, node.stop) - max(held.start, node.start)) / len(held) for count, held in inside)
     width = len(node) >> _STEP
     if rows <= _MOST_ROWS or not width:

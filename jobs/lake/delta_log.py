@@ -136,7 +136,7 @@ def _replay(actions: Iterable[LogAction], found: Descriptors) -> None:
 
 
 class Vector(NamedTuple):
-    """Which rows of a file are not deleted."""
+    """A deletion vector: which rows of a file are not deleted."""
 
     kept: npt.NDArray[np.bool_]  # by the row's place in the file
     descriptor: Descriptor  # as Delta's log has it

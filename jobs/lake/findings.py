@@ -94,7 +94,7 @@ class Finding(NamedTuple):
         return f"{self.kind}: {place} {self.field}: {self.found}{wanted}{often} - {self.cause}"
 
 
-# Offsets of a log that a lake will not have, as manifests and summaries name them.
+# A range of a log that a lake will never have, as in manifests and summaries.
 GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str})
 OPEN_DAMAGE_KEY = "open"  # in a manifest's state
 _GAPS_KEPT = 100  # of those that are open; more are counted
@@ -103,7 +103,7 @@ _GAPS_KEPT = 100  # of those that are open; more are counted
 class OpenDamage(NamedTuple):
     """Damage found by runs since the last acknowledgement, or since the first run of a store."""
 
-    since_run: int = 0  # the first run that met something
+    since_run: int = 0  # the first run that found damage
     quarantined: int = 0  # damaged places
     superseded: int = 0  # times that the broker's log was truncated or rewritten
     contradictions: int = 0  # units of queues that do not agree with the log
@@ -112,7 +112,7 @@ class OpenDamage(NamedTuple):
 
     @classmethod
     def of(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":
-        """Read it from a store's newest manifest; manifests of earlier versions only have that of their *own* run."""
+        """Return the open damage of a manifest's state; *own* for manifests of earlier versions, which have none."""
         found = cast("dict[str, Any] | None", state.get(OPEN_DAMAGE_KEY))
         return own if found is None else cls(**{**found, "gaps": tuple(found["gaps"])})
 

@@ -43,7 +43,7 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
-_LARGEST_MESSAGE = 16 << 20  # a file ends no earlier before its last byte than that; a broker takes 4 MiB by default
+_LARGEST_MESSAGE = 16 << 20  # records end at most this far before their file's end; a broker accepts 4 MiB by default
 _NO_RECORDS = pa.RecordBatch.from_pylist([], MESSAGE_SCHEMA)
 _COMPARED = (
     "physical_offset", "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "sys_flag",
@@ -145,7 +145,7 @@ def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
         with closing(RangeReader(range_).pieces()) as pieces:
             for item in pieces:
                 if isinstance(item, Piece):
-                    if item.kind is PieceKind.BLANK:  # what follows an end means nothing
+                    if item.kind is PieceKind.BLANK:  # bytes after an end have no meaning
                         yield _Group(item.offset, item.end, _NO_RECORDS, frozenset(), header_size)
                     continue
                 first = item.base_offset + int(item.positions[0]) - header_size

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 METADATA = "_iceberg"  # below the lake
 _NAMESPACE = "rocketmq"  # the default
-_OWNER = "rmq-lake.delta-table"  # property of a table: where the Delta table is that it shows
+_OWNER = "rmq-lake.delta-table"  # property of a table: location of the Delta table that it shows
 _TABLE_ID, _VERSION = "rmq-lake.delta-id", "rmq-lake.delta-version"  # of a snapshot: the version that it shows
 _ATTEMPTS = 20  # of other registrations that may come between
 _KEPT = 50  # snapshots that older readers may still ask for
@@ -130,7 +130,7 @@ class Registrar:
         if self._catalog is None:
             from pyiceberg.catalog import load_catalog
 
-            # It warns of each column that a file has no limits of, as the writer was asked to leave them out.
+            # It warns of each column without limits, which our writer leaves out on purpose.
             logging.getLogger("pyiceberg").setLevel(logging.ERROR)
             catalog = load_catalog(self._name, **iceberg_options(lake.location, lake.options))
             if not catalog.namespace_exists(self._namespace):

@@ -34,7 +34,7 @@ _ATTEMPTS = 10
 _SAMPLED_SEGMENTS = 16
 _SAMPLED_QUEUES = 64  # of a new tier
 _STATE = "tier"  # in a manifest's state
-_IDENTITY = (  # no two messages of a store have these in common
+_IDENTITY = (  # together unique in a store
     "physical_offset", "total_size", "body_crc", "queue_id", "queue_offset", "born_timestamp", "store_timestamp",
 )  # fmt: skip
 
@@ -67,7 +67,7 @@ def compare_fingerprints(known: KnownStore, store: Store) -> tuple[Likeness, Seq
     other = [one for one, verdict in held if verdict is False]
     if not other:
         return Likeness.SAME if same else Likeness.UNKNOWN, same, None
-    # Whoever cuts off a log deletes the files after the cut: what differs in a file before one that agrees has rotted.
+    # Truncating a log deletes the files after the cut: a difference before a file that agrees is bit rot.
     last = store.segment_at(same[-1].offset) if same else None
     differs = next((one.offset for one in other if last is None or one.offset >= last.base_offset), None)
     agreed = [one for one in same if differs is None or one.offset < differs]
@@ -83,7 +83,7 @@ def has_fingerprint(fingerprint: Fingerprint, store: Store) -> bool | None:
         skip_lost_file()
     ):  # retention deletes while we look; of a sector that was readable once it is not known whose it is
         data = store.read(segment, fingerprint.offset - segment.base_offset, fingerprint.size)
-        return fingerprint.is_of(data) if any(data) else None  # not written yet: a slave that lags behind
+        return fingerprint.is_of(data) if any(data) else None  # zeros: not written yet, on a lagging slave
     return None
 
 
@@ -190,7 +190,7 @@ class QueueState(NamedTuple):
     topic: str
     queue_id: int
     generation: int
-    to_offset: int  # where the next run goes on
+    to_offset: int  # where the next run continues
     store_timestamp: int | None  # of the last record before that
     first: Fingerprint | None
     newest: Fingerprint | None
@@ -212,7 +212,7 @@ class QueueState(NamedTuple):
             verdict = has_fingerprint(one, log) if one is not None else None
             if verdict is not None:
                 return Likeness.SAME if verdict else Likeness.OTHER
-        # What expires is the beginning: a log never gets bytes before those that it had.
+        # Retention deletes from the beginning: a log never gains bytes before its first ones.
         is_older = self.first is not None and log.start_offset < self.first.offset
         return Likeness.OTHER if is_older else Likeness.UNKNOWN
 

@@ -54,7 +54,7 @@ from jobs.lake.tables import BY_NAME, FINDINGS, PRODUCT_TABLES, RUNS, Table
 from jobs.storage.locations import is_local, local_path
 from rmq_formats.errors import FormatError
 
-_FOLDERS = ("_manifests", "_locks", "_iceberg", "typed", "lost+found")  # the last one: of a disk of its own
+_FOLDERS = ("_manifests", "_locks", "_iceberg", "typed", "lost+found")  # the last one: of a separate disk
 _SHOWN = 5
 _ATTEMPTS = 5
 _OFFSET = "physical_offset"

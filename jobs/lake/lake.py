@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyarrow import NativeFile
 
 DEFAULT_BROKER = "default"  # the label of a store whose broker has no name
-_LARGEST = 1 << 30  # the manifest of a run that reads 100,000 ranges has a tenth of it
+_LARGEST = 1 << 30  # ten times the manifest of a run with 100,000 ranges
 _VIEWS = {  # and the tables that each one reads
     "dead_letters": ("messages",),
     "not_consumed": ("messages", "consumer_offsets"),

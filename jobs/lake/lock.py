@@ -72,7 +72,7 @@ def _file_held(location: str) -> Iterator[bool]:
         was_cut_off = os.fstat(descriptor).st_size > 0
         note = _note()
         with naming_file_in_errors(str(path)):
-            os.pwrite(descriptor, note, 0)  # before the old one is cut: killed in between, the file must not be empty
+            os.pwrite(descriptor, note, 0)  # before truncating: after a kill, the file must not be empty
             os.ftruncate(descriptor, len(note))
         yield was_cut_off
         os.ftruncate(descriptor, 0)  # an error or a kill leaves the note: the next run then looks for leftovers

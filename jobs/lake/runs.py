@@ -53,10 +53,10 @@ PREPARED = "prepared"
 DONE = "done"
 COMMAND = "command"  # in a manifest's state and in `detail`: runs that are steps of one command have it in common
 TABLES_BEFORE = "tables"  # in a manifest's state: the newest run of each table before this one
-WRITERS_KEY = "writers"  # in a manifest's state: who commits to the tables that `deltalake` does not write
+WRITERS_KEY = "writers"  # in a manifest's state: the tables that `deltalake` does not write, and their writer
 _NEWEST_KEPT = 32
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
-_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what JSON of others leads to
+_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # of parsing an invalid manifest
 REGISTRY = "stores"  # the transaction that serialises registrations
 T = TypeVar("T")
 
@@ -78,9 +78,9 @@ class Manifest:
     fingerprints: tuple[Fingerprint, ...]
     tables: Mapping[
         str, tuple[AddedFile, ...]
-    ]  # in the order of commits; one without files gets the run's number alone
+    ]  # in the order of commits; a table without files only gets the run's number
     selection: Mapping[str, object] = field(default_factory=dict)
-    state: Mapping[str, object] = field(default_factory=dict)  # where products go on, each under its own key
+    state: Mapping[str, object] = field(default_factory=dict)  # where products continue, each under its own key
     counts: Mapping[str, int] = field(default_factory=dict)
     gaps: tuple[GapRow, ...] = ()
     superseded: Superseded | None = None  # rows of earlier runs that the log does not hold any more
@@ -268,7 +268,7 @@ def known_logs(lake: Lake) -> list[KnownStore]:
 def refuse_lost_registrations(lake: Lake) -> None:
     """Raise `OSError` if another engine has deleted registrations: their messages would be ingested twice."""
     registrations = committed_transaction(lake, RUNS.name, REGISTRY)
-    known = len(known_stores(lake))  # asked last: a store that is registered meanwhile makes it more
+    known = len(known_stores(lake))  # read last: a store registered meanwhile only increases it
     if registrations > known:
         location = lake.locate(RUNS.name)
         statement = (
@@ -393,7 +393,7 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     note = {"store_id": manifest.store_id, "run": str(manifest.run)}
     gone = []
     if manifest.superseded is not None:
-        # Before any table loses these rows: killed in between, a reader finds them twice, never nowhere.
+        # Copy the rows before any table loses them: after a kill, readers may find them twice, but never miss them.
         move_rows(lake, manifest.superseded, transaction, note)
         gone = [manifest.superseded.rows]
     versions = {}

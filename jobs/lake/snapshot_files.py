@@ -159,8 +159,8 @@ def is_readable_parquet(lake: Lake, table: Table, file: StoredFile) -> bool:
 
 
 def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wanted: Limits) -> Iterator[pa.RecordBatch]:
-    # A vector names rows by their places in the file: places go on over row groups that are skipped, so that filters of
-    # rows come after the vector, never before it.
+    # A vector refers to rows by position in the file: positions count skipped row groups, and rows may be filtered only
+    # after the vector was applied.
     start = 0  # the place of a row group's first row in the file
     path = f"{table.name}/{stored.path}"
     with naming_file_in_errors(lake.locate(path)), lake.arrow_file(path) as source:
@@ -232,7 +232,7 @@ def _rows_where(
     whole = [fragment for fragment in found if stored[fragment.path].vector is None and not deleted]
     with naming_file_in_errors(uri):
         tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(columns, where)]
-    asked = str(where)  # a column whose name only looks like a part of it is read in vain
+    asked = str(where)  # may match more columns than needed
     needed = None if columns is None else [name for name in schema.names if name in columns or name in asked]
     for fragment in found:
         vector = stored[fragment.path].vector

@@ -100,7 +100,7 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
         return
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None or transaction_of(snapshot, app) >= number:
-        return  # they are missing from there: they were copied before
+        return  # already removed from there, so copied before
     naming = FileNaming(superseded.store_id, superseded.run)
     constants = {"superseded_by_run": superseded.run}
     touched = _touched(lake, snapshot, [superseded.rows])

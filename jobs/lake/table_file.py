@@ -30,8 +30,8 @@ CODEC, COMPRESSION_LEVEL = "zstd", 1
 _BODY = "body"
 _SAMPLE_SIZE = 1 << 19
 _ROWS_AT_ONCE = 1 << 14
-_WORTH_IT = 0.95  # of its size: what does not become smaller than that is stored as it is
-ROW_GROUP_BYTES = 4 << 20  # bytes of rows: a row group has as many, unless it is the last one
+_WORTH_IT = 0.95  # of their size: bodies that compress worse are stored uncompressed
+ROW_GROUP_BYTES = 4 << 20  # bytes of rows in a row group, except the last one
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _CONSTANT_TEXT = pa.dictionary(pa.int32(), pa.string())
 _ASCENDING = ("physical_offset", "queue_offset")
@@ -92,7 +92,7 @@ class TableFile:
         self._table = table
         self._name = name
         self._constants = constants
-        # A constant text is written once, with its number in each row.
+        # A constant text is written once, as a dictionary.
         texts = {name for name, value in constants.items() if isinstance(value, str)}
         self._schema = pa.schema(
             [
@@ -101,7 +101,7 @@ class TableFile:
             ]
         )
         self._sink: pa.NativeFile  # once there are rows
-        self._flushing = 0  # so many bytes are on their way to the disk
+        self._flushing = 0  # bytes whose flush has started
         self._writer: pq.ParquetWriter | None = None
         self._held: list[pa.RecordBatch] = []  # of the next row group
         self._held_size = 0

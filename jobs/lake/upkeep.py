@@ -61,7 +61,7 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[
     if dry_run:
         return [estimate(lake, table) for table in WRITTEN_BY_RUNS]
     for store in known_stores(lake):
-        leftover = unfinished_run(lake, store)  # its files are named by its manifest alone: the vacuum would take them
+        leftover = unfinished_run(lake, store)  # only its manifest names its files: the vacuum would delete them
         if leftover is not None:
             newest_runs(lake, store, is_done=False)
             commit_prepared(lake, leftover)

@@ -52,7 +52,7 @@ class Commit(NamedTuple):
     data_change: bool
     appended: tuple[AddedFile, ...] = ()  # files of new rows
     change: Rewrite = Rewrite()
-    mode: Literal["append", "overwrite"] = "append"  # which of the two `deltalake` is told
+    mode: Literal["append", "overwrite"] = "append"  # for `deltalake`
 
     @property
     def added(self) -> tuple[AddedFile, ...]:
@@ -108,7 +108,7 @@ def write_commit(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -
     snapshot.create_write_transaction(
         [
             *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
-            # Without size and partitions Spark's feed of changes stops at the commit.
+            # Without size and partitions, Spark's change data feed fails at the commit.
             *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.change.removed),
         ],
         new.mode,
@@ -118,7 +118,7 @@ def write_commit(lake: Lake, snapshot: DeltaTable, new: Commit, attempts: int) -
             app_transactions=[Transaction(app, number) for app, number in new.transactions],
             max_commit_retries=attempts,
         ),
-        # To clean up, all of the log is listed: after each commit that would cost more than the commit.
+        # A cleanup lists the whole log, which costs more than the commit.
         post_commithook_properties=None if (snapshot.version() + 1) % CHECKPOINT_INTERVAL == 0 else _NO_CLEANUP,
     )
 

@@ -25,10 +25,10 @@ from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import FileInfo, Reader, Storage
 from rmq_formats.layout import Buffer
 
-_BURST_SECONDS = 0.5  # of unused time that may be made up for
+_BURST_SECONDS = 0.5  # of unused time that later reads may use
 _PAGE = 4096
 _CAREFUL_BLOCK = 1 << 18  # of one read with care; one that ends in cached pages is not dropped
-_READ_ONLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # to open a pipe would else wait for who writes into it
+_READ_ONLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # so that opening a pipe does not block
 _DONTCACHE = 0x80  # RWF_DONTCACHE: the kernel drops the pages that a read brings, and no others
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS = 1
@@ -83,7 +83,7 @@ class LocalReader(Reader):
         self._descriptor = descriptor
         self._path = path
         self._care = care
-        self._kernel_drops = True  # until it says that it cannot
+        self._kernel_drops = True  # until a read with the flag fails
         self.size = os.fstat(descriptor).st_size
 
     def read(self, position: int, length: int) -> bytes:
@@ -111,15 +111,15 @@ class LocalReader(Reader):
         if self._kernel_drops:
             try:
                 return self._fill(position, buffer, _DONTCACHE)
-            except (OSError, NotImplementedError):  # another failure shows itself again below
+            except (OSError, NotImplementedError):  # other failures recur below
                 self._kernel_drops = False
-        # The kernel drops pages in groups of up to megabytes: it must not be asked where cached ones may be among them.
-        # The last page is asked for first: asking starts to read missing pages, which would soon count as cached.
+        # The kernel drops pages in groups of up to megabytes, so only reads without cached pages are dropped.
+        # The last page is probed first: a probe starts to read missing pages, which would soon count as cached.
         ends_cached = self._cached(position + buffer.nbytes - 1, buffer[-1:]) > 0
         cached = self._cached(position, buffer)
         filled = cached + self._fill(position + cached, buffer[cached:])
         if filled > cached and not ends_cached:
-            # Pages that the bytes share with their neighbours are given back as well.
+            # Also drops the pages that are shared with neighbouring bytes.
             first, last = (position + cached) // _PAGE * _PAGE, -(-(position + filled) // _PAGE) * _PAGE
             os.posix_fadvise(self._descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
         return filled
@@ -165,7 +165,7 @@ class LocalStorage(Storage):
         """
         root = local_path(location)
         if not os.path.isdir(root):  # noqa: PTH112 - one call on a hot path
-            os.stat(root)  # noqa: PTH116 - says why: it is not there, or a directory above it may not be entered
+            os.stat(root)  # noqa: PTH116 - raises the reason: missing, or not accessible
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), root)
         found: list[FileInfo] = []
         status = os.stat(root)  # noqa: PTH116 - one call on a hot path
@@ -289,7 +289,7 @@ def read_file(path: Path) -> bytes:
 def start_flush(descriptor: int, position: int, size: int) -> None:
     """Let the kernel start writing these bytes to disk, so that a later flush is short."""
     if hasattr(os, "posix_fadvise"):
-        # Pages that are not on the disk yet are not dropped at this word: their writing begins.
+        # Dirty pages are not dropped: the kernel starts to write them.
         os.posix_fadvise(descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
 
@@ -322,7 +322,7 @@ def naming_file_in_errors(location: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno is None or error.filename is not None or isinstance(error, ConnectionError):
-            raise  # of a server: no file of this machine
+            raise  # a server's error is not about a local file
         raise OSError(error.errno, os.strerror(error.errno), location) from error
 
 
@@ -332,7 +332,7 @@ def explaining_full_disk(location: str, size: int | None = None) -> Iterator[Non
     try:
         with naming_file_in_errors(location):
             yield
-    except Exception as error:  # libraries have errors of their own for it
+    except Exception as error:  # libraries raise errors of their own
         # `deltalake` raises an error of the file system that names no file.
         if "LocalFileSystem error" in str(error) and location not in str(error) and not _is_full(error):
             raise type(error)(f"{location}: {error}") from error

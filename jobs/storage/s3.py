@@ -37,13 +37,13 @@ _DENIED = re.compile(
 )
 
 
-# What `deltalake` says of an answer of Amazon's or Azure's that is an error.
+# An error response of Amazon or Azure in a message of `deltalake`.
 _ANSWER = re.compile(
     r"status code\s.*?(?P<status>4\d\d) .*?<Code>(?P<code>\w+)</Code>\s*<Message>(?P<message>[^<\n]*)", re.DOTALL
 )
 
 
-_Calls = Callable[[Callable[[], Any]], Any]  # makes a call of pyarrow's, more than once where that may help
+_Calls = Callable[[Callable[[], Any]], Any]  # runs a call of pyarrow's, with retries
 
 
 class _ArrowReader(Reader):
@@ -113,7 +113,7 @@ class ObjectStorage(Storage):
     """An object store; objects appear only when they are complete."""
 
     filesystem: "FileSystem" = field(repr=False)  # never print what holds a key
-    credentials_text: str = "with the credentials of the AWS environment"  # in whose name, for messages
+    credentials_text: str = "with the credentials of the AWS environment"  # for messages
     service: str = "S3"
 
     def list_files(self, location: str) -> list[FileInfo]:
@@ -227,7 +227,7 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> ObjectStorage:
         **named,
         scheme="http" if endpoint.startswith("http://") else "https",
         force_virtual_addressing=bool(endpoint) and not is_path_style,
-        # The standard strategy may ask again a hundred times in the life of a process, then never more.
+        # The standard strategy limits the retries of a process to about a hundred in its lifetime.
         retry_strategy=AwsDefaultS3RetryStrategy(max_attempts=_ATTEMPTS),
     )
     has_key = "access_key" in named

@@ -32,7 +32,7 @@ class Scratch:
     location: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     advice: str = _NOT_SHARED  # for a worker that does not see the directory
-    keeps_files: bool = False  # results that name them are used again
+    keeps_files: bool = False  # reused results refer to its files
 
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:

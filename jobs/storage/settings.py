@@ -45,7 +45,7 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict
     endpoint = settings.get("fs.s3a.endpoint", "")
     host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or ""
     if endpoint and not host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
-        settings["fs.s3a.path.style.access"] = "true"  # what others offer has no name for each bucket
+        settings["fs.s3a.path.style.access"] = "true"  # other servers have no host name for each bucket
     return settings
 
 
@@ -96,7 +96,7 @@ def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
 
 _KEY, _SIGNATURE, _ENDPOINT = "fs.azure.account.key", "fs.azure.sas.fixed.token", "fs.azure.endpoint"
 _BASE64 = re.compile(r"(?:[\w+/-]{4})*(?:[\w+/-]{4}|[\w+/-]{3}=|[\w+/-]{2}==)")
-_AZURITE = "devstoreaccount1"  # the account of Microsoft's own server for tests
+_AZURITE = "devstoreaccount1"  # the account of Azurite, Microsoft's test server
 _OF_AZURE = {
     _KEY: ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY"),
     _SIGNATURE: ("AZURE_STORAGE_SAS_TOKEN",),
@@ -110,7 +110,7 @@ class AzureSettings(NamedTuple):
     account: str
     key: str | None
     signature: str | None
-    endpoint: str | None  # http://HOST:PORT of a server that is not Azure's own, which has its account in the path
+    endpoint: str | None  # http://HOST:PORT of a server other than Azure's, which has the account in its path
 
     @classmethod
     def of(cls, location: str, options: Mapping[str, str]) -> Self:
@@ -126,7 +126,7 @@ class AzureSettings(NamedTuple):
 
     @property
     def credentials_text(self) -> str:
-        """The words in a message for the name that is asked in."""
+        """The credentials that are used, for messages."""
         return f"with a key of {self.account}" if self.key else f"as the environment says, of {self.account}"
 
 
@@ -144,7 +144,7 @@ def azure_delta_options(location: str, options: Mapping[str, str]) -> dict[str, 
     """Return the settings under the names of `deltalake`, which uses conditional puts."""
     settings = AzureSettings.of(location, options)
     if settings.endpoint and settings.account == _AZURITE:
-        # It always lists a log from its beginning; `deltalake` knows that, and its address from here alone.
+        # It always lists a log from its beginning; `deltalake` handles that, and gets the address only from here.
         os.environ["AZURITE_BLOB_STORAGE_URL"] = settings.endpoint
     endpoint = f"{settings.endpoint}/{settings.account}" if settings.endpoint else None
     named = {
