@@ -34,7 +34,6 @@ from jobs.lake.commit import (
     refuse_lost_files,
     rows,
 )
-from jobs.lake.features import needs_spark
 from jobs.lake.findings import GapRow
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import rows_where
@@ -53,7 +52,6 @@ PREPARED = "prepared"
 DONE = "done"
 COMMAND = "command"  # in a manifest's state and in `detail`: runs that are steps of one command have it in common
 TABLES_BEFORE = "tables"  # in a manifest's state: the newest run of each table before this one
-WRITERS_KEY = "writers"  # in a manifest's state: the tables that `deltalake` does not write, and their writer
 _NEWEST_KEPT = 32
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # of parsing an invalid manifest
@@ -312,11 +310,8 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
         raise OtherRunActiveError(_who_prepared(lake, manifest.store_id, manifest.run))
     for table, actions in manifest.tables.items():
         refuse_lost_files(lake, table, actions)
-    snapshots = {name: open_table(lake, name) for name in manifest.tables}
-    writers = {name: "spark" for name, one in snapshots.items() if one is not None and needs_spark(one)}
-    noted = replace(manifest, state={**manifest.state, WRITERS_KEY: writers}) if writers else manifest
     try:
-        _append_prepared(lake, noted, (manifest.store_id, manifest.run))
+        _append_prepared(lake, manifest, (manifest.store_id, manifest.run))
     except TransactionTakenError as error:
         discard_files(lake, manifest.tables)
         raise OtherRunActiveError(_who_prepared(lake, manifest.store_id, manifest.run)) from error

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 from unittest.mock import patch
 
 import duckdb
@@ -21,7 +20,6 @@ from pyspark.sql import SparkSession
 from jobs.lake import features
 from jobs.lake.commit import LOG_RETENTION, TransactionTakenError, commit, ensure_table
 from jobs.lake.features import UnsupportedTableError, needs_spark
-from jobs.lake.runs import WRITERS_KEY, known_stores
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize, shorten_file_retention
 from jobs.lake.writers import Rewrite
@@ -146,10 +144,6 @@ def test_a_feature_is_kept_or_refused_as_the_page_says(lake: SharedLake, tmp_pat
     new = lake.grow(5)
     if cells.take("append", lake.run):
         assert read(lake, [*offsets, *new]) == reading
-        newest = known_stores(lake.lake)[0].newest
-        assert newest is not None
-        writers = cast("dict[str, str]", newest.state.get(WRITERS_KEY, {}))
-        assert table == "runs" or (writers.get(table) == "spark") == needs_spark(DeltaTable(lake.path / table))
 
     lake.broker.truncate(offsets[25])
     other = [record.physical_offset for record in lake.broker.append(some_records(9, seed=77))]
