@@ -10,7 +10,6 @@ from jobs.export.items import BODY_COLUMNS
 from jobs.ingest.request import Summary
 from jobs.lake.bodies import DEFAULT_LIMIT, with_inflated_bodies
 from jobs.lake.lake import Lake
-from jobs.lake.tables import TABLES
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
@@ -27,13 +26,6 @@ DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
 
 def test_the_page_is_made_from_the_declarations() -> None:
     assert page() == DOCS.read_text(encoding="utf-8")
-
-
-def test_bodies_come_last() -> None:
-    messages = TABLES[0]
-
-    assert messages.schema.names[-2:] == ["body", "body_inflated"]
-    assert messages.schema.names[:2] == ["broker", "store_id"]
 
 
 TEXT = b'{"order": 7, "note": "' + b"again " * 40 + b'"}'

@@ -222,16 +222,9 @@ def test_bodies_with_a_header_have_the_schema_of_its_number(tmp_path: Path) -> N
     (folder / "7.avsc").write_text(schema_of(id="int", tags="string"))
     (folder / f"{1 << 40}.avsc").write_text(schema_of(total="double", id="long"))
     (folder / "README").touch()
-    new = (1 << 40).to_bytes(8)
-    ingested(
-        tmp_path,
-        b"\x00\x00\x00\x00\x07\x02\x02a",
-        b"\x10" + new + bytes(9),
-        b"\x00\x00\x00\x00\x08\x02",
-        b"\x02\x02a",
-        b"\x00\x00",
-        b"",
-    )
+    of_rocketmq = b"\x10" + (1 << 40).to_bytes(8) + bytes(9)
+    wrong = (b"\x00\x00\x00\x00\x08\x02", b"\x02\x02a", b"\x00\x00", b"")
+    ingested(tmp_path, b"\x00\x00\x00\x00\x07\x02\x02a", of_rocketmq, *wrong)
     declared = '[topic.Orders]\nformat = "avro"\nschemas = "schemas"\nfrom = { labels = "tags" }\n'
 
     typed(tmp_path, declared + 'properties = { place = "region" }')

@@ -315,14 +315,7 @@ def test_a_topic_gets_its_table_with_its_first_message_even_where_that_is_a_dead
 
 def test_types_of_one_topic_are_tables_of_their_own(broker: Broker, tmp_path: Path) -> None:
     """By tag, property or field; a message of another type, or of none, is a dead letter until its type is declared."""
-    bodies = (
-        b'{"kind": "new", "id": 1}',
-        b'{"kind": "old", "at": 2}',
-        b'{"kind": "x"}',
-        b'{"kind": "old"}',
-        b"",
-        b"{}",
-    )
+    bodies = b'{"kind": "new", "id": 1}|{"kind": "old", "at": 2}|{"kind": "x"}|{"kind": "old"}||{}'.split(b"|")
     broker.append(a_record(body, topic="Orders", properties={"kind": "new", "TAGS": "new"}) for body in bodies)
     ingested(tmp_path)
     new = '[topic.Orders.types.new]\nformat = "json"\nschema = "id bigint"\n'
@@ -471,24 +464,12 @@ def test_spark_types_the_same_rows(spark: SparkSession, tmp_path: Path, run: Run
     for engine in ("here", "spark"):
         folder = tmp_path / engine
         broker = Broker(folder / "store")
-        for body in (
-            b'{"id": 1, "d": 1.5, "at": "2026-11-23T10:00:00Z", "who": {"n": [1, null]}}',
-            b'{"id": 1.5}',
-            b"",
-        ):
+        fitting = b'{"id": 1, "d": 1.5, "at": "2026-11-23T10:00:00Z", "who": {"n": [1, null]}}'
+        for body in (fitting, b'{"id": 1.5}', b""):
             write(broker, *[body] * 20)
             ingested(folder)
-            command = (
-                "type",
-                folder / "lake",
-                "--types",
-                tmp_path / "types.toml",
-                "--engine",
-                engine,
-                "--max-dead-letters",
-                "100%",
-            )
-            assert ExitCode.CLEAN is run(*command).code
+            command = ("type", folder / "lake", "--types", tmp_path / "types.toml", "--engine", engine)
+            assert ExitCode.CLEAN is run(*command, "--max-dead-letters", "100%").code
         assert (20, 40) == typed_and_dead(folder / "lake")
         rows = [rows_of(folder / "lake", table) for table in ("typed/Orders", "dead_letters")]
         found.append([[{**row, "store_id": ""} for row in some] for some in rows])
