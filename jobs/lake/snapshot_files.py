@@ -169,7 +169,8 @@ def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wante
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             place, start = start, start + group.num_rows
-            if not _may_have(group, wanted):
+            limits = _limits(group, wanted).items()
+            if any(known.max < wanted[name][0] or known.min > wanted[name][1] for name, known in limits):
                 continue
             row_size = group.total_byte_size // max(group.num_rows, 1) + 1
             rows = min(max(_BATCH_SIZE // row_size, 1), _BATCH_ROWS)
@@ -179,11 +180,6 @@ def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wante
                     kept = batch.filter(pa.array(stored.vector.kept_rows(place)[begin:]))
                 if kept.num_rows:
                     yield in_schema(kept, schema)
-
-
-def _may_have(group: pq.RowGroupMetaData, wanted: Limits) -> bool:
-    limits = _limits(group, wanted)
-    return all(known.min <= wanted[name][1] and known.max >= wanted[name][0] for name, known in limits.items())
 
 
 def _limits(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.Statistics]:
