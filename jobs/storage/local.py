@@ -164,11 +164,10 @@ class LocalStorage(Storage):
         itself is treated as an empty file.
         """
         root = local_path(location)
-        if not os.path.isdir(root):  # noqa: PTH112 - one call on a hot path
-            os.stat(root)  # noqa: PTH116 - raises the reason: missing, or not accessible
+        status = os.stat(root)  # noqa: PTH116 - one call on a hot path
+        if not stat.S_ISDIR(status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), root)
         found: list[FileInfo] = []
-        status = os.stat(root)  # noqa: PTH116 - one call on a hot path
         seen = {(status.st_dev, status.st_ino)}
         pending = [""]
         while pending:

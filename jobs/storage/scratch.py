@@ -6,7 +6,7 @@ They are next to the output, where every worker can access them. Spark's shuffle
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
@@ -52,14 +52,12 @@ class Scratch:
             raise OSError(f"{self.location}: not visible on {gethostname()}: {self.advice}")
         return Path(local_path(location))
 
-    @contextmanager
-    def open(self, name: str) -> Iterator[Reader]:
+    def open(self, name: str) -> AbstractContextManager[Reader]:
         """Open a file for reading."""
         location = join(self.location, name)
         if is_local(location):
             self._checked(location)
-        with storage_of(location, self.options).open(location) as reader:
-            yield reader
+        return storage_of(location, self.options).open(location)
 
     def delete(self, name: str) -> None:
         """Delete a file, if it exists, unless files are to be kept."""

@@ -19,7 +19,7 @@ from jobs.typed import binary_values
 from jobs.typed.binary_values import Read, converted_read, reader_of, refused_at_byte, sized, texts
 from jobs.typed.ddl import MOST_DIGITS, SchemaError, is_wider
 from jobs.typed.formats import BodyFormat, Reader
-from jobs.typed.values import RefusedBodyError, Times, exact_context, member_path
+from jobs.typed.values import TOO_LARGE, RefusedBodyError, Times, exact_context, member_path
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and size of the schema id after it: Confluent's, RocketMQ's
@@ -275,7 +275,7 @@ def _long(body: bytes, at: int) -> tuple[int, int]:
 def _int(body: bytes, at: int) -> tuple[int, int]:
     number, after = _long(body, at)
     if not -(1 << 31) <= number < 1 << 31:
-        raise refused_at_byte(binary_values.TOO_LARGE.format("int"), at)
+        raise refused_at_byte(TOO_LARGE.format("int"), at)
     return number, after
 
 

@@ -13,7 +13,6 @@ from jobs.typed.values import EPOCH, RefusedBodyError, Times, Value, in_zone
 Read = Callable[[bytes, int], tuple[object, int]]  # (body, position): the value, and the position after it
 CUT = "cut off"
 TWICE = "a key occurs twice in one object"
-TOO_LARGE = "a number is too large for {}"
 _BITS = 64
 _EARLIEST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 _LATEST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)

@@ -23,7 +23,7 @@ from jobs.typed import binary_values
 from jobs.typed.binary_values import Read, converted_read, reader_of, refused_at_byte, sized, texts, varint
 from jobs.typed.ddl import SchemaError
 from jobs.typed.formats import BodyFormat, Reader
-from jobs.typed.values import Number, RefusedBodyError, Times, Value, member_path
+from jobs.typed.values import TOO_LARGE, Number, RefusedBodyError, Times, Value, member_path
 
 _VARINT, _EIGHT, _SIZED, _GROUP, _END, _FOUR = range(6)  # wire types
 _DEEPEST = 100  # nested unknown groups
@@ -307,7 +307,7 @@ def _within(low: int, high: int, name: str, of: Callable[[int], int]) -> Callabl
     def convert(number: int) -> int:
         found = of(number)
         if not low <= found <= high:
-            raise RefusedBodyError(binary_values.TOO_LARGE.format(name), "")
+            raise RefusedBodyError(TOO_LARGE.format(name), "")
         return found
 
     return convert

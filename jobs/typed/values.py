@@ -29,6 +29,7 @@ _INSTANT = re.compile(
 )
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+TOO_LARGE = "a number is too large for {}"
 _MICROSECONDS = 6
 _LONGEST_NAME = 60
 DAY, BYTES = pa.date32(), pa.binary()
@@ -137,17 +138,13 @@ def integer(value: Value, type_: pa.DataType) -> int:
         raise RefusedBodyError(f"not a valid {sql_type(type_)}")
     if not _INTEGER.fullmatch(value):
         if value.lstrip("-").isdigit():
-            raise RefusedBodyError(_too_large(type_))
+            raise RefusedBodyError(TOO_LARGE.format(sql_type(type_)))
         raise RefusedBodyError(f"a number with a fraction or an exponent is not a valid {sql_type(type_)}")
     number = int(value)
     limit = 1 << (type_.bit_width - 1)
     if not -limit <= number < limit:
-        raise RefusedBodyError(_too_large(type_))
+        raise RefusedBodyError(TOO_LARGE.format(sql_type(type_)))
     return number
-
-
-def _too_large(type_: pa.DataType) -> str:
-    return f"a number is too large for {sql_type(type_)}"
 
 
 def real(value: Value, type_: pa.DataType) -> float:
@@ -158,7 +155,7 @@ def real(value: Value, type_: pa.DataType) -> float:
     with np.errstate(over="ignore"):
         stored = float(np.float32(number)) if type_.bit_width < 64 else number  # noqa: PLR2004 - bits of a double
     if math.isinf(stored):
-        raise RefusedBodyError(_too_large(type_))
+        raise RefusedBodyError(TOO_LARGE.format(sql_type(type_)))
     if not set(value) & set(".eE") and Decimal(stored) != Decimal(value):  # int() takes 4,300 digits, zeros as well
         raise RefusedBodyError(f"an integer that {sql_type(type_)} cannot represent exactly")
     return stored
