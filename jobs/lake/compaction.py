@@ -373,9 +373,11 @@ def _vacuumed(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None,
 def _deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Iterable[str]) -> list[str]:
     """Return the obsolete files that are neither deletion vectors of another engine nor behind a link."""
     vectors, location = has_vectors(snapshot), lake.locate(table.name)
-    root = Path(local_path(location)).resolve() if is_local(location) else None
-    left = (name for name in found if not (vectors and is_vector_file(name)))
-    return [name for name in left if root is None or (folder := (root / name).parent) == folder.resolve()]
+    left = [name for name in found if not (vectors and is_vector_file(name))]
+    if not is_local(location):
+        return left
+    root = Path(local_path(location)).resolve()
+    return [name for name in left if (path := root / name).is_file() and path.parent == path.parent.resolve()]
 
 
 def _retention(snapshot: DeltaTable) -> int | None:

@@ -71,21 +71,23 @@ def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> N
     assert lake.offsets() == new
 
 
-def test_the_open_index_file_goes_on_after_deleted_entries(lake: SharedLake) -> None:
-    """What is deleted stays deleted; what comes next is chained to the entries as they were written."""
+@pytest.mark.parametrize("with_vectors", [True, False], ids=["vectors", "files"])
+def test_the_open_index_file_goes_on_after_deleted_entries(lake: SharedLake, *, with_vectors: bool) -> None:
+    """Entries behind vectors stay deleted, and new ones are chained to them; entries that no file has are rebuilt."""
     unharmed = shared_lake(lake.spark, lake.root / "unharmed")
-    lake.sql(WITH_VECTORS.replace("messages", "index_entries"), f"DELETE FROM {{index_entries}} WHERE {THIRD}")
+    if with_vectors:
+        lake.sql(WITH_VECTORS.replace("messages", "index_entries"))
+    lake.sql(f"DELETE FROM {{index_entries}} WHERE {THIRD}")
     old_end = lake.broker.offset
     for grown in (lake, unharmed):
         grown.grow(6)
         grown.run()
 
-    columns = "entry, physical_offset, slot, key_hash, prev_entry"
-    found, whole = (
-        sorted(one.rows(columns, table="index_entries"), key=lambda row: int(row["entry"])) for one in (lake, unharmed)
-    )
-    assert found == [row for row in whole if row["physical_offset"] % 3 or row["physical_offset"] >= old_end]
-    assert len(found) < len(whole)
+    columns = "physical_offset, entry, slot, key_hash, prev_entry, time_diff_s, topic, key"
+    found, whole = (sorted(map(tuple, one.rows(columns, table="index_entries"))) for one in (lake, unharmed))
+    left = [row for row in whole if int(row[0]) % 3 or int(row[0]) >= old_end]
+    assert found == (left if with_vectors else whole)
+    assert len(left) < len(whole)
 
 
 def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_path: Path) -> None:
