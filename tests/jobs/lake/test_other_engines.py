@@ -26,7 +26,7 @@ from jobs.lake.features import UnsupportedTableError
 from jobs.lake.integrity import newest_runs
 from jobs.lake.lake import Lake
 from jobs.lake.runs import TABLES_BEFORE, Manifest, known_stores, prepare, unfinished_run
-from jobs.lake.snapshot_files import files, rows_where
+from jobs.lake.snapshot_files import files
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize

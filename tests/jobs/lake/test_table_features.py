@@ -137,7 +137,6 @@ def test_a_feature_is_kept_or_refused_as_the_page_says(lake: SharedLake, tmp_pat
     except (AnalysisException, UnsupportedOperationException):  # Delta does not let our columns have the feature
         assert promised()[name][:5] == (NOT_THERE,) * 5
         return
-    table = "runs" if name.endswith("runs") else "messages"
     cells = Cells(lake)
     reading = cells.seen["read"] = read(lake, offsets)
 
