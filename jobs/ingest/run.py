@@ -310,7 +310,7 @@ class _Run(NextRun):
         if product.state_key is not None:
             self.state[product.state_key] = finished.state
         summary.units |= finished.units
-        summary.behind += finished.behind
+        summary.behind += finished.undispatched_bytes
         summary.notes += finished.notes
         summary.contradictions += finished.contradictions
         for gap in finished.gaps:

@@ -118,7 +118,7 @@ class FinishedProduct:
     files: dict[str, list[AddedFile]] = field(default_factory=dict)  # by table, beyond those of the ranges
     state: State | None = None  # for its next run
     units: Mapping[str, int] = field(default_factory=dict)  # of the queues, by the result of the join
-    behind: int = 0  # bytes of the log that the broker has not dispatched yet
+    undispatched_bytes: int = 0  # of the log, that the broker has not dispatched yet
     gaps: Sequence[Gap] = ()
     notes: Sequence[str] = ()  # for the user to look at
     contradictions: int = 0  # units that contradict the log, and missing units

@@ -164,7 +164,7 @@ class JoinResult:
     log_end: int = 0
     dispatched: int = 0
     behind: int = 0  # bytes of the log that the dispatcher had not reached
-    taken_to: int | None = None  # the end of the last record whose units were joined; None without any
+    records_end: int | None = None  # the end of the last record whose units were joined; None without any
 
     def add(self, part: "JoinResult") -> None:
         """Add the figures of some of the queues; figures that only all queues together have are not part of them."""

@@ -128,7 +128,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
 
     *write* writes the rows, in the tasks.
     """
-    ends = [one.taken_to for one in (*log.kept, *log.ranges) if one.taken_to is not None]
+    ends = [one.records_end for one in (*log.lake_only, *log.ranges) if one.records_end is not None]
     dispatched = min(seen.dispatched, log.end)
     log = replace(
         log,
@@ -148,7 +148,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
         damaged=[*log.damaged],
         log_end=log.end,
         dispatched=dispatched,
-        taken_to=ends[-1] if ends else None,
+        records_end=ends[-1] if ends else None,
     )
     compared = workers.map(list(_groups(seen, log)), partial(compare_group, log=log), "matching queue units")
     rest = sorted((one for _, unsettled in compared for one in unsettled), key=lambda one: one.queue.name)
@@ -171,7 +171,7 @@ def _groups(seen: QueueEnds, log: CollectedLog) -> Iterator[tuple[int, Sequence[
     for probed in zip(seen.queues, seen.watermarks, seen.ends, strict=True):
         members[group_of(probed[0].name, log.groups)].append(probed)
     for number, queues in enumerate(members):
-        if queues or has_units([*log.kept, *log.ranges], number):
+        if queues or has_units([*log.lake_only, *log.ranges], number):
             yield number, queues
 
 
@@ -214,7 +214,7 @@ class _GroupTask:
     def rows(self) -> Rows:
         """Compare range by range, then explain the remainder of each queue; yield rows if they are wanted."""
         log, result = self._log, self.result
-        for number, units in [*((-1, kept) for kept in log.kept), *enumerate(log.ranges)]:
+        for number, units in [*((-1, kept) for kept in log.lake_only), *enumerate(log.ranges)]:
             for part in read_units(log.scratch, units, self._number):
                 yield from batches_of(list(self._compare(part, number)), part.tags)
         for queue, taken_to, seen_end in self._queues:

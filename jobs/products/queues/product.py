@@ -76,7 +76,7 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
                 "expired": joined.expired,
                 "differences": len(joined.differences),
             },
-            behind=joined.behind,
+            undispatched_bytes=joined.behind,
             gaps=gaps,
             notes=list(notes_of_undecided(joined)),
             contradictions=count_contradictions(joined, run.store),
@@ -159,7 +159,7 @@ def state_of(joined: JoinResult, state: State | None = None) -> State:
     return {
         "dispatched": joined.dispatched,
         # The end of a record: units do not prove where the log ends, and a log is read from a record boundary on.
-        "boundary": _boundary(state) if joined.taken_to is None else joined.taken_to,
+        "boundary": _boundary(state) if joined.records_end is None else joined.records_end,
         "queues": [[*name, position] for name, position in sorted(watermarks.items())],
     }
 

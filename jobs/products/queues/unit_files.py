@@ -45,7 +45,7 @@ class RangeUnits(NamedTuple):
     parts: tuple[UnitFile, ...] = ()
     records: int = 0
     damaged: tuple[tuple[int, int], ...] = ()  # from and to of bytes without a record
-    taken_to: int | None = None  # the end of the last record that was processed
+    records_end: int | None = None  # the end of the last record that was processed
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class RangeCollector:
         self._parts: list[UnitFile] = []
         self._records = 0
         self._damaged: list[tuple[int, int]] = []
-        self._taken_to: int | None = None
+        self._records_end: int | None = None
 
     def add(self, item: RawRecords | Piece) -> None:
         """Process the next pieces of the range."""
@@ -112,14 +112,14 @@ class RangeCollector:
         offsets = item.positions + item.base_offset
         taken = np.flatnonzero((offsets >= self._from) & (offsets < self._to))
         if taken.size:
-            self._taken_to = int(offsets[taken[-1]]) + int(item.sizes[taken[-1]])
+            self._records_end = int(offsets[taken[-1]]) + int(item.sizes[taken[-1]])
         if self._scratch is not None and self._collector.should_flush:
             self._write()
 
     def finish(self) -> RangeUnits:
         """Write the units that are left."""
         self._write()
-        return RangeUnits(tuple(self._parts), self._records, tuple(self._damaged), self._taken_to)
+        return RangeUnits(tuple(self._parts), self._records, tuple(self._damaged), self._records_end)
 
     def _write(self) -> None:
         packed, selection = self._collector.finish(), self._selection

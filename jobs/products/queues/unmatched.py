@@ -70,7 +70,7 @@ class CollectedLog:
     start: int  # after the part that retention deleted before it was read
     end: int
     deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that were deleted before they were read
-    kept: Sequence[RangeUnits] = ()  # units of records that only the lake has: existing ones are matched
+    lake_only: Sequence[RangeUnits] = ()  # units of records that only the lake has: existing ones are matched
     dispatched: int = NO_LIMIT  # records from it on may have no units yet
     light_dispatched: int = NO_LIMIT  # the same for light queues, where they are in RocksDB alone
     is_closed: bool = True
