@@ -14,10 +14,9 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.notebook import recorded
+from tests.support.commands import ROOT, Outcome
 from tests.support.recipes import RECIPES, make_recipe_data
 from tests.support.released import (
-    ROOT,
-    Ended,
     Released,
     environment_of_a_stranger,
     pip_cache,
@@ -61,7 +60,7 @@ def test_every_command_of_a_page_runs_as_users_type_it(scene: list[Shown], user:
         assert prints_what_is_shown(shown, ended.out, ended.err, world.folder), f"{shown}\n{ended.out}{ended.err}"
 
 
-def _run(shown: Shown, world: World, user: Released) -> Ended:
+def _run(shown: Shown, world: World, user: Released) -> Outcome:
     words = world.words(shown.text)
     if words[0] in OURS:
         return user.run(words, world.folder)
@@ -81,7 +80,7 @@ def test_a_spark_submit_of_the_users_own_runs_a_verb_and_the_next_one_needs_no_n
     """As Livy, EMR and operators of schedulers call it; the script's own folder has an `inspect`, and so has Python."""
     world = world_of(scenes()[0], tmp_path)
 
-    def ingest(lake: str, *launcher: str | Path) -> Ended:
+    def ingest(lake: str, *launcher: str | Path) -> Outcome:
         # With a JVM, which needs the JARs that Spark does not ship.
         verb: list[str | Path] = ["ingest", world.store, "--lake", tmp_path / lake]
         return user.run([*launcher, *verb], tmp_path)

@@ -18,9 +18,8 @@ from pyarrow.fs import FileSelector, FileSystem
 
 from jobs.launch.spark import spark_home
 from jobs.storage.settings import AzureSettings, azure_filesystem
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, Outcome
 from tests.support.published import Module, azurite, class_path
-from tests.support.released import Ended
 from tests.support.stores import files_in, stored_records
 from tests.support.waiting import free_port, wait_until
 
@@ -315,7 +314,7 @@ def _listening(gateway: JavaGateway, folder: Path) -> int:
 _LONGEST_S = 1000  # of a busy machine; on an idle one, a tenth of it
 
 
-def rmq_lake(*arguments: str, **environment: str) -> Ended:
+def rmq_lake(*arguments: str, **environment: str) -> Outcome:
     return _run("jobs.main", *arguments, **environment)
 
 
@@ -333,11 +332,11 @@ def expected_rows(store: Path) -> list[tuple[int, bytes]]:
     return [(record.physical_offset, raw) for record, raw in stored_records(store)]
 
 
-def _run(module: str, *arguments: str, **environment: str) -> Ended:
+def _run(module: str, *arguments: str, **environment: str) -> Outcome:
     ours = ("RMQ_LAKE_", "PYSPARK", "SPARK")
     known = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     answer = subprocess.run(
         [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False, timeout=_LONGEST_S,
         env={**known, "PYTHONPATH": str(ROOT), **environment},
     )  # fmt: skip
-    return Ended(answer.returncode, answer.stdout, answer.stderr)
+    return Outcome(answer.returncode, answer.stdout, answer.stderr)

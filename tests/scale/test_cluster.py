@@ -20,8 +20,8 @@ from jobs.store.workers import SerialWorkers
 from tests.golden import StoreOf
 from tests.scale.cluster import WORKERS, Cluster, await_no_executor, can_set_apart, executors_at_work, spark_cluster
 from tests.scale.servers import expected_rows, in_one_application, rmq_lake
+from tests.support.commands import Outcome
 from tests.support.lakes import leftovers, raw_rows, rows_of
-from tests.support.released import Ended
 from tests.support.stores import segments_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # of a busy machine: all takes minutes on an idle one
@@ -51,14 +51,14 @@ def store(golden: StoreOf) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ingested(cluster: Cluster, store: Path) -> tuple[Ended, Path]:
+def ingested(cluster: Cluster, store: Path) -> tuple[Outcome, Path]:
     lake = cluster.folder / "lake"
     options = [*cluster.spark_options, "--total-executor-cores", "1"]
     return rmq_lake(*options, "ingest", str(store), "--lake", str(lake)), lake
 
 
 @pytest.fixture(scope="module")
-def results(cluster: Cluster, store: Path, ingested: tuple[Ended, Path]) -> dict[str, Any]:
+def results(cluster: Cluster, store: Path, ingested: tuple[Outcome, Path]) -> dict[str, Any]:
     del ingested  # whose machine code is there by now
     folder, apart = cluster.folder, cluster.apart
     shutil.copytree(store, apart / "store")
@@ -83,7 +83,7 @@ def without_run(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_cluster_ingests_what_this_process_ingests(
-    cluster: Cluster, store: Path, ingested: tuple[Ended, Path], tmp_path: Path
+    cluster: Cluster, store: Path, ingested: tuple[Outcome, Path], tmp_path: Path
 ) -> None:
     ended, lake = ingested
     ingest(IngestRequest(str(store), str(tmp_path)), SerialWorkers())
@@ -121,7 +121,7 @@ def executor_killer(cluster: Cluster) -> Iterator[list[int]]:
 
 
 def test_an_executor_that_dies_costs_its_tasks_once_more_and_nothing_is_compiled_twice(
-    cluster: Cluster, store: Path, ingested: tuple[Ended, Path], tmp_path: Path
+    cluster: Cluster, store: Path, ingested: tuple[Outcome, Path], tmp_path: Path
 ) -> None:
     assert 0 == ingested[0].code
     compiled = cluster.compiled

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 class Outcome(NamedTuple):
     """The exit code and the output of a command."""
 
-    code: ExitCode
+    code: int
     out: str
     err: str
 

@@ -16,17 +16,9 @@ from typing import NamedTuple
 import pytest
 
 from jobs.launch.cache import cache_directory
+from tests.support.commands import ROOT, Outcome
 
-ROOT = Path(__file__).parents[2]
 _SECONDS = 1500  # of a busy machine
-
-
-class Ended(NamedTuple):
-    """The exit code and the output of a command."""
-
-    code: int
-    out: str
-    err: str
 
 
 class Released(NamedTuple):
@@ -48,7 +40,7 @@ class Released(NamedTuple):
         known = environment_of_a_stranger(self.home)
         return {**known, "PATH": f"{self.python.parent}:{known['PATH']}", **more}
 
-    def run(self, command: Sequence[str | Path], folder: Path, **more: str) -> Ended:
+    def run(self, command: Sequence[str | Path], folder: Path, **more: str) -> Outcome:
         launcher = folder / "spark-submit.sh"
         if not launcher.exists():
             launcher.symlink_to(self.checkout / "spark-submit.sh")
@@ -62,7 +54,7 @@ class Released(NamedTuple):
             env=environment,
             timeout=_SECONDS,
         )
-        return Ended(done.returncode, done.stdout, done.stderr)
+        return Outcome(done.returncode, done.stdout, done.stderr)
 
     def add(self, *packages: str) -> None:
         """Install packages, in the versions of the development lock, where only those who ask for them find them."""

@@ -185,7 +185,7 @@ def _intact(golden: StoreOf) -> tuple[list[int], int]:
     return [offset for offset in offsets if offset != damaged], damaged
 
 
-def _ingested(store: Path, lake: Path, run: Run) -> tuple[ExitCode, list[int]]:
+def _ingested(store: Path, lake: Path, run: Run) -> tuple[int, list[int]]:
     code = run("ingest", store, "--lake", lake, "--engine", "here").code
     return code, sorted(table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist())
 
