@@ -420,7 +420,7 @@ def optimize_for_ever(root: Path, seed: int) -> None:
     (root / OPTIMIZED).write_text(json.dumps(codes))
 
 
-class Beside(NamedTuple):
+class Background(NamedTuple):
     """What goes on while runs are killed."""
 
     crashes: bool = False  # the broker crashes now and then; else retention deletes segments
@@ -428,23 +428,24 @@ class Beside(NamedTuple):
     optimizes: bool = False
 
 
-def random_moments(folder: Path, kills: int, beside: Beside, *, follows: bool = False) -> dict[str, Any]:
+def random_moments(folder: Path, kills: int, background: Background, *, follows: bool = False) -> dict[str, Any]:
     """
     Kill runs at any moment while the store is written to, and expires or crashes; then run to the end and judge.
 
     One that *follows* does several steps before it is killed.
     """
+    crashes, kept, optimizes = background
     seed = int(os.environ.get("SEED", "1000"))
     random = Random(seed)
     codes: Counter[int] = Counter()
-    others = [forked(partial(write_for_ever, new_store(folder), seed, crashes=beside.crashes, kept=beside.kept))]
+    others = [forked(partial(write_for_ever, new_store(folder), seed, crashes=crashes, kept=kept))]
     # 4: a crashing broker here leaves units of the records that it truncated, which contradict the log. 1: see `run`.
-    fine = (0, 1, 3, 4) if beside.crashes else (0, 3)
+    fine = (0, 1, 3, 4) if crashes else (0, 3)
     assert ended(forked(partial(run, folder))) in fine  # it may have to compile what no run before had
     began = time.monotonic()
     assert ended(forked(partial(run, folder))) in fine
     longest = time.monotonic() - began
-    if beside.optimizes:
+    if optimizes:
         others.append(forked(partial(optimize_for_ever, folder, seed)))
     until = time.monotonic() + LONGEST_S
     while codes[-signal.SIGKILL] < kills and time.monotonic() < until:
@@ -463,7 +464,7 @@ def random_moments(folder: Path, kills: int, beside: Beside, *, follows: bool = 
     ended(forked(partial(run, folder)))
     names = {str(code): count for code, count in codes.items()}
     verdict = run_and_judge(folder)
-    return {"codes": names, **verdict, **(optimized(folder, verdict) if beside.optimizes else {})}
+    return {"codes": names, **verdict, **(optimized(folder, verdict) if optimizes else {})}
 
 
 def optimized(root: Path, verdict: Mapping[str, Any]) -> dict[str, Any]:
@@ -540,12 +541,12 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "vacuumed": partial(every_effect, partial(vacuumed_store, table="messages")),
     "vacuumed-queues": partial(every_effect, partial(vacuumed_store, table="consume_queue")),
     "stopped": partial(every_effect, growing_store, send=signal.SIGSTOP),
-    "retention": partial(random_moments, beside=Beside()),
-    "hasty": partial(random_moments, beside=Beside(kept=2)),
-    "crashes": partial(random_moments, beside=Beside(crashes=True)),
-    "followed": partial(random_moments, beside=Beside(), follows=True),
-    "followed-crashes": partial(random_moments, beside=Beside(crashes=True), follows=True),
-    "followed-optimized": partial(random_moments, beside=Beside(kept=60, optimizes=True), follows=True),
+    "retention": partial(random_moments, background=Background()),
+    "hasty": partial(random_moments, background=Background(kept=2)),
+    "crashes": partial(random_moments, background=Background(crashes=True)),
+    "followed": partial(random_moments, background=Background(), follows=True),
+    "followed-crashes": partial(random_moments, background=Background(crashes=True), follows=True),
+    "followed-optimized": partial(random_moments, background=Background(kept=60, optimizes=True), follows=True),
     "together": together,
     "many": many_stores,
 }
