@@ -284,6 +284,6 @@ if __name__ == "__main__":
     with (
         patch.multiple(local, _NICENESS=0, _IOPRIO_SET={}),  # else a busy machine's disk is waited for
         patch.object(lakes, "table_of", _read_by_duckdb) if GATEWAY in os.environ else nullcontext(),
-        patch.object(upkeep, "MANY", MANY),
+        patch.object(upkeep, "MAX_SMALL_FILES", MANY),
     ):
         main(SCENARIOS)

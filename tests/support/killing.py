@@ -536,7 +536,7 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "new": partial(every_effect, new_store),
     "growing": partial(every_effect, growing_store),
     "rewritten": partial(every_effect, rewritten_store),
-    "busy": patch.object(upkeep, "MANY", MANY)(partial(every_effect, busy_store)),
+    "busy": patch.object(upkeep, "MAX_SMALL_FILES", MANY)(partial(every_effect, busy_store)),
     "tiered": partial(every_effect, tiered_store),
     "vacuumed": partial(every_effect, partial(vacuumed_store, table="messages")),
     "vacuumed-queues": partial(every_effect, partial(vacuumed_store, table="consume_queue")),

@@ -55,7 +55,7 @@ def test_a_run_that_is_killed_before_it_speaks_is_spoken_for_by_the_next_one(dam
 
 
 def test_a_lake_of_an_earlier_version_knows_of_its_newest_run_alone(damaged: Broker) -> None:
-    with patch("jobs.ingest.commit.OPEN", "not known"):
+    with patch("jobs.ingest.commit.OPEN_DAMAGE_KEY", "not known"):
         ingest_beside(damaged.root)
 
     assert ExitCode.DAMAGE == ingest_beside(damaged.root).exit_code
