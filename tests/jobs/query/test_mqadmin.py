@@ -19,7 +19,7 @@ from rmq_formats.commitlog.record import Host
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC
-from tests.golden import FOLDER, FeatureStore, StoreOf, unpack_feature
+from tests.golden import FOLDER, StoreOf, unpack_feature
 from tests.rmq_formats.strategies import I64
 from tests.support.commands import Outcome, Run
 from tests.support.query_stores import RELEASE, Sent, stored, write_lake, write_store
@@ -108,28 +108,14 @@ def test_what_is_no_charset_of_texts_is_refused(charset: str) -> None:
         check_charset(charset)
 
 
-_TAGS = ("AaAa", "BBBB", None, "TagA", "TagA", "TagA")  # the first two have one hash
-_COUNT = 24  # in two queues; a third one has other tags of that hash in its first file
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    messages = [
-        Sent(tags=_TAGS[number % len(_TAGS)], queue_id=number % 2, keys=(f"k{number}",)) for number in range(_COUNT)
-    ]
-    messages += [Sent(tags=tag, queue_id=2) for tag in ["AaAa"] * 10 + ["BBBB"]]
-    return write_store(tmp_path / "store", stored(messages))
-
-
-@pytest.fixture
-def pull(store: Path, ask: Run) -> Run:
-    return lambda line, *options, place=store: ask(place, line, "--release", str(RELEASE), *options)
-
-
-def test_a_pull_that_finds_only_another_tag_of_the_same_hash_is_no_end(pull: Run) -> None:
+def test_a_pull_that_finds_only_another_tag_of_the_same_hash_is_no_end(tmp_path: Path, ask: Run) -> None:
     """The broker has found messages, and the client drops them: the next file of the queue is pulled all the same."""
-    _, by_queue, _ = pull("printMsgByQueue -t Orders -a b0 -i 2 -s BBBB -p true")
-    _, by_topic, _ = pull("printMsg -t Orders -s BBBB -d false")
+    tags = ("AaAa", "BBBB", None, "TagA", "TagA", "TagA")  # the first two have one hash
+    messages = [Sent(tags=tags[number % len(tags)], queue_id=number % 2) for number in range(24)]
+    messages += [Sent(tags=tag, queue_id=2) for tag in ["AaAa"] * 10 + ["BBBB"]]
+    store = write_store(tmp_path / "store", stored(messages))
+    _, by_queue, _ = ask(store, "printMsgByQueue -t Orders -a b0 -i 2 -s BBBB -p true", "--release", str(RELEASE))
+    _, by_topic, _ = ask(store, "printMsg -t Orders -s BBBB -d false", "--release", str(RELEASE))
 
     assert by_queue.count("MSGID") == 1
     assert by_topic.count("MSGID") == 5
@@ -232,22 +218,12 @@ def test_a_trace_does_nothing_to_a_terminal(traced: Run, monkeypatch: pytest.Mon
     assert "\x1b" not in out
 
 
-@pytest.fixture
-def newest(ask: Run) -> Run:
-    return lambda store, line, *options: ask(store, line, "--release", "5.5.1", *options)
-
-
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
-    return unpack_feature("b551-rockscq-clean", tmp_path_factory.mktemp("clean"))
-
-
 @pytest.mark.parametrize("name", ["b551-cqdouble", "b551-rockscq-clean", "b551-rockscq-killed"])
-def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, tmp_path: Path, newest: Run) -> None:
+def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, tmp_path: Path, ask: Run) -> None:
     """From JSON, from RocksDB, and after a kill from the log and the rows that outlived it."""
     unpacked = unpack_feature(name, tmp_path)
     queues, offsets = unpacked.of_disk["queues"], unpacked.of_disk["consumerOffsets"]["Orders@G"]
-    code, out, _ = newest(unpacked.root, "consumerProgress -g G")
+    code, out, _ = ask(unpacked.root, "consumerProgress -g G", "--release", "5.5.1")
 
     rows = [line.split()[:7] for line in out.splitlines() if line.startswith("Orders")]
     assert code == ExitCode.CLEAN
@@ -259,12 +235,10 @@ def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, 
     assert f"Consume Diff Total: {sum(int(row[5]) for row in rows)}\n" in out
 
 
-def test_a_configuration_that_cannot_be_read_is_said(
-    clean: FeatureStore, tmp_path: Path, newest: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_configuration_that_cannot_be_read_is_said(tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    root = Path(shutil.copytree(clean.root, tmp_path / "copy"))  # what was read of a database once is kept
-    code, out, err = newest(root, "consumerProgress -g G")
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    code, out, err = ask(root, "consumerProgress -g G", "--release", "5.5.1")
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
     assert "pip install" in err
@@ -294,9 +268,24 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
         assert ("those of the log" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
 
 
-@pytest.fixture
-def colliding(tmp_path: Path) -> Path:
-    """Write a store whose keys, and topics, have the same hash: `AaAa`, `BBBB`, `AaBB`."""
+@pytest.mark.parametrize(
+    ("release", "verb", "line", "rows"),
+    [
+        ("4.9.2", "mqadmin", "queryMsgByKey -t Orders -k AaAa", 17),
+        ("5.5.1", "mqadmin", "queryMsgByKey -t Orders -k AaAa", 17),
+        ("4.9.2", "mqadmin", "queryMsgByKey -t OrdersAa -k AaAa", 9),
+        ("4.9.3", "mqadmin", "queryMsgByKey -t OrdersAa -k AaAa", 3),
+        ("4.9.2", "by-key", "-t Orders -k AaAa", 12),
+    ],
+)
+def test_colliding_keys_are_answered_as_the_client_of_the_release_answers_them(  # noqa: PLR0913, PLR0917
+    run: Run, tmp_path: Path, release: str, verb: str, line: str, rows: int
+) -> None:
+    """
+    A message whose two keys collide comes twice, and up to 4.9.2 messages of a topic that collides come, too.
+
+    Keys, and topics, have the same hash: `AaAa`, `BBBB`, `AaBB`. A query of our own gives each message once.
+    """
     messages = [
         *(Sent(keys=("AaAa", "BBBB"), unique_key=f"both{n}") for n in range(5)),
         *(Sent(keys=("AaAa",), unique_key=f"one{n}") for n in range(7)),
@@ -304,26 +293,9 @@ def colliding(tmp_path: Path) -> Path:
         *(Sent(topic="OrdersAa", keys=("AaAa",), unique_key=f"a{n}") for n in range(3)),
         *(Sent(topic="OrdersBB", keys=("AaAa",), unique_key=f"b{n}") for n in range(6)),
     ]
-    return write_store(tmp_path / "store", stored(messages), release=Release.of("4.9.2"), geometry=Geometry(50, 300))
+    old = Release.of("4.9.2")
+    store = write_store(tmp_path / "store", stored(messages), release=old, geometry=Geometry(50, 300))
+    place = ("--store", store, "--release", release, "--hash-slots", "50", "--index-num", "300")
+    code, out, _ = run("query", verb, *place, *line.split())
 
-
-@pytest.mark.parametrize(
-    ("release", "topic", "rows"),
-    [("4.9.2", "Orders", 17), ("5.5.1", "Orders", 17), ("4.9.2", "OrdersAa", 9), ("4.9.3", "OrdersAa", 3)],
-)
-def test_colliding_keys_are_answered_as_the_client_of_the_release_answers_them(
-    ask: Run, colliding: Path, release: str, topic: str, rows: int
-) -> None:
-    """A message whose two keys collide comes twice, and up to 4.9.2 messages of a topic that collides come, too."""
-    options = ("--release", release, "--hash-slots", "50", "--index-num", "300")
-    code, out, _ = ask(colliding, f"queryMsgByKey -t {topic} -k AaAa", *options)
-
-    assert code == ExitCode.CLEAN
-    assert len(out.splitlines()) - 1 == rows
-
-
-def test_a_query_of_our_own_gives_each_message_once(run: Run, colliding: Path) -> None:
-    place = ("--store", colliding, "--release", "4.9.2", "--hash-slots", "50", "--index-num", "300")
-    shown = run("query", "by-key", "-t", "Orders", "-k", "AaAa", *place).out
-
-    assert len(shown.splitlines()) - 1 == 12
+    assert (code, len(out.splitlines()) - 1) == (ExitCode.CLEAN, rows)

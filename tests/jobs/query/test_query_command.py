@@ -32,12 +32,6 @@ def run(run: Run) -> Run:
     return partial(run, "query")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    messages = [Sent(keys=("order", f"k{n}"), unique_key=f"id{n}", tags="paid") for n in range(20)]
-    return str(write_store(tmp_path / "store", stored(messages)))
-
-
 @pytest.fixture(scope="module")
 def lake(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("lake")
@@ -99,10 +93,10 @@ def test_letters_mean_what_they_mean_in_the_release(release: str, line: str, exp
 
 
 @pytest.mark.parametrize("place", ["--store", "--lake"])
-def test_a_query_imports_neither_spark_nor_the_compiled_scan(store: str, lake: Path, place: str) -> None:
+def test_a_query_imports_neither_spark_nor_the_compiled_scan(golden: StoreOf, lake: Path, place: str) -> None:
     """A store's imports no Arrow either."""
-    asked = ("-t", "T1", "-k", "k0", place, lake) if place == "--lake" else ("-t", "Orders", "-k", "k3", place, store)
-    loaded = packages_loaded_by("query", "by-key", *asked, "--quiet")
+    where = lake if place == "--lake" else golden("b551-base")
+    loaded = packages_loaded_by("query", "by-key", "-t", "T1", "-k", "k0", place, where, "--quiet")
 
     assert not loaded & {"pyspark", "numba", "pandas", "py4j"}
     assert place == "--lake" or not loaded & {"numpy", "pyarrow", "deltalake"}
