@@ -1,7 +1,6 @@
 """The interface of queries: a store and its lake return the same messages as a walk over every record."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from math import inf
 from pathlib import Path
 
@@ -12,11 +11,12 @@ from jobs.browse.pages import Lists
 from jobs.browse.shown import Rows
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
+from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LISTED_TABLES
 from jobs.query.lookups import parse_position, read_page
 from jobs.query.message import MAX_TIME, ListConditions, Message
-from jobs.query.place import Place, open_place
 from jobs.query.source import Source
+from jobs.query.store_source import StoreSource
 from jobs.store.queue_files import StoredQueue
 from rmq_formats.body import decode_body
 from rmq_formats.commitlog.record import MessageRecord
@@ -29,40 +29,34 @@ from tests.support.lakes import ingest_store
 from tests.support.query_stores import RELEASE, Sent, open_lake, opened, stored, write_store
 from tests.support.stores import stored_records
 
-# One line for each implementation: how it opens the store, and the lake that was made of it.
-SOURCES: dict[str, Callable[[Path, Path], Place]] = {
-    "store": lambda store, _: Place(store=str(store), release=RELEASE),
-    "lake": lambda _, lake: Place(lake=str(lake), release=RELEASE),
-}
-LISTS: dict[str, Callable[[Source], Lists]] = {
-    "store": StoreLists,  # type: ignore[dict-item]  # each of its own source
-    "lake": LakeLists,  # type: ignore[dict-item]
-}
+
+@pytest.fixture(scope="module")
+def store(golden: StoreOf) -> Path:
+    return golden("b551-base")
 
 
 @pytest.fixture(scope="module")
-def places(golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return a broker's store and its lake."""
-    store, lake = golden("b551-base"), tmp_path_factory.mktemp("source") / "lake"
+def sources(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreSource, LakeSource]]:
+    """Open a broker's store and its lake."""
+    lake = tmp_path_factory.mktemp("source") / "lake"
     ingest_store(store, lake, "b", hash_slots=100, index_num=20)
-    return store, lake
+    with opened(store, RELEASE, None) as of_store:
+        yield of_store, open_lake(lake, RELEASE)
 
 
 @pytest.fixture(scope="module")
-def records(places: tuple[Path, Path]) -> list[MessageRecord]:
-    return [record for record, _ in stored_records(places[0])]
+def records(store: Path) -> list[MessageRecord]:
+    return [record for record, _ in stored_records(store)]
 
 
-@pytest.fixture(params=SOURCES)
-def source(request: pytest.FixtureRequest, places: tuple[Path, Path]) -> Iterator[Source]:
-    with open_place(SOURCES[request.param](*places)) as opened_source:
-        yield opened_source
+@pytest.fixture(params=["store", "lake"])
+def source(request: pytest.FixtureRequest, sources: tuple[StoreSource, LakeSource]) -> Source:
+    return sources[0] if request.param == "store" else sources[1]
 
 
 @pytest.fixture(scope="module")
-def both(places: tuple[Path, Path]) -> Iterator[list[Lists]]:
-    with ExitStack() as stack:
-        yield [LISTS[name](stack.enter_context(open_place(of(*places)))) for name, of in SOURCES.items()]
+def both(sources: tuple[StoreSource, LakeSource]) -> list[Lists]:
+    return [StoreLists(sources[0]), LakeLists(sources[1])]
 
 
 def _properties(record: MessageRecord) -> dict[str, str]:
@@ -245,14 +239,12 @@ def test_transactions_without_an_end_are_those_that_the_broker_waits_for(
     assert expected == len(ids[0])
 
 
-def test_a_delayed_message_waits_until_it_is_delivered(golden: StoreOf) -> None:
+def test_a_delayed_message_waits_until_it_is_delivered(store: Path, both: list[Lists]) -> None:
     """The producer sent one of level 1, which was delivered, and one of level 16, which was not due yet."""
-    store = golden("b551-base")
     sent = (store / "EXPECT" / "sent.txt").read_text()
     (waits,) = (line.split() for line in sent.splitlines() if line.startswith("SENT delay16 "))
 
-    with opened(store, RELEASE, None) as source:
-        table = dict(StoreLists(source).unfinished())["pending delayed messages"]
+    table = dict(both[0].unfinished())["pending delayed messages"]
 
     assert ("due", "topic", "level", "id") == table.columns
     assert [("T2", 16, waits[3].removeprefix("msgId="))] == [row[1:] for row in table.rows]
