@@ -71,7 +71,7 @@ UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_8
 TIME_EXAMPLES = "1763624520000, '2026-11-20 07:42', 2026-11-20T07:42:00+08:00, 2h"
 
 
-def parse_time(text: str, now_ms: int | None = None, zone: tzinfo | None = None) -> int:
+def parse_time(text: str, zone: tzinfo | None = None) -> int:
     """
     Return milliseconds since 1970; raise `ValueError` or `OverflowError` if the text is not a valid time.
 
@@ -79,8 +79,7 @@ def parse_time(text: str, now_ms: int | None = None, zone: tzinfo | None = None)
     """
     ago = _AGO.fullmatch(text.strip())
     if ago is not None:
-        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        return now - round(int(ago[1]) * UNIT_SECONDS[ago[2]] * _MS)
+        return time.time_ns() // 1_000_000 - round(int(ago[1]) * UNIT_SECONDS[ago[2]] * _MS)
     moment = datetime.fromisoformat(text.strip())
     if moment.tzinfo is None:
         moment = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)

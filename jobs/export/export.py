@@ -24,13 +24,13 @@ import pyarrow.parquet as pq
 from jobs.console.rows import Form, csv_line
 from jobs.export.items import (
     ANY_TIME,
+    REGISTERED,
     SCHEMA,
     STORE_TIME,
     ExportDefect,
     Item,
     LakeItem,
     LogItem,
-    Registered,
     TimeRange,
     Undecoded,
     decoded_slices,
@@ -138,7 +138,7 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     if dropped - NEWER_COLUMNS:
         name = min(dropped - NEWER_COLUMNS)
         raise OSError(f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten it without")
-    stores = tuple(_registered(lake, one) for one in known) if asked.is_verified else ()
+    stores = pa.Table.from_pylist([_registered(lake, one) for one in known] if asked.is_verified else [], REGISTERED)
     checked = dropped if asked.is_verified else None
     in_order = sorted(files(lake, snapshot), key=_place)
     items: list[Item] = [
@@ -157,12 +157,13 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     return ExportPlan(items, gaps, () if asked.topics else tuple(f"{one.broker}: {reason}" for one, reason in left_out))
 
 
-def _registered(lake: Lake, known: KnownStore) -> Registered:
+def _registered(lake: Lake, known: KnownStore) -> dict[str, str | int]:
+    row: dict[str, str | int] = {"store_id": known.store_id, "broker": known.broker}
     with suppress(NothingToRestoreError):  # the lake has no log of it: no sizes of its segments are known
         plan = plan_log(lake, known)
         size = WHOLE_SEGMENTS if plan.size.origin == ASSUMED else plan.size.value  # else there is one file
-        return Registered(known.store_id, known.broker, plan.segments[0].base_offset, size)
-    return Registered(known.store_id, known.broker)
+        row |= {"first": plan.segments[0].base_offset, "size": size}
+    return row
 
 
 def _place(file: StoredFile) -> tuple[str, int, str]:

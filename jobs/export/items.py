@@ -230,7 +230,8 @@ _SEPARATOR = "\x02"  # of keys, when they are compared: no key has it
 READ_BYTES = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
 DELETED_WHILE_READ = "deleted while it was read"
-_REGISTERED = pa.schema({"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()})
+# A lake's stores: the label, the start of the log, and the length of its files, or NULL where these are not known.
+REGISTERED = pa.schema({"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,15 +293,6 @@ def table_rows(
     return pa.RecordBatch.from_arrays(values, schema=schema)
 
 
-class Registered(NamedTuple):
-    """A store's entry in the lake: its label, the start of its log, and the length of its files; None: unknown."""
-
-    store_id: str
-    broker: str
-    first: int | None = None
-    size: int | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class LakeItem:
     """A file of the table `messages`."""
@@ -310,7 +302,7 @@ class LakeItem:
     broker: str | None = None  # or the id of its store
     topics: tuple[str, ...] = ()
     dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
-    stores: tuple[Registered, ...] = ()  # all of the lake, where rows are to be verified
+    stores: pa.Table = field(default_factory=REGISTERED.empty_table)  # all of the lake, where rows are to be verified
     between: TimeRange = ANY_TIME
 
     @property
@@ -343,8 +335,7 @@ class LakeItem:
 
     def _is_elsewhere(self, rows: pa.RecordBatch) -> Flags:
         """Return which rows have an unregistered store or label, or belong to another file."""
-        known = pa.Table.from_pylist([one._asdict() for one in self.stores], _REGISTERED)
-        owners = known.take(pc.index_in(rows.column("store_id"), known.column("store_id")))
+        owners = self.stores.take(pc.index_in(rows.column("store_id"), self.stores.column("store_id")))
         offsets, first, size = rows.column("physical_offset"), owners.column("first"), owners.column("size")
         segment = pc.add(first, pc.multiply(pc.divide(pc.subtract(offsets, first), size), size))
         in_file = pc.fill_null(pc.equal(segment, rows.column("segment")), fill_value=False)
@@ -358,8 +349,8 @@ class LakeItem:
         batch = batch.filter(pc.is_valid(batch.column("total_size")))  # else it is a row of another engine's own
         if self.broker:
             # A row whose label was changed is named.
-            ids = [self.broker, *(one.store_id for one in self.stores if one.broker == self.broker)]
-            is_of_store = pc.is_in(batch.column("store_id"), pa.array(ids))
+            ids = self.stores.filter(pc.equal(self.stores["broker"], self.broker))["store_id"].to_pylist()
+            is_of_store = pc.is_in(batch.column("store_id"), pa.array([self.broker, *ids]))
             batch = batch.filter(pc.or_kleene(pc.equal(batch.column("broker"), self.broker), is_of_store))
         return batch
 

@@ -208,6 +208,11 @@ def repair(  # noqa: PLR0913 - one argument an option
     return answer.print_outcome(summary, [*summary.lines(_SHOWN), *next_lines, *start_lines(summary.start)])
 
 
+def _again(words: str, *more: str, besides: str = "", title: str = "NEXT") -> list[str]:
+    """Return the lines of a step that repeats this command with *more* words."""
+    return Step(words, (typed_command(*more, besides=besides),)).lines(title)
+
+
 def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
     if summary.withheld is not None:
         yield from (
@@ -217,37 +222,32 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         )
         return
     if summary.asks_for_sizes:
-        options: tuple[str, ...] = _CONF
         words = "with the configuration of the broker, which says how large its files are"
         if summary.defaults:
-            words, options = "if the broker has RocketMQ's defaults; else with its own numbers", tuple(summary.defaults)
-        yield from Step(words, (typed_command(*options),)).lines()
+            words = "if the broker has RocketMQ's defaults; else with its own numbers"
+        yield from _again(words, *(summary.defaults or _CONF))
         return
     if summary.asks_for_release:
-        yield from Step("with the release of the broker", (typed_command("--release", "X.Y.Z"),)).lines()
+        yield from _again("with the release of the broker", "--release", "X.Y.Z")
     if summary.files and applies:
-        yield from Step("undo the repair, if it does not help", (typed_command("--undo", besides="--apply"),)).lines()
+        yield from _again("undo the repair, if it does not help", "--undo", besides="--apply")
     elif summary.files:
-        yield from Step("install it in the store, with the broker stopped", (typed_command("--apply"),)).lines()
+        yield from _again("install it in the store, with the broker stopped", "--apply")
     elif not summary.blanks:
         yield from _by_hand(summary.found, has_lake=has_lake)
     yield from _about_bridges(summary)
     if summary.blanks:
         words = "if consumers shall get the messages of the log that blanks in a queue keep from them"
-        yield from Step(
-            words, (typed_command(*(word for name in summary.blanks for word in ("--accept", name))),)
-        ).lines()
+        yield from _again(words, *(word for name in summary.blanks for word in ("--accept", name)))
 
 
 def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
     if summary.delivered:
-        yield from Step("accept what consumers receive", (typed_command("--deliver-empty"),)).lines()
+        yield from _again("accept what consumers receive", "--deliver-empty")
     elif summary.at_risk:
         messages = counted(summary.at_risk, "whole message")
-        words = (
-            f"keep {messages} that the broker deletes when it starts, by marked records over the lost bytes before them"
-        )
-        yield from Step(words, (typed_command("--bridge"),)).lines()
+        words = f"keep {messages} that the broker deletes when it starts, by marked records over the lost bytes before"
+        yield from _again(f"{words} them", "--bridge")
 
 
 def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:
@@ -258,7 +258,7 @@ def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[st
         again = " ".join(quote(word) for pair in pairs if pair[0] not in _NOT_OF_INGEST for word in pair)
         keep = Step(words, (" ".join(filter(None, (tool_command(), "ingest", quote(store), again, "--lake LAKE"))),))
     words = "or write marked records over the lost ranges, so that the broker keeps the rest"
-    return [*keep.lines(), *Step(words, (typed_command("--bridge"),)).lines("")]
+    return [*keep.lines(), *_again(words, "--bridge", title="")]
 
 
 def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
