@@ -68,10 +68,11 @@ def prepare_standard_streams() -> None:
 
 def _discarding(descriptor: int, stream: TextIO | None) -> TextIO:
     raw = _DiscardingPipe(descriptor, "wb", closefd=False)
+    errors = stream.errors if stream is not None else None
     return TextIOWrapper(
         BufferedWriter(raw),
         encoding=stream.encoding if stream is not None else None,
-        errors=stream.errors if stream is not None else None,
+        errors="backslashreplace" if errors == "strict" else errors,  # an encoding may lack a character of the text
         line_buffering=descriptor == 2 or raw.isatty(),  # noqa: PLR2004 - standard error
     )
 

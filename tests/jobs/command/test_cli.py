@@ -368,6 +368,15 @@ def test_a_closed_standard_stream_is_like_one_that_nobody_reads(number: int, tmp
     assert done.stderr == ""
 
 
+def test_a_character_that_a_terminal_lacks_is_escaped() -> None:
+    """In ISO 8859-1, `--help` and `inspect` ended with a traceback."""
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.main", "--help"], env=environment, capture_output=True, check=True
+    )
+    assert rb"VERB [ARGS]\u2026" in done.stdout
+
+
 SEEDS = int(os.environ.get("SEEDS", "3000"))
 FIRST = int(os.environ.get("FIRST", "1000"))
 
