@@ -20,23 +20,22 @@ IS_SAFE = sys.platform == "linux"  # elsewhere libraries of the system may not b
 
 
 def import_task_module() -> None:
-    """Import the module of the tasks; errors are ignored, because the task will raise and report them again."""
+    """
+    Import the module of the tasks, and load compiled functions; the driver compiles missing ones before the first task.
+
+    Errors are ignored, because the task will raise and report them again.
+    """
     hide_pandas()
     with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
         import_module(os.environ[MODULE])
         if _READS_LOGS in sys.modules:
-            _load_compiled()
+            from rmq_formats import compiled, warm_up
+
+            if not compiled.CACHE_WAS_EMPTY:
+                warm_up.compile_messages()
+                warm_up.compile_queues_and_index()
     gc.collect()
     gc.freeze()  # a collection in a worker would copy the pages that all workers share
-
-
-def _load_compiled() -> None:
-    """Load compiled functions; the driver compiles missing ones before the first task."""
-    from rmq_formats import compiled, warm_up
-
-    if not compiled.CACHE_WAS_EMPTY:
-        warm_up.compile_messages()
-        warm_up.compile_queues_and_index()
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def _print_item(item: Item, location: str, *, as_json: bool) -> None:
 
 
 def _print(line: str) -> None:
-    # A file name may have bytes that are not UTF-8.
+    # A file name may have bytes that are not UTF-8; JSON must not.
     sys.stdout.write(line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
 
 
