@@ -152,12 +152,15 @@ class Printer:
 
     def print_rows(self, answer: Answer, topic: str, key_type: str, key: str, *, has_index_key: bool) -> None:
         """Print messages like queryMsgByKey: one line each."""
+        paths = [self._write_body(message) for message in answer.messages]
+        messages = map(self.printable_message, answer.messages)
         if self.prints_rows:
-            for message in map(self.printable_message, answer.messages):
-                self.print_object("message", json_text.message_object(message, with_body=self.charset is not None))
+            for message, path in zip(messages, paths, strict=True):
+                shown = json_text.message_object(message, with_body=self.charset is not None)
+                self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
         elif answer.messages:
             asked = f"{topic}@{key_type}@{key}" if has_index_key else None
-            for line in text.key_rows(map(self.printable_message, answer.messages), asked):
+            for line in text.key_rows(messages, asked):
                 self.write(line)
 
     def _write_body(self, message: Message) -> Path | None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 import zlib
@@ -53,15 +54,17 @@ def test_the_body_is_printed_decompressed_in_a_charset(run: Run, tmp_path: Path)
 
 
 def test_a_body_is_written_only_on_request_and_never_out_of_the_folder(run: Run, tmp_path: Path) -> None:
-    store = write_store(tmp_path / "store", stored([Sent(unique_key="../../out", body=b"hello")]))
+    store = write_store(tmp_path / "store", stored([Sent(keys=("k",), unique_key="../../out", body=b"hello")]))
     before = sorted(tmp_path.rglob("*"))
-    run(*FIRST, "--store", store)
-    assert before == sorted(tmp_path.rglob("*"))
-    run(*FIRST, "--store", store, "--bodies", tmp_path / "bodies")
+    for line in ("by-offset -t Orders -i 0 -o 0", "by-key -t Orders -k k", "by-key -t Orders -k k --json", "list"):
+        run(*line.split(), "--store", store)
+        assert before == sorted(tmp_path.rglob("*"))
+        run(*line.split(), "--store", store, "--bodies", str(tmp_path / "bodies"))
 
-    (written,) = (tmp_path / "bodies").iterdir()
-    assert b"hello" == written.read_bytes()
-    assert sorted([*before, tmp_path / "bodies", written]) == sorted(tmp_path.rglob("*"))
+        (written,) = (tmp_path / "bodies").iterdir()
+        assert b"hello" == written.read_bytes()
+        assert sorted([*before, tmp_path / "bodies", written]) == sorted(tmp_path.rglob("*"))
+        shutil.rmtree(tmp_path / "bodies")
 
 
 @pytest.mark.parametrize(
