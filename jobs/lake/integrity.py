@@ -264,5 +264,5 @@ def _doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[AddedFi
         return ""
     return (
         f"has {there.num_rows:,} of at least {expected:,} rows where run {newest.run} of store {newest.store_id} "
-        "brought some: was it copied before that run, or were rows deleted?"
+        "added some: was it copied before that run, or were rows deleted?"
     )

@@ -208,9 +208,9 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
     if numbers and not committed_transaction(lake, RUNS.name, store.store_id):
         raise OSError(
             f"{lake.locate(RUNS.name)}: has the rows of run {max(numbers)} of store {store.store_id}, and Delta's log "
-            "has none of its transactions: without them every message would come twice. Did another engine write the "
-            "table again (CREATE TABLE … AS SELECT, CLONE), or set delta.setTransactionRetentionDuration? Put it back "
-            "from a copy of its files, `_delta_log` included, or let its rows and manifests say which runs it has:\n"
+            "has none of its transactions: without them every message would be ingested twice. Did another engine "
+            "rewrite the table (CREATE TABLE … AS SELECT, CLONE), or set delta.setTransactionRetentionDuration? "
+            "Restore it from a copy of its files, with `_delta_log`, or restore its runs from its rows and manifests:\n"
             f"rmq-lake optimize --heal --dry-run {lake.location}"
         )
 

@@ -96,7 +96,7 @@ class _Record:
                 raise TypeError("not a record")
             self.types, self.read = self._fields(parsed)
         except _BAD_SCHEMAS as error:
-            raise SchemaError(f"no schema of a record: {error!r}") from error
+            raise SchemaError(f"not the schema of a record: {error!r}") from error
 
     def _reading(self, schema: _AnySchema) -> _Reading:
         if isinstance(schema, list):

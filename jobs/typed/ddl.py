@@ -50,7 +50,7 @@ def _refuse_names(columns: Iterable[pa.Field]) -> None:
         if _NOT_IN_DELTA.search(field.name) or not field.name.isprintable():
             raise SchemaError(f"{field.name!r}: a column's name must have no space, dot, comma, bracket, ` or =")
         if field.name.lower() in seen:
-            raise SchemaError(f"{field.name!r}: two columns of one name")
+            raise SchemaError(f"{field.name!r}: duplicate column name")
         seen.add(field.name.lower())
         _refuse_names(_fields(field.type))
 

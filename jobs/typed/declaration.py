@@ -179,7 +179,7 @@ class _Declared:
             )
         read = {one: _Declared(self._path_of_types, self._topic, values, one).type() for one, values in types.items()}
         if any(one.by is not None or (source == "field" and one.format.name != "json") for one in read.values()):
-            raise self._error("types", 'no type has types; and by = "field …" needs format = "json" in each of them')
+            raise self._error("types", 'types cannot be nested, and by = "field …" needs format = "json" in each type')
         return TopicType(self._topic, JSON, (), by=by.strip(), types=read)
 
     def _by_schema(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
@@ -191,7 +191,7 @@ class _Declared:
 
         key = "schemas" if "schemas" in self._values else "schema_file"
         if self._values.keys() >= {"schemas", "schema_file"}:
-            raise self._error(key, "goes without schema_file: bodies have the number of a schema before them, or not")
+            raise self._error(key, "cannot be combined with schema_file: bodies have a schema id before them, or not")
         if key == "schema_file":
             files: dict[int | None, Path] = {None: self._path(key)}
         else:
@@ -201,7 +201,7 @@ class _Declared:
                 found = strange[0] if strange else "no file *.avsc"
                 raise self._error(
                     key,
-                    f"must be a folder of files like 7.avsc, of the registry's numbers; {self._path(key)} has {found}",
+                    f"must be a folder of files like 7.avsc, named by schema id; {self._path(key)} has {found}",
                 )
             files = {int(path.stem): path for path in paths}
         schemas = {number: self._file(key, path).decode(errors="replace") for number, path in files.items()}
@@ -251,14 +251,14 @@ class _Declared:
                     f"{name!r}: must be a column of the schema ({', '.join(names)}), its value a field of the body",
                 )
         if len({found.get(name, name) for name in names}) < len(names):
-            raise self._error("from", "two columns are of one field")
+            raise self._error("from", "two columns read the same field")
         return found
 
     def _properties(self) -> dict[str, str]:
         given = self._values.get("properties", {})
         for name, value in given.items() if isinstance(given, dict) else ((one, one) for one in given):
             if not isinstance(value, str) or not name.isidentifier():
-                raise self._error("properties", f'{name!r}: no name of a column; write {{ column = "property" }}')
+                raise self._error("properties", f'{name!r}: not a valid column name; write {{ column = "property" }}')
         return given if isinstance(given, dict) else dict(zip(given, given, strict=True))
 
     def _times(self) -> Times:
@@ -268,7 +268,7 @@ class _Declared:
         try:
             return Times(unit, None if zone is None else ZoneInfo(zone))
         except (ValueError, OSError, KeyError) as error:  # zoneinfo's own error is a KeyError
-            raise self._error("time_zone", f"{zone!r}: no zone of the IANA's, like Asia/Shanghai") from error
+            raise self._error("time_zone", f"{zone!r}: not an IANA time zone like Asia/Shanghai") from error
 
     def _error(self, key: str, reason: str) -> DeclarationError:
         return DeclarationError(f"{self._place}: {key}: {reason}")

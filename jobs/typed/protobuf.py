@@ -60,7 +60,7 @@ def _described(descriptors: bytes, message: str) -> Descriptor:
         for file in FileDescriptorSet.FromString(descriptors).file:
             pool.Add(file)
     except (DecodeError, TypeError, ValueError) as error:
-        raise SchemaError(f"no set of descriptors with all that they import: {error}") from error
+        raise SchemaError(f"not a descriptor set that includes all imports: {error}") from error
     try:
         found: Descriptor = pool.FindMessageTypeByName(message)
     except KeyError as error:

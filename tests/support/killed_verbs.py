@@ -254,7 +254,7 @@ def commits(
             stride,
             command=command,
             finished=partial(_wrong_commit, command),
-            effects=(*EFFECTS, (writers, "_removals"), (writers, "_seq")),
+            effects=(*EFFECTS, (writers, "_removals")),
             within_s=0.02,
         )
         reached += result["reached"]

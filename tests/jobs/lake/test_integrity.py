@@ -182,7 +182,7 @@ def forgotten(tmp_path: Path) -> Forgotten:
 def test_a_copy_of_rows_gets_the_transactions_of_its_lake(forgotten: Forgotten) -> None:
     """Each transaction is the one that the lake itself has; then the next run brings what is new, once."""
     lake = forgotten.copied()
-    with pytest.raises(OSError, match=r"every message would come twice(.|\n)*rmq-lake optimize --heal --dry-run"):
+    with pytest.raises(OSError, match=r"would be ingested twice(.|\n)*rmq-lake optimize --heal --dry-run"):
         forgotten.run(forgotten.copy)
     files = state_of(forgotten.copy)
 

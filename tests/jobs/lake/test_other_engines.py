@@ -154,7 +154,7 @@ def test_a_lake_whose_rows_were_copied_without_its_transactions_is_refused(lake:
         lake.sql(f"CREATE TABLE delta.`{copy}/{table}` USING delta AS SELECT * FROM {{{table}}}")
     lake.grow(5)
 
-    with pytest.raises(OSError, match=r"copy/runs: has the rows of run 3 .*Put it back from a copy of its files"):
+    with pytest.raises(OSError, match=r"copy/runs: has the rows of run 3 .*Restore it from a copy of its files"):
         ingest_store(lake.broker.root, copy, "b")
 
     assert sorted(row["physical_offset"] for row in rows_of(copy)) == offsets

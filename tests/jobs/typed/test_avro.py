@@ -126,12 +126,12 @@ def test_a_time_without_a_zone_is_of_the_declared_one() -> None:
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
-        ("", "no schema of a record"),
-        ("[" * 100_000, "no schema of a record"),
-        ('"long"', "no schema of a record"),
-        ('{"type": "record", "name": "R"}', "no schema of a record"),
+        ("", "not the schema of a record"),
+        ("[" * 100_000, "not the schema of a record"),
+        ('"long"', "not the schema of a record"),
+        ('{"type": "record", "name": "R"}', "not the schema of a record"),
         (schema_of(), "a record without values"),
-        (schema_of(a="nothing"), "no schema of a record"),
+        (schema_of(a="nothing"), "not the schema of a record"),
         (schema_of(a=["null", "R"]), "R: is part of itself"),
         (schema_of(a={"type": "array", "items": "null"}), "an array of null"),
         (schema_of(a={"type": "fixed", "name": "F", "size": 0}), "F: a fixed without bytes"),

@@ -268,7 +268,7 @@ def test_a_topic_of_messages_is_typed(tmp_path: Path) -> None:
     for old, new, says in (
         ("shop.Order", "shop.Nothing", "descriptors: describes no message 'shop.Nothing'"),
         ("shop.Order", "shop.Other", "descriptors: "),
-        ("shop.desc", "types.toml", "descriptors: no set of descriptors"),
+        ("shop.desc", "types.toml", "descriptors: not a descriptor set"),
     ):
         with pytest.raises(DeclarationError, match=says):
             typed(tmp_path, declared.replace(old, new))
