@@ -242,7 +242,7 @@ class LakeSource(Source):
             found = self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
         else:
             if not self._through_log:
-                self.say("the lake has no table index_entries: every message's keys are looked at")
+                self.say("the lake has no table index_entries: searching the keys of every message")
             found = self._newest_first(MESSAGES, f"array_has(keys, {key})", *of_topic)
         for message in found:
             if wanted.has_key(message):

@@ -287,16 +287,16 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
     if "by" in now or "by" in declared:
         types = declared.get("types")
         if now.get("by") != declared.get("by") or not isinstance(types, Mapping):
-            raise ValuesLostError("with another by")
+            raise ValuesLostError("changes by")
         if types.keys() - type_.types.keys():
-            raise ValuesLostError(f"without these types: {', '.join(sorted(types.keys() - type_.types.keys()))}")
+            raise ValuesLostError(f"lacks these types of it: {', '.join(sorted(types.keys() - type_.types.keys()))}")
         # Some dead letters are rows of an added type.
         rebuilt = [name not in types or needs_rebuild(one, types[name]) for name, one in type_.types.items()]
         return any(rebuilt)
     old = {column.name: column for column in parse_columns(str(declared["columns"]))}
     new = {column.name: column for column in type_.all_columns}
     if lost := narrowed_columns(new.values(), old.values()):
-        raise ValuesLostError(f"without, or with another type of: {', '.join(lost)}")
+        raise ValuesLostError(f"lacks or narrows these columns of it: {', '.join(lost)}")
     changed = {name for name in ("from", "properties") if _about(old, now[name]) != _about(old, declared[name])}
     changed |= {
         key
@@ -306,12 +306,12 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
         and not (key in _MORE and declared.get(key) is None)
     }
     if changed:
-        raise ValuesLostError(f"with another {', '.join(sorted(changed))}")
+        raise ValuesLostError(f"changes {', '.join(sorted(changed))}")
     demanded = [
         one.name for one in new.values() if not one.nullable and (one.name not in old or old[one.name].nullable)
     ]
     if demanded:
-        raise ValuesLostError(f"where this may be NULL: {', '.join(demanded)}")
+        raise ValuesLostError(f"requires values that may be NULL in it: {', '.join(demanded)}")
     return any(new[name].type != column.type for name, column in old.items())
 
 

@@ -215,8 +215,8 @@ def _is_retyped(request: TypeRequest, type_: TopicType, old: TopicState) -> bool
     except ValuesLostError as error:
         words = [tool_command(), "type", request.lake.location, "--types", request.source, "--retype", type_.topic]
         raise DeclarationError(
-            f'{request.source}: [topic."{type_.topic}"]: the table {", ".join(old.tables)} was made {error}; '
-            "values would be lost, and nothing was written. To make it again from all messages:\n"
+            f'{request.source}: [topic."{type_.topic}"]: this declaration of the table {", ".join(old.tables)} '
+            f"{error}. Values would be lost, so nothing was written. To rebuild the table from all messages:\n"
             f"{words[0]} {join(words[1:])}"
         ) from error
 
