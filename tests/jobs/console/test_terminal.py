@@ -195,11 +195,6 @@ LONG = (
 )
 
 
-def test_a_line_that_fits_stays_as_it_is() -> None:
-    assert [LONG] == list(wrap_line(LONG, None))
-    assert ["short"] == list(wrap_line("short", 80))
-
-
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_long_line_is_broken_between_words(width: int) -> None:
     lines = list(wrap_line(LONG, width))
@@ -207,12 +202,9 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
     assert all(len(line) <= width for line in lines)
     assert LONG.split() == " ".join(lines).split()
     assert all(line.startswith(" " * 13) for line in lines[1:])
-
-
-def test_colours_take_no_room() -> None:
-    coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))
-
-    assert list(wrap_line(LONG, 80)) == [click.unstyle(line) for line in wrap_line(coloured, 80)]
+    coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))  # colours take no room
+    assert lines == [click.unstyle(line) for line in wrap_line(coloured, width)]
+    assert [["short"], [LONG]] == [list(wrap_line("short", width)), list(wrap_line(LONG, None))]
 
 
 @pytest.mark.parametrize(
