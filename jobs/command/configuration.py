@@ -1,8 +1,7 @@
 """
-The sources of settings: the command line wins over the environment, over `--config FILE`, over defaults.
+The sources of settings: variables, and the keys of `--config FILE`, are derived from the options' names.
 
-`RMQ_LAKE_<VERB>_<OPTION>` and the keys of the file are derived from the options' names. Variables and keys that match
-no option are errors, so that a typing error cannot go unnoticed. `--show-config` prints the effective values.
+Variables and keys that match no option are errors, so that a typing error cannot go unnoticed.
 """
 
 import json

@@ -1,9 +1,4 @@
-"""
-The result of a command: exit code, severity, last line, and next steps.
-
-All verbs, reports and scripts share these severities. A verb that checks several things reports the worst severity
-(`worst_of`).
-"""
+"""The result of a command: exit code, severity (of all verbs, reports and scripts), last line, and next steps."""
 
 from abc import abstractmethod
 from collections.abc import Iterable

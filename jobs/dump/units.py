@@ -2,9 +2,7 @@
 Dumps a file of a store: detects its kind, and yields its items.
 
 This module also dumps files of units: queues (plain, batch and extension units), index files, the checkpoint, and timer
-files. Of an index file, it shows the header, the used slots and the entries, or the chain of one slot, newest first. Of
-a timer wheel, it shows the slots that were ever used. Of a timer log, it shows the units, each with the position of the
-previous unit in the same slot. Positions in a timer log are those of the whole log, according to the files' names.
+files. Positions in a timer log are those of the whole log, according to the files' names.
 """
 
 from collections.abc import Callable, Iterator

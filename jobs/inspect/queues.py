@@ -1,11 +1,9 @@
 """
 The queues, and the index files: what each can reach, and whether records of the log lack units or entries.
 
-A queue's files are filled from the front, and the newest one ends in zeros: a search by halves finds its last unit.
-Some records of each segment are enough to miss a queue's folder, or the first and last files of a queue. What lies
-inside a file only `verify` compares.
-
-Index files form a chain: where one ends and the next begins tells which messages no file has.
+A queue's newest file ends in zeros, so a binary search finds its last unit. Some records of each segment suffice to
+detect a missing folder, or missing first and last files of a queue; `verify` compares the content of files. The offsets
+at which index files begin and end show which messages no file has.
 """
 
 from collections import Counter

@@ -1,9 +1,8 @@
 """
 Chooses the engine for a command (this process or Spark), and finds Java for Spark.
 
-Spark takes seconds to start and then divides the work among cores. One process that reads R bytes per second takes n /
-R for n bytes, Spark START + n / (R * cores): `limit_of` returns the n at which both are equal. The results are the
-same.
+One process that reads R bytes per second takes n / R for n bytes, Spark START + n / (R * cores): `limit_of` returns the
+n at which both are equal. The results are the same.
 """
 
 import os
