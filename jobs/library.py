@@ -26,7 +26,7 @@ from jobs.store.selection import Selection
 from jobs.store.store import log_directories, read_broker_conf
 from jobs.store.workers import InProcessWorkers, Workers
 from jobs.verify.verdict import Verdict
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 
 __all__ = [

@@ -28,7 +28,7 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_re
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, walk
 from rmq_formats.consumequeue.dispatch import QueueRules, expected_units, walk_units
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.broker_rules import index_keys
+from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader, detect_geometry
 from rmq_formats.properties import PropertyParser, index_key_hash, parse_properties

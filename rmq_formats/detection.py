@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rmq_formats.commitlog.layout import HOST_BITS, INNER_BATCH, MAGIC_V2, TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord, has_right_property_crc
-from rmq_formats.indexfile.broker_rules import tag_text
+from rmq_formats.indexfile.keys import tag_text
 from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.properties import (
     PROPERTY_SEPARATOR,

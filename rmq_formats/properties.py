@@ -21,6 +21,8 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 MIN_LONG, MAX_LONG = -(1 << 63), (1 << 63) - 1
 _MIN_INT = -(1 << 31)
+# Character#isDigit knows the digits of all scripts; those after U+FFFF are two characters to Java.
+_INTEGER = re.compile(r"([+-]?)0*((?:(?![^\0-\uffff])\d){1,20})")
 
 
 def java_text(raw: bytes) -> str:
@@ -31,6 +33,13 @@ def java_text(raw: bytes) -> str:
 def java_long(value: int) -> int:
     """Return *value* wrapped into 64 bits, as sums and differences of Java's `long` are."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def java_integer(text: str | None, bits: int = 64) -> int | None:
+    """Return the number that `Long.parseLong` (with fewer *bits*, `Integer.parseInt`) gives; None where it throws."""
+    match = _INTEGER.fullmatch(text or "")
+    number = int(match[1] + match[2]) if match else 1 << 63
+    return number if -(1 << bits - 1) <= number < 1 << bits - 1 else None
 
 
 def java_hash(text: str) -> int:

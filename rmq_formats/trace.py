@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum, unique
 from typing import NamedTuple
 
-from rmq_formats.properties import java_text
+from rmq_formats.properties import java_integer, java_text
 
 # TopicValidator#RMQ_SYS_TRACE_TOPIC, TraceConstants#TRACE_TOPIC_PREFIX
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -87,7 +87,6 @@ NUMBER_BITS = {"event_timestamp": 64} | dict.fromkeys(
 )
 MESSAGE_TYPES = 5
 TRANSACTION_STATES = frozenset({"COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"})
-_BMP_END = 0x10000
 
 
 def is_trace_topic(topic: str) -> bool:
@@ -140,22 +139,9 @@ def _value(name: str, text: str) -> str | int | bool | None:
     if name in BOOLEAN_FIELDS:
         return text.lower() == "true"
     if name in NUMBER_BITS:
-        number = java_number(text, NUMBER_BITS[name])
+        number = java_integer(text, NUMBER_BITS[name])
         is_known = name != "message_type" or number in range(MESSAGE_TYPES)
         return number if is_known else None
     if name == "transaction_state" and text not in TRANSACTION_STATES:
         return None
     return text
-
-
-def java_number(text: str, bits: int) -> int | None:
-    """Return the number that `Long.parseLong` or, of 32 bits, `Integer.parseInt` reads; None where that fails."""
-    digits = text[1:] if text[:1] in {"+", "-"} else text
-    # Character#isDigit knows all scripts' digits; those outside the first 65,536 characters are two units to Java.
-    if not digits.isdecimal() or any(ord(digit) >= _BMP_END for digit in digits):
-        return None
-    significant = digits.lstrip("0") or "0"
-    if len(significant) > len(str(1 << bits)):
-        return None
-    number = -int(significant) if text[0] == "-" else int(significant)
-    return number if -(1 << bits - 1) <= number < 1 << bits - 1 else None

@@ -22,7 +22,7 @@ SCALAR = {
         *(".errors", ".layout", ".message_id", ".properties", ".release", ".store", ".trace"),
         *(".commitlog", ".commitlog.framing", ".commitlog.layout", ".commitlog.record", ".commitlog.segment"),
         *(".consumequeue", ".consumequeue.layout", ".consumequeue.dispatch"),
-        *(".indexfile", ".indexfile.broker_rules", ".indexfile.layout", ".indexfile.lookup"),
+        *(".indexfile", ".indexfile.keys", ".indexfile.layout", ".indexfile.lookup"),
         *(".rocksdb", ".rocksdb.layout"),
     )
 }

@@ -21,7 +21,7 @@ from jobs.query.message import ListConditions, Message
 from jobs.query.source import whole_number
 from rmq_formats.consumequeue.dispatch import is_system_topic
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.indexfile.broker_rules import typed_index_keys
+from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.properties import index_key_hash
 
 _MOST_COUNTED = 20_000_000  # messages that are counted one by one for a histogram

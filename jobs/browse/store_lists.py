@@ -18,7 +18,7 @@ from jobs.store.waiting import timer_state
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
 from rmq_formats.errors import CorruptData
-from rmq_formats.indexfile.broker_rules import typed_index_keys
+from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.properties import REAL_TOPIC, index_key_hash
 
 _SPAN_OF_HALVES = 16 << 20  # half messages of a span of the log

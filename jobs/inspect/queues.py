@@ -22,7 +22,7 @@ from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError, skip_lost_file
-from rmq_formats.indexfile.broker_rules import index_keys
+from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry, IndexHeader, decode_header
 from rmq_formats.release import OLDEST
 

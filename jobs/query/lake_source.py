@@ -51,7 +51,7 @@ from rmq_formats.commitlog.record import Host, MessageRecord, parse_host, record
 from rmq_formats.consumequeue.dispatch import QueueRules, Unit, expected_units
 from rmq_formats.detection import detect_eras, record_marks
 from rmq_formats.errors import CorruptData
-from rmq_formats.indexfile.broker_rules import KeyKind, key_text, typed_index_keys
+from rmq_formats.indexfile.keys import KeyKind, key_text, typed_index_keys
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release
 

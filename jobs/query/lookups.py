@@ -18,7 +18,7 @@ from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Mes
 from jobs.query.source import Answer, Reason, ReasonKind, Source, whole_number
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 
 KEY_LIMIT = 64  # maxMsgsNumBatch
 UNIQUE_KEY_LIMIT = 32  # defaultQueryMaxNum

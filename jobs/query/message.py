@@ -8,7 +8,7 @@ from rmq_formats.body import MAX_BODY_SIZE, decode_body
 from rmq_formats.commitlog.layout import COMPRESSED, TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.broker_rules import KeyKind, index_keys, key_text, tag_text
+from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, MAX_LONG, TAGS, UNIQ_KEY, index_key_hash, parse_properties, split_keys
 from rmq_formats.release import Release

@@ -16,7 +16,7 @@ from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.message_id import OffsetId, decode_offset_id
 from rmq_formats.properties import REAL_TOPIC
 from rmq_formats.rocksdb import layout as rocksdb_rows

@@ -13,7 +13,7 @@ from jobs.store.release import ASSUMED, Known, Writers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import Unit
 from rmq_formats.errors import FormatError, UnsupportedFormat
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all

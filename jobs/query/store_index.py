@@ -28,7 +28,7 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
 from rmq_formats.consumequeue.dispatch import ExpectedUnit
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.indexfile.broker_rules import IndexKey, KeyKind
+from rmq_formats.indexfile.keys import IndexKey, KeyKind
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.properties import index_key_hash
 

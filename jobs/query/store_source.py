@@ -49,7 +49,7 @@ from rmq_formats.consumequeue.dispatch import (
     Unit,
     expected_units,
 )
-from rmq_formats.indexfile.broker_rules import KeyKind, typed_index_keys
+from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
 from rmq_formats.properties import UNIQ_KEY, java_text, property_items
 from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint

@@ -22,7 +22,7 @@ from jobs.query.source import Answer, Check, KeyFact, Origin, QueueFact, Sentenc
 from jobs.store.broker_config import ReaderKind, ReaderProgress
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.properties import DELAY, REAL_QID, REAL_TOPIC, UNIQ_KEY
 from rmq_formats.rocksdb import layout as rocksdb_rows
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces

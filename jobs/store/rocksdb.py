@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Storage
 from rmq_formats.errors import CorruptData, UnsupportedFormat
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb.layout import INDEX_FAMILY, IndexRow, decode_index_row, following_hour, hour_of, key_prefix
 from rmq_formats.store import is_rocksdb_name
 

@@ -56,7 +56,7 @@ from jobs.query.source import (
     do_nothing,
 )
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST
 

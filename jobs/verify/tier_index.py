@@ -25,8 +25,8 @@ from jobs.store.workers import Workers
 from jobs.verify.findings import ENTRIES_OF_LOST_MESSAGES, TIER_ENTRY_DIFFERS, LostRange, LostRanges, PartReport
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import FormatError, NeedMoreData
-from rmq_formats.indexfile.broker_rules import key_text
 from rmq_formats.indexfile.build import RuleTable, pack_keys
+from rmq_formats.indexfile.keys import key_text
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import Release, rules_of
 from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Difference, TierIndex, read_tier_index

@@ -6,7 +6,6 @@ rolled back records give none; a record of a BatchCQ topic gives a batch unit; w
 further queues. Apart from place and size, a unit holds one number, `tags_code`.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
@@ -32,6 +31,7 @@ from rmq_formats.properties import (
     INNER_NUM,
     TAGS,
     java_hash,
+    java_integer,
     java_long,
     parse_properties,
 )
@@ -53,8 +53,6 @@ DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS = 1000
 _LONGEST_NAME = 255  # bytes, on every file system a broker runs on
-
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 @unique
@@ -204,19 +202,11 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     # ScheduleMessageService#parseDelayLevel splits by one space and takes the last character for the time unit.
     delays = []
     for item in text.split(" "):
-        number = item[:-1]
-        if item[-1:] not in _DELAY_UNITS_MS or not _INTEGER.fullmatch(number):
+        number = java_integer(item[:-1])
+        if item[-1:] not in _DELAY_UNITS_MS or number is None:
             raise CorruptData(f"messageDelayLevel {text!r}: {item!r} is not a delay such as 10s, 5m, 2h, 1d")
-        delays.append(int(number) * _DELAY_UNITS_MS[item[-1]])
+        delays.append(number * _DELAY_UNITS_MS[item[-1]])
     return tuple(delays)
-
-
-def java_integer(text: str | None, bits: int = 64) -> int | None:
-    """Return the number that `Long.parseLong` (with fewer *bits*, `Integer.parseInt`) gives; None where it throws."""
-    if text is None or not _INTEGER.fullmatch(text):
-        return None
-    value = int(text)
-    return value if -(1 << (bits - 1)) <= value < 1 << (bits - 1) else None
 
 
 def tags_code(topic: str, properties: Mapping[str, str], store_timestamp: int, delays_ms: Sequence[int]) -> int | None:

@@ -56,7 +56,7 @@ _MULTI_OFFSET = np.frombuffer(INNER_MULTI_QUEUE_OFFSET.encode(), np.uint8).copy(
 _LMQ = np.frombuffer(LMQ_PREFIX.encode(), np.uint8).copy()
 _PREPARED = int(TransactionType.PREPARED)
 _ROLLBACK = int(TransactionType.ROLLBACK)
-_PLUS, _MINUS, _ZERO, _NINE, _COMMA, _SLASH, _SPACE = (ord(sign) for sign in "+-09,/ ")
+_ZERO, _NINE, _COMMA, _SLASH, _SPACE = (ord(sign) for sign in "09,/ ")
 _SAFE_DIGITS = 18  # of a number that 64 bits surely hold
 _MAX_INT = (1 << 31) - 1
 _LOW_32 = (1 << 32) - 1
@@ -112,29 +112,6 @@ def find_queue(buffer: Bytes, start: int, end: int, queue_id: int, queues: Queue
             return row, slot
         slot = (slot + 1) & (slots.size - 1)
     return -1, slot
-
-
-@helper
-def _java_int(buffer: Bytes, start: int, end: int) -> tuple[bool, int]:
-    """Read a 32-bit integer as Java's `parseInt` does; (False, 0) where it throws."""
-    at = start
-    negative = at < end and byte_at(buffer, at) == _MINUS
-    if at < end and byte_at(buffer, at) in (_PLUS, _MINUS):
-        at += 1
-    if at == end:
-        return False, 0
-    value = 0
-    while at < end:
-        digit = byte_at(buffer, at)
-        if digit < _ZERO or digit > _NINE:
-            return False, 0
-        value = value * 10 + digit - _ZERO
-        if value > _MAX_INT + 1:
-            return False, 0
-        at += 1
-    if negative:
-        value = -value
-    return value <= _MAX_INT, value
 
 
 @helper
@@ -275,10 +252,9 @@ def collect_units(
             tag, tag_count = cached_tag_number(buffer, tags, tags_end, code, known_tags, tag_count)
         stored = store_timestamp(buffer, start)
         if keys[row, READING] == SCHEDULED and delay_end > delay:
-            is_number, level = _java_int(buffer, delay, delay_end)
-            if not is_number:
-                at += 1
-                continue
+            level = _small_number(buffer, delay, delay_end)
+            if not 0 <= level <= _MAX_INT:
+                return Stop(at, NEEDS_SCALAR, count, tag_count)
             if level > 0:
                 level = min(level, reading.delays.size)
                 code = stored + (reading.delays[level - 1] if level > 0 else reading.default_delay)

@@ -20,8 +20,8 @@ from rmq_formats.commitlog.kernels import SYS_FLAG_AT, record_parts, store_times
 from rmq_formats.commitlog.layout import TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.compiled import compiled, helper
-from rmq_formats.indexfile.broker_rules import MAX_INT, TAG_MARK, TOPIC_SEPARATOR, KeyKind
-from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader
+from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
+from rmq_formats.indexfile.layout import ENTRY, HEADER, MAX_INT, SLOT, Geometry, IndexHeader
 from rmq_formats.kernels.integers import (
     Bytes,
     Integers,

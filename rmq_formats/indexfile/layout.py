@@ -9,6 +9,9 @@ many there are but the number of the next free one.
 from typing import NamedTuple
 
 from rmq_formats.layout import Layout
+from rmq_formats.properties import java_long
+
+MAX_INT = (1 << 31) - 1
 
 HEADER = Layout(
     (
@@ -118,3 +121,10 @@ def decode_header(data: bytes | bytearray | memoryview) -> IndexHeader:
 def decode_entry(data: bytes | bytearray | memoryview, position: int = 0) -> IndexEntry:
     """Return the entry at *position*; `NeedMoreData` when *data* ends before it."""
     return IndexEntry(*map(int, ENTRY.unpack(data, position)))
+
+
+def time_diff_s(begin_timestamp: int, store_timestamp: int) -> int:
+    """Return the seconds that an entry stores, in Java's integers: wrapped, truncated toward zero, then clamped."""
+    if begin_timestamp <= 0:
+        return 0
+    return min(max(java_long(store_timestamp - begin_timestamp), 0) // 1000, MAX_INT)

@@ -12,8 +12,7 @@ numbers is another one, at another place.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rmq_formats.errors import CorruptData, is_lost
@@ -38,13 +37,6 @@ class ChainEntry(NamedTuple):
     number: int
     entry: IndexEntry
     timestamp: int  # ms, the message's store time without its milliseconds, as the broker reads it
-
-
-class Selection(NamedTuple):
-    """The answer of one or more files about a key."""
-
-    physical_offsets: list[int]
-    damage: tuple[CorruptData, ...] = ()
 
 
 class IndexReader:
@@ -108,38 +100,10 @@ class IndexReader:
             if hop.timestamp < begin:
                 return
 
-    def select(self, text: str, begin: int, end: int, limit: int | None = None) -> Selection:
-        """Return at most *limit* offsets of messages that may have the hashed *text*, newest first."""
-        found: list[int] = []
-        try:
-            for hop in islice(self.hits(text, begin, end), limit):
-                found.append(hop.entry.physical_offset)  # noqa: PERF401 - entries found stay when the chain is broken
-        except CorruptData as damage:
-            return Selection(found, (damage,))
-        return Selection(found)
-
     def _bytes(self, position: int, length: int) -> bytes:
         # A broker maps the file at its configured size: missing bytes read as zeros.
         data = bytes(self._read(position, length))
         return data + bytes(length - len(data))
-
-
-def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit: int | None = None) -> Selection:
-    """
-    Return the offsets of messages that may have the hashed *text*, as `IndexService#queryOffset` collects them.
-
-    *files* come newest first; the places of each are newest first as well. A broker's own *limit* is never above 64.
-    """
-    found: list[int] = []
-    damage: list[CorruptData] = []
-    for file in files:
-        if file.header.matches_time(begin, end):
-            here = file.select(text, begin, end, None if limit is None else limit - len(found))
-            found += here.physical_offsets
-            damage += here.damage
-        if file.header.begin_timestamp < begin or (limit is not None and len(found) >= limit):
-            break
-    return Selection(found, tuple(damage))
 
 
 _LOOKED_AT = 16  # entries at either end of a file

@@ -20,7 +20,7 @@ from rmq_formats.compiled import compiled
 from rmq_formats.consumequeue.build import Losses
 from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
-from rmq_formats.indexfile.broker_rules import TAG_MARK, TOPIC_SEPARATOR
+from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes, byte_at, read_i64
 from rmq_formats.kernels.text import hash_character, hash_text
 from rmq_formats.rocksdb.layout import INDEX_VALUE, NUMBER_SIZE, UNIT_VALUE, QueuePrefix

@@ -23,7 +23,7 @@ TRANS_OFFSET.
 from typing import NamedTuple
 
 from rmq_formats.errors import CorruptData
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.layout import Buffer, Layout
 
 # consumequeue/, consumequeue_rocksdb/: column family `default`

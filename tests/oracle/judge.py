@@ -28,8 +28,8 @@ from rmq_formats.consumequeue.dispatch import (
     expected_units,
 )
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.indexfile.broker_rules import IndexFile, index_keys
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
+from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.properties import index_key_hash
@@ -37,7 +37,7 @@ from rmq_formats.release import Release, release_at, rules_of
 from rmq_formats.store import is_index_name, name_of_offset
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry
 from tests.rmq_formats.builders import into
-from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
+from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexFile, IndexWriter
 from tests.support.stores import stored_records, walked_segments
 
 _BATCH_UNIT_SIZE = 46

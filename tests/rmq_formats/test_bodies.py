@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.body import decode_body
 from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
-from rmq_formats.trace import FIELD_END, LINE_END, Trace, TraceKind, decode_traces, java_number
+from rmq_formats.trace import FIELD_END, LINE_END, Trace, TraceKind, decode_traces
 from rmq_formats.trace_columns import decode_trace_bodies
 from tests.golden import StoreOf, golden_stores
 from tests.support.stores import stored_records
@@ -154,14 +154,6 @@ def test_a_body_of_many_lines_is_read_a_line_at_a_time() -> None:
     body = f"{_SENT}\x02".encode() + b"\x01\x02" * 1_000_000
 
     assert next(decode_traces(body)).message_id == "ID"
-
-
-@given(number=st.integers(-(1 << 70), 1 << 70))
-def test_numbers_are_those_that_java_takes(number: int) -> None:
-    expected = number if -(1 << 63) <= number < 1 << 63 else None
-    padded = f"{'-' if number < 0 else '+'}{'0' * 6000}{abs(number)}"
-
-    assert [java_number(text, 64) for text in (str(number), padded)] == [expected, expected]
 
 
 _SEVEN = "\N{ARABIC-INDIC DIGIT SEVEN}"

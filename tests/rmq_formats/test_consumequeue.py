@@ -19,7 +19,6 @@ from rmq_formats.consumequeue.dispatch import (
     decode_unit,
     delay_ms,
     expected_units,
-    java_integer,
     parse_delay_levels,
     walk_units,
 )
@@ -99,23 +98,6 @@ def test_delay_levels_are_the_brokers_configuration_and_count_from_1() -> None:
 def test_a_text_that_is_no_list_of_delays_is_refused(text: str) -> None:
     with pytest.raises(CorruptData, match="messageDelayLevel"):
         parse_delay_levels(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("7", 7),
-        ("+7", 7),
-        ("-7", -7),
-        ("", None),
-        (" 7", None),
-        ("7_0", None),
-        ("9223372036854775808", None),
-        (None, None),
-    ],
-)
-def test_integers_are_read_as_java_reads_them(text: str | None, value: int | None) -> None:
-    assert java_integer(text) == value
 
 
 @pytest.mark.parametrize(("transaction", "count"), [(0, 1), (4, 0), (8, 1), (12, 0)])

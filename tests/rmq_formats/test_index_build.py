@@ -13,7 +13,6 @@ from rmq_formats import arrays as chains
 from rmq_formats.arrays import BrokenLink, broken_links
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, TransactionType
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
-from rmq_formats.indexfile.broker_rules import IndexFile, typed_index_keys
 from rmq_formats.indexfile.build import (
     KEY_KINDS,
     PACKED_KEY,
@@ -25,12 +24,13 @@ from rmq_formats.indexfile.build import (
     pack_keys,
 )
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, key_texts
+from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import NEWEST, OLDEST, Release, Rules, release_at, rules_of
 from tests.rmq_formats.builders import a_record, into, placed, reading
-from tests.rmq_formats.reference import IndexWriter, group_of, index_file_of
+from tests.rmq_formats.reference import IndexFile, IndexWriter, group_of, index_file_of
 
 GEOMETRY = Geometry(hash_slots=13, index_num=12)
 BASE = 1 << 40

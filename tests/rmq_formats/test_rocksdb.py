@@ -15,7 +15,7 @@ from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
-from rmq_formats.indexfile.broker_rules import IndexKey, KeyKind, typed_index_keys
+from rmq_formats.indexfile.keys import IndexKey, KeyKind, typed_index_keys
 from rmq_formats.properties import UNIQ_KEY, index_key_hash, parse_properties
 from rmq_formats.release import Release
 from rmq_formats.rocksdb.build import RowBuilder, hashed_keys, newest_by_queue_offset, unit_keys, unit_values

@@ -33,6 +33,7 @@ from rmq_formats.properties import (
     PropertyParser,
     index_key_hash,
     java_hash,
+    java_integer,
     java_text,
     parse_properties,
     property_crc_text,
@@ -89,6 +90,28 @@ def test_a_hash_is_a_polynomial_over_utf16_units_and_never_negative_in_an_index(
 ) -> None:
     """`String.hashCode`, wrapped to 32 bits, and its absolute value."""
     assert (java_hash(text), index_key_hash(text)) == (expected, of_index)
+
+
+@given(number=st.integers(-(1 << 70), 1 << 70))
+def test_integers_are_those_that_java_takes(number: int) -> None:
+    expected = number if -(1 << 63) <= number < 1 << 63 else None
+    padded = f"{'-' if number < 0 else '+'}{'0' * 6000}{abs(number)}"
+
+    assert [java_integer(text) for text in (str(number), padded)] == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *[("+7", 7), ("-7", -7), ("00", 0), ("\N{ARABIC-INDIC DIGIT SEVEN}", 7), ("32767", 32767)],
+        *(
+            (text, None)
+            for text in ("", "+", "+-7", " 7", "7_0", "x", "32768", "\N{MATHEMATICAL BOLD DIGIT ONE}", None)
+        ),
+    ],
+)
+def test_a_short_integer_is_read_as_java_reads_it(text: str | None, expected: int | None) -> None:
+    assert java_integer(text, bits=16) == expected
 
 
 @pytest.mark.parametrize("lengths", [range(600), (4 << 10, (64 << 10) - 1, (64 << 10) + 17)], ids=["short", "long"])

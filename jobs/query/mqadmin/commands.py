@@ -37,7 +37,7 @@ from jobs.query.mqadmin.text import (
 from jobs.query.source import Answer, Reason, ReasonKind, Source, only_one
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.properties import MAX_LONG, MIN_LONG, REAL_TOPIC
 from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces

@@ -32,7 +32,7 @@ from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import decode_record
-from rmq_formats.indexfile.broker_rules import typed_index_keys
+from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.release import Release, release_at, rules_of
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of

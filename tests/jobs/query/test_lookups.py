@@ -23,7 +23,7 @@ from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import ENTRY
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import index_key_hash

@@ -13,7 +13,7 @@ from jobs.query.source import MOST_OCCURRENCES, Answer, ReasonKind
 from jobs.query.store_source import StoreSource
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host, encode_record
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import BROKER, STORED, a_record

@@ -19,7 +19,7 @@ from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import MAX_TIME, KeyQuery
 from jobs.query.source import ReasonKind
 from rmq_formats.commitlog.layout import MAGIC_V1
-from rmq_formats.indexfile.broker_rules import KeyKind
+from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb import layout as rocksdb_rows
 from tests.golden import (
     FEATURES,

@@ -1,0 +1,69 @@
+"""
+The keys under which a broker indexes a message: its UNIQ_KEY, the words of its KEYS, and from 5.4.0 its TAGS.
+
+One text is hashed for each: `topic#key`, and `topic#T#tags`. The topic is the stored one: a delayed or half message is
+found under the system topic that it waits in.
+"""
+
+from enum import StrEnum, unique
+from typing import NamedTuple
+
+from rmq_formats.commitlog.layout import TransactionType, transaction_type
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, parse_properties, split_keys
+from rmq_formats.release import Release
+
+TOPIC_SEPARATOR = "#"
+TAG_MARK = "T"
+
+
+@unique
+class KeyKind(StrEnum):
+    """Which property a key comes from."""
+
+    UNIQUE = "unique"
+    KEY = "key"
+    TAG = "tag"
+
+
+class IndexKey(NamedTuple):
+    """One key of a message."""
+
+    topic: str
+    key: str
+    kind: KeyKind
+
+    @property
+    def text(self) -> str:
+        """The text that is hashed."""
+        return tag_text(self.topic, self.key) if self.kind is KeyKind.TAG else key_text(self.topic, self.key)
+
+
+def key_text(topic: str, key: str) -> str:
+    """Return the text that is hashed for a key or a unique key."""
+    return f"{topic}{TOPIC_SEPARATOR}{key}"
+
+
+def tag_text(topic: str, tags: str) -> str:
+    """Return the text that is hashed for the full TAGS property (5.4.0+)."""
+    return f"{topic}{TOPIC_SEPARATOR}{TAG_MARK}{TOPIC_SEPARATOR}{tags}"
+
+
+def typed_index_keys(record: MessageRecord, release: Release) -> list[IndexKey]:
+    """Return the keys of *record* in the order in which *release* puts them; duplicates in KEYS stay."""
+    # A rollback is the only record that IndexService#buildIndex leaves out; PREPARED is indexed in every release.
+    if transaction_type(record.sys_flag) is TransactionType.ROLLBACK:
+        return []
+    properties = parse_properties(record.properties_raw, release.property_parser)
+    topic = record.topic
+    keys = [IndexKey(topic, key, KeyKind.KEY) for key in split_keys(properties.get(KEYS, ""))]
+    if UNIQ_KEY in properties:
+        keys.insert(0, IndexKey(topic, properties[UNIQ_KEY], KeyKind.UNIQUE))
+    if release.indexes_tags and properties.get(TAGS):
+        keys.append(IndexKey(topic, properties[TAGS], KeyKind.TAG))
+    return keys
+
+
+def index_keys(record: MessageRecord, release: Release) -> list[str]:
+    """Return the texts that *release* hashes for *record*, in the order in which it puts them."""
+    return [key.text for key in typed_index_keys(record, release)]
