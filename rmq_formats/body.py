@@ -21,7 +21,6 @@ MAX_BODY_SIZE = 1 << 28  # far above what a broker takes (4 MiB by default): a s
 _PART = 1 << 16  # Arrow allocates as much as it is asked for: large parts cost more than they save
 
 _STREAMED = {CompressionType.LZ4: "lz4", CompressionType.ZSTD: "zstd"}
-_KNOWN_TYPES = frozenset(CompressionType)
 
 
 def decode_body(body: bytes, sys_flag: int, limit: int = MAX_BODY_SIZE) -> bytes:
@@ -33,10 +32,14 @@ def decode_body(body: bytes, sys_flag: int, limit: int = MAX_BODY_SIZE) -> bytes
     if not sys_flag & COMPRESSED or not body:
         return body
     number = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
-    if number not in _KNOWN_TYPES:
-        raise UnsupportedFormat(f"compression type {number} has no meaning")
-    codec = _STREAMED.get(CompressionType(number))
-    return _inflate(body, limit) if codec is None else _read_stream(body, codec, limit)
+    try:
+        codec = _STREAMED.get(CompressionType(number))
+    except ValueError as error:
+        raise UnsupportedFormat(f"compression type {number} has no meaning") from error
+    data = _inflate(body, limit) if codec is None else _read_stream(body, codec, limit)
+    if len(data) > limit:
+        raise LimitExceeded(f"body is larger than {limit} bytes when decompressed")
+    return data
 
 
 def _inflate(body: bytes, limit: int) -> bytes:
@@ -45,9 +48,7 @@ def _inflate(body: bytes, limit: int) -> bytes:
         data = stream.decompress(body, limit + 1)
     except zlib.error as error:
         raise CorruptData(f"body is not a zlib stream: {error}") from error
-    if len(data) > limit:
-        raise LimitExceeded(_too_large(limit))
-    if not stream.eof:
+    if len(data) <= limit and not stream.eof:
         raise CorruptData("body is a zlib stream that does not end")
     return data
 
@@ -62,10 +63,4 @@ def _read_stream(body: bytes, codec: str, limit: int) -> bytes:
             data += part
     except (OSError, pa.ArrowException) as error:
         raise CorruptData(f"body is not a valid {codec} stream: {error}") from error
-    if len(data) > limit:
-        raise LimitExceeded(_too_large(limit))
     return bytes(data)
-
-
-def _too_large(limit: int) -> str:
-    return f"body is larger than {limit} bytes when decompressed"

@@ -89,7 +89,12 @@ def parse_broker_conf(raw: bytes) -> BrokerConf:
 
 def java_properties(raw: bytes) -> dict[str, str]:
     """Return the names and values of Java properties text; of a name that is there twice, the last value."""
-    return dict(map(_name_and_value, _logical_lines(raw.decode("latin-1"))))
+    values = {}
+    for line in _logical_lines(raw.decode("latin-1")):
+        match = _SEPARATOR.search(line)
+        name, value = (line[: match.start("separator")], line[match.end() :]) if match else (line, "")
+        values[_ESCAPE.sub(_unescape, name)] = _ESCAPE.sub(_unescape, value)
+    return values
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -99,7 +104,7 @@ def _logical_lines(text: str) -> Iterator[str]:
         if not line and (not part or part.startswith(_COMMENT)):
             continue
         line += part
-        if _continues(line):
+        if (len(line) - len(line.rstrip("\\"))) % 2:
             line = line[:-1]
         else:
             yield line
@@ -108,22 +113,7 @@ def _logical_lines(text: str) -> Iterator[str]:
         yield line
 
 
-def _continues(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
-
-
-def _name_and_value(line: str) -> tuple[str, str]:
-    match = _SEPARATOR.search(line)
-    if match is None:
-        return _unescape(line), ""
-    return _unescape(line[: match.start("separator")]), _unescape(line[match.end() :])
-
-
-def _unescape(text: str) -> str:
-    return _ESCAPE.sub(_unescaped, text)
-
-
-def _unescaped(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     code = match[1]
     if len(code) > 1:
         return chr(int(code[1:], 16))
@@ -165,16 +155,18 @@ def _with_quoted_names(text: str) -> str:
 
 def change_counter(config: Mapping[str, object]) -> int:
     """Return how many changes a file counts; 0 where it does not, as up to 4.9.3."""
-    version = config.get("dataVersion")
-    counter = version.get("counter") if isinstance(version, dict) else None
-    return counter if isinstance(counter, int) else 0
+    return _in_data_version(config, "counter") or 0
 
 
 def change_time(config: Mapping[str, object]) -> int | None:
     """Return when a file's table was last changed, in ms; None where it does not say."""
+    return _in_data_version(config, "timestamp")
+
+
+def _in_data_version(config: Mapping[str, object], name: str) -> int | None:
     version = config.get("dataVersion")
-    timestamp = version.get("timestamp") if isinstance(version, dict) else None
-    return timestamp if isinstance(timestamp, int) else None
+    value = version.get(name) if isinstance(version, dict) else None
+    return value if isinstance(value, int) else None
 
 
 EPOCH_FILE = "epochFileCheckpoint"

@@ -41,14 +41,6 @@ def in_blocks(read: Read, block_size: int) -> Callable[[int, int], bytes]:
     return read_in_blocks
 
 
-class Field(NamedTuple):
-    """One field: its name, its `struct` code and its meaning."""
-
-    name: str
-    code: str
-    meaning: str
-
-
 class Row(NamedTuple):
     """One line of a layout's documentation."""
 
@@ -63,11 +55,11 @@ _KINDS = {"b": "i8", "h": "i16", "H": "u16", "i": "i32", "I": "u32", "q": "i64"}
 
 
 class Layout:
-    """Fields in file order, without padding."""
+    """Fields in file order, without padding: the name, the `struct` code and the meaning of each."""
 
     def __init__(self, *fields: tuple[str, str, str]) -> None:
-        self.fields = tuple(Field(*field) for field in fields)
-        self.struct = struct.Struct(">" + "".join(field.code for field in self.fields))
+        self._fields = fields
+        self.struct = struct.Struct(">" + "".join(code for _, code, _ in fields))
         self.size = self.struct.size
         self._offsets = {row.name: row.offset for row in self.rows()}
 
@@ -101,7 +93,7 @@ class Layout:
     def rows(self) -> Iterator[Row]:
         """Describe each field, for the documentation."""
         offset = 0
-        for field in self.fields:
-            size = struct.calcsize(">" + field.code)
-            yield Row(offset, size, field.name, _KINDS.get(field.code, f"{size} bytes"), field.meaning)
+        for name, code, meaning in self._fields:
+            size = struct.calcsize(">" + code)
+            yield Row(offset, size, name, _KINDS.get(code, f"{size} bytes"), meaning)
             offset += size

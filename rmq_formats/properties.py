@@ -96,23 +96,15 @@ def parse_properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
 
 def property_items(text: str, parser: PropertyParser) -> Iterator[tuple[str, str]]:
     """Yield every name and value that *parser* accepts, duplicates included."""
-    items = text.split(PROPERTY_SEPARATOR)
-    return _split_items(items) if parser is PropertyParser.SPLIT else _scan_items(items)
-
-
-def _split_items(items: list[str]) -> Iterator[tuple[str, str]]:
-    # MessageDecoder#string2messageProperties to 4.9.0, where Java's `split` drops trailing empty parts
-    for item in items:
-        parts = item.rstrip(NAME_VALUE_SEPARATOR).split(NAME_VALUE_SEPARATOR)
-        if len(parts) == 2:  # noqa: PLR2004 - name and value
-            yield parts[0], parts[1]
-
-
-def _scan_items(items: list[str]) -> Iterator[tuple[str, str]]:
-    # MessageDecoder#string2messageProperties from 4.9.1, which cuts at the first separator
-    for item in items:
-        name, _, value = item.partition(NAME_VALUE_SEPARATOR)
-        if name and value:
+    for item in text.split(PROPERTY_SEPARATOR):
+        if parser is PropertyParser.SPLIT:
+            # MessageDecoder#string2messageProperties to 4.9.0, where Java's `split` drops trailing empty parts
+            name, separator, value = item.rstrip(NAME_VALUE_SEPARATOR).partition(NAME_VALUE_SEPARATOR)
+            is_property = bool(separator) and NAME_VALUE_SEPARATOR not in value
+        else:  # from 4.9.1 it cuts at the first separator
+            name, _, value = item.partition(NAME_VALUE_SEPARATOR)
+            is_property = bool(name and value)
+        if is_property:
             yield name, value
 
 

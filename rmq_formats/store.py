@@ -67,45 +67,44 @@ class StoreFile(NamedTuple):
     queue_id: int | None = None
 
 
-_TOPIC_AND_QUEUE = ("topic", "queue id")  # the folders between a queue folder and its files
-_QUEUE_FOLDERS = {
-    CONSUME_QUEUE_FOLDER: FileKind.CONSUME_QUEUE,
-    "batchconsumequeue": FileKind.BATCH_CONSUME_QUEUE,
-    "consumequeue_ext": FileKind.CONSUME_QUEUE_EXT,
-}
-_LOG_FOLDERS = {COMMITLOG_FOLDER: FileKind.COMMITLOG, "timerlog": FileKind.TIMER_LOG}
-_ROOT_FILES = {
-    "checkpoint": FileKind.CHECKPOINT,
-    "abort": FileKind.ABORT,
-    "abort.bak": FileKind.ABORT_BACKUP,
-    "lock": FileKind.LOCK,
-    "timerwheel": FileKind.TIMER_WHEEL,
-    "brokerIdentity": FileKind.CONTROLLER,
-    "brokerIdentity-temp": FileKind.CONTROLLER,
-    "epochFileCheckpoint": FileKind.CONTROLLER,
-    "epochFileCheckpoint.bak": FileKind.CONTROLLER,
-}
-_WHEEL_SNAPSHOT = "timerwheel."  # and a position in the timer log
-_COMPACTION_DEPTH = 3  # compactionLog/topic/queue id
-_TIER_CLUSTER = re.compile(r"[0-9a-f]{8}_.+")  # a tier's own root: the first digits of a hash, and the cluster
-_TIER_SEGMENT = re.compile(r"[0-9a-f]{8}[0-9]{20}")
-_COMPACTION_FOLDERS = {
-    "compactionLog": FileKind.COMPACTION_LOG,
-    "compactionCq": FileKind.COMPACTION_QUEUE,
-}
-_TIER_FOLDERS = {"COMMIT_LOG": FileKind.TIERED_LOG, "CONSUME_QUEUE": FileKind.TIERED_QUEUE}
-_NAMED_FOLDERS = {
-    "compaction": FileKind.COMPACTION,
-    ROCKSDB_QUEUE_FOLDER: FileKind.ROCKSDB,
-    ROCKSDB_STORE_FOLDER: FileKind.ROCKSDB,  # 5.4.0+: in every store, and no sign of a RocksDB index
-    "tieredStore": FileKind.TIERED,
-    "tiered_index_file": FileKind.TIERED,
-}
-_DLEDGER_PREFIX = "dledger-"
-_TIMER_STATE = {"timercheck": FileKind.TIMER_PROGRESS, "timermetrics": FileKind.TIMER}
-_BACKUP = ".bak"
-_ROCKSDB_NAMES = ("CURRENT", "IDENTITY", "LOCK", "LOG", "MANIFEST-", "OPTIONS-")
-_ROCKSDB_ENDINGS = (".sst", ".log")
+_OFFSET, _NUMBER = r"(?P<offset>[0-9]{20})", r"[0-9]{1,20}"
+_QUEUE = rf"(?P<topic>[^/]+)/(?P<queue_id>{_NUMBER})/{_OFFSET}"
+_TIER, _TIER_SEGMENT = r"[0-9a-f]{8}_[^/]+", r"[0-9a-f]{8}[0-9]{20}"  # a hash, and the cluster or the offset
+_ROCKSDB_NAME = r"(?:(?:CURRENT|IDENTITY|LOCK|LOG|MANIFEST-|OPTIONS-)[^/]*|[^/]*\.(?:sst|log))"
+# The first pattern that a path below the root has says its kind.
+_KINDS = tuple(
+    (re.compile(pattern, re.DOTALL), kind)
+    for pattern, kind in (
+        (rf"{CONSUME_QUEUE_FOLDER}/{_QUEUE}", FileKind.CONSUME_QUEUE),
+        (rf"batchconsumequeue/{_QUEUE}", FileKind.BATCH_CONSUME_QUEUE),
+        (rf"consumequeue_ext/{_QUEUE}", FileKind.CONSUME_QUEUE_EXT),
+        (rf"{COMMITLOG_FOLDER}/{_OFFSET}", FileKind.COMMITLOG),
+        (rf"dledger-[^/]*/data/{_OFFSET}", FileKind.DLEDGER_LOG),
+        (rf"{INDEX_FOLDER}/{_NUMBER}", FileKind.INDEX),
+        ("checkpoint", FileKind.CHECKPOINT),
+        ("abort", FileKind.ABORT),
+        (r"abort\.bak", FileKind.ABORT_BACKUP),
+        ("lock", FileKind.LOCK),
+        (r"brokerIdentity(-temp)?|epochFileCheckpoint(\.bak)?", FileKind.CONTROLLER),
+        (rf"timerwheel(\.{_NUMBER})?", FileKind.TIMER_WHEEL),  # a snapshot has a position in the timer log
+        (rf"timerlog/{_OFFSET}", FileKind.TIMER_LOG),
+        (r"config/timercheck(\.bak)?", FileKind.TIMER_PROGRESS),
+        (r"config/timermetrics(\.bak)?", FileKind.TIMER),
+        (r"config/[^/]*\.bak", FileKind.CONFIG_BACKUP),
+        ("config/[^/]+", FileKind.CONFIG),
+        # In `consumequeue` with storeType=defaultRocksDB, or double write.
+        (rf"(config/.+|{CONSUME_QUEUE_FOLDER})/{_ROCKSDB_NAME}", FileKind.ROCKSDB),
+        # 5.4.0+: rocksdbstore is in every store, and no sign of a RocksDB index.
+        (rf"({ROCKSDB_QUEUE_FOLDER}|{ROCKSDB_STORE_FOLDER})/.+", FileKind.ROCKSDB),
+        (rf"compaction/compactionLog/[^/]+/{_NUMBER}/{_OFFSET}", FileKind.COMPACTION_LOG),
+        (rf"compaction/compactionCq/[^/]+/{_NUMBER}/{_OFFSET}", FileKind.COMPACTION_QUEUE),
+        ("compaction/.+", FileKind.COMPACTION),
+        (rf"{_TIER}/(.+/)?COMMIT_LOG/{_TIER_SEGMENT}", FileKind.TIERED_LOG),
+        (rf"{_TIER}/(.+/)?CONSUME_QUEUE/{_TIER_SEGMENT}", FileKind.TIERED_QUEUE),
+        (rf"(tieredStore|tiered_index_file)/.+|{_TIER}/(.+/)?{_TIER_SEGMENT}", FileKind.TIERED),
+        ("dledger-[^/]*/.+", FileKind.DLEDGER_STATE),
+    )
+)
 
 
 def classify(path: str) -> StoreFile:
@@ -114,50 +113,16 @@ def classify(path: str) -> StoreFile:
 
     A file with a wrong name in the right place is UNKNOWN: a broker does not read it either.
     """
-    *folders, name = PurePosixPath(path).parts or ("",)
-    if not folders:
-        is_wheel = name.startswith(_WHEEL_SNAPSHOT) and _is_decimal(name.removeprefix(_WHEEL_SNAPSHOT))
-        return StoreFile(path, FileKind.TIMER_WHEEL if is_wheel else _ROOT_FILES.get(name, FileKind.UNKNOWN))
-    root, *inner = folders
-    queue = _QUEUE_FOLDERS.get(root)
-    base_offset = offset_of_name(name)
-    if queue and base_offset is not None and len(inner) == len(_TOPIC_AND_QUEUE) and _is_decimal(inner[1]):
-        return StoreFile(path, queue, base_offset, inner[0], int(inner[1]))
-    return StoreFile(path, _kind(root, inner, name), base_offset)
-
-
-def _kind(root: str, inner: list[str], name: str) -> FileKind:
-    """Return the kind of a file below the folder *root*, ConsumeQueue files apart."""
-    of_sequence = _kind_in_sequence(root, inner) if offset_of_name(name) is not None else None
-    if of_sequence is not None:
-        return of_sequence
-    if root == "config":
-        return _config_kind(inner, name)
-    if root == INDEX_FOLDER and not inner and is_index_name(name):
-        return FileKind.INDEX
-    if root == CONSUME_QUEUE_FOLDER and not inner and is_rocksdb_name(name):
-        return FileKind.ROCKSDB  # storeType=defaultRocksDB, or double write
-    if _TIER_CLUSTER.fullmatch(root) and _TIER_SEGMENT.fullmatch(name):
-        return _TIER_FOLDERS.get(inner[-1] if inner else "", FileKind.TIERED)
-    return FileKind.DLEDGER_STATE if root.startswith(_DLEDGER_PREFIX) else _NAMED_FOLDERS.get(root, FileKind.UNKNOWN)
-
-
-def _kind_in_sequence(root: str, inner: list[str]) -> FileKind | None:
-    """Return the kind of a file that is named by its offset; None if its folder does not tell."""
-    if not inner:
-        return _LOG_FOLDERS.get(root)
-    if root == "compaction" and len(inner) == _COMPACTION_DEPTH and _is_decimal(inner[-1]):
-        return _COMPACTION_FOLDERS.get(inner[0])
-    return FileKind.DLEDGER_LOG if root.startswith(_DLEDGER_PREFIX) and inner == ["data"] else None
-
-
-def _config_kind(inner: list[str], name: str) -> FileKind:
-    if inner:
-        return FileKind.ROCKSDB if is_rocksdb_name(name) else FileKind.UNKNOWN
-    stem = name.removesuffix(_BACKUP)
-    if stem in _TIMER_STATE:
-        return _TIMER_STATE[stem]
-    return FileKind.CONFIG if stem == name else FileKind.CONFIG_BACKUP
+    normal = PurePosixPath(path)
+    base_offset = offset_of_name(normal.name) if len(normal.parts) > 1 else None
+    text = str(normal)
+    for pattern, kind in _KINDS:
+        match = pattern.fullmatch(text)
+        if match and (base_offset is not None or "offset" not in pattern.groupindex):
+            facts = match.groupdict()
+            queue_id = facts.get("queue_id")
+            return StoreFile(path, kind, base_offset, facts.get("topic"), int(queue_id) if queue_id else None)
+    return StoreFile(path, FileKind.UNKNOWN, base_offset)
 
 
 def offset_of_name(name: str) -> int | None:
@@ -170,7 +135,7 @@ def offset_of_name(name: str) -> int | None:
 
 def first_offset(name: str) -> int | None:
     """Return the offset that a file begins with, also in a tier: its names have a hash before the digits."""
-    return offset_of_name(name[-OFFSET_DIGITS:] if _TIER_SEGMENT.fullmatch(name) else name)
+    return offset_of_name(name[-OFFSET_DIGITS:] if re.fullmatch(_TIER_SEGMENT, name) else name)
 
 
 def name_of_offset(offset: int) -> str:
@@ -185,7 +150,7 @@ def is_index_name(name: str) -> bool:
 
 def is_rocksdb_name(name: str) -> bool:
     """Return whether RocksDB names its files so."""
-    return name.startswith(_ROCKSDB_NAMES) or name.endswith(_ROCKSDB_ENDINGS)
+    return re.fullmatch(_ROCKSDB_NAME, name) is not None
 
 
 def _is_decimal(text: str) -> bool:

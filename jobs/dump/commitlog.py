@@ -163,7 +163,7 @@ def _item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> Item:
     problems += ["wrong property CRC"] if has_right_property_crc(record) is False else []
     values, fields = {}, list[Field]()
     if request.as_json:
-        names = (field.name for field in DLEDGER_ENTRY.fields)
+        names = (row.name for row in DLEDGER_ENTRY.rows())
         values = {"entry": dict(zip(names, entry, strict=True))} if entry else {}
         values |= _values(record, properties) | ({"problems": problems} if problems else {})
     if request.with_fields:

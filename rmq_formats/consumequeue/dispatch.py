@@ -296,12 +296,8 @@ def multi_dispatch_queues(properties: Mapping[str, str], *, with_slashes: bool =
 
 def _java_split(text: str) -> list[str]:
     """Split as Java does: empty parts at the end go, a blank text has none."""
-    if not text.strip():
-        return []
-    parts = text.split(MULTI_DISPATCH_SEPARATOR)
-    while parts and not parts[-1]:
-        parts.pop()
-    return parts
+    parts = text.rstrip(MULTI_DISPATCH_SEPARATOR)
+    return parts.split(MULTI_DISPATCH_SEPARATOR) if parts and text.strip() else []
 
 
 def walk_units(buffer: Buffer) -> Iterator[Unit]:

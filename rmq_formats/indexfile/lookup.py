@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rmq_formats.errors import CorruptData, is_lost
+from rmq_formats.errors import CorruptData, skip_lost_file
 from rmq_formats.indexfile.layout import (
     DEFAULT_GEOMETRY,
     ENTRY,
@@ -156,12 +156,9 @@ def _with_one_given(file_size: int, hash_slots: int | None, index_num: int | Non
 
 
 def _of_full_file(file: Content) -> Geometry | None:
-    try:
+    with skip_lost_file():
         return detect_geometry(file.size, IndexReader(file.read, DEFAULT_GEOMETRY).header)
-    except OSError as error:
-        if not is_lost(error):
-            raise
-        return None
+    return None
 
 
 def detect_geometry(file_size: int, header: IndexHeader) -> Geometry | None:
@@ -219,12 +216,9 @@ def _written_end(file: Content) -> int:
 
 def _fits(file: Content, geometry: Geometry) -> bool:
     """Return whether most of the newest or most of the first entries hang in their slots; without entries, all do."""
-    try:
+    with skip_lost_file():
         return fits_geometry(IndexReader(file.read, geometry))
-    except OSError as error:
-        if not is_lost(error):
-            raise
-        return False
+    return False
 
 
 def fits_geometry(reader: IndexReader) -> bool:

@@ -89,14 +89,8 @@ def write_i32(buffer: Bytes, at: int, value: int) -> None:
 @emit_store(bits=64)
 def write_i64(buffer: Bytes, at: int, value: int) -> None:
     """Store *value*."""
-    buffer[np.uintp(at)] = np.uint8((value >> 56) & 0xFF)
-    buffer[np.uintp(at + 1)] = np.uint8((value >> 48) & 0xFF)
-    buffer[np.uintp(at + 2)] = np.uint8((value >> 40) & 0xFF)
-    buffer[np.uintp(at + 3)] = np.uint8((value >> 32) & 0xFF)
-    buffer[np.uintp(at + 4)] = np.uint8((value >> 24) & 0xFF)
-    buffer[np.uintp(at + 5)] = np.uint8((value >> 16) & 0xFF)
-    buffer[np.uintp(at + 6)] = np.uint8((value >> 8) & 0xFF)
-    buffer[np.uintp(at + 7)] = np.uint8(value & 0xFF)
+    for i in range(8):
+        buffer[np.uintp(at + i)] = np.uint8((value >> (56 - 8 * i)) & 0xFF)
 
 
 @inlined

@@ -26,6 +26,7 @@ from rmq_formats.kernels.integers import (
 from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, PropertyParser
 
 _REPLACEMENT = 0xFFFD
+_REPLACEMENT_UTF8 = np.frombuffer(chr(_REPLACEMENT).encode(), np.uint8).copy()
 _SIGN_32 = 1 << 31
 _LOW_32 = (1 << 32) - 1
 _HASHED_AT_ONCE = 32
@@ -90,12 +91,7 @@ def is_clean_text(buffer: Bytes, start: int, end: int) -> bool:
             continue
         before = at
         code, at = _next_long_character(buffer, at, end)
-        if code == _REPLACEMENT and not (
-            at - before == 3
-            and byte_at(buffer, before) == 0xEF
-            and byte_at(buffer, before + 1) == 0xBF
-            and byte_at(buffer, before + 2) == 0xBD
-        ):
+        if code == _REPLACEMENT and not same_bytes(buffer, before, at, _REPLACEMENT_UTF8, as_int64(0), as_int64(3)):
             return False
     return True
 
@@ -130,10 +126,7 @@ def copy_clean_text(source: Bytes, start: int, end: int, target: Bytes, to: int)
         else:
             code, at = _next_long_character(source, at, end)
             if code == _REPLACEMENT:
-                target[np.uintp(to)] = np.uint8(0xEF)
-                target[np.uintp(to + 1)] = np.uint8(0xBF)
-                target[np.uintp(to + 2)] = np.uint8(0xBD)
-                to += 3
+                to = copy_bytes(_REPLACEMENT_UTF8, as_int64(0), as_int64(3), target, to)
                 continue
         to = copy_bytes(source, before, at, target, to)
     return to

@@ -440,8 +440,8 @@ def _of_files(part: Part, kind: str, files: Sequence[str], size: int) -> Iterato
 
 
 def _of_fields(part: Part, kind: str, layout: Layout, base: int, file: str) -> Iterator[Fault]:
-    for field in layout.fields:
-        at = base + layout.offset(field.name) + _size_of(field.code) - 1
+    for field in layout.rows():
+        at = base + layout.offset(field.name) + field.size - 1
         yield Fault(part, f"{kind}: {field.name}", partial(flip, at=at), file)
 
 
@@ -457,10 +457,10 @@ def _places_of(record: MessageRecord) -> dict[str, int]:
     """Return the position of the bit to change in each part of a record: a number's last byte, a host's first one."""
     layout = RECORD[0]  # hosts are IPv4
     hosts = {f"{name}_host": layout.offset(f"{name}_host_address") for name in ("born", "store")}
-    numbers = [field for field in layout.fields if "_host_" not in field.name]
+    numbers = [field for field in layout.rows() if "_host_" not in field.name]
     topic_length = layout.size + len(record.body)
     properties_length = topic_length + 1 + len(record.topic.encode())
-    places = hosts | {field.name: layout.offset(field.name) + _size_of(field.code) - 1 for field in numbers}
+    places = hosts | {field.name: layout.offset(field.name) + field.size - 1 for field in numbers}
     return dict(sorted(places.items(), key=itemgetter(1))) | {
         "body": layout.size,
         "topic_length": topic_length,
@@ -468,10 +468,6 @@ def _places_of(record: MessageRecord) -> dict[str, int]:
         "properties_length": properties_length + 1,
         "properties": properties_length + 2,
     }
-
-
-def _size_of(code: str) -> int:
-    return {"b": 1, "h": 2, "i": 4, "q": 8}[code[-1]]
 
 
 @contextmanager

@@ -19,8 +19,7 @@ from jobs.products.index.file_builder import BrokerIndexFile, detect_zone, name_
 from jobs.products.index.key_row import OWN_ENTRIES, KeyRow, RowPart
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
-from rmq_formats.indexfile.keys import time_diff_s
-from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
+from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header, time_diff_s
 from rmq_formats.indexfile.lookup import IndexReader
 
 COMPARED = 64  # entries that are compared to find a file's place
