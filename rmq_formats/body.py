@@ -8,12 +8,7 @@ the type bits. pyarrow, which knows both, is imported where one of them is met.
 import zlib
 from typing import Any
 
-from rmq_formats.commitlog.layout import (
-    COMPRESSED,
-    COMPRESSION_TYPE_MASK,
-    COMPRESSION_TYPE_SHIFT,
-    CompressionType,
-)
+from rmq_formats.commitlog.layout import COMPRESSED, COMPRESSION_TYPE_MASK, COMPRESSION_TYPE_SHIFT, CompressionType
 from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
 
 MAX_BODY_SIZE = 1 << 28  # far above what a broker takes (4 MiB by default): a small body may claim to be huge

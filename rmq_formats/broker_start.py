@@ -194,12 +194,7 @@ def first_record(read: Read, size: int, release: Release) -> FirstRecord | None:
 
 
 def start_segment(
-    segments: Sequence[SegmentStart],
-    release: Release,
-    checkpoint: Checkpoint,
-    queue_reach: int,
-    *,
-    has_abort: bool,
+    segments: Sequence[SegmentStart], release: Release, checkpoint: Checkpoint, queue_reach: int, *, has_abort: bool
 ) -> int | None:
     """
     Return the base offset of the segment that a start reads first; None for a log without segments.

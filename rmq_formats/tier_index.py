@@ -18,11 +18,7 @@ from rmq_formats.layout import Buffer, Layout
 HEADER = Layout(
     ("magic_code", "i", "-1127939451 (BCC50285) in a full file, -1127939447 in a file that the broker still fills"),
     ("begin_timestamp", "q", "ms, when the broker created the file; time_diff_s of the entries counts from here"),
-    (
-        "end_timestamp",
-        "q",
-        "ms, the latest store time of a message; after a restart it may start again at begin_timestamp",
-    ),
+    ("end_timestamp", "q", "ms, the latest store time; after a restart it may start again at begin_timestamp"),
     ("slots_used", "i", "number of slots with entries"),
     ("entry_count", "i", "number of entries"),
 )
@@ -36,11 +32,7 @@ ENTRY = Layout(
     ("queue_id", "i", "queue of the topic"),
     ("physical_offset", "q", "offset of the record in the queue's own log"),
     ("size", "i", "the record's total_size"),
-    (
-        "time_diff_s",
-        "i",
-        "seconds from begin_timestamp to the store time, rounded towards 0; negative for an earlier message",
-    ),
+    ("time_diff_s", "i", "seconds from begin_timestamp to the store time, rounded towards 0; negative if earlier"),
 )
 FULL_MAGIC = -1127939451
 _SLOT_TYPE, ENTRY_TYPE = dtype_of(SLOT), dtype_of(ENTRY)

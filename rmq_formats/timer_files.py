@@ -15,11 +15,7 @@ SLOT = Layout(
     ("time", "q", "time of delivery, in units of timerPrecisionMs; the slot is this value modulo the number of slots"),
     ("first", "q", "position of the slot's first unit in the timer log"),
     ("last", "q", "position of the slot's last unit; each unit points to the one before it"),
-    (
-        "messages",
-        "i",
-        "number of pending messages: the slot's units, minus cancelled messages and the units that cancel them",
-    ),
+    ("messages", "i", "pending messages: the slot's units, minus cancelled messages and the units that cancel them"),
     ("reserved", "i", "0"),
 )
 UNIT = Layout(

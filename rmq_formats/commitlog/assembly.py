@@ -23,7 +23,6 @@ from rmq_formats.commitlog.layout import (
     MAGIC_V2,
     PROPERTIES_LENGTH,
     STORE_HOST_V6,
-    TOPIC_LENGTH,
 )
 from rmq_formats.commitlog.record import parse_host
 from rmq_formats.compiled import compiled, inlined
@@ -41,8 +40,6 @@ COLUMNS = (
 _V4_SIZE = 4
 _PORT_SIZE = 4
 _HOST_ROOM = 20
-_V1_LENGTH_SIZE = TOPIC_LENGTH[MAGIC_V1].size
-_V2_LENGTH_SIZE = TOPIC_LENGTH[MAGIC_V2].size
 _PROPERTIES_LENGTH_SIZE = PROPERTIES_LENGTH.size
 _FIXED_SIZE = kernels.FIXED_SIZE
 _NAME_VALUE = ord(NAME_VALUE_SEPARATOR)
@@ -53,8 +50,7 @@ _NOT_WHOLE = -1
 class _Text(NamedTuple):
     """A column of texts or bytes; NULL where `present` is 0."""
 
-    starts: Integers
-    ends: Integers
+    offsets: Integers  # where each text begins, and the last one ends
     data: Bytes
     present: Bytes
 
@@ -70,8 +66,7 @@ class _Hosts(NamedTuple):
 class _Properties(NamedTuple):
     """Names and values of each row's map."""
 
-    starts: Integers
-    ends: Integers
+    offsets: Integers
     names: _Text
     values: _Text
 
@@ -162,7 +157,7 @@ def _text(column: pa.Array) -> _Text:
     raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     raw.setflags(write=False)  # as some readers' buffers are: compiled code takes one kind
     present = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)
-    return _Text(offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64), raw, present)
+    return _Text(offsets.astype(np.int64), raw, present)
 
 
 def _hosts(column: pa.Array) -> _Hosts:
@@ -192,8 +187,8 @@ def _map(column: pa.Array) -> _Properties:
         names, values = column.values.field(0), column.values.field(1)
     else:
         names, values = column.keys, column.items
-    offsets = np.asarray(column.offsets.to_numpy(zero_copy_only=False), np.int64)
-    return _Properties(offsets[:-1].copy(), offsets[1:].copy(), _text(names), _text(values))
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    return _Properties(offsets, _text(names), _text(values))
 
 
 # --- compiled --------------------------------------------------------------------------------------------------------
@@ -218,7 +213,7 @@ def _size(rows: _Rows, row: int) -> int:
     stored = _host_size(rows.store_host, row, sys_flag & STORE_HOST_V6)
     if magic not in (MAGIC_V1, MAGIC_V2) or born < 0 or stored < 0 or not rows.body.present[np.uintp(row)]:
         return _NOT_WHOLE
-    length_size = _V1_LENGTH_SIZE if magic == MAGIC_V1 else _V2_LENGTH_SIZE
+    length_size = kernels.topic_length_size(magic)
     body = _length(rows.body, row)
     topic = _length(rows.topic_raw if rows.topic_raw.present[np.uintp(row)] else rows.topic, row)
     properties = _properties_size(rows, row)
@@ -241,7 +236,7 @@ def _host_size(hosts: _Hosts, row: int, is_v6: int) -> int:
 
 @inlined
 def _length(text: _Text, row: int) -> int:
-    return number_at(text.ends, row) - number_at(text.starts, row)
+    return number_at(text.offsets, row + 1) - number_at(text.offsets, row)
 
 
 @inlined
@@ -250,7 +245,7 @@ def _properties_size(rows: _Rows, row: int) -> int:
         return _length(rows.properties_raw, row)
     properties = rows.properties
     size = 0
-    for item in range(number_at(properties.starts, row), number_at(properties.ends, row)):
+    for item in range(number_at(properties.offsets, row), number_at(properties.offsets, row + 1)):
         size += _length(properties.names, item) + _length(properties.values, item) + 2
     # The last one's separator is there if the stored length says so.
     return size - 1 if size > 0 and size > number_at(rows.numbers[fill.PROPERTIES_LENGTH], row) else size
@@ -308,7 +303,7 @@ def _fill_host(hosts: _Hosts, row: int, buffer: Bytes, at: int) -> None:
 
 @inlined
 def _fill_text(text: _Text, row: int, buffer: Bytes, at: int) -> int:
-    return copy_bytes(text.data, number_at(text.starts, row), number_at(text.ends, row), buffer, at)
+    return copy_bytes(text.data, number_at(text.offsets, row), number_at(text.offsets, row + 1), buffer, at)
 
 
 @inlined
@@ -316,7 +311,7 @@ def _fill_properties(rows: _Rows, row: int, buffer: Bytes, at: int, size: int) -
     if rows.properties_raw.present[np.uintp(row)]:
         return _fill_text(rows.properties_raw, row, buffer, at)
     properties, end = rows.properties, at + size
-    for item in range(number_at(properties.starts, row), number_at(properties.ends, row)):
+    for item in range(number_at(properties.offsets, row), number_at(properties.offsets, row + 1)):
         at = _fill_text(properties.names, item, buffer, at)
         buffer[np.uintp(at)] = np.uint8(_NAME_VALUE)
         at = _fill_text(properties.values, item, buffer, at + 1)

@@ -9,7 +9,7 @@ with more.
 import secrets
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrow import MESSAGE_SCHEMA
 from rmq_formats.commitlog import fill, kernels
-from rmq_formats.commitlog.fill import Column, Distinct, Names, Output, Properties
+from rmq_formats.commitlog.fill import Column, Distinct, Names, Output, Properties, TextSizes
 from rmq_formats.commitlog.layout import COMPRESSED, TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import RawRecords
@@ -44,11 +44,7 @@ _TRANSACTION_SHIFT = 2
 
 
 def message_batch(
-    records: RawRecords,
-    parser: PropertyParser,
-    *,
-    with_body: bool = True,
-    takes: Callable[[str], bool] | None = None,
+    records: RawRecords, parser: PropertyParser, *, with_body: bool = True, takes: Callable[[str], bool] | None = None
 ) -> tuple[pa.RecordBatch, list[BadRecord]]:
     """
     Return the records as rows of `MESSAGE_SCHEMA`, and those that are none because their body's CRC is wrong.
@@ -58,12 +54,7 @@ def message_batch(
     """
     buffer = records.buffer
     positions = records.positions if takes is None else _selected(records, takes)
-    bodies, topics, texts = fill.measure_texts(buffer, positions)
-    if max(bodies, _GROWTH * texts) > _LARGEST:
-        reason = f"a batch of {bodies} bytes of bodies and {texts} of properties: Arrow's offsets end at {_LARGEST}"
-        raise LimitExceeded(reason)
-    sizes = _Sizes(positions.size, bodies if with_body else 0, topics, texts)
-    out, distinct, rows = _filled(buffer, positions, sizes, PARSER_CODES[parser], with_body=with_body)
+    out, distinct, rows = _filled(buffer, positions, PARSER_CODES[parser], with_body=with_body)
     columns = {
         **_numbers(out, rows),
         **_texts_and_hosts(out, distinct, rows),
@@ -85,21 +76,15 @@ def record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes) -> Integers:
     return crcs
 
 
-class _Sizes(NamedTuple):
-    """How many records there are, and how many bytes their parts have."""
-
-    rows: int
-    bodies: int
-    topics: int
-    properties: int
-
-
-def _filled(
-    buffer: Bytes, positions: Integers, sizes: _Sizes, parser: int, *, with_body: bool
-) -> tuple[Output, Distinct, int]:
+def _filled(buffer: Bytes, positions: Integers, parser: int, *, with_body: bool) -> tuple[Output, Distinct, int]:
+    sizes = fill.measure_texts(buffer, positions)
+    if max(sizes.bodies, _GROWTH * sizes.properties) > _LARGEST:
+        found = f"{sizes.bodies} bytes of bodies and {sizes.properties} of properties"
+        raise LimitExceeded(f"a batch of {found}: Arrow's offsets end at {_LARGEST}")
+    sizes = sizes if with_body else sizes._replace(bodies=0)
     slots, heap_size, spare = _SLOTS, _HEAP_SIZE, _SPARE
     while True:
-        out, distinct = _output_room(sizes, sizes.properties + spare), _distinct_room(slots, heap_size)
+        out, distinct = _output_room(positions.size, sizes, sizes.properties + spare), _distinct_room(slots, heap_size)
         rows, status = fill.fill_columns(buffer, positions, parser, int(with_body), spare, out, distinct)
         if status == fill.DONE:
             return out, distinct, int(rows)
@@ -190,9 +175,8 @@ def _column_room(count: int, size: int) -> Column:
     return Column(_ends_room(count), _room(np.uint8, size), _room(np.uint8, count))
 
 
-def _output_room(sizes: _Sizes, texts: int) -> Output:
+def _output_room(rows: int, sizes: TextSizes, texts: int) -> Output:
     """Return room for records; *texts* is the size of their properties once these are clean."""
-    rows = sizes.rows
     return Output(
         good=_room(np.int64, rows),
         bad=_room(np.int64, rows),

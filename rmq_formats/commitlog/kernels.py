@@ -103,6 +103,12 @@ def born_growth(sys_flag: int) -> int:
 
 
 @inlined
+def topic_length_size(magic: int) -> int:
+    """Return how many bytes the length of a topic has."""
+    return _TOPIC_LENGTH_V1_SIZE if magic == MAGIC_V1 else _TOPIC_LENGTH_V2_SIZE
+
+
+@inlined
 def store_timestamp(buffer: Bytes, at: int) -> int:
     """Return when the record at *at* was stored."""
     return read_i64(buffer, at + STORE_TIMESTAMP_AT + born_growth(read_i32(buffer, at + SYS_FLAG_AT)))
@@ -149,10 +155,9 @@ def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
         return SHORT
     # From here on everything is a size within the record: nothing overflows, nothing is read after its end.
     fixed = FIXED_SIZE + host_growth(read_i32(buffer, at + SYS_FLAG_AT))
-    topic_length_size = _TOPIC_LENGTH_V1_SIZE if magic == MAGIC_V1 else _TOPIC_LENGTH_V2_SIZE
     if fixed > total_size:
         return BAD
-    size = fixed + max(read_i32(buffer, at + fixed - 4), 0) + topic_length_size
+    size = fixed + max(read_i32(buffer, at + fixed - 4), 0) + topic_length_size(magic)
     if size > total_size:
         return BAD
     topic_length = read_i8(buffer, at + size - 1) if magic == MAGIC_V1 else read_i16(buffer, at + size - 2)
@@ -260,12 +265,9 @@ def record_parts(buffer: Bytes, at: int) -> RecordParts:
     """Return the places of a checked record's parts."""
     body = at + FIXED_SIZE + host_growth(read_i32(buffer, at + SYS_FLAG_AT))
     body_end = body + max(read_i32(buffer, body - 4), 0)
-    if read_i32(buffer, at + MAGIC_CODE_AT) == MAGIC_V1:
-        topic = body_end + _TOPIC_LENGTH_V1_SIZE
-        topic_end = topic + read_i8(buffer, body_end)
-    else:
-        topic = body_end + _TOPIC_LENGTH_V2_SIZE
-        topic_end = topic + read_i16(buffer, body_end)
+    magic = read_i32(buffer, at + MAGIC_CODE_AT)
+    topic = body_end + topic_length_size(magic)
+    topic_end = topic + (read_i8(buffer, body_end) if magic == MAGIC_V1 else read_i16(buffer, body_end))
     properties = topic_end + _PROPERTIES_LENGTH_SIZE
     properties_end = properties + max(read_i16(buffer, topic_end), 0)
     return RecordParts(body, body_end, topic, topic_end, properties, properties_end)

@@ -190,15 +190,10 @@ def scan(
             start = first
         file = SegmentBytes(read, segment_size, base_offset, framing)
         tail = OpenTail(file, log.find_record, store_timestamp, why_left_over, final=final)
-        term_before = file.term_before if framing is Framing.DLEDGER and not final else _no_term
+        term_before = file.term_before if framing is Framing.DLEDGER and not final else lambda _: NO_TERM
         yield from _Walker(log, end, tail, term_before, term_before(start)).walk(start)
     finally:
         del log.read  # a method of its own: the buffer would stay until Python looks for cycles
-
-
-def _no_term(_: int) -> int:
-    """Return the term before any position, where terms are of no concern."""
-    return NO_TERM
 
 
 @dataclass(slots=True)

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.commitlog.kernels import (
-    QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
-    SYS_FLAG_AT,
-    record_parts,
-    store_timestamp,
-)
+from rmq_formats.commitlog.kernels import QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT, record_parts, store_timestamp
 from rmq_formats.commitlog.layout import INNER_BATCH, TRANSACTION_MASK, TransactionType
 from rmq_formats.compiled import compiled, helper
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX

@@ -14,17 +14,9 @@ from rmq_formats.properties import java_long
 MAX_INT = (1 << 31) - 1
 
 HEADER = Layout(
-    (
-        "begin_timestamp",
-        "q",
-        "store time of the first entry's message; without entries, the end of the previous file",
-    ),
+    ("begin_timestamp", "q", "store time of the first entry's message; without entries, the end of the previous file"),
     ("end_timestamp", "q", "store time of the last entry's message, not the largest one"),
-    (
-        "begin_physical_offset",
-        "q",
-        "offset of the first entry's message; without entries, the end offset of the previous file",
-    ),
+    ("begin_physical_offset", "q", "offset of the first entry's message; without entries, the previous file's end"),
     ("end_physical_offset", "q", "offset of the last entry's message"),
     ("hash_slot_count", "i", "slots in use; up to 4.7.0 the number of entries"),
     ("index_count", "i", "number of the next free entry; 0 or 1 in a file without entries"),
@@ -33,11 +25,7 @@ SLOT = Layout(("newest_entry", "i", "number of the slot's newest entry; 0 for no
 ENTRY = Layout(
     ("key_hash", "i", "hash of the text topic#key; never negative"),
     ("physical_offset", "q", "offset of the message"),
-    (
-        "time_diff_s",
-        "i",
-        "seconds from the begin_timestamp that the header had when the entry was written, to the message's store time",
-    ),
+    ("time_diff_s", "i", "seconds from the begin_timestamp at the time of writing to the message's store time"),
     ("prev_entry", "i", "number of the previous entry of the slot; 0 for none"),
 )
 
