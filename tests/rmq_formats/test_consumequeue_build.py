@@ -151,7 +151,7 @@ def test_each_unit_keeps_the_tags_that_its_record_has(log: list[MessageRecord], 
 
 
 @pytest.mark.parametrize(
-    "delay", ["+", "-", "+3", "-3", "3x", "2147483647", "2147483648", "-2147483648", "-2147483649"]
+    "delay", ["+", "-", "+3", "-3", "3x", "2147483647", "2147483648", "-2147483648", "-2147483649", "٣"]
 )
 def test_a_delay_is_read_as_the_scalar_module_reads_it(delay: str) -> None:
     log = placed([a_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"})])
