@@ -17,27 +17,25 @@ from rmq_formats.layout import Layout
 _ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
 
 
-def _offset_id(address: str) -> Layout:
-    return Layout(
-        ("address", address, "address of the store host"),
+# By the bytes of the address.
+OFFSET_ID = {
+    size: Layout(
+        ("address", f"{size}s", "address of the store host"),
         ("port", "i", "port of the store host"),
         ("physical_offset", "q", "offset of the record"),
     )
-
-
-def _unique_id(address: str) -> Layout:
-    return Layout(
-        ("address", address, "address of the client; derived from the time if it has none"),
+    for size in (4, 16)
+}
+UNIQUE_ID = {
+    size: Layout(
+        ("address", f"{size}s", "address of the client; derived from the time if it has none"),
         ("process_id", "H", "low 16 bits; in 4.6.0 and 4.6.1 the high 16 bits"),
         ("loader_hash", "i", "hash of the client's class loader"),
         ("time_diff", "I", "ms since the client's month began"),
         ("counter", "H", "counter of the client's process"),
     )
-
-
-# By the bytes of the address.
-OFFSET_ID = {4: _offset_id("4s"), 16: _offset_id("16s")}
-UNIQUE_ID = {4: _unique_id("4s"), 16: _unique_id("16s")}
+    for size in (4, 16)
+}
 
 
 class OffsetId(NamedTuple):

@@ -20,7 +20,7 @@ _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 MIN_LONG, MAX_LONG = -(1 << 63), (1 << 63) - 1
-_MIN_INT = -(1 << 31)
+MIN_INT, MAX_INT = -(1 << 31), (1 << 31) - 1
 # Character#isDigit knows the digits of all scripts; those after U+FFFF are two characters to Java.
 _INTEGER = re.compile(r"([+-]?)0*((?:(?![^\0-\uffff])\d){1,20})")
 
@@ -55,7 +55,7 @@ def index_key_hash(key: str) -> int:
     """Return the hash that an index entry stores; `abs` of the smallest integer overflows and becomes 0."""
     # IndexFile#indexKeyHashMethod
     value = java_hash(key)
-    return 0 if value == _MIN_INT else abs(value)
+    return 0 if value == MIN_INT else abs(value)
 
 
 NAME_VALUE_SEPARATOR = "\x01"

@@ -72,35 +72,21 @@ _TAIL = (
     ("prepared_transaction_offset", "q", "physical offset of the half message"),
     ("body_length", "i", "bytes of the body that follows; negative counts as 0"),
 )
-_V4 = "4s"
-_V6 = "16s"
+HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 
 
-def _host(name: str, address: str) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
-    return (
-        (f"{name}_address", address, "network address"),
-        (f"{name}_port", "i", "port"),
-    )
-
-
-def _fixed(*, born_v6: bool, store_v6: bool) -> Layout:
-    return Layout(
-        *_HEAD,
-        *_host("born_host", _V6 if born_v6 else _V4),
-        *_MIDDLE,
-        *_host("store_host", _V6 if store_v6 else _V4),
-        *_TAIL,
-    )
+def _host(name: str, is_v6: int) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
+    address = "16s" if is_v6 else "4s"
+    return (f"{name}_address", address, "network address"), (f"{name}_port", "i", "port")
 
 
 # The fixed part, by the two host bits of sys_flag.
 RECORD = {
-    0: _fixed(born_v6=False, store_v6=False),
-    BORN_HOST_V6: _fixed(born_v6=True, store_v6=False),
-    STORE_HOST_V6: _fixed(born_v6=False, store_v6=True),
-    BORN_HOST_V6 | STORE_HOST_V6: _fixed(born_v6=True, store_v6=True),
+    bits: Layout(
+        *_HEAD, *_host("born_host", bits & BORN_HOST_V6), *_MIDDLE, *_host("store_host", bits & STORE_HOST_V6), *_TAIL
+    )
+    for bits in (0, BORN_HOST_V6, STORE_HOST_V6, HOST_BITS)
 }
-HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 HOST_V6_GROWTH = RECORD[BORN_HOST_V6].size - RECORD[0].size
 
 # What can be read before the host bits are known.

@@ -3,7 +3,7 @@ The units of a range collected queue by queue, at the speed of the disk.
 
 `UnitCollector` reads the records of a range and keeps the units that the dispatcher makes of them. Its compiled passes
 leave rare cases (a queue seen for the first time, a batch, a record that appears in several queues) to the scalar
-`unit` module, to which property tests hold them.
+`dispatch` module, to which property tests hold them.
 """
 
 from collections.abc import Iterator

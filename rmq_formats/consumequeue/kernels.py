@@ -1,5 +1,5 @@
 """
-Compiled reading of the units that records make: the same rules as `unit`, on raw positions.
+Compiled reading of the units that records make: the same rules as `dispatch`, on raw positions.
 
 Records are read as far as it takes to say in which queue they are and what their unit says. What is rare ends a pass
 early, with a word about it: a queue that is not in the table yet, a record that the scalar module has to look at, a
@@ -17,7 +17,7 @@ from rmq_formats.compiled import compiled, helper
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.kernels.integers import Bytes, Integers, byte_at, read_i32, read_i64, same_bytes
 from rmq_formats.kernels.text import clean_text_size, copy_clean_text, hash_text, next_property, table_hash
-from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TAGS
+from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, MAX_INT, TAGS
 
 if TYPE_CHECKING:
     from rmq_formats.commitlog.scan import RawRecords
@@ -52,7 +52,6 @@ _PREPARED = int(TransactionType.PREPARED)
 _ROLLBACK = int(TransactionType.ROLLBACK)
 _ZERO, _NINE, _COMMA, _SLASH, _SPACE = (ord(sign) for sign in "09,/ ")
 _SAFE_DIGITS = 18  # of a number that 64 bits surely hold
-_MAX_INT = (1 << 31) - 1
 _LOW_32 = (1 << 32) - 1
 _SPREAD = 0x45D9F3B5
 
@@ -247,7 +246,7 @@ def collect_units(
         stored = store_timestamp(buffer, start)
         if keys[row, READING] == SCHEDULED and delay_end > delay:
             level = _small_number(buffer, delay, delay_end)
-            if not 0 <= level <= _MAX_INT:
+            if not 0 <= level <= MAX_INT:
                 return Stop(at, NEEDS_SCALAR, count, tag_count)
             if level > 0:
                 level = min(level, reading.delays.size)

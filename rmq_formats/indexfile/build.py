@@ -3,7 +3,7 @@ Index files at the speed of the disk: keys packed range by range, then chained f
 
 The keys of a log, in its order, are one long row that is cut into files. `pack_keys` makes that row: 20 bytes a key,
 which is also the size of an entry, so `FileBuilder` turns one into the other in place and writes it where it belongs;
-only the slots stay in memory. Both are held to `indexfile.file` by property tests.
+only the slots stay in memory. Property tests compare both with a readable index file in the tests.
 
 Two index files are compared by the first difference of each field, and its kind. The expected file is not kept
 anywhere: its builder passes its blocks, and each is compared with the bytes at its place.
@@ -21,7 +21,7 @@ from rmq_formats.commitlog.layout import TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.compiled import compiled, helper
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
-from rmq_formats.indexfile.layout import ENTRY, HEADER, MAX_INT, SLOT, Geometry, IndexHeader
+from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader
 from rmq_formats.kernels.integers import (
     Bytes,
     Integers,
@@ -35,10 +35,9 @@ from rmq_formats.kernels.integers import (
 )
 from rmq_formats.kernels.text import PARSER_CODES, find_byte_below, hash_character, hash_text, next_property
 from rmq_formats.layout import Buffer, Read
-from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
+from rmq_formats.properties import KEY_SEPARATOR, KEYS, MAX_INT, MAX_LONG, MIN_INT, TAGS, UNIQ_KEY
 from rmq_formats.release import HashSlotCount, Rules
 
-_MAX_LONG = (1 << 63) - 1
 PACKED_KEY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
 
 # Where a key's text is in its buffer, and which kind it is.
@@ -71,10 +70,10 @@ def seconds_since(begin: int, time: int) -> int:
     """Return the seconds that an entry stores for a message of *time* in a file that began at *begin*."""
     if begin > 0 and time >= begin:
         return min((time - begin) // 1000, MAX_INT)
-    if begin > 0 > time and time + _MAX_LONG + 1 < begin:
+    if begin > 0 > time and time + MAX_LONG + 1 < begin:
         # Java's difference wraps and comes out positive: 2^63 - 1,000 for time -2^63 and begin 1,000. No step here may
         # leave 64 bits, so the 2^64 of the wrap is added in two halves.
-        return min((time + _MAX_LONG - begin + _MAX_LONG + 2) // 1000, MAX_INT)
+        return min((time + MAX_LONG - begin + MAX_LONG + 2) // 1000, MAX_INT)
     return 0
 
 
@@ -125,7 +124,6 @@ _PLACE_FIELDS = KEY_TEXT_PLACE.itemsize // 4
 _OFFSET_AT = ENTRY.offset("physical_offset")
 _TIME_AT = ENTRY.offset("time_diff_s")
 _PREVIOUS_AT = ENTRY.offset("prev_entry")
-_MIN_INT = -MAX_INT - 1
 # The keys that one message can have: every second byte of its properties, its unique key, its tags.
 _WIDEST = (1 << 15) // 2 + 2
 
@@ -136,7 +134,7 @@ def _put_key(
     topic: int, topic_end: int, key: int, key_end: int, kind: int,
 ) -> int:  # fmt: skip
     at = count * _ENTRY_SIZE
-    write_i32(keys, at, 0 if key_hash == _MIN_INT else abs(key_hash))
+    write_i32(keys, at, 0 if key_hash == MIN_INT else abs(key_hash))
     write_i64(keys, at + _OFFSET_AT, offset)
     write_i64(keys, at + _TIME_AT, time)
     if places.size:
@@ -333,7 +331,7 @@ def _hang(
 
 @compiled
 def _chain(entries: Bytes, slots: Sizes, state: Integers, rules: RuleTable, are_ready: bool) -> int:  # noqa: FBT001
-    """Put packed keys, as `IndexFile.put` does, turning each into an entry where it is; or entries that *are_ready*."""
+    """Put packed keys as `IndexFile#putKey` does, turning each into an entry in place; or entries that *are_ready*."""
     # state: begin and end time, begin and end offset, count of slots, number of the next entry: the header's order.
     # The first entry takes its seconds from the previous file's end, and only then moves the file's begin.
     loaded = rule = 0

@@ -9,9 +9,7 @@ many there are but the number of the next free one.
 from typing import NamedTuple
 
 from rmq_formats.layout import Layout
-from rmq_formats.properties import java_long
-
-MAX_INT = (1 << 31) - 1
+from rmq_formats.properties import MAX_INT, java_long
 
 HEADER = Layout(
     ("begin_timestamp", "q", "store time of the first entry's message; without entries, the end of the previous file"),

@@ -2,7 +2,7 @@
 Rows of a queue in RocksDB, made of the units that its log gives: many in one call, as arrays.
 
 A broker puts each unit under the queue offset that its record states, so nothing is appended and nothing is skipped:
-where two records state the same offset, the later one counts, and a queue ends with its last record. `queues` encodes
+where two records state the same offset, the later one counts, and a queue ends with its last record. `layout` encodes
 one row; property tests compare these with it.
 
 The messages that rows of an index name are read from many rows in one call: compiled, for databases of millions of
@@ -23,6 +23,7 @@ from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes, byte_at, read_i64
 from rmq_formats.kernels.text import hash_character, hash_text
+from rmq_formats.properties import MIN_INT
 from rmq_formats.rocksdb.layout import INDEX_VALUE, NUMBER_SIZE, UNIT_VALUE, QueuePrefix
 
 Units = NDArray[np.void]  # of PACKED_UNIT
@@ -150,7 +151,6 @@ _KEY_LETTER, _TAG_LETTER, _UNIQUE_LETTER = map(ord, "KTU")
 _HOURS = _OFFSET_SIZE = 8
 _SMALLEST = _HOURS + _OFFSET_SIZE + 2
 _NO_KEY = -1  # no index stores a negative hash
-_MIN_INT = -(1 << 31)
 
 
 def hashed_keys(keys: Sequence[bytes], values: Sequence[bytes]) -> NDArray[np.void]:
@@ -194,5 +194,5 @@ def _read_keys(buffer: Bytes, ends: Integers, offsets: Integers, hashes: Sizes) 
         if letter == _TAG_LETTER:
             seed = hash_character(_HASH, hash_character(_TAG, seed))
         key_hash = hash_text(buffer, key, key_end, seed)
-        hashes[number] = 0 if key_hash == _MIN_INT else abs(key_hash)
+        hashes[number] = 0 if key_hash == MIN_INT else abs(key_hash)
         offsets[number] = read_i64(buffer, end - _OFFSET_SIZE)
