@@ -9,7 +9,7 @@ brokers.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 from typing import NamedTuple
@@ -206,27 +206,29 @@ def start_segment(
         return None
     if not has_abort and not release.clean_start_asks_queues:
         return segments[-LAST_FILES_READ:][0].base_offset
-    matches = _after_abort(release, checkpoint) if has_abort else _after_clean_stop(release, queue_reach)
     newest_first = list(reversed(segments))
     if release.start_checks_first_record:
         newest_first = newest_first[:_MOST_SEGMENTS]  # it begins with the last one that it looks at
-    return next((one.base_offset for one in newest_first if matches(one)), newest_first[-1].base_offset)
+    may_begin = (one for one in newest_first if _may_begin(one, release, checkpoint, queue_reach, has_abort=has_abort))
+    return next(may_begin, newest_first[-1]).base_offset
 
 
-def _after_abort(release: Release, checkpoint: Checkpoint) -> Callable[[SegmentStart], bool]:
-    """Return whether a start after a kill may begin with a segment."""
-    if release.start_asks_dispatched_offset and checkpoint.dispatched_offset > 0:
-        return lambda one: one.first is not None and one.first.physical_offset <= checkpoint.dispatched_offset
-    time = max(min(checkpoint.physical_timestamp, checkpoint.logic_timestamp) - _MARGIN_MS, 0)
-    if release.start_asks_dispatched_offset:
-        time = checkpoint.logic_timestamp
-    return lambda one: one.first is not None and one.first.store_timestamp <= time
-
-
-def _after_clean_stop(release: Release, queue_reach: int) -> Callable[[SegmentStart], bool]:
-    if release.start_checks_first_record:
-        return lambda one: one.first is not None and one.first.physical_offset <= queue_reach
-    return lambda one: one.base_offset <= queue_reach
+def _may_begin(
+    one: SegmentStart, release: Release, checkpoint: Checkpoint, queue_reach: int, *, has_abort: bool
+) -> bool:
+    """Return whether a start may begin with a segment."""
+    if not has_abort and not release.start_checks_first_record:
+        return one.base_offset <= queue_reach
+    if one.first is None:
+        return False
+    if not has_abort:
+        return one.first.physical_offset <= queue_reach
+    if not release.start_asks_dispatched_offset:
+        time = min(checkpoint.physical_timestamp, checkpoint.logic_timestamp) - _MARGIN_MS
+        return one.first.store_timestamp <= max(time, 0)
+    if checkpoint.dispatched_offset > 0:
+        return one.first.physical_offset <= checkpoint.dispatched_offset
+    return one.first.store_timestamp <= checkpoint.logic_timestamp
 
 
 def refused_file(lengths: Sequence[WrongLengthFile], release: Release) -> WrongLengthFile | None:

@@ -99,21 +99,9 @@ class TimerUnit(NamedTuple):
         return bool(self.flags & _TAKES_BACK)
 
 
-class Progress(NamedTuple):
-    """How far a broker's timer is."""
-
-    read_timestamp: int
-    log_flushed_position: int
-    queue_offset: int
-    master_queue_offset: int
-    version_state: int
-    version_timestamp: int
-    version_counter: int
-
-
-def decode_progress(buffer: Buffer) -> Progress:
-    """Decode `config/timercheck`."""
-    return Progress(*map(int, PROGRESS.unpack(buffer)))
+def decode_read_timestamp(buffer: Buffer) -> int:
+    """Return the time (ms) up to which messages were delivered, from `config/timercheck`."""
+    return int(PROGRESS.unpack(buffer)[PROGRESS.index("read_timestamp")])
 
 
 def used_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:

@@ -27,7 +27,7 @@ from rmq_formats.timer_files import (
     UNIT,
     Slot,
     TimerUnit,
-    decode_progress,
+    decode_read_timestamp,
     decode_timer_unit,
     used_slots,
 )
@@ -59,7 +59,7 @@ def timer_state(store: Store) -> TimerState | None:
     if wheel is None or progress is None:
         return None
     with store.open(progress) as file:
-        read_until = decode_progress(file.read(0, PROGRESS.size)).read_timestamp
+        read_until = decode_read_timestamp(file.read(0, PROGRESS.size))
     with store.open(wheel) as file:
         used = [slot for _, slot in used_slots(file.read, file.size) if slot.messages > 0]
     with _TimerLog(store) as log:

@@ -64,10 +64,6 @@ _ENTRY_TERM_AT = DLEDGER_ENTRY.offset("term")
 _ENTRY_POS_AT = DLEDGER_ENTRY.offset("pos")
 _ENTRY_BODY_LENGTH_AT = DLEDGER_ENTRY.offset("body_length")
 
-_MAGIC_START = MAGIC_V1.to_bytes(4, "big", signed=True)
-_FIRST, _SECOND, _THIRD, _FOURTH_V1 = _MAGIC_START
-_FOURTH_V2 = MAGIC_V2.to_bytes(4, "big", signed=True)[3]
-
 # What is at a position.
 GOOD = 0
 SHORT = 1  # the buffer ends before it is known
@@ -384,12 +380,7 @@ def is_written(buffer: Bytes, at: int) -> bool:
 def find_magic(buffer: Bytes, at: int, limit: int) -> int:
     """Return the position of the next magic number of a record, or *limit*."""
     while at <= limit - 4:
-        if (
-            byte_at(buffer, at) == _FIRST
-            and byte_at(buffer, at + 1) == _SECOND
-            and byte_at(buffer, at + 2) == _THIRD
-            and byte_at(buffer, at + 3) in (_FOURTH_V1, _FOURTH_V2)
-        ):
+        if read_i32(buffer, at) in (MAGIC_V1, MAGIC_V2):
             return at
         at += 1
     return limit
