@@ -1,9 +1,9 @@
 """
-Layouts as numpy reads them, an element of an array for each structure of a file; and slices of arrays.
+Layouts as numpy types, slices of arrays, and a check of the chains of an index file.
 
-Read so, the chains of an index file are checked: every entry must point at the newest older one of its slot, every slot
-at its newest. It takes one pass over the entries, in blocks, with one number a slot in memory: chains that never end,
-that skip entries or that point beyond the file are all entries that do not point where they should.
+Every entry must point at the newest older entry of its slot, and every slot at its newest entry. The check takes one
+pass over the entries, in blocks, with one number a slot in memory. It finds chains that never end, that skip entries,
+or that leave the file: each of them has an entry that points elsewhere.
 """
 
 from collections.abc import Iterator

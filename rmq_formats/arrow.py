@@ -1,8 +1,8 @@
 """
 How a table's columns are declared: name, type, meaning, and whether a row may lack it.
 
-The columns of a CommitLog record are declared here once: narrow ones first, the body last. What repeats from record to
-record (topics, hosts, property names) is dictionary-encoded in memory; to every reader of a table it is text.
+The columns of a CommitLog record are declared here: narrow ones first, the body last. Values that repeat (topics,
+hosts, property names) are dictionary-encoded in memory; readers of a table see text.
 """
 
 import pyarrow as pa

@@ -1,8 +1,8 @@
 """
-A message's body as its producer sent it: decompressed as the record's flag says.
+A message's body as its producer sent it: decompressed as the record's flags say.
 
-zlib is what every release writes by default; LZ4 (its frame format) and zstd streams without a stated size came with
-the type bits. pyarrow, which knows both, is imported where one of them is met.
+Every release writes zlib by default. LZ4 (its frame format) and zstd streams without a stated size came with the type
+bits. pyarrow reads both, and is imported only when one of them is met.
 """
 
 import zlib

@@ -1,13 +1,14 @@
 """
 A broker's own configuration: the settings of its store's places and file sizes.
 
-The file is Java properties text. Every name has been spelled `maped…` until 4.5.1 and `mapped…` since.
+The file is Java properties text. Names are spelled `maped…` until 4.5.1 and `mapped…` since.
 
-`config/*.json` files are JSON but for numbers as names, which the broker's writer does not quote.
+`config/*.json` files are JSON except that numbers as names are not quoted.
 
 The epochs of a broker in controller mode (5.0.0+) say which master wrote the log from which offset on.
-`epochFileCheckpoint` is text: the number of entries, the CRC-32 of the lines that follow, then `epoch-start offset` a
-line. A replica that returns cuts its log where the next master's epoch begins, and writes that master's records there.
+`epochFileCheckpoint` is text: the number of entries, the CRC-32 of the following lines, then `epoch-start offset` on
+each line. A replica that returns truncates its log where the next master's epoch begins, and copies that master's
+records.
 """
 
 import json

@@ -1,11 +1,10 @@
 """
-What a broker does with a store at its start: whether it refuses it, where it begins to read the log, where it cuts it.
+What a broker does with a store when it starts: whether it refuses it, where it begins to read the log, where it cuts.
 
-A refusal deletes nothing. A start reads the log from one segment on, and takes the first record that is not right for
-the end of the log: it deletes everything after it, including whole messages. "Right" means magic, lengths that add up,
-and the body's CRC; the physical offset that a record names is not looked at. Releases differ in the segment that they
-begin with (`start_segment`) and in the files they refuse. `tests/oracle/test_broker_start.py` compares this with real
-brokers.
+A refusal deletes nothing. A start reads the log from one segment on. It takes the first invalid record for the end of
+the log and deletes everything after it, including complete messages. A record is valid if its magic, its lengths and
+its body's CRC are right; the physical offset in the record is not checked. Releases differ in the segment they begin
+with (`start_segment`) and in the files they refuse. `tests/oracle/test_broker_start.py` compares it with real brokers.
 """
 
 import zlib

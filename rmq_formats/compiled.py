@@ -1,10 +1,10 @@
 """
-How scans are compiled: plain scalar loops, made machine code by numba at their first call and kept on disk.
+Compilation of scans: plain scalar loops that numba compiles at their first call and caches on disk.
 
-A cached function is checked by numba by its own file alone, yet holds code of others: functions of
-`kernels`, offsets of the layouts. So the cache lies in a directory that is named after the contents of those. Where the
-package was compiled when it was installed and this user cannot write there, its files are copied: numba uses no cache
-that it cannot write. With `NUMBA_DISABLE_JIT=1` the same functions run as Python.
+numba checks a cached function by its own file only, but it contains code of others: functions of `kernels`, offsets of
+the layouts. Therefore the cache directory is named after the contents of all these files. If the package was compiled
+when it was installed and this user cannot write there, its files are copied, because numba uses no cache that it cannot
+write. With `NUMBA_DISABLE_JIT=1` the same functions run as Python.
 """
 
 import hashlib

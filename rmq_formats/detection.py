@@ -1,9 +1,9 @@
 """
-Which release wrote a store, by the marks that it left in the store's own bytes.
+Which release wrote a store, from the marks in the store's own bytes.
 
-A mark is something that only some releases do: it names the trace, its place, and which values of one switch of
-`release.SWITCHES` that allows. Marks narrow down the published releases; where one allows none of those that the marks
-before it in the log leave, another release has taken over there: a store is a row of eras.
+A mark is a trace that only some releases leave. It has its place, and the values of one switch of `release.SWITCHES`
+that allow it. Marks narrow down the published releases. If a mark allows none of the releases that the earlier marks of
+the log allow, another release has taken over there: a store is a sequence of eras.
 """
 
 from collections.abc import Collection, Iterable, Iterator

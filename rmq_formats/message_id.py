@@ -1,9 +1,9 @@
 """
 The two kinds of message id, and why text alone does not distinguish them.
 
-The broker's offset id says where a record is: its store host and physical offset. The client's unique id (property
-UNIQ_KEY) says which process made the message and when. Both are upper-case hex of 16 bytes, or of 28 with an IPv6
-address, so every id can be read in both ways. Clients in other languages make unique ids of other shapes: opaque text.
+The broker's offset id is a record's place: its store host and physical offset. The client's unique id (property
+UNIQ_KEY) names the process that made the message, and the time. Both are upper-case hex of 16 bytes, or of 28 with an
+IPv6 address, so every id can be read in both ways. Clients in other languages make unique ids of other shapes.
 """
 
 import re

@@ -1,11 +1,11 @@
 """
-Message properties: `name 0x01 value 0x02 …` as text, and as the map that a release's parser sees in it.
+Message properties: `name 0x01 value 0x02 …` as text, and as the map that a release's parser makes of it.
 
-Two parsers exist and disagree on unusual input; which one a broker has decides what its index holds. The stored text is
-never rebuilt from the map: its order is that of a Java HashMap.
+Two parsers exist and disagree on unusual input; the broker's parser decides what its index contains. The stored text is
+never rebuilt from the map, whose order is that of a Java HashMap.
 
-Everything that is hashed (index keys, tags) comes through `java_text` first. RocketMQ hashes Java strings: UTF-16 units
-made from UTF-8 by Java's decoder, which replaces malformed input in its own way.
+Hashed texts (index keys, tags) pass through `java_text` first. RocketMQ hashes Java strings: UTF-16 units decoded from
+UTF-8 by Java, which replaces malformed input in its own way.
 """
 
 import re

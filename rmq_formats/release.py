@@ -1,10 +1,9 @@
 """
 The differences between RocketMQ releases that change bytes, in one table.
 
-The fields of `Release` are the behaviours, each declared with the releases at which it changed; `SWITCHES` has the same
-by name. A `Release` is the row of all behaviours for one version; everything that depends on a release takes one.
-`docs/internals/formats.md` prints the same table. A log that a newer release continued has `Rules`: which release wrote
-it, from which offset on.
+The fields of `Release` are the behaviours, each declared with the releases that changed it; `SWITCHES` has the same by
+name. `docs/internals/formats.md` prints the same table. A log that a newer release continued has `Rules`: the release
+that wrote it, from each offset on.
 """
 
 import re

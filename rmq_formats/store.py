@@ -1,8 +1,7 @@
 """
-The kinds of files in a store directory.
+The kinds of files in a store directory, from their paths alone. Nothing here reads a disk.
 
-A broker's store is a directory of a fixed shape: the name of a file says its content and where in its sequence it
-is. Nothing here touches a disk: names and bytes in, meaning out.
+A broker's store is a directory of a fixed shape: the name of a file gives its kind and its place in its sequence.
 """
 
 import re

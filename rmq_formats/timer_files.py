@@ -1,8 +1,8 @@
 """
-Timer messages in files (5.0.0+): a wheel of slots by time of delivery, a log of units that slots lead to, the progress.
+Timer messages in files (5.0.0+): a wheel of slots by time of delivery, a log of the slots' units, and the progress.
 
-A slot is not cleared when its messages were delivered: those before the progress's read time are history. A message
-that waits longer than the wheel reaches is rolled: its unit has the time at which it is put in once more.
+A slot is not cleared when its messages were delivered: slots before the progress's read time are obsolete. A message
+that waits longer than the wheel reaches is rolled: its unit has the time at which it is put into the wheel again.
 """
 
 from collections.abc import Iterator

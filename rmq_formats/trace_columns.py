@@ -1,8 +1,7 @@
 """
 Traces as Arrow columns: decodes the lines of many bodies in one batch, without Python code for each line.
 
-A line with an unusual field is decoded by `rmq_formats.trace`, which gives the same result for the
-other lines.
+Lines with unusual fields are decoded by `rmq_formats.trace`, which gives the same result for the other lines.
 """
 
 from collections.abc import Iterator

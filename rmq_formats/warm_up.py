@@ -1,8 +1,8 @@
 """
-Compile the readers of a log before anything needs them: `python -m rmq_formats.warm_up`.
+Compile the readers of a log in advance: `python -m rmq_formats.warm_up`.
 
-Functions are compiled when they are first called, so each half of them is called with a log of one record, in a process
-of its own: two take about half the time of one. What is compiled already is only loaded.
+Functions are compiled at their first call. Each half of them is called with a log of one record, in a process of its
+own, which takes half the time of one process. Functions that are already compiled are only loaded.
 """
 
 import os

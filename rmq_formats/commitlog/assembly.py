@@ -1,9 +1,8 @@
 """
-Rows back into records: the inverse of `columns`, without any Python per record.
+Records assembled from rows of a table: the inverse of `columns`, without Python code for each record.
 
-A row of the table keeps every field of its record, so the record's bytes follow from it. A row is believed only where
-its parts add up to the size that it states: what else a lake may hold (no body, a text that was changed) is reported by
-its number and no byte is made of it.
+A row has every field of its record, so the record's bytes follow from it. Rows whose parts do not add up to the size
+that they state (no body, a changed text) are reported by their number, and no bytes are made of them.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """
-Records as Arrow columns, without any Python per record.
+Records as Arrow columns, without Python code for each record.
 
 Every column's buffers are allocated for the most that the records can fill, filled by compiled passes, and wrapped;
-they belong to the batch. What the usual room does not hold (very many distinct texts, malformed UTF-8) is filled again
-with more.
+they belong to the batch. If the usual room is too small (very many distinct texts, malformed UTF-8), all columns are
+filled again with more room.
 """
 
 import secrets

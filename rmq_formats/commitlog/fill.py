@@ -1,9 +1,9 @@
 """
-Compiled passes over a group of records, each filling some columns.
+Compiled passes over a group of records, each of which fills some columns.
 
-A pass trusts that `scan` has checked the records, and that the arrays it is given have room for the most that these can
-fill. Rows follow the positions. What a pass cannot go on with (another distinct text; malformed UTF-8, which grows when
-it is replaced) ends it early, to be repeated with more room.
+A pass relies on checked records (`scan`) and on arrays that have room for the most that these can fill. Rows follow the
+positions. Without room for another distinct text, or for malformed UTF-8, which grows when it is replaced, a pass ends
+early and is repeated with more room.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,8 @@
 """
 The header before each record of a segment: none, or an entry header of DLedger.
 
-The first bytes say which. Where they are damaged or lost, what proves itself first does: in a log of entries a header
-follows a record, in a plain one another record does.
+The first bytes show it. If they are damaged or lost, the first record that proves itself does: in a log of entries a
+header follows a record, in a plain log another record.
 """
 
 from rmq_formats.commitlog.layout import (

@@ -1,8 +1,8 @@
 """
 Compiled reading of CommitLog records: the same rules as `record` and `segment`, on raw positions.
 
-Positions are in a buffer; `limit` is where its bytes end. What a record says of itself is believed only after
-`check_record` or `follow_chain` has accepted it; the other functions trust the place that they are given.
+Positions are in a buffer; `limit` is the end of its bytes. Only `check_record` and `follow_chain` check a record; the
+other functions rely on a checked one.
 """
 
 from typing import NamedTuple

@@ -2,10 +2,8 @@
 CommitLog layouts: the record's fixed part in its four shapes, the blank that ends a file, DLedger's entry header.
 
 A record is its fixed part, the body, the topic after its length, the properties after theirs. Two bits of `sys_flag`
-say how long the two host fields are, each for itself; everything before the born host never moves.
-
-The bits of a record's `sys_flag` say how long the host fields are, how the body is compressed, and the state of the
-transaction, which is one value of two bits, not two flags.
+give the lengths of the two host fields; the fields before the born host never move. Other bits give the body's
+compression and the state of the transaction, which is one value of two bits, not two flags.
 """
 
 from enum import IntEnum, unique

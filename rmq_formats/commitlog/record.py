@@ -1,13 +1,11 @@
 """
-One CommitLog record: bytes to values and back. The readable truth that the compiled columns are held to.
+One CommitLog record: bytes to values and back, readably. Property tests compare the compiled columns with it.
 
-`decode_record` answers in three ways, like every reader of this package: a value, `NeedMoreData` when the buffer ends
+`decode_record` has three results, like every reader of this package: a value, `NeedMoreData` when the buffer ends
 before the record does, `CorruptData` when the bytes contradict themselves. A record proves itself by its own numbers:
 the lengths of its parts add up to its size, and it is at the physical offset that it names.
 
-A record is also made from its row, byte for byte, with the standard library alone, whichever engine read the row.
-
-Bridges are records that a repair writes over lost bytes, so that a broker which starts does not end its log there.
+Bridges are records that a repair writes over lost bytes, so that a starting broker does not end its log there.
 """
 
 import zlib

@@ -1,14 +1,9 @@
 """
 Compiled walking of a segment: the pieces that `segment.walk` yields, at the speed of memory.
 
-A range of a segment is read window by window into one buffer; a compiled loop follows the chain of records through it.
-What is rare (damage, the end of the log) is decided in Python, in the words of the scalar module. Memory holds one
-window, or one record where that is larger. A part of the file that cannot be read is damage like any other, and
-reading continues after it.
-
-The scan sees a bounded window of a file that is read by position; blocks that cannot be read are skipped. The window's
-buffer is reused. Bytes that are still wanted move to its front before more are read after them. It grows for one piece
-that is larger, and shrinks again.
+A range of a segment is read window by window into one buffer, and a compiled loop follows the chain of records through
+it. Rare cases (damage, the end of the log) are decided in Python by the scalar module. Memory holds one window, or one
+record where that is larger. Unreadable parts of the file are damage like any other, and reading continues after them.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,8 @@
 """
 Queues at the speed of the disk: units appended file by file.
 
-`QueueBuilder` takes a queue's units in the order of the log, slice by slice, and gives the bytes that they add;
-`ExtBuilder` does the same for the extension. Property tests compare both with readable queues, which are in the tests.
+`QueueBuilder` takes a queue's units in the order of the log, slice by slice, and returns the bytes that they add;
+`ExtBuilder` does the same for the extension. Property tests compare both with readable queues in the tests.
 """
 
 from collections.abc import Iterator, Sequence

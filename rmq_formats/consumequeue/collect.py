@@ -1,9 +1,8 @@
 """
 The units of a range collected queue by queue, at the speed of the disk.
 
-`UnitCollector` reads the records of a range and keeps the units that the dispatcher makes of them. Its compiled passes
-leave rare cases (a queue seen for the first time, a batch, a record that appears in several queues) to the scalar
-`dispatch` module, to which property tests hold them.
+Compiled passes leave rare cases (a queue seen for the first time, a batch, a record that appears in several queues) to
+the scalar module `dispatch`, with which property tests compare them.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """
-Which units a record gives, in which queues.
+The units that a record adds to queues.
 
-The dispatcher turns each record of the log into one unit of the queue that the record names. Exceptions: prepared and
-rolled back records give none; a record of a BatchCQ topic gives a batch unit; with multi-dispatch a record appears in
-further queues. Apart from place and size, a unit holds one number, `tags_code`.
+The dispatcher adds one unit for each record to the queue that the record names. Exceptions: prepared and rolled back
+records add none, a record of a BatchCQ topic adds a batch unit, and with multi-dispatch a record appears in further
+queues. Apart from place and size, a unit holds one number, `tags_code`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,9 +1,8 @@
 """
-Compiled reading of the units that records make: the same rules as `dispatch`, on raw positions.
+Compiled reading of the units that records add: the same rules as `dispatch`, on raw positions.
 
-Records are read as far as it takes to say in which queue they are and what their unit says. What is rare ends a pass
-early, with a word about it: a queue that is not in the table yet, a record that the scalar module has to look at, a
-table without room.
+Records are read only as far as their queue and their unit require. In rare cases a pass ends early and says why: a
+queue is not in the table yet, a record needs the scalar module, or a table has no room.
 """
 
 from typing import TYPE_CHECKING, NamedTuple

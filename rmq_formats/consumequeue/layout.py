@@ -1,12 +1,12 @@
 """
 ConsumeQueue layouts: the unit of a plain queue, of a BatchConsumeQueue, and of the extension file.
 
-A queue's files are one sequence of bytes, cut into files that are named by the logical offset of their first byte. A
-plain queue's n-th unit is at n * 20 only as long as nothing went wrong: the broker appends, it does not seek.
+A queue's files are one sequence of bytes; each file is named by the logical offset of its first byte. The n-th unit of
+a plain queue is at n * 20 only in a healthy log: the broker appends, it does not seek.
 
-ConsumeQueueExt: values that do not fit into a unit, in files of their own (4.1.0+, `enableConsumeQueueExt`). The
-queue's unit then holds the address of an extension unit in place of its tags code. Without filter bitmaps
-(`enableCalcFilterBitMap`, off by default) all of it follows from the log, and so do the files. A bitmap does not.
+ConsumeQueueExt holds values that do not fit into a unit (4.1.0+, `enableConsumeQueueExt`): the queue's unit then has
+the address of an extension unit in place of its tags code. Filter bitmaps (`enableCalcFilterBitMap`, off by default)
+do not follow from the log; everything else does.
 """
 
 from typing import NamedTuple

@@ -1,12 +1,12 @@
 """
 Index files at the speed of the disk: keys packed range by range, then chained file by file.
 
-The keys of a log, in its order, are one long row that is cut into files. `pack_keys` makes that row: 20 bytes a key,
-which is also the size of an entry, so `FileBuilder` turns one into the other in place and writes it where it belongs;
-only the slots stay in memory. Property tests compare both with a readable index file in the tests.
+The keys of a log, in its order, are one sequence that is cut into files. `pack_keys` makes it: 20 bytes a key, which is
+also the size of an entry, so `FileBuilder` converts keys to entries in place and writes them; only the slots stay in
+memory. Property tests compare both with a readable index file in the tests.
 
-Two index files are compared by the first difference of each field, and its kind. The expected file is not kept
-anywhere: its builder passes its blocks, and each is compared with the bytes at its place.
+`Comparison` compares two index files without keeping the expected one: it takes the builder's blocks, and compares each
+with the bytes at its place.
 """
 
 from collections.abc import Callable, Iterator

@@ -2,13 +2,12 @@
 How a broker finds a key in its index files, on file bytes.
 
 A file is given as `read(position, length)`, so that 420 MB are not read to follow one chain. Only hashes are compared:
-the results are places in the log that may hold the key. A chain runs from new to old; one that runs in a circle,
-which keeps a broker busy for ever, ends here with a word about it.
+the results are places in the log that may hold the key. A chain runs from new to old. A chain that runs in a circle,
+which a broker follows for ever, raises an error here.
 
-How many slots and entries index files were made with, they say themselves. A file's length is one sum with two
-unknowns. A full file gives the other: its count of the next free entry is the number of entries that it was made for.
-What is supposed is then compared with the entries: each hangs in the slot that its hash leads to, which under any other
-numbers is another one, at another place.
+The numbers of slots and entries follow from the files. A file's length is one sum with two unknowns; the count of the
+next free entry of a full file is the number of entries it was made for. Each assumption is checked with the entries:
+each must hang in the slot that its hash leads to.
 """
 
 from collections import Counter

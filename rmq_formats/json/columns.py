@@ -1,7 +1,7 @@
 """
-Compiled reading of values of JSON, whose places a scan has found, as columns.
+Compiled reading of JSON values as columns, at the places that a scan has found.
 
-A value in one of the forms that nearly all have is read; any other one is ODD, which says nothing but "look again".
+Values in the usual forms are read; all others are ODD, and the caller reads them with an exact parser.
 """
 
 import numpy as np

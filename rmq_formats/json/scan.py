@@ -1,9 +1,9 @@
 """
-Compiled scan of documents of JSON: the members of objects, and the items of arrays, by their places.
+Compiled scan of JSON documents: the members of objects, and the items of arrays, by their places.
 
-A scan takes a document that is JSON beyond doubt, and refuses every other one: refusing says nothing but "look again".
-It also refuses what parsers bend in silence: an object with two keys of one hash, at any depth, a key that is spelled
-with an escape, half of a surrogate pair; and values nested too deeply, or has more open keys than there is room for.
+A scan accepts documents that are certainly valid JSON. It refuses all others, and the caller parses them exactly. It
+also refuses documents that parsers change silently: an object with two keys of one hash, at any depth, a key that is
+spelled with an escape, half of a surrogate pair; and values that are nested too deeply or have too many open keys.
 """
 
 from typing import NamedTuple

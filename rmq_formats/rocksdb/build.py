@@ -1,12 +1,11 @@
 """
 Rows of a queue in RocksDB, made of the units that its log gives: many in one call, as arrays.
 
-A broker puts each unit under the queue offset that its record states, so nothing is appended and nothing is skipped:
-where two records state the same offset, the later one counts, and a queue ends with its last record. `layout` encodes
-one row; property tests compare these with it.
+A broker stores each unit under the queue offset that its record states, so nothing is appended or skipped: of two
+records with the same offset the later one counts, and a queue ends with its last record. `layout` encodes single rows;
+property tests compare these with it.
 
-The messages that rows of an index name are read from many rows in one call: compiled, for databases of millions of
-rows. What a row's key looks like says `rmq_formats.rocksdb.layout`; a property test holds the two to each other.
+`hashed_keys` reads the messages that rows of an index name, compiled, for databases of millions of rows.
 """
 
 from collections.abc import Iterator, Sequence
