@@ -13,7 +13,7 @@ from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
 
 MAX_BODY_SIZE = 1 << 28  # far above what a broker takes (4 MiB by default): a small body may claim to be huge
 
-_PART = 1 << 16  # Arrow allocates as much as it is asked for: large parts cost more than they save
+_PART = 1 << 16  # Arrow allocates the size of each read: large parts cost more than they save
 
 _STREAMED = {CompressionType.LZ4: "lz4", CompressionType.ZSTD: "zstd"}
 

@@ -75,7 +75,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def parse_broker_conf(raw: bytes) -> BrokerConf:
-    """Return the settings of a configuration file; `CorruptData` when a number in it is none."""
+    """Return the settings of a configuration file; `CorruptData` if a number in it is invalid."""
     values: dict[str, Any] = {}
     for name, value in java_properties(raw).items():
         if name not in _FIELDS:
@@ -128,7 +128,7 @@ _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # of a pair, or alone
 
 
 def decode_config(raw: bytes) -> dict[str, object]:
-    """Return the object in a configuration file; `CorruptData` when it is none."""
+    """Return the object in a configuration file; `CorruptData` for anything else."""
     text = raw.decode("utf-8", "replace")
     has_half = _HALF_CHARACTER.search(text) is not None
     text = _with_quoted_names(text)
@@ -192,7 +192,7 @@ def decode_epochs(raw: bytes) -> tuple[Epoch, ...]:
             crc32("".join(f"{line}\n" for line in lines).encode()) & _CRC_MASK,
         )
     except ValueError as error:
-        raise CorruptData(f"no list of epochs: {error}") from error
+        raise CorruptData(f"not a list of epochs: {error}") from error
     if not is_right:
         raise CorruptData("the list of epochs does not have the length and the CRC that its head states")
     return epochs

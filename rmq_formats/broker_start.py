@@ -53,7 +53,7 @@ class Stop(NamedTuple):
 
 
 class FirstRecord(NamedTuple):
-    """The record that a segment begins with, as far as a start needs it."""
+    """The fields that a start reads of the record that a segment begins with."""
 
     physical_offset: int
     store_timestamp: int
@@ -76,7 +76,7 @@ class WrongLengthFile(NamedTuple):
 
 
 class KeyRange(NamedTuple):
-    """Messages whose keys are not found any more: their index files are deleted, and the log is not read from there."""
+    """Messages whose keys are lost: a start deletes their index files and reads the log only after them."""
 
     from_offset: int
     to_offset: int
@@ -121,7 +121,7 @@ class StartOutcome:
 
 def message_size(read: Read, position: int, left: int, release: Release) -> int | None:
     """
-    Return how many bytes a broker goes on by at *position*; 0 at the end of a file, None where it sees no record.
+    Return the size of the record that a broker reads at *position*; 0 at the end of a file, None without a record.
 
     *left* is the number of bytes up to the end of the file.
     """
@@ -198,8 +198,8 @@ def start_segment(
     """
     Return the base offset of the segment that a start reads first; None for a log without segments.
 
-    *checkpoint* is all zeros where there is none. *queue_reach* is the greatest end of a record that the last unit of a
-    queue names, -1 without units.
+    *checkpoint* is all zeros if the store has none. *queue_reach* is the greatest end of a record that the last
+    unit of a queue names, -1 without units.
     """
     if not segments:
         return None

@@ -115,7 +115,7 @@ def read_tier_index(data: Buffer) -> TierIndex:
     """
     Decode a full index file of a tier.
 
-    `CorruptData` when it is none, `NeedMoreData` when it ends before its slots do.
+    `CorruptData` for any other file, `NeedMoreData` if the file ends before its slots do.
     """
     magic, begin, end, used, entry_count = map(int, HEADER.unpack(data))
     if magic != FULL_MAGIC:

@@ -46,12 +46,12 @@ PROGRESS = Layout(
 PROGRESS_SIZE = 4096
 
 PRECISION_MS = 1000
-"""The default of timerPrecisionMs; of a slot that is not empty, the units tell it."""
+"""The default of timerPrecisionMs; the units of a slot show the actual value."""
 LARGEST_WHEEL = 1 << 30  # slots of a second for two weeks are 37 MiB
 NO_POSITION = -1  # where a position would be
 
-_PLAIN, _ROLLED, _TAKES_BACK = 1, 2, 4
-_FLAGS = frozenset({_PLAIN, _PLAIN | _ROLLED, _PLAIN | _TAKES_BACK, _PLAIN | _ROLLED | _TAKES_BACK})
+_PLAIN, _ROLLED, _CANCELS = 1, 2, 4
+_FLAGS = frozenset({_PLAIN, _PLAIN | _ROLLED, _PLAIN | _CANCELS, _PLAIN | _ROLLED | _CANCELS})
 _END_MAGIC = 0xCBD43194 - (1 << 32)
 _WINDOW = SLOT.size << 15
 
@@ -71,7 +71,7 @@ class Slot(NamedTuple):
 
 
 class TimerUnit(NamedTuple):
-    """One unit of the timer log: a message, or one that is taken back."""
+    """One unit of the timer log: a message, or the cancellation of one."""
 
     unit_size: int
     previous: int
@@ -90,13 +90,13 @@ class TimerUnit(NamedTuple):
 
     @property
     def is_rolled(self) -> bool:
-        """Whether it is put in once more then, because its delivery is too far away."""
+        """Whether it is put into the wheel again then, because its delivery is too far away."""
         return bool(self.flags & _ROLLED)
 
     @property
     def is_cancellation(self) -> bool:
-        """Whether it takes another message back."""
-        return bool(self.flags & _TAKES_BACK)
+        """Whether it cancels another message."""
+        return bool(self.flags & _CANCELS)
 
 
 def decode_read_timestamp(buffer: Buffer) -> int:
@@ -126,7 +126,7 @@ def decode_timer_unit(buffer: Buffer, at: int) -> TimerUnit | None:
         raise CorruptData(f"a unit of {size} bytes: they have {UNIT.size}", at)
     unit = TimerUnit(*map(int, UNIT.unpack(buffer, 0, at)))
     if unit.flags not in _FLAGS or not NO_POSITION <= unit.previous < at:
-        raise CorruptData(f"no unit: flags {unit.flags}, the one before it at {unit.previous}", at)
+        raise CorruptData(f"not a timer unit: flags {unit.flags}, previous unit at {unit.previous}", at)
     return unit
 
 

@@ -227,7 +227,7 @@ def _size(rows: _Rows, row: int) -> int:
 
 @inlined
 def _host_size(hosts: _Hosts, row: int, is_v6: int) -> int:
-    """Return by how much a host is longer than one of IPv4; a negative number where it is none of its kind."""
+    """Return by how much a host is longer than one of IPv4; a negative number if it is not of the stated kind."""
     growth = HOST_V6_GROWTH if is_v6 else 0
     size = number_at(hosts.sizes, number_at(hosts.numbers, row))
     return growth if size == _V4_SIZE + _PORT_SIZE + growth else _NOT_WHOLE

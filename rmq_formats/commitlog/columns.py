@@ -47,10 +47,10 @@ def message_batch(
     records: RawRecords, parser: PropertyParser, *, with_body: bool = True, takes: Callable[[str], bool] | None = None
 ) -> tuple[pa.RecordBatch, list[BadRecord]]:
     """
-    Return the records as rows of `MESSAGE_SCHEMA`, and those that are none because their body's CRC is wrong.
+    Return the records as rows of `MESSAGE_SCHEMA`, and the records that are left out because their body's CRC is wrong.
 
-    With *takes*, only records of topics that it accepts; it is asked once a topic. Without *with_body*, bodies are NULL
-    (and checked all the same).
+    With *takes*, only records of topics that it accepts; it is called once for each topic. Without *with_body*, bodies
+    are checked, and then NULL.
     """
     buffer = records.buffer
     positions = records.positions if takes is None else _selected(records, takes)

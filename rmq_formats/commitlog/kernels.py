@@ -138,7 +138,7 @@ def _has_zero_body(buffer: Bytes, body_at: int) -> bool:
 
 @inlined
 def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
-    """Judge the record at *at* as `decode_record` does: GOOD, SHORT or BAD. *place* is its physical offset."""
+    """Check the record at *at* as `decode_record` does: GOOD, SHORT or BAD. *place* is its physical offset."""
     if limit - at < _HEAD_SIZE:
         return SHORT
     magic = read_i32(buffer, at + MAGIC_CODE_AT)
@@ -171,7 +171,7 @@ def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
 
 @helper
 def check_framed_record(buffer: Bytes, at: int, limit: int, place: int, header_size: int) -> int:
-    """Judge the piece at *at*: a record, after a DLedger entry header if the log has them."""
+    """Check the record at *at*, after a DLedger entry header if the log has them."""
     if header_size == 0:
         return check_record(buffer, at, limit, place)
     if limit - at < _ENTRY_SIZE:

@@ -170,9 +170,9 @@ def scan(
     Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.
 
     Records come in groups, all other pieces one by one. *start* is where a piece begins, or with *sync* any position:
-    then the range begins at the first record that proves itself. *read* raises `OSError` for what cannot be read; with
-    *read_into*, bytes are not copied once more; with *next_written*, no zeros are searched that a file system does not
-    store. *final*, *store_timestamp* and *why_left_over* are those of `segment.walk_segment`.
+    then the range begins at the first record that proves itself. *read* raises `OSError` for unreadable bytes; with
+    *read_into*, bytes are not copied a second time; with *next_written*, holes of the file are not searched. *final*,
+    *store_timestamp* and *why_left_over* are those of `segment.walk_segment`.
     """
     if base_offset + segment_size > MAX_LONG:
         raise CorruptData("a file that begins here reaches after the last offset that 64 bits can hold", base_offset)
@@ -193,8 +193,6 @@ def scan(
 
 @dataclass(slots=True)
 class _Walker:
-    """One walk over one range."""
-
     log: "_Log"
     end: int
     tail: OpenTail
@@ -296,7 +294,7 @@ class _Log(SegmentBytes):
         return at
 
     def _shown(self, position: int, length: int) -> memoryview:
-        """Return bytes as far as the window shows them: what `record_at` reads does not make it larger."""
+        """Return the bytes that the window holds: `record_at` never makes it larger."""
         at = self._seek(position, self._header_size + HEAD.size)
         return self._window.buffer.data[at : min(at + length, self._window.filled)]
 

@@ -4,7 +4,7 @@ One CommitLog segment: its records, and how it ends.
 `walk` cuts a segment into pieces that cover it without gap or overlap: records, damage, and one last piece that says
 how it ends. Records follow each other by size alone. The chain is the truth: bodies may contain complete records, and
 after a blank or the end of the chain lie stale ones with right offsets. A blank states how many bytes are left; one
-that states anything else was written by no broker, and is believed only if no record proves itself after it.
+that states another number was not written by a broker, and ends the segment only if no record proves itself after it.
 
 Damage does not end a walk. It goes on at the next record that proves itself: magic, lengths that add up, the physical
 offset where it is, the body's CRC. In the segment that the broker still writes, nothing is damage that may be
@@ -183,7 +183,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
 @dataclass
 class OpenTail:
     """
-    Tells damage from leftovers in a segment that a broker may be writing to.
+    Distinguishes damage from leftovers in a segment that a broker may be writing to.
 
     A broker writes front to back. What a record follows was whole by then, so a second look sees all of it.
     """
@@ -218,7 +218,7 @@ class OpenTail:
         return None if has_damage and self.has_record_now(position) else pieces
 
     def has_record_now(self, position: int) -> bool:
-        """Return whether a record is there by now; at one place that is asked some times only."""
+        """Return whether a record is there by now; one place is read again a few times only."""
         self._looks = self._looks + 1 if position == self._place else 1
         self._place = position
         if self.final or self._looks > _MOST_LOOKS:
@@ -281,7 +281,7 @@ class SegmentBytes:
         return next_record(position) is None
 
     def record_at(self, position: int) -> MessageRecord:
-        """Return the record whose piece begins at *position*; `FormatError` when there is none."""
+        """Return the record whose piece begins at *position*; `FormatError` without one."""
         if self.framing is Framing.PLAIN:
             return self._decode(position)
         place = self.base_offset + position
@@ -336,7 +336,7 @@ class SegmentBytes:
         return None
 
     def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
-        """Yield the pieces after the last record that can be believed."""
+        """Yield the pieces after the last sound record."""
         is_zero = self.is_zero(position)
         end = None if is_zero or reason == LEFTOVER else self.find_end(position + 1)
         if end is not None and self.find_record(position + 1) is None:

@@ -51,7 +51,7 @@ _UNIT_NUMBERS = PACKED_UNIT.itemsize // 8  # a unit as the compiled pass writes 
 _FIRST_ROOM = 1 << 12  # units of a block; most ranges have few
 _ROOM = 1 << 16
 _MANY = 1 << 18  # units that a caller who writes them somewhere need not hold together
-_MANY_OF_A_QUEUE = 256  # of each queue, on the average: fewer are not worth to be written by themselves
+_MANY_OF_A_QUEUE = 256  # of each queue, on average: fewer are not worth a write of their own
 _TEXT_ROOM = 1 << 17  # more than the text of any property can take
 _MOST_MET = 1 << 16  # queues: a log of garbage may name any number
 _THREAD = local()
@@ -156,7 +156,7 @@ class UnitCollector:
 
     @property
     def should_flush(self) -> bool:
-        """Whether there are so many units that they had better be written before there are more."""
+        """Whether there are so many units that they should be written before more are added."""
         held = sum(block.shape[1] for block in self._full) + self._count
         return bool(held >= max(_MANY, _MANY_OF_A_QUEUE * len(self._queues.names)))
 
@@ -280,7 +280,7 @@ class _Tags:
         self.table = TagTable(cache, ends, text)
 
     def number(self, tags: str) -> int:
-        """Return the number of a text; -1 of an empty one, which is none."""
+        """Return the number of a text; -1 for an empty one."""
         if not tags or not self.are_wanted:
             return -1
         self.make_room()

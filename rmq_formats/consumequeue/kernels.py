@@ -137,7 +137,7 @@ def _further_queue(
     lmq: bool,  # noqa: FBT001 - compiled code has no keywords
     queues: QueueTable,
 ) -> int:
-    """Return the row of a queue that a record names in addition to its own; -1 where the scalar module has to look."""
+    """Return the row of a queue that a record names in addition to its own; -1 if the scalar module has to decide."""
     for i in range(end - start):
         code = byte_at(buffer, start + i)
         if code in (_SLASH, _SPACE):
@@ -156,7 +156,7 @@ def _dispatch(
     """
     Add the units of a record's further queues after its own, which is number *count* - 1; return the new count.
 
-    -1 where the scalar module has to look, -2 where the room is used up.
+    -1 if the scalar module has to decide, -2 if the room is used up.
     """
     first = count - 1
     while True:

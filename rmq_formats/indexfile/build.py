@@ -259,8 +259,8 @@ class FileBuilder:
         """
         Chain entries of a real file whose messages the log does not hold, and write them.
 
-        Their seconds are believed, and so is what the file's *header* says about begin and end, which decides about
-        an offset that is not between the two, and about the first.
+        Their seconds are kept, and so are begin and end of the file's *header*: the first entry gets the begin offset,
+        and an offset that is not between the two is moved to the nearer one.
         """
         if not entries.size:
             return

@@ -64,7 +64,7 @@ class IndexReader:
 
     def chain(self, slot: int, header: IndexHeader | None = None) -> Iterator[ChainEntry]:
         """
-        Yield the entries of a slot, newest first, as far as a broker follows them; a *header* read before will do.
+        Yield the entries of a slot, newest first, up to the last that a broker reads; *header* spares reading it again.
 
         `CorruptData` when the chain comes back to an entry it has passed.
         """

@@ -1,1 +1,1 @@
-"""Texts in JSON, as far as their bytes alone say what an exact reader must look at."""
+"""Compiled reading of JSON; values that it does not know are left to an exact reader."""

@@ -21,7 +21,7 @@ _DAY_SIZE, _CLOCK_SIZE = 10, 19  # of 2026-11-23, and of that with T10:00:00
 
 @compiled
 def read_first_bytes(data: Bytes, starts: Sizes, found: Bytes) -> None:
-    """Read the first byte of each value; that of null where it is missing."""
+    """Read the first byte of each value; missing values count as null."""
     for row in range(starts.size):
         at = number_at(starts, row)
         found[np.uintp(row)] = byte_at(data, at) if at >= 0 else NULL
@@ -61,7 +61,7 @@ def read_decimals(
 
 @helper
 def _is_there(data: Bytes, at: int, states: Bytes, row: int) -> bool:
-    """Return whether there is a value; note that it is absent, or that it is odd unless it can be read."""
+    """Return whether there is a value; set its state to ABSENT, or to ODD until it is read."""
     is_there = at >= 0 and byte_at(data, at) != NULL
     states[row] = ODD if is_there else ABSENT
     return is_there
@@ -106,7 +106,7 @@ def read_timestamps(data: Bytes, starts: Sizes, ends: Sizes, values: Integers, s
 
 @helper
 def _pair(data: Bytes, at: int) -> int:
-    """Return the number that two digits spell; one that no clock shows where they are none."""
+    """Return the number that two digits spell; 100 for other characters."""
     tens, ones = byte_at(data, at) - _ZERO, byte_at(data, at + 1) - _ZERO
     return tens * 10 + ones if 0 <= tens < 10 and 0 <= ones < 10 else 100
 
@@ -132,7 +132,7 @@ def _day(data: Bytes, at: int) -> int:
 
 @helper
 def _second(data: Bytes, at: int) -> int:
-    """Return the second of a day that a text like T10:00:00 shows; -1 where it shows none."""
+    """Return the second of the day of a text like T10:00:00; -1 if the text is another."""
     hour, minute, second = _pair(data, at + 1), _pair(data, at + 4), _pair(data, at + 7)
     is_written = byte_at(data, at + 3) == _COLON and byte_at(data, at + 6) == _COLON
     is_written = is_written and byte_at(data, at) in (_T_LARGE, _T_SMALL, _SPACE)

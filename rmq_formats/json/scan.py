@@ -158,7 +158,7 @@ def _after_space(data: Bytes, at: int, end: int) -> int:
 
 @helper
 def _scalar_end(data: Bytes, at: int, end: int) -> int:
-    """Return the place after a text, a number, true, false or null; -1 where it is none of them."""
+    """Return the place after a text, a number, true, false or null; -1 for anything else."""
     byte = byte_at(data, at)
     if byte == _QUOTE:
         return _text_end(data, at + 1, end)
@@ -174,7 +174,7 @@ def _scalar_end(data: Bytes, at: int, end: int) -> int:
 
 @helper
 def _text_end(data: Bytes, at: int, end: int) -> int:
-    """Return the place after the quote that ends a text; -1 where there is none, or the text has what none may have."""
+    """Return the place after the quote that ends a text; -1 if the quote is missing or the text is invalid."""
     while at < end:
         byte = byte_at(data, at)
         if byte == _QUOTE:
@@ -192,7 +192,7 @@ def _text_end(data: Bytes, at: int, end: int) -> int:
 
 @helper
 def decode_escape(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the character that an escape stands for, -1 where it is none, and the place after it."""
+    """Return the character of an escape, -1 if it is invalid, and the place after it."""
     at += 1
     byte = byte_at(data, at) if at < end else 0
     if byte == _U:
@@ -209,7 +209,7 @@ def decode_escape(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @helper
 def _hexadecimal(data: Bytes, at: int, end: int) -> int:
-    """Return the number that four digits spell; -1 where they are none."""
+    """Return the number that four hexadecimal digits spell; -1 for other characters."""
     if at + 4 > end:
         return -1
     code = 0
@@ -227,7 +227,7 @@ def _hexadecimal(data: Bytes, at: int, end: int) -> int:
 
 @helper
 def _number_end(data: Bytes, at: int, end: int) -> int:
-    """Return the place after a number; -1 where it is none."""
+    """Return the place after a number; -1 if it is invalid."""
     first = at + 1 if byte_at(data, at) == _MINUS else at
     at = digits_end(data, first, end)
     if at == first or (at - first > 1 and byte_at(data, first) == _ZERO):

@@ -35,7 +35,7 @@ def byte_at(buffer: Bytes, at: int) -> int:
 
 @inlined
 def as_int64(value: int) -> int:
-    """Return *value* as a variable: numba compiles a function once more for each literal argument."""
+    """Return *value* as a variable: numba compiles a function again for each literal argument."""
     return int(np.int64(value))
 
 

@@ -9,8 +9,8 @@ written when a client asks for a queue's first unit; a missing, old or (0, 0) ro
 at a flush or a clean stop; after a kill there may be none.
 
 The index has a row for each key, tag and unique key of a message, under the hour in which it was stored. Nothing is
-escaped: a key may hold the separator. So a row's key is split from both ends; the only doubt is where the topic ends,
-of which the message itself is the judge.
+escaped: a key may hold the separator. So a row's key is split from both ends; only the end of the topic is uncertain,
+and the message itself decides it.
 
 Timer messages have a row for each message that waits, by the time of its delivery. Rows outlive the delivery: pending
 are those whose time is not before the row `timeline_checkpoint`.
