@@ -48,18 +48,19 @@ class BrokenLink(NamedTuple):
 
 def broken_links(read: Read, geometry: Geometry) -> Iterator[BrokenLink]:
     """Yield every entry, then every slot, that does not point where it should."""
-    count = min(IndexReader(read, geometry).header.entry_count, geometry.capacity)
+    reader = IndexReader(read, geometry)
+    count = min(reader.header.entry_count, geometry.capacity)
     newest = np.zeros(geometry.hash_slots, np.int32)
     for first in range(1, count + 1, BLOCK):
         some = min(BLOCK, count + 1 - first)
-        entries = np.frombuffer(_whole(read, geometry.entry_position(first), some * ENTRY.size), _ENTRY)
+        entries = np.frombuffer(reader.bytes_at(geometry.entry_position(first), some * ENTRY.size), _ENTRY)
         expected = _previous(entries["key_hash"].astype(np.int64) % geometry.hash_slots, first, newest)
         for at in np.flatnonzero(entries["prev_entry"] != expected).tolist():
             position = geometry.entry_position(first + at) + ENTRY.offset("prev_entry")
             yield BrokenLink("entry", first + at, position, int(entries["prev_entry"][at]), int(expected[at]))
     for first in range(0, geometry.hash_slots, BLOCK):
         some = min(BLOCK, geometry.hash_slots - first)
-        slots = np.frombuffer(_whole(read, geometry.slot_position(first), some * SLOT.size), ">i4")
+        slots = np.frombuffer(reader.bytes_at(geometry.slot_position(first), some * SLOT.size), ">i4")
         wanted = newest[first : first + some]
         for at in np.flatnonzero(slots != wanted).tolist():
             yield BrokenLink("slot", first + at, geometry.slot_position(first + at), int(slots[at]), int(wanted[at]))
@@ -78,8 +79,3 @@ def _previous(slots: NDArray[np.int64], first: int, newest: NDArray[np.int32]) -
     expected[order] = before
     newest[slots] = np.arange(first, first + len(slots), dtype=np.int32)  # of several, the last one stays
     return expected
-
-
-def _whole(read: Read, position: int, length: int) -> bytes:
-    """Return bytes; what the file lacks reads as zeros, as when it is mapped."""
-    return bytes(read(position, length)).ljust(length, b"\0")

@@ -43,9 +43,6 @@ _Word = ir.IntType(64)
 _Pair = ir.VectorType(_Word, 2)
 
 
-# --- by tables -------------------------------------------------------------------------------------------------------
-
-
 def _tables() -> NDArray[np.uint32]:
     """Return, one table of 256 after the other, what a byte does to the CRC when 0 to 15 bytes follow it."""
     first: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
@@ -89,9 +86,6 @@ def _read_low_first(buffer: Bytes, at: int) -> int:
     for i in range(8):
         value |= byte_at(buffer, at + i) << (8 * i)
     return value
-
-
-# --- by carry-less multiplication ------------------------------------------------------------------------------------
 
 
 def _moved(bits: int) -> int:
@@ -167,9 +161,6 @@ folded: Any = intrinsic(_emit_folded)
 def _of_steps(buffer: Bytes, at: int, steps: int, crc: int) -> int:  # pragma: no cover
     low, high = folded(np.uintp(buffer.ctypes.data + at), steps, crc)
     return _of_step(low, high)
-
-
-# --- both ------------------------------------------------------------------------------------------------------------
 
 
 @compiled

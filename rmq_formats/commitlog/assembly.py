@@ -27,7 +27,7 @@ from rmq_formats.commitlog.record import parse_host
 from rmq_formats.compiled import compiled, inlined
 from rmq_formats.errors import CorruptData
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, copy_bytes, number_at, write_i32, write_i64
-from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from rmq_formats.kernels.text import NAME_VALUE, PROPERTY
 
 _NUMBERS, _WIDE_NUMBERS = fill.NUMBERS[: fill.STORE_DATE], fill.WIDE_NUMBERS[: fill.BORN_TIME]  # those stored
 
@@ -41,8 +41,6 @@ _PORT_SIZE = 4
 _HOST_ROOM = 20
 _PROPERTIES_LENGTH_SIZE = PROPERTIES_LENGTH.size
 _FIXED_SIZE = kernels.FIXED_SIZE
-_NAME_VALUE = ord(NAME_VALUE_SEPARATOR)
-_PROPERTY = ord(PROPERTY_SEPARATOR)
 _NOT_WHOLE = -1
 
 
@@ -122,9 +120,6 @@ def assemble(batch: pa.RecordBatch) -> Assembled:
     return Assembled(buffer, offsets[is_whole], positions, kept, offsets[~is_whole].tolist(), np.flatnonzero(is_whole))
 
 
-# --- from Arrow to memory --------------------------------------------------------------------------------------------
-
-
 def _rows(batch: pa.RecordBatch) -> _Rows:
     return _Rows(
         np.stack([_numbers(batch, name, np.int32) for name in _NUMBERS]),
@@ -188,9 +183,6 @@ def _map(column: pa.Array) -> _Properties:
         names, values = column.keys, column.items
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     return _Properties(offsets, _text(names), _text(values))
-
-
-# --- compiled --------------------------------------------------------------------------------------------------------
 
 
 @compiled
@@ -312,9 +304,9 @@ def _fill_properties(rows: _Rows, row: int, buffer: Bytes, at: int, size: int) -
     properties, end = rows.properties, at + size
     for item in range(number_at(properties.offsets, row), number_at(properties.offsets, row + 1)):
         at = _fill_text(properties.names, item, buffer, at)
-        buffer[np.uintp(at)] = np.uint8(_NAME_VALUE)
+        buffer[np.uintp(at)] = np.uint8(NAME_VALUE)
         at = _fill_text(properties.values, item, buffer, at + 1)
         if at < end:
-            buffer[np.uintp(at)] = np.uint8(_PROPERTY)
+            buffer[np.uintp(at)] = np.uint8(PROPERTY)
             at += 1
     return at

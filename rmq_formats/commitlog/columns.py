@@ -109,9 +109,6 @@ def _selected(records: RawRecords, takes: Callable[[str], bool]) -> Integers:
     return positions[wanted[numbers]] if count else positions
 
 
-# --- columns ---------------------------------------------------------------------------------------------------------
-
-
 def _numbers(out: Output, rows: int) -> dict[str, pa.Array]:
     by_name = dict(zip(fill.NUMBERS, out.numbers[:, :rows], strict=True))
     by_name |= dict(zip(fill.WIDE_NUMBERS, out.wide_numbers[:, :rows], strict=True))
@@ -155,9 +152,6 @@ def _properties(out: Properties, names: Names, rows: int) -> dict[str, pa.Array]
         "uniq_key": _column(pa.string(), out.uniq_key, rows, is_optional=True),
         "keys": pa.Array.from_buffers(MESSAGE_SCHEMA.field("keys").type, rows, key_lists, children=[keys]),
     }
-
-
-# --- room ------------------------------------------------------------------------------------------------------------
 
 
 def _room(type_: type[np.generic], count: int) -> NDArray[Any]:
@@ -226,9 +220,6 @@ def _name_room(slots: int, heap_size: int) -> Names:
         ends=np.empty(_LONGEST_TEXT, np.int64),
         scratch=np.empty(_GROWTH * _LONGEST_TEXT, np.uint8),
     )
-
-
-# --- from memory to Arrow --------------------------------------------------------------------------------------------
 
 
 def _has_date(timestamps: Integers) -> NDArray[np.bool_]:

@@ -27,7 +27,9 @@ from rmq_formats.kernels.integers import (
     read_i64,
 )
 from rmq_formats.kernels.text import (
+    NAME_VALUE,
     PARSER_SCAN,
+    PROPERTY,
     SEPARATOR_LIMIT,
     TABLE_FULL,
     TextTable,
@@ -38,7 +40,7 @@ from rmq_formats.kernels.text import (
     next_property,
     text_number,
 )
-from rmq_formats.properties import KEY_SEPARATOR, KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS, UNIQ_KEY
+from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 
 # How a pass ended.
 DONE = 0
@@ -73,8 +75,6 @@ COLUMN_PROPERTIES = (TAGS, KEYS, UNIQ_KEY)
 _TAGS, _KEYS, _UNIQ_KEY = range(len(COLUMN_PROPERTIES))
 
 _KEY_SEPARATOR = ord(KEY_SEPARATOR)
-_NAME_VALUE = ord(NAME_VALUE_SEPARATOR)
-_PROPERTY = ord(PROPERTY_SEPARATOR)
 _CACHED_SIZE = 1 << 18
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).copy()
 
@@ -401,7 +401,7 @@ def _parse_row(
         names.starts[np.uintp(place)] = value
         names.ends[np.uintp(place)] = value_end
     # After the last value, nothing is left but one separator.
-    ends_well = start == end or expected > end or (expected == end and byte_at(buffer, end - 1) == _PROPERTY)
+    ends_well = start == end or expected > end or (expected == end and byte_at(buffer, end - 1) == PROPERTY)
     return count, is_rebuildable and ends_well
 
 
@@ -409,12 +409,12 @@ def _parse_row(
 def _expected_value(texts: TextTable, name: int, buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int]:
     """Return the slice of the value if the next property has this name and is an ordinary one; else an empty slice."""
     start = at + number_at(texts.ends, name + 1) - number_at(texts.ends, name) + 1
-    if start >= end or byte_at(buffer, start - 1) != _NAME_VALUE or not is_text_at(texts, name, buffer, at, start - 1):
+    if start >= end or byte_at(buffer, start - 1) != NAME_VALUE or not is_text_at(texts, name, buffer, at, start - 1):
         return at, at
     stop = find_byte_below(buffer, start, end, SEPARATOR_LIMIT)
-    while parser == PARSER_SCAN and stop < end and byte_at(buffer, stop) != _PROPERTY:
+    while parser == PARSER_SCAN and stop < end and byte_at(buffer, stop) != PROPERTY:
         stop = find_byte_below(buffer, stop + 1, end, SEPARATOR_LIMIT)
-    if stop < end and byte_at(buffer, stop) != _PROPERTY:
+    if stop < end and byte_at(buffer, stop) != PROPERTY:
         return at, at
     return start, stop
 

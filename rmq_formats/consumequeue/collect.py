@@ -96,16 +96,11 @@ class UnitCollector:
         first, last = np.searchsorted(
             records.positions, [from_offset - records.base_offset, min(to_offset - records.base_offset, MAX_LONG)]
         )
-        for at, stop, release in self._runs(records, int(first), int(last)):
-            self._add(records, at, stop, release)
-
-    def _runs(self, records: "RawRecords", first: int, last: int) -> Iterator[tuple[int, int, Release]]:
         sinces = [since for since, _ in self._rules.releases]
         cuts = np.searchsorted(records.positions, [since - records.base_offset for since in sinces[1:]])
-        bounds = [first, *(min(max(int(cut), first), last) for cut in cuts), last]
+        bounds = [int(first), *np.clip(cuts, first, last).tolist(), int(last)]
         for (_, release), at, stop in zip(self._rules.releases, bounds, bounds[1:], strict=False):
-            if at < stop:
-                yield at, stop, release
+            self._add(records, at, stop, release)
 
     def _add(self, records: "RawRecords", at: int, stop: int, release: Release) -> None:
         rules, tags = self._rules, self._tags

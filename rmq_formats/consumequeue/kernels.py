@@ -14,7 +14,7 @@ from rmq_formats.commitlog.kernels import QUEUE_ID_AT, QUEUE_OFFSET_AT, SYS_FLAG
 from rmq_formats.commitlog.layout import INNER_BATCH, TRANSACTION_MASK, TransactionType
 from rmq_formats.compiled import compiled, helper
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
-from rmq_formats.kernels.integers import Bytes, Integers, byte_at, read_i32, read_i64, same_bytes
+from rmq_formats.kernels.integers import Bytes, Integers, as_bytes, byte_at, read_i32, read_i64, same_bytes
 from rmq_formats.kernels.text import clean_text_size, copy_clean_text, hash_text, next_property, table_hash
 from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, MAX_INT, TAGS
 
@@ -42,11 +42,9 @@ NO_TAG_ROOM = 4  # make the tables of tags larger
 
 TAG_SLOTS = 4096
 
-_TAGS = np.frombuffer(TAGS.encode(), np.uint8).copy()
-_DELAY = np.frombuffer(DELAY.encode(), np.uint8).copy()
-_MULTI_DISPATCH = np.frombuffer(INNER_MULTI_DISPATCH.encode(), np.uint8).copy()
-_MULTI_OFFSET = np.frombuffer(INNER_MULTI_QUEUE_OFFSET.encode(), np.uint8).copy()
-_LMQ = np.frombuffer(LMQ_PREFIX.encode(), np.uint8).copy()
+_TAGS, _DELAY, _MULTI_DISPATCH, _MULTI_OFFSET, _LMQ = (
+    as_bytes(text.encode()) for text in (TAGS, DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, LMQ_PREFIX)
+)
 _PREPARED = int(TransactionType.PREPARED)
 _ROLLBACK = int(TransactionType.ROLLBACK)
 _ZERO, _NINE, _COMMA, _SLASH, _SPACE = (ord(sign) for sign in "09,/ ")

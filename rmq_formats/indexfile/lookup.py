@@ -50,17 +50,17 @@ class IndexReader:
     @property
     def header(self) -> IndexHeader:
         """The header as a broker loads it: a count below 1 becomes 1."""
-        header = decode_header(self._bytes(0, HEADER.size))
+        header = decode_header(self.bytes_at(0, HEADER.size))
         return header._replace(index_count=max(header.index_count, 1))
 
     def newest_entry(self, slot: int) -> int:
         """Return the value of a slot."""
-        (number,) = map(int, SLOT.unpack(self._bytes(self.geometry.slot_position(slot), SLOT.size)))
+        (number,) = map(int, SLOT.unpack(self.bytes_at(self.geometry.slot_position(slot), SLOT.size)))
         return number
 
     def entry(self, number: int) -> IndexEntry:
         """Return one entry."""
-        return decode_entry(self._bytes(self.geometry.entry_position(number), ENTRY.size))
+        return decode_entry(self.bytes_at(self.geometry.entry_position(number), ENTRY.size))
 
     def chain(self, slot: int, header: IndexHeader | None = None) -> Iterator[ChainEntry]:
         """
@@ -99,8 +99,8 @@ class IndexReader:
             if hop.timestamp < begin:
                 return
 
-    def _bytes(self, position: int, length: int) -> bytes:
-        # A broker maps the file at its configured size: missing bytes read as zeros.
+    def bytes_at(self, position: int, length: int) -> bytes:
+        """Return bytes of the file; after its end there are zeros, as where a broker maps it at its full size."""
         data = bytes(self._read(position, length))
         return data + bytes(length - len(data))
 
@@ -129,7 +129,7 @@ def stated_geometry(
     """
     usual = 0 if hash_slots or index_num else sum(file.size == DEFAULT_GEOMETRY.file_size for file in files)
     for geometry, count in _supposed(files, usual, hash_slots, index_num):
-        if any(file.size == geometry.file_size and _fits(file, geometry) for file in files):
+        if any(file.size == geometry.file_size and fits_geometry(file, geometry) for file in files):
             return StatedGeometry(geometry, count)
     return StatedGeometry(DEFAULT_GEOMETRY, usual) if usual else None
 
@@ -177,7 +177,7 @@ def find_geometries(file: Content) -> list[Geometry]:
     largest = (file.size - HEADER.size - SLOT.size) // ENTRY.size
     tried = range(count, min(count + _TRIED, largest + 1))
     supposed = (_with_one_given(file.size, None, index_num) for index_num in tried)
-    return [geometry for geometry in supposed if geometry is not None and _fits(file, geometry)]
+    return [geometry for geometry in supposed if geometry is not None and fits_geometry(file, geometry)]
 
 
 def find_other_slot_count(file: Content, geometry: Geometry) -> int | None:
@@ -195,7 +195,7 @@ def find_other_slot_count(file: Content, geometry: Geometry) -> int | None:
             and slots > 0
             and not rest
             and slots != geometry.hash_slots
-            and _fits(file, Geometry(slots, count))
+            and fits_geometry(file, Geometry(slots, count))
         ):
             return slots
     return None
@@ -213,25 +213,22 @@ def _written_end(file: Content) -> int:
     return 0
 
 
-def _fits(file: Content, geometry: Geometry) -> bool:
-    """Return whether most of the newest or most of the first entries hang in their slots; without entries, all do."""
+def fits_geometry(file: Content, geometry: Geometry) -> bool:
+    """
+    Return whether the entries of a file hang in the slots that *geometry* gives them.
+
+    Most of the newest or most of the first ones must: a damaged file also has its geometry. A file without entries fits
+    any geometry, a lost one none.
+    """
     with skip_lost_file():
-        return fits_geometry(IndexReader(file.read, geometry))
+        reader = IndexReader(file.read, geometry)
+        count = reader.header.entry_count
+        if count > geometry.capacity:
+            return False
+        first = range(1, min(count, _LOOKED_AT) + 1)
+        newest = range(max(count - _LOOKED_AT, 0) + 1, count + 1)
+        return not count or any(2 * sum(_hangs(reader, at) for at in some) > len(some) for some in (newest, first))
     return False
-
-
-def fits_geometry(reader: IndexReader) -> bool:
-    """
-    Return whether entries hang in the slots that the reader's geometry gives them.
-
-    Most of the newest or most of the first ones: a damaged file also has its geometry. A file without entries fits any.
-    """
-    count = reader.header.entry_count
-    if count > reader.geometry.capacity:
-        return False
-    first = range(1, min(count, _LOOKED_AT) + 1)
-    newest = range(max(count - _LOOKED_AT, 0) + 1, count + 1)
-    return not count or any(2 * sum(_hangs(reader, at) for at in some) > len(some) for some in (newest, first))
 
 
 def _hangs(reader: IndexReader, number: int) -> bool:

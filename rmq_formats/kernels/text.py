@@ -186,11 +186,10 @@ PARSER_SPLIT = 0
 PARSER_SCAN = 1
 PARSER_CODES = {PropertyParser.SPLIT: PARSER_SPLIT, PropertyParser.SCAN: PARSER_SCAN}
 
-_NAME_VALUE = ord(NAME_VALUE_SEPARATOR)
-_PROPERTY = ord(PROPERTY_SEPARATOR)
+NAME_VALUE, PROPERTY = ord(NAME_VALUE_SEPARATOR), ord(PROPERTY_SEPARATOR)
 
 
-SEPARATOR_LIMIT = _PROPERTY + 1  # both separators are below it, and nothing in ordinary text is
+SEPARATOR_LIMIT = PROPERTY + 1  # both separators are below it, and nothing in ordinary text is
 _AT_ONCE = 63  # bytes, after which there must be one more
 
 
@@ -252,9 +251,9 @@ def next_property(buffer: Bytes, at: int, end: int, parser: int, seen: int, bits
     # Nearly always: a name, a separator, a value without any, on which both parsers agree; and a row more can be read.
     if buffer.size - end > _AT_ONCE:
         name_end, seen, bits = _next_control(buffer, end, seen, bits)
-        if at < name_end < end and byte_at(buffer, name_end) == _NAME_VALUE:
+        if at < name_end < end and byte_at(buffer, name_end) == NAME_VALUE:
             value_end, seen, bits = _next_control(buffer, end, seen, bits)
-            if value_end > name_end + 1 and (value_end == end or byte_at(buffer, value_end) == _PROPERTY):
+            if value_end > name_end + 1 and (value_end == end or byte_at(buffer, value_end) == PROPERTY):
                 return Property(at, name_end, name_end + 1, value_end, min(value_end + 1, end), seen, bits)
     name, name_end, value, value_end, at = _next_unusual(buffer, at, end, parser)
     return Property(name, name_end, value, value_end, at, at, 0)
@@ -271,9 +270,9 @@ def _next_unusual(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, i
         item_end = at
         while item_end < end:
             code = byte_at(buffer, item_end)
-            if code == _PROPERTY:
+            if code == PROPERTY:
                 break
-            if code == _NAME_VALUE:
+            if code == NAME_VALUE:
                 if first < 0:
                     first = item_end
                 seen += 1

@@ -362,10 +362,6 @@ def index_bytes(data: Buffer, size: int | None = None) -> Content:
     return Content(len(data) if size is None else size, reading(data))
 
 
-def reader_of(data: Buffer, geometry: Geometry) -> IndexReader:
-    return IndexReader(index_bytes(data).read, geometry)
-
-
 def test_a_full_file_tells_its_geometry_by_its_length_and_count() -> None:
     assert detect_geometry(TINY.file_size, IndexHeader(index_count=20)) == TINY
     assert detect_geometry(TINY.file_size + 1, IndexHeader(index_count=20)) is None
@@ -376,12 +372,12 @@ def test_a_full_file_tells_its_geometry_by_its_length_and_count() -> None:
 @pytest.mark.parametrize("entries", [1, 7, 19])
 @pytest.mark.parametrize("wrong", [Geometry(13, 19), Geometry(3, 21), Geometry(68, 8), Geometry(9, 20)])
 def test_entries_hang_in_their_own_slots_under_one_geometry_alone(entries: int, wrong: Geometry) -> None:
-    assert fits_geometry(reader_of(numbered_file(entries), GEOMETRY))
-    assert not fits_geometry(reader_of(numbered_file(entries), wrong))
+    assert fits_geometry(index_bytes(numbered_file(entries)), GEOMETRY)
+    assert not fits_geometry(index_bytes(numbered_file(entries)), wrong)
 
 
 def test_a_file_without_entries_contradicts_nothing() -> None:
-    assert fits_geometry(reader_of(numbered_file(0), TINY))
+    assert fits_geometry(index_bytes(numbered_file(0)), TINY)
     assert stated_geometry([index_bytes(numbered_file(0))]) is None
     assert find_geometries(index_bytes(numbered_file(0))) == []
 
