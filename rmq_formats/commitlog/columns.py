@@ -260,8 +260,8 @@ def _texts(texts: TextTable) -> pa.Array:
 
 def _host_texts(texts: TextTable) -> pa.Array:
     raw, ends = texts.heap.tobytes(), texts.ends[: texts.text_count + 1].tolist()
-    return pa.array([_host_text(raw[start:end]) for start, end in pairwise(ends)], pa.string())
-
-
-def _host_text(raw: bytes) -> str:
-    return str(Host(raw[:-_PORT_SIZE], int.from_bytes(raw[-_PORT_SIZE:], "big", signed=True)))
+    hosts = (
+        Host(raw[start : end - _PORT_SIZE], int.from_bytes(raw[end - _PORT_SIZE : end], "big", signed=True))
+        for start, end in pairwise(ends)
+    )
+    return pa.array(map(str, hosts), pa.string())

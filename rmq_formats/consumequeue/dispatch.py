@@ -237,10 +237,13 @@ def expected_units(record: MessageRecord, rules: QueueRules) -> Iterator[Expecte
     code = tags_code(topic, properties, record.store_timestamp, rules.delays_ms)
     if code is None:
         return
-    if not rules.in_rocksdb and (topic in rules.batch_topics or record.sys_flag & INNER_BATCH):
-        yield from _batch_unit(record, properties, code)
-        return
     place = (record.physical_offset, record.total_size, code, record.store_timestamp)
+    if not rules.in_rocksdb and (topic in rules.batch_topics or record.sys_flag & INNER_BATCH):
+        base_offset = java_integer(properties.get(INNER_BASE))
+        batch_count = java_integer(properties.get(INNER_NUM), bits=16)
+        if base_offset is not None and batch_count is not None and min(base_offset, batch_count) >= 0:
+            yield ExpectedUnit(QueueName(QueueKind.BATCH, topic, record.queue_id), base_offset, *place, batch_count)
+        return
     yield ExpectedUnit(QueueName(QueueKind.PLAIN, topic, record.queue_id), record.queue_offset, *place)
     is_left_out = release.multi_dispatch_excludes_topics and is_left_out_of_multi_dispatch(topic)
     if rules.multi_dispatch and release.multi_dispatch and not is_left_out:
@@ -248,21 +251,6 @@ def expected_units(record: MessageRecord, rules: QueueRules) -> Iterator[Expecte
             queue_id = 0 if rules.lmq and name.startswith(LMQ_PREFIX) else record.queue_id
             queue = QueueName(QueueKind.PLAIN, name, queue_id)
             yield ExpectedUnit(queue, queue_offset, *place, is_dispatched=True)
-
-
-def _batch_unit(record: MessageRecord, properties: Mapping[str, str], code: int) -> Iterator[ExpectedUnit]:
-    base_offset = java_integer(properties.get(INNER_BASE))
-    batch_count = java_integer(properties.get(INNER_NUM), bits=16)
-    if base_offset is not None and batch_count is not None and base_offset >= 0 and batch_count >= 0:
-        yield ExpectedUnit(
-            QueueName(QueueKind.BATCH, record.topic, record.queue_id),
-            base_offset,
-            record.physical_offset,
-            record.total_size,
-            code,
-            record.store_timestamp,
-            batch_count,
-        )
 
 
 def is_system_topic(topic: str) -> bool:

@@ -66,15 +66,14 @@ def entry_batch(
         "entry": np.arange(first_entry, first_entry + count, dtype=np.int32),
         "slot": native["key_hash"] % np.int32(geometry.hash_slots),
         **native,
-        "topic": pa.nulls(count, pa.string()),
-        "key": pa.nulls(count, pa.string()),
-        "kind": pa.nulls(count, pa.string()),
-        "store_timestamp": pa.nulls(count, pa.int64()),
     }
     if texts is not None:
         columns |= {"topic": texts["topic"], "key": texts["key"], "kind": _KINDS.take(texts["kind"])}
         columns["store_timestamp"] = store_timestamps
-    arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
+    arrays = [
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in SCHEMA
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
