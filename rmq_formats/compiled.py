@@ -95,7 +95,6 @@ def _helper(function: Function, *, forceinline: bool) -> Function:
 
 
 def _stamp() -> str:
-    """Name the contents of the files that compiled functions take something from."""
     digest = hashlib.sha256()
     for pattern in _TAKEN_FROM:
         for path in sorted(_PACKAGE.glob(pattern)):

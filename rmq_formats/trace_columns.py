@@ -96,7 +96,6 @@ def _texts(bodies: pa.Array) -> pa.Array:
 
 
 def _decode_lines(lines: pa.Array) -> pa.RecordBatch:
-    """Return lines of known kinds as rows."""
     fields = pc.split_pattern(pc.utf8_rtrim(lines, characters=FIELD_END), FIELD_END, max_splits=MAX_FIELDS)
     parts = list(_plain_lines(fields))
     places = [places for places, _ in parts]

@@ -61,8 +61,6 @@ class _Hosts(NamedTuple):
 
 
 class _Properties(NamedTuple):
-    """Names and values of each row's map."""
-
     offsets: Integers
     names: _Text
     values: _Text

@@ -60,7 +60,6 @@ def framing_of(read: Read, size: int, base_offset: int) -> Framing:
 
 
 def _proven_framing(read: Read, size: int, base_offset: int, start: int) -> Framing:
-    """Return the framing by the first record or entry from *start* on."""
     plain, entries = (SegmentBytes(read, size, base_offset, framing) for framing in Framing)
     if entries.find_record(start) is None:
         return Framing.PLAIN

@@ -72,7 +72,6 @@ class Window:
 
     @property
     def _is_exhausted(self) -> bool:
-        """Return whether nothing can be read after the bytes that are there."""
         return self.unreadable is not None or self.is_last
 
     def _load(self, position: int, wanted: int) -> None:
@@ -379,7 +378,6 @@ class _Log(SegmentBytes):
         return None
 
     def _written_end(self) -> int:
-        """Return the beginning of the zeros that the window ends in."""
         window = self._window
         if self._known != (window.position, window.filled):
             self._known = window.position, window.filled

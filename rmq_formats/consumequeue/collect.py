@@ -128,7 +128,6 @@ class UnitCollector:
         self._count = 0
 
     def _add_special(self, records: "RawRecords", at: int) -> None:
-        """Collect the units of one record as the scalar module makes them."""
         start = int(records.positions[at])
         end = start + int(records.sizes[at])
         place = int(read_i64(records.buffer, start + PHYSICAL_OFFSET_AT))
@@ -211,7 +210,6 @@ class _Queues:
         return number
 
     def enter_record(self, buffer: Bytes, start: int) -> None:
-        """Enter the queue of a record."""
         parts = record_parts(buffer, start)
         topic = bytes(buffer[parts.topic : parts.topic_end])
         self.enter(topic, java_text(topic), int(read_i32(buffer, start + QUEUE_ID_AT)))

@@ -106,7 +106,6 @@ def find_queue(buffer: Bytes, start: int, end: int, queue_id: int, queues: Queue
 
 @helper
 def _end_of_part(buffer: Bytes, at: int, end: int) -> int:
-    """Return the end of a part of a list: at a comma, or at the list's end."""
     while at < end and byte_at(buffer, at) != _COMMA:
         at += 1
     return at

@@ -202,7 +202,6 @@ def find_other_slot_count(file: Content, geometry: Geometry) -> int | None:
 
 
 def _written_end(file: Content) -> int:
-    """Return the position after the last byte that is not zero."""
     end = file.size
     while end > 0:
         start = max(end - _BLOCK, 0)
@@ -232,7 +231,6 @@ def fits_geometry(file: Content, geometry: Geometry) -> bool:
 
 
 def _hangs(reader: IndexReader, number: int) -> bool:
-    """Return whether the chain of an entry's own slot comes to it."""
     entry = reader.entry(number)
     if entry.key_hash < 0 or not any(entry):
         return False

@@ -139,7 +139,6 @@ def _place(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments:
 
 
 def _vector(context: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted, size: int) -> _Emitted:
-    """Load so many bytes in one instruction."""
     place = _place(context, builder, signature, arguments, 8)
     loaded = builder.load(builder.bitcast(place, ir.VectorType(ir.IntType(8), size).as_pointer()))
     loaded.align = 1

@@ -166,7 +166,6 @@ def hashed_keys(keys: Sequence[bytes], values: Sequence[bytes]) -> NDArray[np.vo
 
 @compiled
 def _read_keys(buffer: Bytes, ends: Integers, offsets: Integers, hashes: Sizes) -> None:
-    """Read the keys, which lie one after another in *buffer*."""
     start = 0
     for number in range(ends.size):
         end = ends[number]
