@@ -180,10 +180,12 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     except NothingToRestoreError:
         plan = None
     until = known.newest.to_offset
+    of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
+    of_lake = {one.base_offset: SegmentWork.of(plan, one) for one in plan.segments} if plan else {}
     works = [
-        work
-        for work in _segments(store, plan, known)
-        if request.bases is None or work.store is None or work.store.base_offset in request.bases
+        SegmentDiff(of_lake.get(base), of_store.get(base), until, known.topic_choices)
+        for base in sorted(of_store.keys() | of_lake.keys())
+        if request.bases is None or base not in of_store or base in request.bases
     ]
     results = workers.map(works, diff_segment, "comparing")
     lost = [f"{name} {reason}" for name, reason in sorted(plan.lost.items())] if plan else []
@@ -213,14 +215,6 @@ def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore
     return known
 
 
-def _segments(store: Store, plan: Plan | None, known: KnownStore) -> Iterator[SegmentDiff]:
-    of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
-    of_lake = {one.base_offset: SegmentWork.of(plan, one) for one in plan.segments} if plan else {}
-    assert known.newest is not None
-    for base in sorted(of_store.keys() | of_lake.keys()):
-        yield SegmentDiff(of_lake.get(base), of_store.get(base), known.newest.to_offset, known.topic_choices)
-
-
 def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff], until: int) -> Iterator[Difference]:
     """Yield the ranges of records that one side lacks, or that differ, with the cause."""
     last_equal = max((result.last_equal for result in results), default=-1)
@@ -229,9 +223,8 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
     for result in results:
         # Retention deletes whole segments, and never one that has messages after the oldest that it left.
         is_lost = lost is not None and plan is not None and lost.oldest < result.base + plan.size.value
-        for run in sorted(
-            (_judged_by_others(one, result, last_equal) for one in result.runs), key=lambda one: one.start
-        ):
+        runs = (_classify_by_later_segments(one, result, last_equal) for one in result.runs)
+        for run in sorted(runs, key=lambda one: one.start):
             is_before_log = run.what == ONLY_IN_LAKE and (
                 result.is_gone or (result.store is None and run.end <= store.start_offset)
             )
@@ -243,10 +236,8 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
             elif is_before_log and is_lost and lost is not None:
                 severity, cause = Severity.GAP, f"lost: {lost.text}"
             elif is_before_log:
-                severity, cause = (
-                    Severity.HEALTHY,
-                    "expired: retention has deleted the segment, as far as the store shows",
-                )
+                severity = Severity.HEALTHY
+                cause = "expired: retention has deleted the segment, as far as the store shows"
             else:
                 severity, cause = _lacking_in_store(run, store, has_file=result.store is not None)
             if is_rewritten and severity is Severity.GAP and run.what == ONLY_IN_STORE:
@@ -255,7 +246,7 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
             yield Difference(severity, run.what, run.start, run.end, run.records, cause, is_before_log)
 
 
-def _judged_by_others(run: _Run, result: SegmentDiff, last_equal: int) -> _Run:
+def _classify_by_later_segments(run: _Run, result: SegmentDiff, last_equal: int) -> _Run:
     """
     Classify ranges that differ up to a segment's end by later segments, in which the log may continue unchanged.
 

@@ -48,7 +48,7 @@ SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) are before the verb a
 \b
 Exit codes: 0 clean · 1 failed · 2 usage or configuration
             3 damage or a gap found · 4 verification mismatch · 5 not found
-            6 another run holds this store · 130 interrupted
+            6 another run of this store is active · 130 interrupted
 """
 
 

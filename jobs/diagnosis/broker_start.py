@@ -244,7 +244,7 @@ def index_notes(outcome: StartOutcome | None) -> Iterator[str]:
 
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:
     """Walk over the part of the log that a start reads; None if that part is too large."""
-    starts = [gather_start_facts(store, release).walks_from for release in possible_releases(writers)]
+    starts = (gather_start_facts(store, release).walks_from for release in possible_releases(writers))
     begin = min((start for start in starts if start is not None), default=None)
     if begin is None or not (deep or sum(written_sizes(plan_ranges(store, begin))) < _WALKED):
         return None
@@ -347,35 +347,21 @@ def _queue_of(file: StoredFile) -> tuple[str, ...]:
 
 
 def _walks_from(store: Store, release: Release, checkpoint: Checkpoint) -> int | None:
-    has_abort = not store.is_closed
-    asks_queues = not has_abort and release.clean_start_asks_queues
-    return start_segment(
-        list(_segment_starts(store, release)),
-        release,
-        checkpoint,
-        _queue_reach(store) if asks_queues else -1,
-        has_abort=has_abort,
-    )
-
-
-def _segment_starts(store: Store, release: Release) -> Iterator[SegmentStart]:
+    starts = []
     for segment in (one for one in store.segments if one.size):
         with store.open(segment) as reader:
-            yield SegmentStart(segment.base_offset, first_record(reader.read, segment.size, release))
+            starts.append(SegmentStart(segment.base_offset, first_record(reader.read, segment.size, release)))
+    reach = -1  # the greatest end of a record that a queue's last unit points to; one in the last segment is enough
+    if store.is_closed and release.clean_start_asks_queues:
+        for unit in last_units(_queues(store)):
+            reach = max(reach, unit.physical_offset + unit.size)
+            if store.segments and reach >= store.segments[-1].base_offset:
+                break
+    return start_segment(starts, release, checkpoint, reach, has_abort=not store.is_closed)
 
 
 def _queues(store: Store) -> list[StoredQueue]:
     return queues_of_files(store.queue_files, store.storage)
-
-
-def _queue_reach(store: Store) -> int:
-    """Return the greatest end of a record that a queue's last unit points to; one in the last segment is enough."""
-    reach = -1
-    for unit in last_units(_queues(store)):
-        reach = max(reach, unit.physical_offset + unit.size)
-        if store.segments and reach >= store.segments[-1].base_offset:
-            break
-    return reach
 
 
 def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, IndexHeader]]:

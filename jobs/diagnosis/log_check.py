@@ -79,7 +79,7 @@ def _stray(records: NDArray[np.void]) -> Iterator[StrayTime]:
 def stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[StrayTime]]:
     """Yield the outlier times of each range of a log; the neighbours of those at its ends are in other ranges."""
     ends = [np.unique(np.concatenate([one.first, one.last])) for one in ranges]
-    # The second record of a range and its last but one may be no neighbours: both are judged in their range.
+    # The second record of a range and its last but one may not be adjacent: both are checked in their range.
     outer = {int(end["offset"][at]) for end in ends if end.size for at in (0, -1)}
     at_ends = {one.offset: one for one in _stray(np.concatenate([_NO_RECORDS, *ends])) if one.offset in outer}
     for one, end in zip(ranges, ends, strict=True):

@@ -120,6 +120,7 @@ def _note() -> bytes:
 def _holder_text(text: bytes) -> str:
     try:
         holder = json.loads(text.partition(b"\n")[0])
-        return f"held by process {holder['pid']} on {holder['host']} since {holder['since']}"
+        run = f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
     except (ValueError, KeyError, TypeError):
-        return "held by another process that has just started"
+        run = "a process that has just started"
+    return f"another run is active: {run}. Run this command again when it has ended"

@@ -5,7 +5,7 @@ The number of files to write is only known after reading the log, so it is not e
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jobs.console.amounts import counted, size_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_met
@@ -31,9 +31,7 @@ class DryRun(RatedOutcome):
     gaps: Sequence[tuple[int, int]]  # offsets of the log that no file holds
     written: str  # what would be written, in words
     kept: Sequence[str] = ()
-    refused: Sequence[ExplainedFile] = field(
-        default=()
-    )  # files that size and header alone show to be none of a broker's
+    refused: Sequence[ExplainedFile] = ()  # files whose size or header no broker writes
 
     @property
     def contradictions(self) -> list[ExplainedFile]:

@@ -121,7 +121,7 @@ def plan_index(
     closed may crash later: then the checkpoint has to cover the newest full file.
     """
     if not is_local(out):
-        raise RefusedError("files are installed from a directory on this machine")
+        raise RefusedError(f"{out}: files can only be installed from a local directory")
     root, source = Path(local_path(store)), Path(local_path(out))
     manifest = _read_manifest(source)
     new = {file["name"]: _new_file(source / file["name"], file["sha256"]) for file in manifest["files"]}

@@ -69,9 +69,9 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     real = {path_in_output(file.about.path): file for file in store.queue_files}
     ahead = joined.ahead_of_log()
     summary.has_lost_end = ahead is not None and has_lost_end(store, ahead, joined.log_end)
-    judge = _Judge(store, settings, joined, out, built)
-    verdicts = judge.verdicts
-    judge.judge_all(real, {start for start, _ in check.doubtful})
+    comparison = _Comparison(store, settings, joined, out, built)
+    verdicts = comparison.verdicts
+    comparison.compare_all(real, {start for start, _ in check.doubtful})
     newest = newest_times((queue.name.topic, queue.newest_ms) for queue in built)
     selected: list[BuiltQueue] = []
     equal, unknown = 0, set[str]()
@@ -83,14 +83,14 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
             continue
         if fate is Fate.UNDECIDED and joined.queues:  # without any queue a broker makes all of them again
             verdicts.update({file.path: _UNKNOWN_TOPIC for file in queue.files})
-        if not judge.is_trusted(queue):
+        if not comparison.is_proven(queue):
             verdicts.update({file.path: _UNDECIDED for file in queue.files if verdicts[file.path] in _NEEDED})
-        if not judge.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
+        if not comparison.lacks_extension(queue):  # else the accepted file's units would name addresses of another one
             decided = [path for path in verdicts if path_in_store(path) in request.accepted and verdicts[path] in _OPEN]
-            decided += judge.recorded_files(queue, real, request.recorded)
+            decided += comparison.recorded_files(queue, real, request.recorded)
             verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
         needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
-        if needed and not judge.has_own_units(queue) and judge.lacks_extension(queue):
+        if needed and not comparison.has_own_units(queue) and comparison.lacks_extension(queue):
             needed = list(queue.files)  # units name addresses in the extension: both are of one make
         summary.replaced += {file.path for file in needed} & real.keys()
         rest = [file.path for file in queue.files if file not in needed]
@@ -128,7 +128,7 @@ _NEEDED = frozenset({_MISSING, _WRONG})
 _OPEN = frozenset({_UNDECIDED, _UNKNOWN_TOPIC})
 
 
-class _Judge:
+class _Comparison:
     def __init__(
         self, store: Store, settings: QueueSettings, joined: JoinResult, out: Path, built: Sequence[BuiltQueue]
     ) -> None:
@@ -137,9 +137,9 @@ class _Judge:
         self._made = {file.sha256 for queue in built for file in queue.files}
         self._bases = np.array([segment.base_offset for segment in store.segments], np.int64)
         self._lost = [*joined.damaged, *((start, end) for _, start, end in holes(store.segments))]
-        self._strange: list[Units] = []  # of files that are of another queue
-        self._witnessed: set[int] = set()  # segments whose records units in their places lead to
-        # Parts of the log that units contradict: records, and segments that no unit confirms.
+        self._foreign_units: list[Units] = []  # of files that are of another queue
+        self._confirmed: set[int] = set()  # segments whose records units in their places lead to
+        # Records that units contradict, and segments that units contradict and none confirms.
         self._bad_records: set[int] = set()
         self._bad_segments: set[int] = set()
         self._has_strays = False  # some queue lacks records
@@ -159,30 +159,30 @@ class _Judge:
         first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
         yield from (f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1))
 
-    def judge_all(self, real: Mapping[str, StoredFile], doubtful: set[int]) -> None:
+    def compare_all(self, real: Mapping[str, StoredFile], doubtful: set[int]) -> None:
         """
         Compare each file of the store with the rebuilt one, and note the log's units that are contradicted.
 
-        Files that are foreign to the log are judged last, by all others: if units of other files point to the segments
-        to which this file should point, the file is foreign, not the segments. *doubtful* records differ from what a
-        broker wrote.
+        Files that are foreign to the log are classified last: if units of other files point to the segments to which
+        this file should point, the file is foreign, not the segments. *doubtful* records differ from what a broker
+        wrote.
         """
         for queue in self._built:
             self.verdicts |= {file.path: self._verdict(file, queue, real.get(file.path)) for file in queue.files}
         for queue in self._built:
             for file in (file for file in queue.files if self.verdicts[file.path] == _FOREIGN):
-                is_witnessed = self._segments_of(self._units(file, queue)) <= self._witnessed
-                self.verdicts[file.path] = _WRONG if is_witnessed else _UNDECIDED
+                is_confirmed = self._segments_of(self._units(file, queue)) <= self._confirmed
+                self.verdicts[file.path] = _WRONG if is_confirmed else _UNDECIDED
         wrong = {path for path, verdict in self.verdicts.items() if verdict == _WRONG}
         against = [
             one for one in self._joined.differences
             if one.kind not in NOT_QUEUE_FAULTS and one.log_offset is not None and not wrong & {*self._files_of(one)}
         ]  # fmt: skip
         records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_changed_record}
-        self._bad_records = records | doubtful | self._of_other_tags()
+        self._bad_records = records | doubtful | self._with_other_tags()
         units = [one.log_offset or 0 for one in against if one.kind in BAD_PLACES]
         segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())
-        self._bad_segments = segments - self._witnessed
+        self._bad_segments = segments - self._confirmed
         self._has_strays = any(map(self._lacks_records, self._built))
 
     def _units(self, file: BuiltFile, queue: BuiltQueue) -> Units:
@@ -202,7 +202,7 @@ class _Judge:
         has_units = not _is_extension(file)
         if has_units:
             size = min(made.size, stored.size)
-            self._witnessed |= self._segments_of(made[:size][made[:size] == stored[:size]])
+            self._confirmed |= self._segments_of(made[:size][made[:size] == stored[:size]])
         if is_as_long and content == own:
             return _EQUAL
         if not is_as_long and has_units:
@@ -210,7 +210,7 @@ class _Judge:
             made = _units(content, queue.name)
         fault = file_fault(Content.of(own)._replace(size=real.size), Content.of(content))
         if fault is FileFault.BIT and has_units:
-            return _UNDECIDED if self._is_of_a_record(file, queue, made, stored) else _WRONG
+            return _UNDECIDED if self._may_be_record_fault(file, queue, made, stored) else _WRONG
         if is_as_long:
             # What the log objects to may be the record's fault: then both files have the same unit there, and the
             # store's own may lack units all the same, of records that a killed broker had not dispatched.
@@ -222,7 +222,7 @@ class _Judge:
             return _WRONG
         is_foreign = self._is_foreign(made, stored)
         if is_foreign and queue.name.kind is QueueKind.PLAIN:
-            self._strange.append(stored)
+            self._foreign_units.append(stored)
         return _FOREIGN if is_foreign else _UNDECIDED
 
     def _with_units_of_lost_records(self, file: BuiltFile, queue: BuiltQueue, content: bytes, stored: Units) -> bytes:
@@ -252,9 +252,9 @@ class _Judge:
         written = units[(units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE)]
         return set(np.unique(np.searchsorted(self._bases, written["physical_offset"], "right")).tolist())
 
-    def _of_other_tags(self) -> set[int]:
+    def _with_other_tags(self) -> set[int]:
         """Return the records whose tags may have changed, according to a unit in a file of another queue."""
-        known = {tuple(unit[:2]): unit[2] for units in self._strange for unit in units.tolist()}
+        known = {tuple(unit[:2]): unit[2] for units in self._foreign_units for unit in units.tolist()}
         plain = [queue for queue in self._built if known and queue.name.kind is QueueKind.PLAIN]
         found = set()
         for units in (self._units(file, queue) for queue in plain for file in _unit_files(queue)):
@@ -271,7 +271,7 @@ class _Judge:
         misplaced = sum(one.times for one in own if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED})
         return queue.misplaced > misplaced
 
-    def is_trusted(self, queue: BuiltQueue) -> bool:
+    def is_proven(self, queue: BuiltQueue) -> bool:
         """
         Return whether the queue that follows from the log is the one that the broker had.
 
@@ -310,7 +310,7 @@ class _Judge:
             if places.size and all(units.get(first + at) == made[at].item() for at in places.tolist()):
                 yield file.path
 
-    def _is_of_a_record(self, file: BuiltFile, queue: BuiltQueue, made: Units, stored: Units) -> bool:
+    def _may_be_record_fault(self, file: BuiltFile, queue: BuiltQueue, made: Units, stored: Units) -> bool:
         """Return whether the only different bit is in a tags code, and explained by one bit of the record's tags."""
         (place,) = np.flatnonzero(made != stored)[:1].tolist() or (None,)
         if place is None or made["tags_code"][place] == stored["tags_code"][place]:

@@ -35,9 +35,9 @@ class CachingWorkers:
 
     def __init__(self, workers: Workers, root: Path) -> None:
         """Run tasks with *workers*, on ranges of the log of the store at *root*."""
-        self._workers = workers
-        self._root = root
+        self._workers, self._root = workers, root
         self._known: dict[bytes, bytes] = {}  # pickled: a caller may change a result
+        self.has_repeated = False  # only `ingest` reads it
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -48,11 +48,6 @@ class CachingWorkers:
     def width(self) -> int:
         """The number of tasks that run in parallel."""
         return self._workers.width
-
-    @property
-    def has_repeated(self) -> bool:
-        """Whether a task took more than one attempt."""
-        return self._workers.has_repeated
 
     def map(
         self,
@@ -65,9 +60,11 @@ class CachingWorkers:
         ranges = [item for item in items if isinstance(item, Range)]
         if not ranges or len(ranges) < len(items):
             return self._workers.map(items, task, label, sizes)
-        return cast("list[Result]", self._read(ranges, task, label, sizes))
+        return cast("list[Result]", self._map_ranges(ranges, task, label, sizes))
 
-    def _read(self, ranges: Sequence[Range], task: Callable[[Any], Any], label: str, sizes: Sequence[int]) -> list[Any]:
+    def _map_ranges(
+        self, ranges: Sequence[Range], task: Callable[[Any], Any], label: str, sizes: Sequence[int]
+    ) -> list[Any]:
         parts = _parts_of(task)
         try:
             pickled = [pickle.dumps(part) for part in parts]
@@ -107,15 +104,14 @@ class CachingWorkers:
         paths = {range_.location: Path(local_path(range_.location)) for range_ in ranges}
         files = {location: FileState.of(path) for location, path in paths.items()}
         logs = {path.resolve().parent for path in paths.values()}
-        rest = [
-            one for one in file_states(self._root) if one[0].parent.resolve() not in logs | {self._root / INDEX_FOLDER}
-        ]
+        others = {*logs, self._root / INDEX_FOLDER}
+        rest = [one for one in file_states(self._root) if one[0].parent.resolve() not in others]
         state = sha256(repr(rest).encode()).digest()
+        functions = [part.func if isinstance(part, partial) else part for part in parts]
         rows = []
         for range_ in ranges:
             described = f"{files[range_.location]} {replace(range_, location='')}".encode()
             # Queues are evidence of where the newest segments end.
-            functions = [part.func if isinstance(part, partial) else part for part in parts]
             states = [b"" if range_.final and function in _OF_LOG_ALONE else state for function in functions]
             rows.append(tuple(sha256(described + a + b).digest() for a, b in zip(states, pickled, strict=True)))
         return rows

@@ -207,7 +207,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
     """Verify the store, create correct files, and install them if requested."""
     if not is_local(request.store):
         raise NotRepairableError("not a local store; `repair` works on local stores only")
-    work = _claimed(request) / _WORK
+    work = _claim_output(request) / _WORK
     with ExitStack() as stack:
         held = None
         if request.apply:
@@ -250,7 +250,7 @@ def _refuse_other_store(journal: Journal, store: str, out: Path) -> None:
         )
 
 
-def _claimed(request: RepairRequest) -> Path:
+def _claim_output(request: RepairRequest) -> Path:
     """Return the working directory: new, empty, or that of an earlier repair of the same store."""
     out = request.out
     journal = Journal.read(out)
@@ -316,7 +316,7 @@ class _Repair:
     checkpoint: Path | None = None
     blanks: Mapping[str, Path] = field(default_factory=dict)  # queue files with blanks for bridges
     accepted: set[str] = field(default_factory=set)  # that were made
-    forms: RestoredFileSettings | None = None  # of queue and index files, as the lake has seen them
+    recorded: RestoredFileSettings | None = None  # of queue and index files, as the lake has seen them
 
     @property
     def store(self) -> Store:
@@ -330,11 +330,11 @@ class _Repair:
         store = self.store
         self.segments += complete_cut_segments(store, {one.base_offset for one in self.segments}, self.work / "log")
         if self.segments:
-            verdict = self._relinked("linked")
+            verdict = self._verify_planned_log("linked")
         if request.bridge:
             verdict = self._bridge(verdict)
-        self._make_rest(verdict)
-        plans = self._planned()
+        self._make_files(verdict)
+        plans = self._plan_installations()
         if plans:
             self.summary.withheld = why_withheld(self.summary.found, verdict)
         self._carry_out([] if self.summary.withheld is not None else plans, verdict, held)
@@ -367,7 +367,7 @@ class _Repair:
             " ".join((step.words, *step.commands)) for step in steps_for_rocksdb_rows(findings, store)
         ]
 
-    def _relinked(self, name: str) -> Verdict:
+    def _verify_planned_log(self, name: str) -> Verdict:
         """Return the verdict on the planned log."""
         link_planned_log(self.store, self.segments, self.work / name)
         self.log = (str(self.work / name),)
@@ -397,7 +397,7 @@ class _Repair:
             f"bridges cover {covered:,} lost bytes: the broker passes over them, and they stay lost; consumers receive "
             f"{received}"
         )
-        return self._relinked("bridged")
+        return self._verify_planned_log("bridged")
 
     def _make_segments(self, in_lake: _InLake) -> None:
         """Create the segments that the lake has and the store has lost."""
@@ -414,8 +414,8 @@ class _Repair:
             commitlog=request.commitlog, care=request.care,
         )  # fmt: skip
         found = diff(asked, self.workers)
-        self.forms = RestoredFileSettings.of(in_lake.known, request.wanted, lake)
-        self._count_of_topics(in_lake, found)
+        self.recorded = RestoredFileSettings.of(in_lake.known, request.wanted, lake)
+        self._note_messages_of_topics(in_lake, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
             at = min(rewritten)
@@ -445,7 +445,7 @@ class _Repair:
                     "and nothing damaged there is replaced; an earlier version of the table may have them as they were"
                 )
 
-    def _count_of_topics(self, in_lake: _InLake, found: DiffSummary) -> None:
+    def _note_messages_of_topics(self, in_lake: _InLake, found: DiffSummary) -> None:
         """Note how many messages of each topic that was, or may have been, deleted are only in the lake."""
         queues = self.summary.found.parts[QUEUES]
         said = {DELETED_TOPIC: "which was deleted", UNDECIDED_TOPIC: "which was deleted or lost its queues"}
@@ -474,7 +474,7 @@ class _Repair:
             "has deleted them, as far as the store shows. If they were lost, --older restores their segments"
         )
 
-    def _make_rest(self, verdict: Verdict) -> None:
+    def _make_files(self, verdict: Verdict) -> None:
         """Create queues, index files and checkpoint if the existing ones do not follow from the planned log."""
         store = self.store
         if not store.segments and not self.segments:
@@ -502,14 +502,14 @@ class _Repair:
         asked = queue_builder.RebuildQueuesRequest(
             request.store, out, wanted.conf, release=wanted.release,
             lost_only=True, proven_only=True, accepted=request.accepted, commitlog=self.log, care=request.care,
-            seen=self.forms.queues if self.forms else NOTHING_SEEN, scratch=self.scratch,
+            seen=self.recorded.queues if self.recorded else NOTHING_SEEN, scratch=self.scratch,
             groups=count_groups(self.store.log_size),  # as `verify` has collected the units
             recorded=self.in_lake and self.in_lake.units, recorded_topics=self.in_lake and self.in_lake.topics,
         )  # fmt: skip
-        with self._saying_what_is_unknown("queue"):
+        with self._noting_unknown_settings("queue"):
             built = queue_builder.rebuild(asked, self.workers)
             notes += built.notes
-            self._leave("queue file", [path_in_store(path) for path in built.contradictions])
+            self._note_undecided("queue file", [path_in_store(path) for path in built.contradictions])
             self.summary.undecided += [path_in_store(path) for path in built.of_unknown_topics]
             kinds: dict[str, set[str]] = {}
             for one in (one for one in verdict.findings if one.severity.is_alarm and not one.follows):
@@ -528,9 +528,9 @@ class _Repair:
             care=request.care, scratch=self.scratch,
             accepted=frozenset(name.removeprefix("index/") for name in request.accepted if name.startswith("index/")),
         )  # fmt: skip
-        with self._saying_what_is_unknown("index"):
+        with self._noting_unknown_settings("index"):
             built = index_builder.rebuild(asked, self.workers)
-            self._leave("index file", built.undecided)
+            self._note_undecided("index file", built.undecided)
             if is_lost and not built.files and not built.undecided:
                 again = " ".join(map(quote, (request.store, *request.options)))
                 self.summary.notes.append(_NONE_PROVEN.format(again))
@@ -539,21 +539,21 @@ class _Repair:
 
     def _wanted_index(self) -> GivenSettings:
         """Return the settings of index files: as given; what no file of the store shows, as the lake's runs saw it."""
-        wanted, forms = self.request.wanted, self.forms
-        if forms is not None and not self.store.index_files:
-            release = None if forms.release is None else forms.release.value
-            wanted = wanted._replace(zone=wanted.zone or forms.zone, release=wanted.release or release)
-        if forms is None or forms.index_files.origin_text == GIVEN or forms.index_files.origin == ASSUMED:
+        wanted, recorded = self.request.wanted, self.recorded
+        if recorded is not None and not self.store.index_files:
+            release = None if recorded.release is None else recorded.release.value
+            wanted = wanted._replace(zone=wanted.zone or recorded.zone, release=wanted.release or release)
+        if recorded is None or recorded.index_files.origin_text == GIVEN or recorded.index_files.origin == ASSUMED:
             return wanted
         if geometry_of_index(self.store) is not None:
             return wanted
-        self.summary.notes.append(f"index files of {forms.index_files.value} ({forms.index_files.origin_text})")
+        self.summary.notes.append(f"index files of {recorded.index_files.value} ({recorded.index_files.origin_text})")
         return wanted._replace(
-            hash_slots=forms.index_files.value.hash_slots, index_num=forms.index_files.value.index_num
+            hash_slots=recorded.index_files.value.hash_slots, index_num=recorded.index_files.value.index_num
         )
 
     @contextmanager
-    def _saying_what_is_unknown(self, what: str) -> Iterator[None]:
+    def _noting_unknown_settings(self, what: str) -> Iterator[None]:
         """Note why no file of a kind is changed, and continue with the other kinds."""
         try:
             yield
@@ -565,7 +565,7 @@ class _Repair:
             elif self.request.wanted.release is None:
                 self.summary.asks_for_release = True
 
-    def _leave(self, what: str, names: Sequence[str]) -> None:
+    def _note_undecided(self, what: str, names: Sequence[str]) -> None:
         """Note the files that stay although the log contradicts them."""
         self.summary.undecided += names
         if names:
@@ -577,7 +577,7 @@ class _Repair:
                 f"decides{option}. If you know that the log is right, pass --accept FILE to rebuild the file from it"
             )
 
-    def _planned(self) -> list[Installation]:
+    def _plan_installations(self) -> list[Installation]:
         """Return the installations, one for each folder of the store."""
         for name in self.request.accepted:  # nothing has been changed so far
             if name in self.summary.undecided:

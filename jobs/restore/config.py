@@ -1,8 +1,8 @@
 """
-The broker's configuration, as the lake keeps it.
+The broker's configuration in the lake.
 
-Its files are restored: topics, groups, offsets of consumers. The sizes and the release of queue and index files are
-those that runs of `ingest` recorded.
+Its files are restored: topics, groups, consumer offsets. The sizes and the release of queue and index files are those
+that runs of `ingest` recorded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, Self
 import pyarrow.compute as pc
 
 from jobs.console.result import RequestError
-from jobs.lake.commit import open_table, rows
+from jobs.lake.commit import rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
-from jobs.lake.snapshot_files import rows_where
 from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
 from jobs.products.index.file_builder import detect_zone
 from jobs.products.index.settings import GivenSettings, span_of_rules
@@ -46,20 +45,16 @@ _FROM_LATER = (
 )
 
 
-class NotResumableError(RequestError):
-    """The directory holds files of another restore, or files that no restore wrote."""
-
-
-def changed_file_error(place: Path) -> NotResumableError:
+def changed_file_error(place: Path) -> RequestError:
     """Return the error for a file that this restore did not write, or that another process has changed since."""
-    return NotResumableError(
+    return RequestError(
         f"{place}: not the file that this restore wrote; it was left as it is. Another process writes into the "
         "directory: restore into a new one"
     )
 
 
 def create_or_compare(path: Path, data: bytes) -> FileState:
-    """Create a file, or find one with the same bytes that a killed run has written; return its state."""
+    """Create a file, or accept one with the same bytes from a killed run; return its state."""
     with suppress(FileExistsError):  # written by the attempt that was interrupted
         LocalStorage().create(str(path), data)
     state = FileState.of(path)
@@ -72,11 +67,11 @@ def write_config(
     lake: Lake, store_id: str, out: Path, until: int | None, seen: Mapping[str, str]
 ) -> tuple[dict[str, FileState], list[str], dict[str, str]]:
     """
-    Write each file as the newest run found it; return these, notes on the others, and what the lake has lost.
+    Write the newest version of each file; return the files, notes, and the rows that the lake has lost.
 
-    Of a log that ends at *until*: as the newest run found it whose log ended no later. Where there is none, as the
-    first run found it, without the files of consumers' positions: consumers must not be ahead of the log. The
-    newest run has *seen* files with these hashes: a lake that lacks one has lost a row.
+    For a log that ends at *until*, write the newest version from a run whose log ended no later. If there is none,
+    write the oldest version, except files of consumer offsets: consumers must not be ahead of the log. The newest run
+    has *seen* files with these hashes; a missing one is a lost row.
     """
     versions: dict[str, list[Mapping[str, Any]]] = {}
     source = find_table_files(lake, CONFIG_FILES, store_id)
@@ -102,7 +97,7 @@ def write_config(
 
 
 def _version(name: str, of_file: Sequence[Mapping[str, Any]], until: int | None) -> bytes | None:
-    """Return the version of a file, by run, that belongs to a log that ends at *until*; None where there is none."""
+    """Return the version of a file for a log that ends at *until*, if there is one; *of_file* is sorted by run."""
     in_time = [version for version in of_file if until is None or version["to_offset"] <= until]
     if not in_time and name.endswith(_PROGRESS):
         return None
@@ -111,7 +106,7 @@ def _version(name: str, of_file: Sequence[Mapping[str, Any]], until: int | None)
 
 
 def recorded_topics(lake: Lake, store_id: str) -> tuple[RecordedTopics, ...]:
-    """Return the newest tables of topics that runs have recorded of a store, the newest last."""
+    """Return the newest topic tables that runs have recorded for a store, the newest last."""
     wanted = (pc.field("store_id") == store_id) & (pc.field("name") == TOPICS_FILE) & pc.field("bytes").is_valid()
     runs = [run for (run,) in rows(lake, CONFIG_FILES.name, ["run"], wanted)]
     newest = wanted & pc.field("run").isin(sorted(runs)[-_VERSIONS:])
@@ -119,17 +114,17 @@ def recorded_topics(lake: Lake, store_id: str) -> tuple[RecordedTopics, ...]:
 
 
 class RestoredFileSettings(NamedTuple):
-    """The settings of files that are made from the log: given, else as runs recorded them, else RocketMQ's defaults."""
+    """The settings of rebuilt files: given ones, else those that runs recorded, else RocketMQ's defaults."""
 
     index_files: Known[Geometry]
     queues: SeenQueues
-    zone: tzinfo | None  # by which the broker named its index files
-    release: Known[str] | None  # as `--release` takes it; None: only the restored log can tell
-    is_span: bool = False  # the release stands for all that write the same
+    zone: tzinfo | None  # in which the broker named its index files
+    release: Known[str] | None  # a value of `--release`; None: to be detected from the restored log
+    is_span: bool = False  # the release represents all that write the same files
 
     @classmethod
     def of(cls, known: KnownStore, wanted: GivenSettings, lake: Lake) -> Self:
-        """Settle each from the user's options and what runs recorded."""
+        """Determine the settings from the user's options and the records of runs."""
         state: Mapping[str, Any] = known.newest.state if known.newest else {}  # JSON
         slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
         noted = state.get("index") or {}
@@ -154,7 +149,7 @@ class RestoredFileSettings(NamedTuple):
         return cls(index, queues, zone, release, is_span)
 
     def lines(self, restored: Store) -> Iterator[str]:
-        """Yield each figure, and how it is known; what the log of the *restored* store allows names the releases."""
+        """Yield each setting and its origin; the log of the *restored* store limits the releases."""
         for kind, size in self.queues.sizes.items():
             yield f"{kind.value}s of {size.value:,} bytes ({size.origin_text})"
         yield f"index files of {self.index_files.value} ({self.index_files.origin_text})"
@@ -165,10 +160,6 @@ class RestoredFileSettings(NamedTuple):
 
 
 def _zone_of_names(lake: Lake, store_id: str) -> tzinfo | None:
-    """Return the time zone that the names of a store's index files show, as far as runs have seen such files."""
-    snapshot = open_table(lake, INDEX_FILES.name)
-    if snapshot is None:
-        return None
+    """Return the time zone of the names of a store's index files, if runs have seen such files."""
     named = (pc.field("store_id") == store_id) & pc.field("name").is_valid()
-    rows = rows_where(lake, snapshot, ["name", "begin_timestamp"], named).to_pylist()
-    return detect_zone({(row["name"], row["begin_timestamp"]) for row in rows})
+    return detect_zone({*rows(lake, INDEX_FILES.name, ["name", "begin_timestamp"], named)})

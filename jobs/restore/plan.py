@@ -1,14 +1,15 @@
-"""The plan of a restore: which segments, of which rows, how long each file is, and why the lake lacks bytes."""
+"""The plan of a restore: its segments and their rows, the file size, and why the lake lacks bytes."""
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.console.amounts import counted
@@ -16,20 +17,21 @@ from jobs.console.result import RequestError
 from jobs.lake.commit import open_table, read_snapshot
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
-from jobs.lake.snapshot_files import StoredFile, batches_for_reading, files, is_readable_parquet, rows_where
+from jobs.lake.snapshot_files import Limits, StoredFile, batches_for_reading, files, is_readable_parquet, rows_where
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, RUNS, Table
 from jobs.products.log_pieces import FILE, UNKNOWN
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.kernels.integers import Integers
+from rmq_formats.properties import MAX_LONG
 
 Interval = tuple[int, int]
 _NO_OFFSETS = np.empty(0, np.int64)
 ROWS_DELETED = "rows were deleted from the lake"
-COLUMN_DROPPED = "another engine has dropped it"
+_COLUMN_DROPPED = "another engine has dropped it"
 NEWER_COLUMNS = frozenset({RECORD_CRC, BODY_ERROR, BODY_INFLATED})  # columns that tables of earlier versions lack
-LOST, UNREADABLE = "is missing", "is not a Parquet file any more"
+_LOST, _UNREADABLE = "is missing", "is not a Parquet file any more"
 _OLDEST_TIME, _NEWEST_TIME = 1_300_000_000_000, 4_000_000_000_000  # ms: 2011, before any broker, to 2096
 
 
@@ -39,16 +41,16 @@ class NothingToRestoreError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """The files of a table that may hold a store's rows."""
+    """The files of a table that may have rows of a store."""
 
     lake: Lake
     table: Table
-    files: tuple[StoredFile, ...] = ()  # that are there, in the order of the log
+    files: tuple[StoredFile, ...] = ()  # existing ones, in the order of the log
     lost: Mapping[str, str] = field(default_factory=dict)  # path below the lake → its fault
     lost_files: tuple[StoredFile, ...] = ()
 
     def rows(self, store_id: str, needed: Sequence[str], others: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        """Yield a store's rows of a small table, but those in which another engine has emptied a *needed* column."""
+        """Yield a store's rows of a small table, except those in which a *needed* column is NULL."""
         for file in self.files:
             for batch in batches_for_reading(self.lake, self.table, file, [*needed, *others, "store_id"]):
                 for row in batch.to_pylist():
@@ -57,32 +59,26 @@ class TableFiles:
 
 
 def find_table_files(lake: Lake, table: Table, store_id: str) -> TableFiles:
-    """Return the files of a table, and which of them are lost."""
+    """Return the files of a table, readable and lost ones."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return TableFiles(lake, table)
     wanted = [file for file in files(lake, snapshot) if file.may_have("store_id", store_id)]
     wanted.sort(key=lambda file: int(file.low("physical_offset", 0)))
     sizes = {info.name: info.size for info in lake.list_files(table.name)}
-    wrong = {file.path: LOST for file in wanted if file.path not in sizes}
-    # The footer of a file is read where the file is not as long as Delta's log says.
+    wrong = {file.path: _LOST for file in wanted if file.path not in sizes}
+    # Only the footer of a file whose size differs from Delta's log is read.
     others = (file for file in wanted if file.path in sizes and sizes[file.path] != file.size)
-    wrong |= {file.path: UNREADABLE for file in others if not is_readable_parquet(lake, table, file)}
-    dropped = {*table.schema.names} - {field.name for field in snapshot.schema().fields}
-    return TableFiles(
-        lake,
-        table,
-        tuple(file for file in wanted if file.path not in wrong),
-        {
-            **{f"{table.name}/{file.path}": wrong[file.path] for file in wanted if file.path in wrong},
-            **{f"{table.name}, column {name}:": COLUMN_DROPPED for name in sorted(dropped - NEWER_COLUMNS)},
-        },
-        tuple(file for file in wanted if file.path in wrong),
-    )
+    wrong |= {file.path: _UNREADABLE for file in others if not is_readable_parquet(lake, table, file)}
+    readable, lost_files = (tuple(file for file in wanted if (file.path in wrong) is lost) for lost in (False, True))
+    dropped = {*table.schema.names} - {field.name for field in snapshot.schema().fields} - NEWER_COLUMNS
+    lost = {f"{table.name}/{file.path}": wrong[file.path] for file in lost_files}
+    lost |= {f"{table.name}, column {name}:": _COLUMN_DROPPED for name in sorted(dropped)}
+    return TableFiles(lake, table, readable, lost, lost_files)
 
 
 class PlannedSegment(NamedTuple):
-    """One file of the log, and the Parquet files that may hold its rows."""
+    """One file of the log, and the Parquet files that may have its rows."""
 
     base_offset: int
     files: tuple[StoredFile, ...]
@@ -90,40 +86,40 @@ class PlannedSegment(NamedTuple):
 
 
 class MissingCause(NamedTuple):
-    """The reason why the lake lacks some offsets, as it was noted."""
+    """The reason why the lake lacks some offsets."""
 
     start: int
     end: int
     why: str
-    is_gap: bool = False  # a run did not find it in the store
-    is_choice: bool = False  # a run did not take the topics
+    is_gap: bool = False  # a run did not find them in the store
+    is_choice: bool = False  # a run did not select their topics
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every segment of a log."""
+    """The segments of a log, and what the lake lacks of it."""
 
     lake: Lake
     known: KnownStore
     segments: tuple[PlannedSegment, ...]
     size: Known[int]  # of each file
-    start: int  # it was asked for from here on
+    start: int  # of the requested part
     end: int  # where the log ends
     pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
-    lost: Mapping[str, str]  # files that the lake should have, and their faults
+    lost: Mapping[str, str]  # missing and unreadable files of the lake, and their faults
     causes: tuple[MissingCause, ...]  # the most certain first
-    unread: tuple[Interval, ...] = ()  # offsets that the disk returned an error for
+    unread: tuple[Interval, ...] = ()  # offsets for which the disk returned an error
 
     @property
     def absent(self) -> list[Interval]:
-        """The offsets between segments, and up to the log's end, of which the lake has no row at all."""
+        """The offsets between segments, and up to the log's end, for which the lake has no row."""
         there = [(segment.base_offset, segment.base_offset + self.size.value) for segment in self.segments]
         first = self.segments[0].base_offset
         lost = (cause for cause in self.causes if cause.is_gap and self.start <= cause.start < cause.end <= first)
         return [*sorted((cause.start, cause.end) for cause in lost), *uncovered_parts(there, first, self.end)]
 
     def cause_of(self, start: int, end: int, *, may_be_unchosen: bool = True) -> str:
-        """Return why [start, end) is missing; *may_be_unchosen* where it may be of topics that a run did not take."""
+        """Return why [start, end) is missing; *may_be_unchosen* if it may be of topics that a run did not select."""
         causes = (cause for cause in self.causes if may_be_unchosen or not cause.is_choice)
         found = dict.fromkeys(cause.why for cause in causes if cause.start < end and start < cause.end)
         return "; ".join(found) or ROWS_DELETED
@@ -132,7 +128,7 @@ class Plan:
 def plan_log(
     lake: Lake, known: KnownStore, *, start: int = 0, until: int | None = None, size: int | None = None
 ) -> Plan:
-    """Return the segments to make of [start, until); a log begins with a whole file, so *start* is rounded down."""
+    """Plan the segments of [start, until); *start* is rounded down, because a log begins with a complete file."""
     messages, pieces, quarantine = (
         find_table_files(lake, table, known.store_id) for table in (MESSAGES, LOG_PIECES, QUARANTINE)
     )
@@ -149,14 +145,14 @@ def plan_log(
     if not bases:
         raise NothingToRestoreError(f"the lake has no message of store {known.store_id} before offset {end}")
     length = _file_size(sorted(noted) or bases, size, {row["length"] for row in noted.values()})
-    # Another engine may have changed a row's segment: no file of the log began where none can have begun.
+    # Another engine may have changed the segment of a row: only offsets at which a file can begin count.
     bases = [base for base in bases if base >= 0 and not (base - min(noted, default=base)) % length.value]
     kept = [base for base in bases if base + length.value > start]
     if not kept:
         raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start}")
 
     def files_of(base: int) -> Iterator[StoredFile]:
-        """Yield the files with rows of a segment, or with offsets in it as Delta's log says."""
+        """Yield the files with rows of a segment, or with offsets in it according to Delta's log."""
         after = base + length.value
         for file, some in of_files:
             low, high = file.low("physical_offset", after), file.high("physical_offset", -1)
@@ -180,7 +176,7 @@ def plan_log(
 
 
 def _past_end(offset: int, end: int) -> str:
-    """Say that the lake's log ends before *offset*; digits of that size may be meant as milliseconds."""
+    """Explain that the lake's log ends before *offset*, which may have been meant as milliseconds."""
     reason = f"plain digits are an offset, and the lake's log ends at {end}"
     if _OLDEST_TIME <= offset < _NEWEST_TIME:
         time = datetime.fromtimestamp(offset / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -191,7 +187,7 @@ def _past_end(offset: int, end: int) -> str:
 def _causes(
     messages: TableFiles, known: KnownStore, damaged: Sequence[Mapping[str, Any]], unknown: Sequence[Mapping[str, Any]]
 ) -> Iterator[MissingCause]:
-    """Yield why the lake lacks bytes, the most certain first: gaps that runs found, and what the lake has noted."""
+    """Yield the reasons why the lake lacks bytes, the most certain first."""
     lake, wanted = messages.lake, (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
     runs = read_snapshot(lake, RUNS.name, lambda snapshot: rows_where(lake, snapshot, ["detail"], wanted).to_pylist())
     for gap in (gap for run in runs or () for gap in json.loads(run["detail"] or "{}").get("gaps", ())):
@@ -214,7 +210,7 @@ def _interval(row: Mapping[str, Any]) -> Interval:
 
 
 def _path(base_offset: int, noted: str | None) -> str:
-    """Return the path of a file below a store: the one that it had, if that is known and harmless."""
+    """Return the path of a file below a store: its original one, if that is known and valid."""
     name = f"{base_offset:020d}"
     parts = (noted or "").split("/")
     is_harmless = parts[-1] == name and all(part not in {"", ".", ".."} for part in parts)
@@ -222,7 +218,7 @@ def _path(base_offset: int, noted: str | None) -> str:
 
 
 def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
-    """Yield the segments that a file has rows of; mostly Delta's log tells, and nothing is read."""
+    """Yield the segments of a file's rows; usually Delta's log has them, and the file is not read."""
     lowest, highest = file.lowest.get("segment"), file.highest.get("segment")
     is_ours = file.lowest.get("store_id") == file.highest.get("store_id") == store_id
     if isinstance(lowest, int) and lowest == highest and is_ours:
@@ -235,7 +231,7 @@ def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
 
 
 def _file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) -> Known[int]:
-    """Return how long the log's files are: as the lake notes, else by their names, which are multiples of it."""
+    """Return the size of the log's files: as the lake notes it, or else from their names, which are multiples of it."""
     if given is None and len(noted) == 1:
         (size,) = noted
         return Known(size, DETECTED, "the lake notes how long the files were")
@@ -257,25 +253,31 @@ def _file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) 
 
 
 def offset_at(lake: Lake, store_id: str, timestamp: int) -> int | None:
-    """Return the offset of the first message that was stored at *timestamp* or later; None when there is none."""
-    snapshot = open_table(lake, MESSAGES.name)
-    if snapshot is None:
-        return None
-    wanted = (pc.field("store_id") == store_id) & (pc.field("store_timestamp") >= timestamp)
-    found = pc.min(rows_where(lake, snapshot, ["physical_offset"], wanted).column("physical_offset")).as_py()
-    return None if found is None else int(found)
+    """Return the offset of the first message stored at *timestamp* or later, if there is one."""
+    within = {"store_timestamp": (timestamp, MAX_LONG)}
+    return min(_extremes(lake, store_id, "physical_offset", within, pc.min), default=None)
 
 
 def last_store_timestamp(lake: Lake, known: KnownStore, end: int) -> int:
-    """Return when the last message of a log that ends at *end* was stored; 0 without any."""
+    """Return the store time of the last message before *end*; 0 if there is none."""
     if known.newest and known.newest.store_timestamp and end >= known.newest.to_offset:
         return known.newest.store_timestamp
-    snapshot = open_table(lake, MESSAGES.name)
-    if snapshot is None:
-        return 0
-    wanted = (pc.field("store_id") == known.store_id) & (pc.field("physical_offset") < end)
-    found = pc.max(rows_where(lake, snapshot, ["store_timestamp"], wanted).column("store_timestamp")).as_py()
-    return int(found or 0)
+    within = {"physical_offset": (0, end - 1)}
+    return max(_extremes(lake, known.store_id, "store_timestamp", within, pc.max), default=0)
+
+
+def _extremes(
+    lake: Lake, store_id: str, column: str, within: Limits, extreme: Callable[[pa.Array], pa.Scalar]
+) -> Iterator[int]:
+    """Yield the *extreme* of a column in each batch of a store's messages, so memory does not grow with them."""
+    ((limited, (first, last)),) = within.items()
+    for file in find_table_files(lake, MESSAGES, store_id).files:
+        for batch in batches_for_reading(lake, MESSAGES, file, ("store_id", limited, column), within):
+            values = batch.column(limited)
+            chosen = pc.and_(pc.greater_equal(values, first), pc.less_equal(values, last))
+            chosen = pc.and_(chosen, pc.equal(batch.column("store_id"), store_id))
+            if (found := extreme(batch.column(column).filter(chosen)).as_py()) is not None:
+                yield found
 
 
 @dataclass(slots=True)
@@ -291,14 +293,13 @@ class Coverage:
         self._ends.append(ends)
 
     def merge(self) -> tuple[list[Interval], list[Interval]]:
-        """Return the covered intervals, ascending and joined where they touch, and the parts that are covered twice."""
+        """Return the covered intervals, in order and merged if they touch, and the parts that are covered twice."""
         starts, ends = np.concatenate([_NO_OFFSETS, *self._starts]), np.concatenate([_NO_OFFSETS, *self._ends])
         if not starts.size:
             return [], []
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
-        # The farthest end so far. What starts before it overlaps, what starts at it touches and is joined: only where a
-        # start lies beyond it does a new interval begin.
+        # The highest end so far. An interval that starts before it overlaps, one that starts at it is merged.
         reach = np.maximum.accumulate(ends)
         overlaps = np.flatnonzero(starts[1:] < reach[:-1]) + 1
         twice = [(int(starts[at]), int(min(ends[at], reach[at - 1]))) for at in overlaps.tolist()]
@@ -314,13 +315,10 @@ def uncovered_parts(covered: Iterable[Interval], start: int, end: int) -> Iterat
 
 
 def unchecked_note(places: Sequence[Interval]) -> list[str]:
-    """Say which rows cannot be checked."""
-    if not places:
-        return []
-    start, end = places[0]
+    """Return a note on the rows that cannot be checked, if there are any."""
     more = f" and in {counted(len(places) - 1, 'more part')} of the log" if len(places) > 1 else ""
-    sentence = (
+    return [
         f"rows from {start:,} to {end:,}{more} are unchecked: they have no record_crc, as earlier versions wrote them, "
         "so a change of one by another engine need not show"
-    )
-    return [sentence]
+        for start, end in places[:1]
+    ]

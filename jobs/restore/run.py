@@ -1,9 +1,9 @@
 """
-The story of a restore.
+The steps of a restore.
 
-Plan the segments from the lake's tables, let one task write each, then have the builders of queues and index files
-read the new log as they would any other, and write the checkpoint and a manifest with every file's hash. A run that was
-killed is continued: a segment that has its name is whole.
+Plan the segments from the lake's tables, write each in a task, build queues and index files from the new log, and write
+the checkpoint and a manifest with every file's hash. A run that was killed can be continued: a segment gets its name
+when it is complete.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.console.amounts import counted, time_text
-from jobs.console.result import RatedOutcome, Result, Severity, worst_met
+from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_logs
 from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
@@ -24,7 +24,6 @@ from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import index_header
 from jobs.restore.config import (
-    NotResumableError,
     RestoredFileSettings,
     changed_file_error,
     create_or_compare,
@@ -49,7 +48,7 @@ _WALKED_AT_START = 3  # files of the log, by a broker that was stopped in order
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """The request of a user."""
+    """The parameters of a restore."""
 
     lake: Lake
     out: Path
@@ -65,7 +64,7 @@ class RestoreRequest:
 
 @dataclass(slots=True)
 class RestoreSummary(RatedOutcome):
-    """The files that were made, and the parts that the lake lacks."""
+    """The result of a restore: the restored files, and the parts that the lake lacks."""
 
     lake: str
     out: str
@@ -93,7 +92,7 @@ class RestoreSummary(RatedOutcome):
 
     @property
     def severity(self) -> Severity:
-        """The worst severity that was met; only `verify` can say that a store is healthy."""
+        """The worst severity; only `verify` can report a store as healthy."""
         return worst_met(gap=self.missing, damage=self.incomplete or self.twice or self.changed or self.lost)
 
     @property
@@ -102,7 +101,7 @@ class RestoreSummary(RatedOutcome):
         return time_text(self.newest_store_timestamp) if self.newest_store_timestamp else "no time"
 
     def describe(self) -> dict[str, object]:
-        """Return the form that scripts read."""
+        """Return the JSON form."""
         return {**asdict(self), "severity": self.severity.value}
 
     def result(self, seconds: float) -> Result:
@@ -113,7 +112,7 @@ class RestoreSummary(RatedOutcome):
         return Result(self.severity, counted(self.messages, "message"), seconds, size, verdict)
 
     def lines(self) -> Iterator[str]:
-        """Yield the summary for people."""
+        """Yield the summary as text."""
         yield f"{self.lake} → {self.out}"
         yield f"  broker {self.broker} ({self.store_id})"
         yield f"  {counted(self.messages, 'message')}, offsets {self.from_offset:,} to {self.to_offset:,}"
@@ -136,20 +135,19 @@ class RestoreSummary(RatedOutcome):
 
 
 def find_store(lake: Lake, broker: str | None) -> KnownStore:
-    """Return the store of a label or an id; where the lake has one store, no name is needed."""
-    found = known_logs(lake)
-    if broker is not None:
-        found = [known for known in found if broker in (known.broker, known.store_id)]
+    """Return the store with a label or an ID; if the lake has only one store, no name is needed."""
+    every = known_logs(lake)
+    found = [known for known in every if broker is None or broker in (known.broker, known.store_id)]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(f"{known.broker} ({known.store_id})" for known in known_logs(lake)) or "none"
+    names = ", ".join(f"{known.broker} ({known.store_id})" for known in every) or "none"
     if not found:
         raise NothingToRestoreError(f"no store {broker!r} in this lake; it has {names}" if broker else "an empty lake")
     raise NothingToRestoreError(f"several stores in this lake: give --broker with a name or an id of {names}")
 
 
 def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
-    """Write the store of a broker from the lake's rows."""
+    """Write a broker's store from the rows of the lake."""
     known = find_store(request.lake, request.broker)
     plan = plan_log(request.lake, known, start=request.start, until=request.until, size=request.segment_size)
     unfinished = request.out / UNFINISHED
@@ -182,7 +180,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
         )
     _build_rest(request, RestoredFileSettings.of(known, request.wanted, request.lake), summary, workers)
     summary.newest_store_timestamp = last_store_timestamp(request.lake, known, plan.end)
-    # What a broker that was stopped in order leaves: everything up to the last message is on the disk.
+    # As after a clean shutdown: everything up to the last message is on the disk.
     indexed = max((index_header(path).end_timestamp for path in (request.out / INDEX_FOLDER).glob("*")), default=0)
     stored = summary.newest_store_timestamp
     place, checkpoint = request.out / "checkpoint", Checkpoint(stored, stored, indexed, 0, 0, 0)
@@ -209,9 +207,9 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
 
 def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSummary | None:
     """
-    Make sure that the directory is empty, or holds the beginning of this very restore.
+    Check that the directory is empty, or holds the beginning of the same restore.
 
-    Return the manifest of a restore that is complete; notes that it left are deleted.
+    If the restore is complete, return the summary in its manifest, and delete its notes.
     """
     unfinished = request.out / UNFINISHED
     described = {
@@ -223,7 +221,7 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSum
     if request.resume and (request.out / MANIFEST).exists():
         manifest = json.loads(read_file(request.out / MANIFEST))
         if (manifest["store_id"], manifest["to_offset"]) != (known.store_id, plan.end):
-            raise NotResumableError(f"{request.out}: another restore ended here; begin again in an empty directory")
+            raise RequestError(f"{request.out}: another restore ended here; begin again in an empty directory")
         shutil.rmtree(unfinished, ignore_errors=True)
         return RestoreSummary(
             **{name: manifest[name] for name in RestoreSummary.__dataclass_fields__ if name in manifest}
@@ -232,8 +230,8 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSum
         before = json.loads(read_file(unfinished / _PLAN))
         if before != described:
             reason = "the lake has changed, or other options were given: begin again in an empty directory"
-            raise NotResumableError(f"{request.out}: another restore began here ({reason})")
-        # What a killed run has half written has a dot before its name.
+            raise RequestError(f"{request.out}: another restore began here ({reason})")
+        # Unfinished files of a killed run have a dot before their names.
         for path in [one for one in request.out.rglob(".*") if ATTEMPT_PREFIX in one.name and one.is_file()]:
             path.unlink()
         return None
@@ -242,7 +240,7 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSum
         shutil.rmtree(unfinished)
     elif there:
         hint = "; --resume continues a restore that was interrupted" if unfinished.exists() else ""
-        raise NotResumableError(f"{request.out}: the directory is not empty{hint}")
+        raise RequestError(f"{request.out}: the directory is not empty{hint}")
     LocalStorage().create(str(unfinished / _PLAN), json.dumps(described).encode())
     return None
 
@@ -251,13 +249,11 @@ def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
     """
     Write a segment; before it gets its name, note the result and the state of the file for `--resume`.
 
-    An earlier attempt of this task may have died after its note: the segment is kept if it got its name.
+    If an earlier attempt of this task was killed after its note, the segment is kept if it got its name.
     """
     path, place = Path(folder) / f"{work.base_offset:020d}{_NOTE}", Path(work.path)
-    if path.exists():
-        finished = _finished(Path(folder), {work.base_offset: place})
-        if finished:
-            return finished[work.base_offset]
+    if path.exists() and (finished := _finished(Path(folder), {work.base_offset: place})):
+        return finished[work.base_offset]
 
     def note(result: RestoredSegment, file: FileState) -> None:
         described = {"result": result._asdict(), "files": {work.path: file}}
@@ -268,7 +264,7 @@ def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
 
 
 def _finished(unfinished: Path, paths: Mapping[int, Path]) -> dict[int, RestoredSegment]:
-    """Return the noted segments that are there; delete the note of one that never got its name, or was deleted."""
+    """Return the segments that are noted and exist; delete the notes of those that do not."""
     results = {}
     for base_offset, place in sorted(paths.items()):
         path = unfinished / f"{base_offset:020d}{_NOTE}"
@@ -361,9 +357,9 @@ def _build_rest(
 @contextmanager
 def _built(out: Path, unfinished: Path, part: str) -> Iterator[Path | None]:
     """
-    Yield a folder to build a *part* of the store in, and move the files into place; None where it is built already.
+    Yield a folder in which to build a *part* of the store, or None if it is already built; then move it into place.
 
-    The states of the files are noted first: a restore that was killed goes on with the same files, or refuses.
+    The states of the files are noted first, so that `--resume` continues with the same files, or refuses.
     """
     folder, note = unfinished / part, unfinished / f"{part}{_NOTE}"
     *inner, main = _FOLDERS[part]

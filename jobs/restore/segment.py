@@ -1,8 +1,8 @@
 """
-One segment from its rows: a task of its own, in flat memory.
+Restores one segment from its rows, in constant memory.
 
-Records go to the offsets that they state, then what the lake keeps of the bytes between them. The file gets its name
-only when all of it is on the disk, so a run that is killed leaves no half segment under a segment's name.
+Records are written to their offsets, then the bytes between them that the lake has kept. The file gets its name when
+all of it is on disk, so a killed run leaves no incomplete segment under a segment's name.
 """
 
 import os
@@ -51,8 +51,8 @@ class SegmentWork:
     is_last: bool
     files: tuple[StoredFile, ...]  # of the table `messages`
     pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
-    unread: tuple[Interval, ...]  # offsets that the disk returned an error for, ascending
-    proven_only: bool  # leave out rows whose records have another CRC than they state
+    unread: tuple[Interval, ...]  # offsets for which the disk returned an error, ascending
+    proven_only: bool  # leave out rows whose records do not have the CRC that they state
 
     @classmethod
     def of(cls, plan: Plan, segment: PlannedSegment, path: str = "", *, proven_only: bool = False) -> Self:
@@ -73,11 +73,13 @@ class RestoredSegment(NamedTuple):
     sha256: str
     records: int
     missing: tuple[Interval, ...]  # offsets without a row: zeros in the file
-    assumed: tuple[Interval, ...]  # the end of a full file that the lake does not keep, as releases from 4.9.1 leave it
-    incomplete: tuple[int, ...]  # rows that no record can be made of
+    assumed: tuple[
+        Interval, ...
+    ]  # the end of a full file, which the lake does not keep, as releases from 4.9.1 write it
+    incomplete: tuple[int, ...]  # rows from which no record can be assembled
     twice: tuple[Interval, ...]
     unreadable: tuple[str, ...] = ()  # files of the lake that could not be read to their end
-    changed: tuple[int, ...] = ()  # rows whose records have another CRC than they state
+    changed: tuple[int, ...] = ()  # rows whose records do not have the CRC that they state
     unchecked: tuple[Interval, ...] = ()  # rows without a CRC of their record
 
 
@@ -93,7 +95,7 @@ class _Segment:
     flushing: int = 0
 
     def add(self, made: Assembled) -> None:
-        """Write records to where they state that they are."""
+        """Write records to their offsets."""
         base, limit = self.work.base_offset, self.work.base_offset + self.work.size
         ends = made.offsets + made.sizes
         fits = (made.offsets >= base) & (ends <= limit)
@@ -102,7 +104,7 @@ class _Segment:
         if not offsets.size:
             return
         self.records += offsets.size
-        # A run of records that follow each other both in the log and in the buffer is one write.
+        # Records that are adjacent both in the log and in the buffer are one write.
         cuts = np.flatnonzero((offsets[1:] != ends[:-1]) | (positions[1:] != positions[:-1] + sizes[:-1])) + 1
         first, last = np.concatenate(([0], cuts)), np.concatenate((cuts - 1, [offsets.size - 1]))
         for start, end in zip(first.tolist(), last.tolist(), strict=True):
@@ -120,10 +122,10 @@ class _Segment:
 
     def add_pieces(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """
-        Write the bytes between records that the lake keeps.
+        Write the bytes between records that the lake has kept.
 
-        A row without bytes says where such bytes are: what no other row has of it is zeros. Runs of earlier versions
-        wrote that row before they read: what the disk could not read is unknown, and no zeros.
+        A row without bytes is a range of zeros, as far as no other row has its bytes. Earlier versions wrote that row
+        before they read the range: offsets that the disk could not read are unknown.
         """
         base, limit = self.work.base_offset, min(self.work.base_offset + self.work.size, self.work.end)
         kept = sorted((row["physical_offset"], row["physical_offset"] + row["length"]) for row in rows if row["bytes"])
@@ -138,7 +140,7 @@ class _Segment:
                 self.coverage.add(known[:, 0], known[:, 1])
 
     def add_entries(self, rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[Integers, Sizes]]) -> None:
-        """Write the headers of DLedger's entries before the records that are there."""
+        """Write the headers of DLedger's entries before their records."""
         if not rows or not places:
             return
         offsets, sizes = (np.concatenate(column) for column in zip(*places, strict=True))
@@ -153,8 +155,7 @@ class _Segment:
             self.coverage.add(at, offsets[some])
 
     def _scatter(self, items: Bytes, positions: Integers) -> None:
-        """Write items of one size to their positions."""
-        os.posix_fallocate(self.descriptor, 0, self.work.size)  # a page without a block would be a signal, not an error
+        os.posix_fallocate(self.descriptor, 0, self.work.size)  # else a full disk raises SIGBUS instead of an error
         with mmap(self.descriptor, self.work.size) as mapped:
             target = np.frombuffer(mapped, np.uint8)
             for first in range(0, positions.size, _HEADERS_AT_ONCE):
@@ -163,7 +164,7 @@ class _Segment:
             del target
 
     def fill_end(self, covered: Sequence[Interval]) -> list[Interval]:
-        """Write the blank that ends a full file, where nothing but its bytes can be missing; return where."""
+        """Write the blank at the end of a full file, if only its bytes can be missing; return its interval."""
         work = self.work
         limit = work.base_offset + work.size
         end = covered[-1][1] if covered else work.base_offset
@@ -177,9 +178,9 @@ def restore_segment(
     work: SegmentWork, begun_in: Path, note: Callable[[RestoredSegment, FileState], None] = lambda *_: None
 ) -> RestoredSegment:
     """
-    Write one segment of the log, durably, in *begun_in*; give it its name only when it is whole.
+    Write one segment of the log durably in *begun_in*, and rename it when it is complete.
 
-    *note* is called before it gets its name; `FileExistsError` where another file has it.
+    *note* is called before the renaming. Raises `FileExistsError` if another file has its name.
     """
     target = Path(work.path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -191,8 +192,7 @@ def restore_segment(
         unreadable: list[str] = []
         pieces = list(_pieces(work, unreadable))
         places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES for row in pieces) else None
-        changed: list[int] = []
-        unchecked = Coverage()
+        changed, unchecked = list[int](), Coverage()
         for batch in rows_of_segment(work, unreadable):
             made = assemble(batch)
             is_changed, is_unchecked = check_crcs(batch, made)
@@ -225,7 +225,7 @@ def restore_segment(
 
 
 def check_crcs(batch: pa.RecordBatch, made: Assembled) -> tuple[Flags, Flags]:
-    """Return which records have another CRC than their rows state, and which rows state none."""
+    """Return which records do not have the CRC that their rows state, and which rows state none."""
     stated = batch.column(RECORD_CRC).take(pa.array(made.rows))
     is_unchecked: Flags = stated.is_null().to_numpy(zero_copy_only=False)
     crcs = record_crcs(made.buffer, made.positions, made.sizes)
@@ -234,7 +234,7 @@ def check_crcs(batch: pa.RecordBatch, made: Assembled) -> tuple[Flags, Flags]:
 
 
 def rows_of_segment(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the segment's rows, with the columns that records are made of."""
+    """Yield the segment's rows, with the columns from which records are assembled."""
     for file in work.files:
         for batch in _readable(work, MESSAGES, file, unreadable, _COLUMNS):
             wanted = _wanted(work, batch)
@@ -242,7 +242,7 @@ def rows_of_segment(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.Rec
 
 
 def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the pieces of the segment between its messages, as the lake keeps them."""
+    """Yield the lake's pieces of the segment between its messages."""
     for file in work.pieces:
         for batch in _readable(work, LOG_PIECES, file, unreadable):
             for row in batch.filter(_wanted(work, batch)).to_pylist():
@@ -253,10 +253,9 @@ def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, A
 def _readable(
     work: SegmentWork, table: Table, file: StoredFile, unreadable: list[str], columns: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows of a file; one whose bytes are wrong is noted, and its other rows are left out."""
+    """Yield rows of a file; if its bytes are wrong, note the file and leave out its other rows."""
     first, last = work.base_offset, work.base_offset + work.size - 1
-    wanted = {"physical_offset": (first, last)} if table is MESSAGES else {}
-    wanted = {"segment": (first, first)} if table is LOG_PIECES else wanted
+    wanted = {"physical_offset": (first, last)} if table is MESSAGES else {"segment": (first, first)}
     try:
         yield from batches_for_reading(work.lake, table, file, columns, wanted)
     except pa.ArrowInvalid:
@@ -268,7 +267,7 @@ def _readable(
 
 
 def _wanted(work: SegmentWork, batch: pa.RecordBatch) -> pa.Array:
-    """Return which rows these are: of one that another engine has changed, segment and offset may disagree."""
+    """Return which rows are the segment's; if another engine has changed one, segment and offset may disagree."""
     is_ours = pc.equal(batch.column("store_id"), work.store_id)
     offset = batch.column("physical_offset")
     is_inside = pc.and_(pc.greater_equal(offset, work.base_offset), pc.less(offset, work.base_offset + work.size))

@@ -1,15 +1,15 @@
 """
-The compacted logs of a store, verified: each with itself, with its units, and with the broker's own log.
+Verifies the compacted logs of a store: each with itself, with its units, and with the broker's own log.
 
-A broker copies each message of a compacted topic that has a key, and drops those again that a later one of the same key
-replaces. A copy differs from its record in its place alone. Where retention has deleted the record, nothing is left to
-compare it with; and which messages were copied cannot be checked, for a topic may have become a compacted one later.
+A broker copies each message of a compacted topic that has a key, and drops the copy when a later message with the same
+key replaces it. A copy differs from its record only in its place. It cannot be compared if retention has deleted the
+record. Whether all messages were copied cannot be checked, because a topic may have become compacted later.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -54,17 +54,17 @@ _FIELDS = {"base_offset": "queue_offset"} | {  # of a unit, and of what a record
 
 
 class _CompactedFile(NamedTuple):
-    """A file of a queue's compacted log, and that of its units; a whole store has both or none."""
+    """A file of a queue's compacted log and the file of its units; a complete store has both or neither."""
 
     topic: str
     queue_id: int
     name: str
     log: StoredFile | None
     units: StoredFile | None
-    original: StoredQueue | None  # what the broker's own log has of the queue
+    original: StoredQueue | None  # the queue of the broker's own log
 
     def store(self, store: Store) -> Store:
-        """Return the log's file as a store of one segment: zeros may end each file, not the newest alone."""
+        """Return the log's file as a store of one segment: every file may end with zeros, not only the newest."""
         if self.log is None:
             return Store(store.root, storage=store.storage)
         base = self.log.about.base_offset or 0
@@ -72,7 +72,7 @@ class _CompactedFile(NamedTuple):
         return Store(store.root, (segment,), storage=store.storage)
 
     def queue(self, store: Store) -> StoredQueue:
-        """Return its units as a queue that begins here; they are not numbered, each says which message it is of."""
+        """Return its units as a queue that begins here; each unit states the number of its message."""
         files = () if self.units is None else (QueueFile(self.units.location, 0, self.units.size),)
         return StoredQueue(QueueName(QueueKind.BATCH, self.topic, self.queue_id), files, store.storage)
 
@@ -87,21 +87,20 @@ class _Verified(NamedTuple):
 
 
 def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rules: QueueRules) -> None:
-    """Add the number of messages of the compacted logs to the part, and the findings on them."""
-    queues = _whole(store)
-    if not queues:
+    """Verify the compacted logs, and add the findings and the number of messages to the part."""
+    files = _compacted_files(store)
+    if not store.is_closed and not all(file.log and file.units for file in files):  # a broker replaces files just now
+        files = _compacted_files(list_again(store))
+    if not files:
         return
     bare = Store(store.root, store.segments, storage=store.storage)  # other files need not travel to tasks
     verify = partial(_verify, store=bare, rules=replace(rules, multi_dispatch=False), is_closed=store.is_closed)
-    work = [file for files in queues for file in files]
-    by_file: Mapping[tuple[str, int, str], _Verified] = dict(
-        zip((file[:3] for file in work), workers.map(work, verify, "verifying compacted logs"), strict=True)
+    verified = workers.map(files, verify, "verifying compacted logs")
+    queues = [list(some) for _, some in groupby(zip(files, verified, strict=True), key=lambda pair: pair[0][:2])]
+    part.findings += chain.from_iterable(_across(queue, store) for queue in queues)
+    copies, compared, behind = (
+        sum(getattr(one, name) for one in verified) for name in ("copies", "compared", "behind")
     )
-    for files in queues:
-        part.findings += _across([(file, by_file[file[:3]]) for file in files], store)
-    copies = sum(one.copies for one in by_file.values())
-    compared = sum(one.compared for one in by_file.values())
-    behind = sum(one.behind for one in by_file.values())
     part.notes.append(
         f"{counted(copies, 'message')} in compacted logs of {counted(len(queues), 'queue')}, "
         f"{compared:,} compared with the log"
@@ -110,28 +109,20 @@ def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rule
         part.notes.append(f"{counted(behind, 'message')} in compacted logs had no unit yet")
 
 
-def _compacted_queues(store: Store) -> list[list[_CompactedFile]]:
-    """Return the files of each queue that has a compacted log, in their order."""
+def _compacted_files(store: Store) -> list[_CompactedFile]:
+    """Return the files of all compacted logs, by queue and name."""
     logs, units = (
         {_place(file): file for file in store.of_kind(kind)}
         for kind in (FileKind.COMPACTION_LOG, FileKind.COMPACTION_QUEUE)
     )
     places = sorted({*logs, *units})
     originals = {queue.name[1:]: queue for queue in stored_queues(store) if not queue.is_batch} if places else {}
-    files = [_CompactedFile(*place, logs.get(place), units.get(place), originals.get(place[:2])) for place in places]
-    return [list(group) for _, group in groupby(files, key=lambda file: (file.topic, file.queue_id))]
+    return [_CompactedFile(*place, logs.get(place), units.get(place), originals.get(place[:2])) for place in places]
 
 
 def _place(file: StoredFile) -> tuple[str, int, str]:
     *_, topic, queue_id, name = file.about.path.split("/")
     return topic, int(queue_id), name
-
-
-def _whole(store: Store) -> list[list[_CompactedFile]]:
-    """Return the compacted queues; where a broker replaces files just now, as they are a moment later."""
-    queues = _compacted_queues(store)
-    has_all = all(file.log and file.units for files in queues for file in files)
-    return queues if has_all or store.is_closed else _compacted_queues(list_again(store))
 
 
 def _across(files: Sequence[tuple[_CompactedFile, _Verified]], store: Store) -> Iterator[Finding]:
@@ -146,7 +137,7 @@ def _across(files: Sequence[tuple[_CompactedFile, _Verified]], store: Store) -> 
 
 
 def _verify(file: _CompactedFile, *, store: Store, rules: QueueRules, is_closed: bool) -> _Verified:
-    """Verify a file; what a broker at work has replaced meanwhile is looked at again, and not if it is gone."""
+    """Verify a file, again if a running broker may have replaced it meanwhile; a deleted file has no findings."""
     verified = _Verified()
     for _ in range(1 if is_closed else _ATTEMPTS):
         try:
@@ -206,7 +197,7 @@ def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], 
 
 
 def _as_damage(finding: Finding) -> Finding:
-    """Return the finding as damage of the compacted log, whose offsets are not those of the log."""
+    """Return the finding as damage of the compacted log, without its offset, which is not one of the broker's log."""
     cause = f"{finding.cause.partition(';')[0]}; {_MADE_AGAIN}"
     return finding._replace(part=QUEUES, kind=DAMAGED_COMPACTION, cause=cause, log_offset=None)
 
@@ -220,7 +211,7 @@ def _collect(_: Range, pieces: Iterator[RawRecords | Piece], *, file: _Compacted
 
 
 def _units(queue: StoredQueue, most: int) -> Units:
-    """Return the units of a file up to the last one that is written, of so many at most."""
+    """Return at most *most* units of a file, up to the last written one."""
     stop = min(queue.capacity, most)
     units: Units = np.zeros(stop, UNITS[QueueKind.BATCH])
     end = at = 0
@@ -261,11 +252,7 @@ def _compared_units(
 
 
 def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies: Units) -> tuple[int, list[Finding]]:
-    """
-    Compare the records of *file*, whose units are *copies*, with those that a queue of *store* leads to.
-
-    Return the number of compared records, and the finding of the first one that differs.
-    """
+    """Compare a file's records with the originals; return their number, and a finding if any of them differ."""
     if queue is None or not store.segments:
         return 0, []
     numbers, offsets, segments = _originals(store, queue, copies)
@@ -284,7 +271,7 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
             if records is None:
                 continue
             in_records, in_part = at - at[0], places[some] - places[some].min()
-            # A queue that was damaged leads elsewhere, and is a finding of its own.
+            # A damaged queue points to other records; it has a finding of its own.
             known = np.flatnonzero(_queue_offsets(records, in_records) == chosen["queue_offset"][some])
             wrong = np.empty(known.size, np.int64)
             part = _bytes(copied, places[some], sizes[some])
@@ -301,7 +288,7 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
 
 
 def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integers, Integers, Integers]:
-    """Return, of each copy whose record queue and log still have: its number, the record's offset, its segment."""
+    """Return the number, the record's offset and its segment of each copy whose original still exists."""
     numbers = np.flatnonzero((copies["queue_offset"] >= queue.start) & (copies["queue_offset"] < queue.capacity))
     positions = copies["queue_offset"][numbers].astype(np.int64)
     offsets = np.full(positions.size, -1, np.int64)

@@ -1,4 +1,4 @@
-"""The report of one part of a verification, the kinds of findings, and the lost ranges that they follow from."""
+"""Reports of the parts of a store, kinds of findings, and the lost ranges that other findings follow from."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -53,32 +53,32 @@ TIER_UNIT_DIFFERS = "tier_unit_differs"
 TIER_ENTRY_DIFFERS = "tier_entry_differs"
 FOREIGN_RECORD = "record_of_another_queue"
 
-_base_offset = attrgetter("base_offset")
-
 
 @dataclass(slots=True)
 class PartReport:
-    """The report of one part."""
+    """The report of one part: log, queues or index."""
 
     findings: list[Finding] = field(default_factory=list)
-    numbers: Mapping[str, int] = field(default_factory=dict)  # of compared things, and of bytes or keys that are behind
+    numbers: Mapping[str, int] = field(
+        default_factory=dict
+    )  # compared items, and bytes or keys that are not dispatched yet
     notes: list[str] = field(default_factory=list)  # assumptions, and parts that could not be compared
-    facts: list[Finding] = field(default_factory=list)  # worth to be known, and nothing to be done
+    facts: list[Finding] = field(default_factory=list)  # worth knowing, but nothing to correct
     unverified: str = ""  # why the part could not be verified
-    is_absent: bool = False  # no file of it is there, and nothing shows whether there was one
-    doubts: list[str] = field(default_factory=list)  # what of it could not be verified, though the rest was
-    database_step: Step | None = None  # what to do about findings of rows that only a broker makes
+    is_absent: bool = False  # it has no file, and nothing shows whether it had one
+    doubts: list[str] = field(default_factory=list)  # reasons why some of it could not be verified
+    database_step: Step | None = None  # the remedy for rows that only a broker can write
 
     @property
     def severity(self) -> Severity:
-        """The worst severity of the findings, of a part that is behind, and of one that is not verified."""
+        """The worst severity: of the findings, of items that are not dispatched, or of an incomplete verification."""
         behind, unverified = self.numbers.get("behind"), self.unverified or self.doubts
         own = worst_met(Severity.HEALTHY, behind=behind, not_verified=unverified)
         return worst_of([own, *(finding.severity for finding in self.findings)])
 
 
 def unreadable_database(part: str, error: FormatError, store: Store, besides: str = "") -> Finding:
-    """Return the finding of a RocksDB that cannot be read; *besides* is what else a broker may do."""
+    """Return the finding of a RocksDB database that cannot be read; *besides* completes the sentence on its broker."""
     cause = f"the database is damaged; a broker that starts now may refuse to load it{besides}"
     place = store.path_below_root(error.file), error.offset, "database"
     return Finding(part, UNREADABLE_DATABASE, *place, error.reason, "one that opens", cause)
@@ -86,22 +86,23 @@ def unreadable_database(part: str, error: FormatError, store: Store, besides: st
 
 def locate_offset(offset: int, store: Store) -> tuple[str, int]:
     """Return the file below the store's root, and the position in it, of an offset of the log."""
-    segment = max((one for one in store.segments if one.base_offset <= offset), key=_base_offset, default=None)
-    if segment is None:
+    number = bisect_right(store.segments, offset, key=attrgetter("base_offset")) - 1
+    if number < 0:
         return f"commitlog/{name_of_offset(offset)}", 0
+    segment = store.segments[number]
     return store.path_below_root(segment.location), offset - segment.base_offset
 
 
 class LostRange(NamedTuple):
-    """Offsets that hold no record any more."""
+    """Offsets whose records are lost."""
 
     start: int
     end: int
-    title: str  # of the finding that says so
+    title: str  # of the finding on the loss
 
 
 class LostRanges:
-    """Which offsets of the log hold no record any more, and which finding says so."""
+    """The offsets of the log whose records are lost, each with the finding on its loss."""
 
     def __init__(self, ranges: Iterable[LostRange]) -> None:
         self._ranges = sorted(ranges)
@@ -109,7 +110,7 @@ class LostRanges:
         self._furthest = list(accumulate((one.end for one in self._ranges), max))  # of a range and all before it
 
     def title_at(self, offset: int | None) -> str:
-        """Return the title of the finding that explains why *offset* is lost; "" where it is not."""
+        """Return the title of the finding that explains why *offset* is lost; empty if it is not lost."""
         number = bisect_right(self._starts, offset) - 1 if offset is not None else -1
         while offset is not None and number >= 0 and offset < self._furthest[number]:
             if offset < self._ranges[number].end:
@@ -118,6 +119,6 @@ class LostRanges:
         return ""
 
     def attribute(self, finding: Finding) -> Finding:
-        """Return a finding with the log's finding that it follows from, if there is one."""
+        """Return the finding as a consequence of the log's finding on a lost range, if its offset is lost."""
         title = self.title_at(finding.log_offset)
         return finding.following(title) if title else finding

@@ -1,9 +1,9 @@
 """
-A store's index files, compared with its log.
+Compares a store's index files with its log.
 
-A file that an undisturbed broker would not have written, but that a restart, an expiry or a copy in flight explains, is
-named in a note: it was recomputed as that explanation demands, and is equal. Findings are what nothing explains, what
-is damaged, or is missing. Entries of messages that the log has lost are consequences of the log's damage.
+If a restart, an expiry or a running copy explains why a file differs from that of an undisturbed broker, and the file
+recomputed under that explanation is equal, a note names it. Unexplained, damaged and missing files are findings.
+Entries of messages that the log has lost are consequences of the log's damage.
 """
 
 import re
@@ -114,14 +114,13 @@ def _report(explanation: Explanation, settings: Settings, store: Store) -> PartR
 
 
 def _without_files(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch: Scratch) -> PartReport:
-    """Explain missing index files: the checkpoint shows whether there were full ones, the configuration whether any."""
+    """Explain why a store has no index files, from the checkpoint, the broker's configuration and the keys."""
     conf, checkpoint = wanted.conf, checkpoint_of(log.store)
     time = 0 if checkpoint is None else checkpoint.index_timestamp
     if time > 0:
         expected = f"files up to store time {time_text(time)}, which the checkpoint has noted down"
     elif not conf.makes_index_files:
-        note = "the broker's configuration disables index files"
-        return PartReport(numbers={"files": 0}, notes=[note])
+        return PartReport(numbers={"files": 0}, notes=["the broker's configuration disables index files"])
     elif conf.is_given and not _sure_keys(workers, log, wanted, scratch):
         return PartReport(numbers={"files": 0}, notes=["the store has no index files, and no message has a key"])
     elif conf.is_given:
@@ -129,16 +128,14 @@ def _without_files(workers: Workers, log: ListedLog, wanted: GivenSettings, scra
     else:
         reason = "the store has no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
         return PartReport(numbers={"files": 0}, unverified=reason, is_absent=True)
-    cause = "the index files were deleted or lost"
-    return PartReport(
-        [Finding(INDEX, MISSING_INDEX_ENTRIES, "index", None, "files", "none", expected, cause)], {"files": 0}
-    )
+    place, cause = ("index", None, "files"), "the index files were deleted or lost"
+    return PartReport([Finding(INDEX, MISSING_INDEX_ENTRIES, *place, "none", expected, cause)], {"files": 0})
 
 
 def _missing_before(
     workers: Workers, log: ListedLog, files: Sequence[BrokerIndexFile], wanted: GivenSettings, scratch: Scratch
 ) -> Finding | None:
-    """Return the finding that keys come before the first index file; its header shows that under any geometry."""
+    """Return a finding if the log has keys before the first index file, which its header shows for any geometry."""
     first = next((file for file in files if file.header.entry_count), None)
     begin = 0 if first is None else first.header.begin_physical_offset
     ranges = [range_ for range_ in log.ranges if range_.start_offset < begin]
@@ -155,7 +152,7 @@ def _missing_before(
 
 
 def _sure_keys(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch: Scratch) -> KeyRow:
-    """Return the keys that the broker has put: where its release is not given, those that every release puts."""
+    """Return the keys that the broker has indexed: those of every release that is possible, if none is given."""
     rules = given_rules(wanted.release) if wanted.release else rules_of((0, eras_of(log.store)[0].lowest))
     return collect_keys(workers, log, rules, scratch)
 
@@ -174,37 +171,27 @@ def _finding(explained: ExplainedFile) -> Finding:
 
 
 def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[Finding]:
-    """Yield the files with entries of messages that the log has lost: inside, or at the end of a closed store."""
+    """Yield findings on entries of messages that the log has lost, inside it or at the end of a closed store."""
     for explained in explanation.files:
         survivor = explained.survivor
         if survivor is None or not explained.verdict.is_explained:
             continue
-        header = explained.real.header
-        file = f"index/{explained.real.name}"
+        header, place = explained.real.header, (f"index/{explained.real.name}", None, "entries")
         if explained.verdict is Verdict.TAKEN_BACK:
             found = f"{survivor.lost} of messages that a promotion took back"
             cause = "index files are never truncated; lookups skip these entries, and all others are right"
-            yield Finding(
-                INDEX, ENTRIES_OF_TAKEN_BACK_MESSAGES, file, None, "entries", found, found, cause, survivor.lost,
-                explanation.row.cut_by_promotion[0][0],
-            )  # fmt: skip
+            offset = explanation.row.cut_by_promotion[0][0]
+            yield Finding(INDEX, ENTRIES_OF_TAKEN_BACK_MESSAGES, *place, found, found, cause, survivor.lost, offset)
         elif survivor.lost:
-            offset = next(
-                max(start, header.begin_physical_offset)
-                for start, end in explanation.row.lost
-                if end > header.begin_physical_offset
-            )
+            begin = header.begin_physical_offset
+            offset = next(max(start, begin) for start, end in explanation.row.lost if end > begin)
             found = f"{survivor.lost} of messages that are not in the log"
-            yield Finding(
-                INDEX, ENTRIES_OF_LOST_MESSAGES, file, None, "entries", found, "",
-                "the log has lost them; all other entries are right", survivor.lost, offset,
-            )  # fmt: skip
+            cause = "the log has lost them; all other entries are right"
+            yield Finding(INDEX, ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost, offset)
         if survivor.tail and is_closed:
-            yield Finding(
-                INDEX, AHEAD_OF_LOG, file, None, "entries", f"{survivor.tail} of messages after the log's end", "",
-                "the log lost its end after the broker had shut down in order, or the file is of a newer copy",
-                survivor.tail, header.end_physical_offset,
-            )  # fmt: skip
+            found, offset = f"{survivor.tail} of messages after the log's end", header.end_physical_offset
+            cause = "the log lost its end after the broker had shut down in order, or the file is of a newer copy"
+            yield Finding(INDEX, AHEAD_OF_LOG, *place, found, "", cause, survivor.tail, offset)
 
 
 def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that it is about
@@ -227,7 +214,7 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
 
 
 def _skips(explanation: Explanation) -> Iterator[Finding]:
-    """Yield keys that are in no index file although the files before and after them are right."""
+    """Yield findings on keys that are missing inside files that are otherwise right."""
     cause = (
         "{changed}messageIndexEnable was false while these messages came; only a full rebuild brings them back, "
         "for --lost-only keeps this file"
@@ -250,7 +237,7 @@ def _gaps(explanation: Explanation) -> Iterator[Finding]:
 
 
 def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
-    """Yield a finding where keys of the log's end are missing and no broker is about to add them."""
+    """Yield a finding if keys of the log's end are missing, unless a broker is about to add them."""
     row, behind, last_file = explanation.row, explanation.behind, explanation.files[-1]
     if not behind:
         return
@@ -271,45 +258,32 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
 
 def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Finding]:
     """
-    Compare the checkpoint's index time with the files: a broker writes the end of the newest full one with a successor.
+    Compare the checkpoint's index time with the files.
 
-    A restored store's is the end of its newest file, which a broker may have continued since. Up to there it makes no
-    difference: after a crash the broker deletes the newest file alone.
+    A broker writes the end of a full file when it creates the next one; `restore` writes the end of the newest file.
+    Both are right, because after a crash the broker deletes only the newest file.
     """
     checkpoint = checkpoint_of(store)
     if checkpoint is None:
         return
-    full = [
-        explained.real.header.end_timestamp
-        for explained in explanation.files[:-1]
-        if explained.real.header.index_count >= explanation.geometry.index_num
-    ]
-    last = explanation.files[-1].real.header.end_timestamp
+    *headers, newest = (explained.real.header for explained in explanation.files)
+    full = [header.end_timestamp for header in headers if header.index_count >= explanation.geometry.index_num]
+    last = newest.end_timestamp
     time = checkpoint.index_timestamp
-    # The time is written a moment after the file's successor is made: a kill may come between.
+    # The broker may be killed after it has created the next file, and before it writes the time.
     crashed = not store.is_closed
     is_of_newest = (full[-1] if full else 0) <= time <= last
     if time in full or is_of_newest or (time == 0 and len(full) <= crashed):
         return
     now = list_again(store) if crashed else store
-    headers = (header_of(file, now) for file in now.index_files) if crashed else ()
-    if any(header and time == header.end_timestamp for header in headers):  # a broker filled another file meanwhile
+    new = (header_of(file, now) for file in now.index_files) if crashed else ()
+    if any(header and time == header.end_timestamp for header in new):  # a broker filled another file meanwhile
         return
-    cause = "after a crash the broker would keep files that it should delete" if time > max([*full, last]) else (
-        "after a crash the broker would delete complete index files"
-    )  # fmt: skip
-    right = full[-1] if full else 0
-    yield Finding(
-        INDEX,
-        CHECKPOINT_INDEX_TIME,
-        "checkpoint",
-        16,
-        "index_timestamp",
-        str(time),
-        str(right),
-        cause,
-        right_time=right,
-    )
+    cause = "after a crash the broker would delete complete index files"
+    if time > max([*full, last]):
+        cause = "after a crash the broker would keep files that it should delete"
+    right, place = full[-1] if full else 0, ("checkpoint", 16, "index_timestamp")
+    yield Finding(INDEX, CHECKPOINT_INDEX_TIME, *place, str(time), str(right), cause, right_time=right)
 
 
 def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> Iterator[str]:
@@ -328,7 +302,7 @@ def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> 
 
 
 def _notes_on_rocksdb(store: Store) -> Iterator[str]:
-    """Say whether there is an index in RocksDB next to the files: its keys tell, the folder is in every newer store."""
+    """Note an index in RocksDB next to the files, which its keys show: newer brokers always create the folder."""
     for file in store.other_files:
         is_candidate = file.about.path.startswith("rocksdbstore/") and file.size
         if is_candidate and _ROCKSDB_KEY.search(store.read(file, 0, min(file.size, _LOOKED_AT))):

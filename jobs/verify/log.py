@@ -1,4 +1,4 @@
-"""The log itself: parts that are missing, damaged, unreadable, or not as the broker wrote them."""
+"""Findings on the log itself: parts that are missing, damaged, unreadable, or changed after the broker wrote them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -52,18 +52,17 @@ _STORE_TIMES = (
     "store times of records without keys are compared only with those of the previous and the next record; the first "
     "and the last record have only one neighbour"
 )
-_ELSEWHERE = "physical_offset"  # the reason for records that name another place
-_AHEAD = 1 << 30  # bytes that a store can have lost at its end without a trace of how many
+_ELSEWHERE = "physical_offset"  # begins the reason for records with another offset
+_AHEAD = 1 << 30  # bytes: the length of a lost end, which nothing shows
 
 
 def log_findings(
     store: Store, checks: Sequence[RangeCheck], log_end: int, ahead: int | None, conf: BrokerConf
 ) -> tuple[PartReport, LostRanges]:
     """
-    Return the part `log`, and the ranges that findings of other parts may follow from.
+    Return the report on the log, and the ranges that findings of other parts may follow from.
 
-    *log_end* is where it ends; *ahead* is the offset of the last record that queues or index files of a closed store
-    know after it, if any.
+    *ahead* is the offset of the last record after *log_end* to which queues or index files of a closed store point.
     """
     findings, lost = record_findings(store, checks)
     findings += (_changed(one, store) for check in checks for one in check.doubtful)
@@ -103,7 +102,7 @@ def log_findings(
 
 
 def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[LostRange]]:
-    """Return the findings on the records of a log, and those of its offsets that have no record any more."""
+    """Return the findings on the records of a log, and its lost ranges."""
     pieces = [piece for check in checks for piece in check.damaged]
     findings, lost = _of_wrong_names(pieces, store)
     wrong_names = LostRanges(lost)
@@ -128,10 +127,9 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
 
 def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], list[LostRange]]:
     """
-    Return the findings of segments under a wrong name, and the offsets that are lost by it.
+    Return the findings on segments under a wrong name, and the offsets that are lost by it.
 
-    Pieces that follow from it are taken out of *pieces*: those of such a segment, and what leads up to its name, which
-    was not written yet.
+    Their pieces, and unwritten ones before their names, are removed from *pieces*, because they follow from the name.
     """
     findings: list[Finding] = []
     lost: list[LostRange] = []
@@ -156,7 +154,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
 
 
 def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dict[str, int]:
-    """Return how much of a log was read, and how much of it is wrong."""
+    """Return the figures of a log: how much was read, and how much is wrong."""
     return {
         "segments": len(store.segments),
         "records": sum(check.records for check in checks),
@@ -169,19 +167,16 @@ def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dic
 
 
 def _cut_short(store: Store) -> Iterator[Finding]:
-    """Yield the newest segment where it is shorter than the others; of another one the gap after it is a finding."""
+    """Yield a finding if the newest segment is too short; for any other segment, the gap after it is one."""
     for segment, usual in cut_short_segments(store.segments):
         if segment is store.segments[-1]:
-            file = store.path_below_root(segment.location)
-            yield Finding(
-                LOG, WRONG_FILE_SIZE, file, segment.size, "size", str(segment.size), str(usual),
-                "the file was truncated: an interrupted copy, a full disk, or fsck; a broker does not load the log",
-                log_offset=segment.base_offset + segment.size,
-            )  # fmt: skip
+            place, sizes = (store.path_below_root(segment.location), segment.size), (str(segment.size), str(usual))
+            cause = "the file was truncated: an interrupted copy, a full disk, or fsck; a broker does not load the log"
+            yield Finding(LOG, WRONG_FILE_SIZE, *place, "size", *sizes, cause, log_offset=segment.end)
 
 
 def _lost_start(store: Store) -> Iterator[Finding]:
-    """Yield the segments before the first one that retention did not delete, in a store that no broker writes to."""
+    """Yield a finding if segments before the first one are missing that retention did not delete."""
     started = lost_start(store) if broker_process(store.root) is None else None
     if started is not None:
         oldest = started.oldest
@@ -247,23 +242,23 @@ def _changed(record: ChangedRecord, store: Store) -> Finding:
 
 
 def early_log_end_finding(offset: int, store: Store) -> Finding:
-    """Return the finding of bytes that are nothing wrong to us, and the end of the log to the broker."""
+    """Return the finding on correct bytes that the broker treats as the end of its log."""
     cause = "the end of the file states more bytes than are left: its broker treats this as the end of the log"
     return _of_offsets(DAMAGED_RANGE, locate_offset(offset, store), (offset, offset + BLANK.size), cause)
 
 
 def undecided_lost_end(store: Store, log_end: int) -> int | None:
-    """Return the offset after the end of a killed broker's log that queues or index files lead to; None without any."""
+    """Return the offset after the end of a killed broker's log to which queues or index files point, if any."""
     if store.is_closed or not store.segments or broker_process(store.root) is not None:
         return None
-    with suppress(OSError):  # said where queues and index files are compared
+    with suppress(OSError):  # reported by the comparison of queues and index files
         newest = newest_known_offset(store, queues_of_files(store.queue_files, store.storage))
         return newest if has_lost_end(store, newest, log_end) else None
     return None
 
 
 def lost_end_finding(log_end: int, ahead: int, store: Store) -> Finding:
-    """Return the finding that the log ends before a record that queues or index files lead to."""
+    """Return the finding that the log ends before a record to which queues or index files point."""
     cause = (
         "the broker was shut down in order, and its queues or index files lead to records after the log's end: the "
         "newest segment was cut short, or the last ones are missing"
@@ -301,5 +296,5 @@ def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[
 def _moment(time: int) -> str:
     try:
         return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):  # no time that a calendar has; no I/O
+    except (ValueError, OverflowError, OSError):  # outside the calendar; no I/O
         return "no time"

@@ -1,13 +1,13 @@
 """
-A store's queues, compared with its log.
+Compares a store's queues with its log.
 
-The join tells which units and records do not fit. This module adds what only the files tell (their names, their sizes,
-the bytes after the last unit), the broker's configuration of the queues, and the words.
+The join returns the differences between units and records. This module adds findings on file names, file sizes, bytes
+after the last unit, and the broker's configuration, and describes all of them in words.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from time import sleep
 from typing import NamedTuple
 
@@ -118,11 +118,11 @@ _DELETED = "the topic was deleted: its messages stay in the log as long as their
 
 
 class QueueVerification(NamedTuple):
-    """The part `queues`, and what its pass over the log has seen of the log's end."""
+    """The report on the queues, and facts about the log's end from the same pass over the log."""
 
     report: PartReport
     log_end: int
-    ahead: int | None = None  # a record after the log's end that the last unit of a queue leads to
+    ahead: int | None = None  # a record after the log's end to which the last unit of a queue points
     stops: tuple[QueueStop, ...] = ()
 
 
@@ -135,7 +135,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     scratch: str | Scratch | None = None,
     recorded: Sequence[RecordedTopics] | None = None,
 ) -> QueueVerification:
-    """Compare the queues of a store with its log, which is read once; *collectors* see each record."""
+    """Compare the queues of a store with its log in one pass; *collectors* see each record."""
     try:
         stored = rocksdb_queues(store)
         if stored is not None:
@@ -148,8 +148,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         outcomes = read_chained(workers, ranges, read_to_end, collectors=collectors)
         confirm_deleted(store, ranges_deleted_meanwhile(outcomes))
         return QueueVerification(unreadable, watermark(outcomes, store.start_offset))
-    # Before the queues are looked at: a consumer may go on meanwhile.
-    progress = broker_config(store).progress  # read now, yielded later
+    progress = broker_config(store).progress  # read before the queues, because consumers may advance meanwhile
     joined = join(workers, store, rules, range_size, collectors, scratch, recorded)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
@@ -159,8 +158,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     doubted = {unit.log_offset: unit.title for unit in units if unit.cause == _UNDECIDED}
     ends = [(queue, joined.ends[name]) for name, queue in queues.items()]
     parts = [ends[at : at + _TAILS_A_TASK] for at in range(0, len(ends), _TAILS_A_TASK)]
-    look = partial(_tails, looks=1 if store.is_closed else _LOOKS)
-    tails = chain.from_iterable(workers.map(parts, look, "reading the ends of queues"))
+    tails = workers.map(parts, partial(_tails, looks=1 if store.is_closed else _LOOKS), "reading the ends of queues")
     double = compare_double_write(store, queues)
     left_out = frozenset(queues_left_out_of_double_write(double, joined.without_queue))
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
@@ -176,7 +174,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
             *_all_missing(joined, store),
             *_missing_folders([finding for finding in missing if finding.kind not in facts], joined),
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind not in facts),
-            *tails,
+            *chain.from_iterable(tails),
             *_double_write_findings(double),
             *sequence_findings(joined, store),
             *_progress_findings(progress, queues, joined),
@@ -202,13 +200,13 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
 
 
 def _attributed(finding: Finding, doubted: Mapping[int | None, str]) -> Finding:
-    """Return the finding of a record without a unit; it follows where a unit elsewhere leads to that record."""
+    """Return the finding on a record without a unit, as a consequence if a unit elsewhere points to that record."""
     title = doubted.get(finding.log_offset)
     return finding if title is None else finding._replace(follows=title)
 
 
 def _damaged_configuration(store: Store) -> Iterator[Finding]:
-    """Yield the tables of topics and of consumers' positions that exist and cannot be read."""
+    """Yield findings on unreadable tables of topics and consumer offsets."""
     for name, cause in _TABLES.items():
         path = f"config/{name}"
         if store.other_file(path) and read_config(store, name) is None:
@@ -264,10 +262,8 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined:
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
         cause = f"undecided: the file behind it has a wrong name or is of another queue, or {cause}"
     offset = position - base + (queue.name.kind.layout.offset(difference.field) if is_field else 0)
-    place = (
-        f"{queue.name.path}/{name_of_offset(base)}",
-        None if difference.kind is DifferenceKind.MISSING_FILE else offset,
-    )
+    path = f"{queue.name.path}/{name_of_offset(base)}"
+    place = path, None if difference.kind is DifferenceKind.MISSING_FILE else offset
     values = difference.field, difference.found, difference.expected
     return Finding(QUEUES, difference.kind.value, *place, *values, cause, difference.times, difference.log_offset)
 
@@ -290,19 +286,18 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
 
 
 def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
-    """Yield that a killed broker's queues are gone: without any, none of its records counts as dispatched."""
+    """Yield a finding if a killed broker's queues are all missing: then none of its records counts as dispatched."""
     checkpoint = None if joined.queues or store.is_closed else checkpoint_of(store)
     if checkpoint is None or checkpoint.logic_timestamp <= 0 or joined.log_end <= store.start_offset:
         return
     if features_of(store).queue_database is None:
         noted = f"queues up to store time {time_text(checkpoint.logic_timestamp)}, which the checkpoint has noted down"
-        yield Finding(
-            QUEUES, DifferenceKind.MISSING_QUEUE.value, "consumequeue", None, "files", "none", noted, _ALL_LOST
-        )
+        place = "consumequeue", None, "files"
+        yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, *place, "none", noted, _ALL_LOST)
 
 
 def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterator[Finding]:
-    """Yield one finding for each folder that is missing: all queues, all of a topic, or one."""
+    """Yield one finding for each missing folder: of all queues, of a topic, or of one queue."""
     there = {queue.name.path for queue in joined.queues}
     for kind, of_kind in groupby(findings, lambda finding: finding.file.partition("/")[0]):
         some = list(of_kind)
@@ -331,7 +326,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
         yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, "sizes", found, "one size", _UNDECIDED_SIZE)
     for queue in queues:
         for file in queue.files:
-            # A broker makes a file first and gives it its size then: one that was killed leaves an empty last file.
+            # A broker creates a file before it sets its size: a killed one may leave an empty last file.
             if file.size or file != queue.files[-1] or store.is_closed:
                 yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
     for path in (stored.about.path for stored in store.of_kind(FileKind.UNKNOWN)):
@@ -355,30 +350,26 @@ def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[
 def _progress_findings(
     progress: Iterable[ReaderProgress], queues: Mapping[QueueName, StoredQueue], joined: JoinResult
 ) -> Iterator[Finding]:
-    """Yield offsets of consumers and delay levels that are after the end of their queues."""
+    """Yield findings on offsets of consumers and delay levels after the end of their queues."""
     for reader in progress:
         end = _next_offset(reader.topic, reader.queue_id, queues, joined)
         if end is None or reader.next_offset <= end:
             continue
+        kind, field = CONSUMER_PAST_QUEUE_END, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
+        cause = "the queue was truncated or recreated after the group had read it: the group skips the next messages"
         if reader.kind is ReaderKind.DELAY:
             kind, field = DELAY_PAST_QUEUE_END, f"level {reader.queue_id + 1}"
             cause = "the queue was truncated or recreated: delayed messages of this level are not delivered"
-        else:
-            kind, field = CONSUMER_PAST_QUEUE_END, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
-            cause = (
-                "the queue was truncated or recreated after the group had read it: the group skips the next messages"
-            )
         yield Finding(QUEUES, kind, reader.place, None, field, str(reader.next_offset), f"at most {end}", cause)
 
 
 def _next_offset(topic: str, queue_id: int, queues: Mapping[QueueName, StoredQueue], joined: JoinResult) -> int | None:
-    """Return the number that a queue's next message gets; None for a queue that has no files."""
-    plain = QueueName(QueueKind.PLAIN, topic, queue_id)
+    """Return the queue offset of a queue's next message; None if the queue has no files."""
+    plain, batch = (QueueName(kind, topic, queue_id) for kind in (QueueKind.PLAIN, QueueKind.BATCH))
     if plain in queues:
         return joined.ends[plain]
-    batch = queues.get(QueueName(QueueKind.BATCH, topic, queue_id))
-    end = joined.ends[batch.name] if batch else 0
-    for unit in islice(units_of(batch, end - 1, end) if batch and end else (), 1):
+    end = joined.ends[batch] if batch in queues else 0
+    for unit in units_of(queues[batch], end - 1, end) if end else ():
         return int(unit["base_offset"]) + int(unit["batch_count"])
     return None
 
@@ -395,12 +386,12 @@ _CAUSE = (
 
 
 def _tails(queues: Sequence[tuple[StoredQueue, int]], *, looks: int) -> list[Finding]:
-    """Return the findings on queues, each with its end, that have anything but zeros after it."""
+    """Return the findings on bytes other than zero after the ends of queues."""
     return list(filter(None, (_tail(queue, end, looks) for queue, end in queues)))
 
 
 def _tail(queue: StoredQueue, end: int, looks: int) -> Finding | None:
-    """Return the bytes after the queue's end that are not zero; units that a broker appends meanwhile do not count."""
+    """Return a finding on bytes other than zero after a queue's end; units that a broker appends are not counted."""
     found: Finding | None = None
     for look in range(looks):
         end = max(end, queue.written_end(end)) if looks > 1 else end
@@ -430,35 +421,32 @@ def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
 
 
 def sequence_findings(joined: JoinResult, store: Store) -> Iterator[Finding]:
-    """Yield the records after the dispatched part of the log that do not continue their queues."""
+    """Yield findings on records after the dispatched part of the log that do not continue their queues."""
     if not joined.queues or any(queue.in_rocksdb for queue in joined.queues):
         return  # the log alone was copied, or a killed broker had rows in memory
     lost = [end for _, _, end in holes(store.segments)] + [end for _, end in joined.damaged]
     if any(end > joined.dispatched for end in lost):
-        return  # which records were there is not known
+        return  # the lost records are unknown
     queues = {queue.name: queue for queue in joined.queues}
     contradicted = {*joined.without_queue, *(difference.queue for difference in joined.differences)}
     of_other_kinds = {name.topic for name in queues if name.kind is not QueueKind.PLAIN}
     names = {run.queue for run in joined.newer} - contradicted
     for name in sorted(names):
-        if not name.topic.startswith(LMQ_PREFIX) and name.topic not in of_other_kinds:
-            yield from _breaks(name, queues.get(name), joined, is_complete=store.start_offset == 0)
-
-
-def _breaks(name: QueueName, queue: StoredQueue | None, joined: JoinResult, *, is_complete: bool) -> Iterator[Finding]:
-    """Yield the breaks in the sequence of a queue's records; of a queue without files only a *complete* log tells."""
-    runs = [run for run in joined.newer if run.queue == name]
-    before = expected = joined.ends[name] if queue else 0 if is_complete else runs[0].first
-    for run in runs:
-        # After one record that is of another queue the sequence goes on where it was.
-        if run.first not in {expected, before} and not _is_stored(queue, run.first, run.log_offset):
-            found = f"{run.first}, of the record at {run.log_offset:,}"
-            place = name.path, None, "queue_offset"
-            yield Finding(QUEUES, OUT_OF_SEQUENCE, *place, found, str(expected), _CAUSE, log_offset=run.log_offset)
-        before, expected = expected, run.first + run.length
+        if name.topic.startswith(LMQ_PREFIX) or name.topic in of_other_kinds:
+            continue
+        queue, runs = queues.get(name), [run for run in joined.newer if run.queue == name]
+        # Of a queue without files only a complete log shows where it begins.
+        before = expected = joined.ends[name] if queue else 0 if store.start_offset == 0 else runs[0].first
+        for run in runs:
+            # After a single record of another queue, the sequence continues where it was.
+            if run.first not in {expected, before} and not _is_stored(queue, run.first, run.log_offset):
+                found = f"{run.first}, of the record at {run.log_offset:,}"
+                place = name.path, None, "queue_offset"
+                yield Finding(QUEUES, OUT_OF_SEQUENCE, *place, found, str(expected), _CAUSE, log_offset=run.log_offset)
+            before, expected = expected, run.first + run.length
 
 
 def _is_stored(queue: StoredQueue | None, position: int, log_offset: int) -> bool:
-    """Return whether a unit is at its place by now: a broker goes on while it is looked at."""
+    """Return whether a running broker has written the unit meanwhile."""
     unit = queue.unit(position) if queue is not None and queue.start <= position < queue.capacity else None
     return unit is not None and unit.physical_offset == log_offset

@@ -62,11 +62,10 @@ class DoubleWriteComparison:
     last_start: int = MAX_LONG  # physical offset of the oldest of those
     without_files: dict[QueueName, int] = field(default_factory=dict)  # units of queues that RocksDB alone has
     different: int = 0
-    queues: list[QueueName] = field(default_factory=list)  # of which RocksDB has no unit at all
-    is_selective: bool = False
+    is_selective: bool = False  # RocksDB has no unit of some queues, and otherwise only queues of LITE topics
 
     def sentence(self) -> str:
-        """Say in one line whether switching is safe."""
+        """Return one line on whether switching to RocksDB is safe."""
         both = f"double write: files hold {self.files} units, RocksDB {self.rocksdb}"
         if self.different:
             return f"{both}; {self.different} differ: do not switch, the log is right (see the findings)"
@@ -74,12 +73,14 @@ class DoubleWriteComparison:
             return f"{both}: only LITE topics are written twice (rocksdbCQSelectiveDoubleWriteEnable); do not switch"
         parts = []
         if self.first:
-            parts.append(f"RocksDB lacks {_units(self.first)} before offset {self.first_end}, which no start makes")
+            first = counted(self.first, "unit")
+            parts.append(f"RocksDB lacks {first} before offset {self.first_end}, which no start makes")
         if self.last:
-            parts.append(f"RocksDB lacks {_units(self.last)} from offset {self.last_start} on, which a start makes")
+            last = counted(self.last, "unit")
+            parts.append(f"RocksDB lacks {last} from offset {self.last_start} on, which a start makes")
         if self.without_files:
-            lost = sum(self.without_files.values())
-            parts.append(f"files lack {_units(lost)} that RocksDB has (see the findings)")
+            lost = counted(sum(self.without_files.values()), "unit")
+            parts.append(f"files lack {lost} that RocksDB has (see the findings)")
         if not parts:
             return f"{both}, the same: switching to RocksDB is safe"
         step = "do not switch before a start with both" if self.last else "switching to RocksDB is safe"
@@ -88,7 +89,7 @@ class DoubleWriteComparison:
 
 
 def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQueue]) -> DoubleWriteComparison | None:
-    """Return how both kinds compare; None where a store does not have both."""
+    """Compare both kinds of queues; return None if a store does not have both."""
     if features_of(store).queues is not QueueStorage.BOTH:
         return None
     result = DoubleWriteComparison()
@@ -100,7 +101,7 @@ def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQue
         _compare(result, queue, copies.get(name), store.start_offset)
     lite = {name.topic.removeprefix(_LITE_PREFIX).partition("$")[0] for name in copies if _is_lite(name)}
     are_lite = bool(lite) and all(_is_lite(name) or name.topic in lite for name in copies)
-    result.is_selective = bool(result.queues) and are_lite
+    result.is_selective &= are_lite
     result.rocksdb = sum(copy.capacity - copy.start for copy in copies.values())
     result.without_files = {
         name: copy.capacity - copy.start
@@ -108,10 +109,6 @@ def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQue
         if name not in plain and not name.topic.startswith(LMQ_PREFIX)
     }
     return result
-
-
-def _units(count: int) -> str:
-    return f"{count} unit" if count == 1 else f"{count} units"
 
 
 def _is_lite(name: QueueName) -> bool:
@@ -123,9 +120,8 @@ def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueu
     start = queue.first_from(log_start, end)  # units of deleted records may be deleted, of both kinds
     result.files += end - start
     if copy is None or copy.capacity == copy.start:
-        if end > start:
-            result.queues.append(queue.name)
-            _add_last(result, queue, start, end)
+        result.is_selective |= end > start
+        _add_last(result, queue, start, end)
         return
     first, last = copy.start, copy.capacity
     if start < first:
@@ -148,13 +144,13 @@ def _add_last(result: DoubleWriteComparison, queue: StoredQueue, start: int, end
 def queues_left_out_of_double_write(
     report: DoubleWriteComparison | None, missing: Iterable[QueueName]
 ) -> Iterator[QueueName]:
-    """Yield the queues without units that selective double write is known to leave out: the broker also says 0."""
+    """Yield the missing queues that selective double write leaves out; the broker also reports them as empty."""
     if report is not None and report.is_selective:
         yield from (name for name in missing if name.topic.startswith(LMQ_PREFIX) and not _is_lite(name))
 
 
 def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
-    """Return whether a finding is of rows that only a broker makes, not of files."""
+    """Return whether a finding is about rows, which only a broker writes, and not about files."""
     features = features_of(store)
     folder = finding.file.partition("/")[0]
     if finding.kind in {DOUBLE_WRITE_DIFFERS, UNREADABLE_DATABASE} or folder == features.other_database:
@@ -163,7 +159,7 @@ def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
 
 
 def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterator[Step]:
-    """Yield the steps that follow from findings on rows, each step once."""
+    """Yield the remedies for findings on rows, each once."""
     features = features_of(store)
     rows = [finding for finding in findings if is_about_rocksdb_rows(finding, store)]
     others = [finding for finding in rows if finding.file.partition("/")[0] == features.other_database]
@@ -178,7 +174,7 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
 
 
 def step_for_rocksdb_queues(store: Store) -> Step | None:
-    """Return the step for wrong queues of a store that has them in RocksDB alone; None if they are files."""
+    """Return the remedy for wrong queues of a store that has them only in RocksDB; None if they are files."""
     storage = features_of(store).queues
     if storage is QueueStorage.ROCKSDB:
         return _set_aside(store)
@@ -192,7 +188,7 @@ def step_for_rocksdb_queues(store: Store) -> Step | None:
 
 
 def unflushed_rows_note(store: Store) -> str:
-    """Return the note on a RocksDB without queue units whose broker was killed: its next start makes them."""
+    """Return the note on a database without queue units whose broker was killed."""
     return (
         "RocksDB holds no queue unit: they were in memory when the broker was killed; nothing is lost, "
         f"the next start makes every unit from the log{_recovery_limit(store)}"
@@ -200,7 +196,7 @@ def unflushed_rows_note(store: Store) -> str:
 
 
 def _recovery_limit(store: Store) -> str:
-    """Return the condition for a start from an empty database if the log is long; nothing if it is short."""
+    """Return the setting with which a start from an empty database reads all of a long log, if it is long."""
     count = len(store.segments)
     if count <= _RECOVERED:
         return ""
@@ -229,16 +225,13 @@ _Waiting = tuple[str, str, str, Iterable[_Row]]
 
 
 def verify_waiting_messages(part: PartReport, store: Store) -> None:
-    """Add to the part how much waits, and what of it leads to no record."""
+    """Add the numbers of pending transactions and timer messages, and findings on those without a record."""
     try:
-        waiting = _in_rocksdb(part, store)
+        part.findings += _findings(_in_rocksdb(part, store), store)
     except UnsupportedFormat as error:
         part.doubts.append(f"transactions and timer messages: {error}")
-        waiting = []
     except FormatError as error:
         part.findings.append(unreadable_database(QUEUES, error, store))
-        waiting = []
-    part.findings += _findings(waiting, store)
     try:
         part.findings += _findings(_in_files(part, store), store)
     except FormatError as error:
@@ -247,28 +240,25 @@ def verify_waiting_messages(part: PartReport, store: Store) -> None:
         part.findings.append(Finding(QUEUES, DAMAGED_TIMER, *place, error.reason, "one that a broker writes", cause))
 
 
-def _in_rocksdb(part: PartReport, store: Store) -> list[_Waiting]:
+def _in_rocksdb(part: PartReport, store: Store) -> Iterator[_Waiting]:
     state = rocksdb_state(store)
     if state is None or not (state.transactions or state.timers):
-        return []
+        return
     part.notes.append(
         f"in RocksDB: {len(state.transactions)} pending transactions, {len(state.timers)} timer messages that wait"
     )
     transactions = ((row.physical_offset, row.size, row.transaction_id) for row in state.transactions)
+    yield TRANSACTION_WITHOUT_MESSAGE, HALF_TOPIC, state.folder, transactions
     timers = ((row.physical_offset, row.size, row.unique_key) for row in state.timers)
-    return [
-        (TRANSACTION_WITHOUT_MESSAGE, HALF_TOPIC, state.folder, transactions),
-        (TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, state.folder, timers),
-    ]
+    yield TIMER_ROW_WITHOUT_MESSAGE, TIMER_TOPIC, state.folder, timers
 
 
-def _in_files(part: PartReport, store: Store) -> list[_Waiting]:
+def _in_files(part: PartReport, store: Store) -> Iterator[_Waiting]:
     state = timer_state(store)
-    if state is None or not state.slots:
-        return []
-    part.notes.append(f"{counted(state.waiting, 'timer message')} in {state.wheel} wait")
-    units = ((unit.physical_offset, unit.record_size, "") for unit in waiting_units(store, state))
-    return [(TIMER_UNIT_WITHOUT_MESSAGE, TIMER_TOPIC, state.wheel, units)]
+    if state is not None and state.slots:
+        part.notes.append(f"{counted(state.waiting, 'timer message')} in {state.wheel} wait")
+        units = ((unit.physical_offset, unit.record_size, "") for unit in waiting_units(store, state))
+        yield TIMER_UNIT_WITHOUT_MESSAGE, TIMER_TOPIC, state.wheel, units
 
 
 def _findings(waiting: Iterable[_Waiting], store: Store) -> Iterator[Finding]:

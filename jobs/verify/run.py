@@ -64,7 +64,7 @@ _AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest(StoreRequest):
-    """The request of a user."""
+    """The parameters of a verification."""
 
     wanted: GivenSettings = NOTHING_WANTED
     scratch: str | Scratch | None = None
@@ -113,7 +113,7 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
 
 
 def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Store) -> None:
-    """Add what keeps the broker from starting, or has it cut the log, where nothing else that was found says so."""
+    """Add a finding on a file that keeps the broker from starting, or on a truncation, if no other finding names it."""
     refused = start.refuses or start.ignores_from
     if refused is not None and not any(one.file == refused.file for part in parts.values() for one in part.findings):
         part = QUEUES if refused.file.partition("/")[0] in map(str, QueueKind) else LOG
@@ -161,9 +161,9 @@ def _attribute(
     log: PartReport, others: Sequence[PartReport], lost: LostRanges, checks: Sequence[RangeCheck], store: Store
 ) -> None:
     """
-    Put findings under their causes in the log, and doubt those that a foreign segment explains.
+    Attribute findings to their causes in the log, and mark those that a foreign segment explains as undecided.
 
-    *others* are the reports on queues and on index files; what dangles in queues shows a foreign segment.
+    *others* are the reports on queues and on index files; dangling units show a foreign segment.
     """
     dangling = (one.log_offset for one in others[0].findings if one.kind == DifferenceKind.DANGLING)
     segments = {_segment_of(offset, store) for offset in dangling if offset is not None}
@@ -184,7 +184,7 @@ def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
 
 
 def _other_reason(one: Finding) -> str | None:
-    """Return the reason of a finding when no segment is foreign; None where a foreign one does not explain it."""
+    """Return the other reason of a finding that a foreign segment also explains; None if it does not explain it."""
     if one.kind in {*WITHOUT_UNIT, MISSING_INDEX_ENTRIES}:
         return "units, entries or files were lost"
     if one.kind in OVERWRITTEN:
@@ -193,14 +193,14 @@ def _other_reason(one: Finding) -> str | None:
 
 
 def _segment_of(offset: int, store: Store) -> int:
-    """Return the number of the segment, from 1 on, that an offset lies in."""
+    """Return the number, from 1 on, of the segment of an offset."""
     return bisect_right([segment.base_offset for segment in store.segments], offset)
 
 
 def _doubted_zeros(
     findings: Iterable[Finding], followed: Container[str], checks: Sequence[RangeCheck], store: Store
 ) -> Iterator[Finding]:
-    """Yield *findings*; zeros up to a file's end that no unit or entry leads into may never have been anything else."""
+    """Yield *findings*, with another cause for zeros up to a file's end to which no unit or entry points."""
     ends = {segment.end for segment in store.segments}
     pieces = (piece for check in checks for piece in check.damaged)
     tails = {piece.offset for piece in pieces if piece.reason.startswith(_ZEROS) and piece.end in ends}
@@ -210,15 +210,14 @@ def _doubted_zeros(
 
 
 def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartReport], store: Store) -> None:
-    """Move what the promotion explains from the findings of *others* to their facts, and say in *log* what happened."""
+    """Move the findings of *others* that the promotion explains to their facts, and add a fact on it to *log*."""
     for part in others:
-        explained = [
-            finding
-            for finding in part.findings
-            if finding.kind in _OF_PROMOTION or (finding.kind in _AFTER_LOG and promotion.explains(finding.log_offset))
-        ]
-        part.findings = [finding for finding in part.findings if finding not in explained]
-        part.facts = [*part.facts, *(_fact(finding) for finding in explained)]
+        every, part.findings = part.findings, []
+        for one in every:
+            if one.kind in _OF_PROMOTION or (one.kind in _AFTER_LOG and promotion.explains(one.log_offset)):
+                part.facts.append(_fact(one))
+            else:
+                part.findings.append(one)
     if not promotion.left_over and not any(fact.kind in _OF_PROMOTION for part in others for fact in part.facts):
         return  # the new master itself, or a replica that had nothing to remove
     left = promotion.left_end - promotion.log_end if promotion.left_over else 0
@@ -236,12 +235,11 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
 def _fact(finding: Finding) -> Finding:
     cause = "they are of messages that a promotion took back; "
     if finding.kind == DifferenceKind.BEHIND_LOG:
-        units, cause = (
-            f"{finding.times:,} units after the end of the queue",
-            f"{cause}a broker drops them at its next start",
-        )
+        units = f"{finding.times:,} units after the end of the queue"
+        cause += "a broker drops them at its next start"
         return finding._replace(kind=UNITS_OF_TAKEN_BACK_MESSAGES, expected=units, cause=cause)
     if finding.kind == AHEAD_OF_LOG:
-        cause += "lookups skip them"
-        return finding._replace(kind=ENTRIES_OF_TAKEN_BACK_MESSAGES, expected=finding.found, cause=cause)
+        return finding._replace(
+            kind=ENTRIES_OF_TAKEN_BACK_MESSAGES, expected=finding.found, cause=f"{cause}lookups skip them"
+        )
     return finding

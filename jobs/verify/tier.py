@@ -1,14 +1,13 @@
 """
-The tier of a tiered store, verified: each queue's log with itself, its units and its index entries with its records.
+Verifies the tier of a tiered store: each queue's log with itself, and its units and index entries with its records.
 
-A broker copies to a tier while it works, records before their units, and neither in any haste: a queue whose units end
-before its log, or the other way round, is behind, not wrong.
+A running broker copies records and their units to the tier with a delay. So a queue whose units end before or after its
+log lags behind, and is not wrong.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -40,43 +39,35 @@ _ONLY_BROKERS_WRITE = Step(
 )
 
 
-class _Verified(NamedTuple):
-    log: list[Finding]
-    queues: list[Finding]
-    numbers: dict[str, int]  # of the log
-    expected: int
-    matched: int
-    indexed: IndexedQueue  # what its index entries are compared with
-
-
 def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, PartReport]:
     """Return the findings on a tier."""
     each = workers.map(tier.queues, partial(_verify_queue, range_size=range_size), "verifying queues")
-    numbers = {name: sum(one.numbers[name] for one in each) for name in (each[0].numbers if each else ())}
-    sizes = [one.numbers["to_offset"] - one.numbers["from_offset"] for one in each]
+    logs, units = [log for log, _, _ in each], [queue for _, queue, _ in each]
+    numbers = {name: sum(one.numbers[name] for one in logs) for name in (logs[0].numbers if logs else ())}
+    sizes = [one.numbers["to_offset"] - one.numbers["from_offset"] for one in logs]
     log = PartReport(
-        [finding for one in each for finding in one.log],
+        [finding for one in logs for finding in one.findings],
         {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
         [
             f"a tier: {counted(len(tier.queues), 'queue')}, each with a log of its own; offsets are of all of them",
             UNCHECKED_NOTE,
         ],
     )
-    behind = sum(max(one.expected - one.matched, 0) for one in each if not one.queues)
-    compared = {"queues": len(tier.queues), "expected": sum(one.expected for one in each)}
-    compared |= {"matched": sum(one.matched for one in each), "of_deleted_topics": 0}
+    behind = sum(max(one.numbers["expected"] - one.numbers["matched"], 0) for one in units if not one.findings)
+    compared = {name: sum(one.numbers[name] for one in units) for name in ("expected", "matched")}
     queues = PartReport(
-        [finding for one in each for finding in one.queues],
-        compared,
+        [finding for one in units for finding in one.findings],
+        {"queues": len(tier.queues), **compared, "of_deleted_topics": 0},
         [f"{counted(behind, 'record')} had no unit in the tier yet"] if behind else [],
         database_step=_ONLY_BROKERS_WRITE,
     )
-    index = verify_tier_index(tier, [one.indexed for one in each], workers)
+    index = verify_tier_index(tier, [indexed for _, _, indexed in each], workers)
     index.database_step = _ONLY_BROKERS_WRITE
     return {LOG: log, QUEUES: queues, INDEX: index}
 
 
-def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
+def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, PartReport, IndexedQueue]:
+    """Return the reports on the log and the units of a queue, and the keys with which its index is compared."""
     store = queue.store
     rules = replace(queue_rules(store, known_releases(store, None).value.rules, BrokerConf()), multi_dispatch=False)
     check = LogCheck()
@@ -105,7 +96,8 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
         matched, differences = _compared(stored, expected, store)
         wrong += [LostRanges(lost).attribute(one._replace(file=store.path_below_root(one.file))) for one in differences]
     indexed = IndexedQueue(queue.place, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))
-    return _Verified(findings, wrong, log_numbers(store, checks, end), int(expected.size), matched, indexed)
+    numbers = {"expected": int(expected.size), "matched": matched}
+    return PartReport(findings, log_numbers(store, checks, end)), PartReport(wrong, numbers), indexed
 
 
 def _collect(
@@ -124,7 +116,7 @@ def _collect(
 
 
 def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, list[Finding]]:
-    """Return how many units are those of the records at their numbers, and the first one of each row that is not."""
+    """Return the number of units that match their records, and a finding for each batch with others."""
     matched, findings = 0, []
     for start in range(stored.start, stored.capacity, _AT_ONCE):
         stop = min(start + _AT_ONCE, stored.capacity)

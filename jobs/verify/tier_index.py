@@ -1,10 +1,9 @@
 """
-The index of a tier, compared with the keys of its records.
+Compares the index of a tier with the keys of its records.
 
-A broker copies an index file when it is full, so keys of the newest messages wait on its own disk; and it deletes the
-oldest files, as it does those of logs, each at its own time. Neither is wrong, and the first file's name says whether
-any was deleted. An entry names its topic by a number that only the broker explains: its key's hash, which has the
-topic's name, tells which one it is.
+A broker copies an index file when it is full, so the keys of the newest messages are only on its own disk. It deletes
+the oldest files independently of the logs; the first file's name shows whether any was deleted. An entry has its
+topic as a number that only the broker can resolve; the hash of its key, which includes the topic's name, shows it.
 """
 
 from collections import Counter
@@ -35,7 +34,7 @@ _DAMAGED = Verdict.DAMAGED.name.lower()
 _KEY = np.dtype([("key_hash", "<i4"), ("size", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
 _NO_TAGS = RuleTable.of(rules_of((0, Release.of("5.3.3"))))  # no release puts tags into the index of a tier
 _END_AT = HEADER.offset("end_timestamp")
-_NEVER_PUT = 0  # the hash of a key whose own has no absolute value: a broker fails to put it
+_NEVER_PUT = 0  # the hash of a key whose hash has no absolute value: a broker fails to index it
 
 QueueKeys = NDArray[np.void]  # of `_KEY`
 NO_KEYS: QueueKeys = np.zeros(0, _KEY)
@@ -43,7 +42,7 @@ Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 _NAMED = np.dtype([("topic_id", "<i4"), ("queue_id", "<i4")])
 _MOST_IDS = 1 << 32  # of topics
-_OF_NO_QUEUE, _OF_NO_TOPIC = -1, -2  # a topic that is there has no such queue; no topic that is there has the number
+_OF_NO_QUEUE, _OF_NO_TOPIC = -1, -2  # the topic has no such queue; no known topic has the number
 
 
 class IndexedQueue(NamedTuple):
@@ -59,7 +58,7 @@ class IndexedQueue(NamedTuple):
 
 
 def keys_of(records: RawRecords) -> Iterator[QueueKeys]:
-    """Yield the keys of some records as a tier's index has them: each once for a message."""
+    """Yield the keys of some records as in a tier's index, where a message has each key once."""
     offsets = records.base_offset + records.positions
     for packed in pack_keys(records, _NO_TAGS):
         keys = np.empty(len(packed.keys), _KEY)
@@ -89,10 +88,12 @@ def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Worke
         return PartReport(numbers={"files": 0, "keys": keys}, unverified=reason)
     for place, segments in tier.index_files.items():
         read = workers.map(segments, partial(_read, root=tier.root, storage=tier.storage), "reading the index")
-        found = _Comparison(read, [queue for queue in queues if queue.place == place])
+        compared = _Comparison(read, [queue for queue in queues if queue.place == place])
         findings += (finding for file in read for finding in file.findings)
-        findings += [*_holes(read), *found.findings()]
-        notes += found.notes()
+        findings += [*_holes(read), *compared.findings()]
+        if compared.waiting:
+            keys_text = counted(compared.waiting, "key")
+            notes.append(f"{keys_text} had no entry yet: an index file is copied when it is full")
     return PartReport(findings, {"files": count, "keys": keys}, notes)
 
 
@@ -116,7 +117,7 @@ def _damaged(name: str, one: Difference, *, is_short: bool = False) -> Finding:
 
 
 def _holes(files: Sequence[_File]) -> Iterator[Finding]:
-    """Yield the files before which one is missing: each begins where the one before it ends."""
+    """Yield findings on missing files: each file begins where the one before it ends."""
     for before, after in pairwise(files):
         end = before.segment.base_offset + before.segment.size
         if end < after.segment.base_offset and not before.findings:
@@ -126,12 +127,12 @@ def _holes(files: Sequence[_File]) -> Iterator[Finding]:
 
 
 class _Comparison:
-    """Entries of one broker's index files, each with the key that it is of."""
+    """The entries of one broker's index files, matched with the keys of its records."""
 
     def __init__(self, files: Sequence[_File], queues: Sequence[IndexedQueue]) -> None:
-        # Entries of all files lie in one array, keys of all queues in another. `_file` and `_queue` say whose each of
-        # them is; `_key` leads from an entry to its key (-1: no message that is there has it), `_is_indexed` says of a
-        # key whether an entry leads to it. Both are one where queue id, hash and offset are: the topic is in the hash.
+        # `_entries` has the entries of all files, `_keys` the keys of all queues; `_file` and `_queue` have the file of
+        # each entry and the queue of each key. `_key` has the key of each entry (-1: of no known message), and
+        # `_is_indexed` whether a key has an entry. They match if queue ID, hash (with the topic) and offset are equal.
         self._files = [(file, file.content) for file in files if file.content is not None]
         self._has_expired = bool(files) and files[0].segment.base_offset > 0
         self._queues = queues
@@ -150,10 +151,10 @@ class _Comparison:
         is_there[of_entries] = True
         self._is_indexed = is_there[of_keys]
         self._topic_ids = self._known_topic_ids()
-        self._waiting = 0
+        self.waiting = 0  # keys that have no entry yet
 
     def _known_topic_ids(self) -> Mapping[str, int]:
-        """Return the number of each topic: that of most of its entries."""
+        """Return the number of each topic, which most of its entries have."""
         matched = np.flatnonzero(self._key >= 0)
         queues, ids = self._queue[self._key[matched]], self._entries["topic_id"][matched].astype(np.int64)
         # A queue and an id of 32 bits, which may be negative, as one number: pairs would be sorted much more slowly.
@@ -170,21 +171,16 @@ class _Comparison:
         yield from self._wrong()
         missing = self._missing()
         waits = missing & self._may_wait()
-        self._waiting = int(np.count_nonzero(waits))
+        self.waiting = int(np.count_nonzero(waits))
         lost = np.flatnonzero(missing & ~waits)
         for number in np.unique(self._queue[lost]).tolist():
             yield _not_indexed(self._queues[number], self._keys["physical_offset"][lost[self._queue[lost] == number]])
         yield from self._of_no_message(np.bincount(self._queue[missing], minlength=len(self._queues)) > 0)
 
-    def notes(self) -> Iterator[str]:
-        """Yield facts that are worth a line although nothing is wrong."""
-        if self._waiting:
-            yield f"{counted(self._waiting, 'key')} had no entry yet: an index file is copied when it is full"
-
     def _wrong(self) -> Iterator[Finding]:
-        """Yield the first entry of each file that contradicts its message."""
+        """Yield a finding on the first entry of each file that contradicts its message."""
         ids = np.array([self._topic_ids.get(queue.topic, 0) for queue in self._queues], np.int64)
-        for index, found in self._judged(np.flatnonzero(self._key >= 0)):
+        for index, found in self._by_sound_files(np.flatnonzero(self._key >= 0)):
             entries, keys = self._entries[found], self._keys[self._key[found]]
             queues = self._queue[self._key[found]]
             wanted = {
@@ -206,8 +202,8 @@ class _Comparison:
                     cause = f"the entry, or the record at {offset} of {queue.topic} {queue.queue_id}, changed"
                     yield self._finding(found[odd], name, str(int(values[odd[0]])), cause)
 
-    def _judged(self, entries: Integers) -> Iterator[tuple[TierIndex, Integers]]:
-        """Yield some entries by files; those of a file that contradicts itself are known to be wrong."""
+    def _by_sound_files(self, entries: Integers) -> Iterator[tuple[TierIndex, Integers]]:
+        """Yield some entries by files; files that contradict themselves are left out, as their findings name them."""
         for number, (file, index) in enumerate(self._files):
             found = entries[self._file[entries] == number]
             if found.size and not file.findings:
@@ -221,7 +217,7 @@ class _Comparison:
         return Finding(INDEX, TIER_ENTRY_DIFFERS, *place, found, expected, cause, len(entries))
 
     def _missing(self) -> Mask:
-        """Return which keys have no entry, and should, or will."""
+        """Return which keys lack an entry that they should have now or later."""
         missing: Mask = ~self._is_indexed & (self._keys["key_hash"] != _NEVER_PUT)
         if self._has_expired:
             first = self._limit(np.minimum, np.flatnonzero(self._key >= 0))
@@ -229,11 +225,7 @@ class _Comparison:
         return missing
 
     def _may_wait(self) -> Mask:
-        """
-        Return which keys may be in the file that is not full yet.
-
-        Messages of one queue are put by several threads: those of the newest file's time may be put after others.
-        """
+        """Return which keys may be in the next file: several threads index the messages of one queue, out of order."""
         matched = self._key >= 0
         newest = self._limit(np.minimum, np.flatnonzero(matched & (self._file == len(self._files) - 1)))
         last = self._limit(np.maximum, np.flatnonzero(matched))
@@ -242,7 +234,7 @@ class _Comparison:
         return may
 
     def _limit(self, limit: np.ufunc, entries: Integers) -> Integers:
-        """Return the least or the greatest offset that entries have in each queue; -1 without any."""
+        """Return the lowest or the highest offset of the entries of each queue; -1 for none."""
         keys = self._key[entries]
         none = np.iinfo(np.int64).max if limit is np.minimum else -1
         found = np.full(len(self._queues), none, np.int64)
@@ -251,14 +243,13 @@ class _Comparison:
 
     def _of_no_message(self, lacks: Mask) -> Iterator[Finding]:
         """
-        Yield entries that are of no record.
+        Yield findings on entries without a record, unless it may have expired, or is not copied yet.
 
-        The log may have expired since, or not be copied yet. Where a queue *lacks* entries, one that leads after the
-        end of its log is rather one of those.
+        If a queue *lacks* entries, an entry after the end of its log is probably one of those, with a changed offset.
         """
         unmatched = np.flatnonzero(self._key < 0)
         queues = self._queues_of(unmatched)
-        for _, found in self._judged(unmatched[queues == _OF_NO_QUEUE]):
+        for _, found in self._by_sound_files(unmatched[queues == _OF_NO_QUEUE]):
             yield self._finding(found, "queue_id", "a queue of the topic", "the entry changed")
         unmatched, queues = unmatched[queues >= 0], queues[queues >= 0]
         offsets, hashes = (self._entries[name][unmatched] for name in ("physical_offset", "key_hash"))
@@ -291,10 +282,10 @@ class _Comparison:
         return np.array(found, np.int64)[inverse.reshape(-1)]
 
     def _of_no_record(self, queue: IndexedQueue, entries: Integers) -> Iterator[Finding]:
-        """Yield entries of a queue, by what became of their records."""
+        """Yield findings on entries of a queue, by the cause of their missing records."""
         lost = LostRanges(queue.lost)
         wanted = f"a record of {queue.topic} {queue.queue_id} with this key"
-        for _, found in self._judged(entries):
+        for _, found in self._by_sound_files(entries):
             by_title: dict[str, list[int]] = {}
             for at, offset in zip(found.tolist(), self._entries["physical_offset"][found].tolist(), strict=True):
                 by_title.setdefault(lost.title_at(offset), []).append(at)
@@ -309,7 +300,7 @@ class _Comparison:
 
 
 def _numbered(keys: QueueKeys, queue_ids: Integers, entries: NDArray[np.void]) -> tuple[Integers, Integers, int]:
-    """Return a number for each key and each entry, the same where queue id, hash and offset are; and how many."""
+    """Return a number for each key and entry, which those of one queue ID, hash and offset share, and a bound."""
     columns = [
         np.concatenate([keys["physical_offset"], entries["physical_offset"]]).astype(np.int64),
         np.concatenate([keys["key_hash"], entries["key_hash"]]).astype(np.int64),
@@ -322,14 +313,14 @@ def _numbered(keys: QueueKeys, queue_ids: Integers, entries: NDArray[np.void]) -
 
 
 def _is_first(columns: Sequence[NDArray[Any]], order: Integers) -> Mask:
-    """Return which rows, in an order that puts equal ones side by side, are not equal to the one before."""
+    """Return which rows of a sorted order differ from the row before."""
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = np.logical_or.reduce([column[order][1:] != column[order][:-1] for column in columns])
     return is_first
 
 
 def _not_indexed(queue: IndexedQueue, offsets: Integers) -> Finding:
-    """Explain why keys of a queue have no entry although later keys have one."""
+    """Return the finding on keys of a queue that have no entry although later keys have one."""
     found = f"no entries for {counted(len(offsets), 'key')} of messages at offsets {offsets.min()} to {offsets.max()}"
     place = f"{queue.place}/{queue.topic}/{queue.queue_id}", None, "keys"
     cause = "index files were deleted, lost or damaged, or messageIndexEnable was false while these messages came"

@@ -60,12 +60,12 @@ class Verdict(RatedOutcome):
 
     @property
     def findings(self) -> list[Finding]:
-        """Everything that was found, the log first."""
+        """All findings, those of the log first."""
         return [finding for part in self.parts.values() for finding in part.findings]
 
     @property
     def facts(self) -> list[Finding]:
-        """What is worth to be known."""
+        """Facts worth knowing that need no action."""
         return [fact for part in self.parts.values() for fact in part.facts]
 
     @property
@@ -79,11 +79,11 @@ class Verdict(RatedOutcome):
 
     @property
     def severity(self) -> Severity:
-        """The worst of it."""
+        """The worst severity of the parts."""
         return worst_of(part.severity for part in self.parts.values())
 
     def result(self, seconds: float) -> Result:
-        """Return the verification's last line: severity, amounts, and time."""
+        """Return the result line: severity, amounts, and time."""
         log, queues, index = (self.parts[name].numbers if name in self.parts else {} for name in (LOG, QUEUES, INDEX))
         records, keys = counted(log.get("records", 0), "record"), counted(index.get("keys", 0), "index key")
         compared = f"{records}, {counted(queues.get('expected', 0), 'queue unit')} and {keys}"
@@ -96,7 +96,7 @@ class Verdict(RatedOutcome):
         return Result(self.severity, what, seconds, max(size, 0), verdict)
 
     def describe(self) -> dict[str, object]:
-        """Return the form that scripts read."""
+        """Return the JSON form."""
         return {
             "store": self.store,
             "severity": self.severity.value,
@@ -115,7 +115,7 @@ class Verdict(RatedOutcome):
 
 
 def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iterator[str]:
-    """Yield the lines; at most *limit* causes are shown, a line each, and with *places* all that follows from them."""
+    """Yield the lines of text: at most *limit* causes, one line each, and with *places* all their consequences."""
     groups, facts = verdict.groups, verdict.facts
     notes = [note for part in verdict.parts.values() for note in part.notes]
     word, more = str(verdict.severity), len(verdict.findings) - len(groups)
@@ -178,7 +178,7 @@ def _compared(name: str, numbers: Mapping[str, int]) -> str:
 
 
 def _table(rows: Sequence[PartRow]) -> Iterator[str]:
-    """Yield the rows under their heads, as wide as they need to be; colours take no room."""
+    """Yield the rows under their headings, aligned; colours have no width."""
     plain = [PART_COLUMNS, *((name, severity.value, *rest) for name, severity, *rest in rows)]
     widths = [max(len(row[column]) for row in plain) for column in range(len(PART_COLUMNS))]
     for number, row in enumerate(plain):
@@ -189,7 +189,7 @@ def _table(rows: Sequence[PartRow]) -> Iterator[str]:
 
 
 Advice = tuple[Step, tuple[CauseWithConsequences, ...]]
-"""One thing to do, and the findings that it is for."""
+"""An action, and the findings that it corrects."""
 
 _IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_WITHOUT_MESSAGE, DAMAGED_ROWS, UNREADABLE_DATABASE})
 _NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *OF_COMPACTED_LOGS})  # of queues, by no repair
@@ -263,7 +263,7 @@ _OPEN = (
 
 
 def advice(verdict: Verdict) -> list[Advice]:
-    """Return the steps, in the order in which they are to be done, each with the findings that it is for."""
+    """Return the steps in the order of execution, each with the findings that it corrects."""
     groups, parts, store = verdict.groups, verdict.parts, quote(verdict.store)
     words = {
         "program": tool_command(),
@@ -310,7 +310,7 @@ def _of(
 def _commands(
     commands: Sequence[str], groups: Sequence[CauseWithConsequences], words: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the commands of a remedy; those that move a file are left out where it is not on this machine."""
+    """Return the commands of a remedy; those that move a file only if it is on this machine."""
     causes = [group.cause for group in groups]
     if commands == ("{move}",):
         return tuple(_move(words["store"], one) for one in causes if "://" not in words["store"] + one.file)

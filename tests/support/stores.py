@@ -12,9 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.queue_files import stored_queues
 from jobs.store.store import list_store
 from jobs.store.units import units_of
+from jobs.store.workers import SerialWorkers
+from jobs.verify.findings import PartReport
+from jobs.verify.queues import verify_queues
+from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
@@ -102,6 +107,13 @@ def units_by_queue(store: Path) -> dict[str, list[list[int]]]:
 def log_folders(store: Path) -> list[str]:
     """Return the folders of a log that lies on several paths; a request names them, for any other log none."""
     return [str(path) for path in sorted(store.glob("commitlog-*"))]
+
+
+def compare_queues(store: Path, release: str) -> PartReport:
+    """Compare the queues of a store with its log."""
+    listed = list_store(str(store), commitlog=log_folders(store))
+    rules = queue_rules(listed, known_releases(listed, release).value.rules, BrokerConf())
+    return verify_queues(SerialWorkers(), listed, rules).report
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

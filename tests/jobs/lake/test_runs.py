@@ -143,7 +143,7 @@ def test_a_holder_is_named(lake: Lake, store: KnownStore) -> None:
     with hold_lock(lake, store.store_id) as was_cut_off:
         assert not was_cut_off
         with (
-            pytest.raises(OtherRunActiveError, match=r"held by process \d+ on .* since 20"),
+            pytest.raises(OtherRunActiveError, match=r"another run is active: process \d+ on .*, since 20"),
             hold_lock(lake, store.store_id),
         ):
             pass

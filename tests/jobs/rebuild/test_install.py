@@ -122,10 +122,15 @@ def kill_at(number: int, plan: Installation) -> None:
     assert os.WIFSIGNALED(status)
 
 
-def test_nothing_is_installed_while_the_broker_runs(store: Path) -> None:
-    refused = pytest.raises(RefusedError, match="the broker runs")
-    with held(store), refused, lock_store(str(store), store.parent / "out"):
-        pytest.fail("the lock is held by somebody else")
+def test_a_store_is_locked_if_no_broker_runs_and_the_output_is_elsewhere(store: Path) -> None:
+    out = store.parent / "out"
+    with held(store), pytest.raises(RefusedError, match="the broker runs"), lock_store(str(store), out):
+        pytest.fail("the broker holds the lock")
+    with pytest.raises(RefusedError, match="inside the store"), lock_store(str(store), store / "new" / "out"):
+        pytest.fail("our own files would be changes of the store")
+    (store / "lock").unlink()  # a copy, or a release before 4.2.0
+    with lock_store(str(store), out):
+        assert not (store / "lock").exists()
 
 
 def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
@@ -138,32 +143,14 @@ def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
     assert subprocess.run(broker, check=False, capture_output=True, input=b"\n").returncode == 0
 
 
-def test_an_output_inside_the_store_is_refused(store: Path) -> None:
-    with pytest.raises(RefusedError, match="inside the store"), lock_store(str(store), store / "new" / "out"):
-        pytest.fail("our own files would be changes of the store")
-
-
-def test_a_store_without_a_lock_file_is_a_stopped_one(store: Path) -> None:
-    """A copy, or a release before 4.2.0."""
-    (store / "lock").unlink()
-    with lock_store(str(store), store.parent / "out"):
-        assert not (store / "lock").exists()
-
-
-def test_a_user_who_may_not_give_files_away_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lose(store, INDEX)
-    out = rebuilt(store)
-    monkeypatch.setattr(os, "geteuid", lambda: store.stat().st_uid + 1)
-    plan = plan_of(store, out)
-    with pytest.raises(RefusedError, match="run as that user"):
-        install(plan)
-
-
-def test_a_directory_that_changed_since_the_rebuild_is_refused(store: Path) -> None:
+def test_a_changed_directory_and_a_half_written_rebuild_are_refused(store: Path) -> None:
     lose(store, INDEX)
     out = rebuilt(store)
     min((store / INDEX).iterdir()).unlink()
     with pytest.raises(RefusedError, match="has changed since the rebuild"):
+        plan_of(store, out)
+    (out / "MANIFEST.json").unlink()
+    with pytest.raises(RefusedError, match="complete rebuild"):
         plan_of(store, out)
 
 
@@ -180,23 +167,21 @@ def test_a_file_that_is_not_what_the_manifest_says_stops_the_installation(store:
         assert state_of(store / folder) == before
 
 
-def test_a_half_written_rebuild_is_refused(store: Path) -> None:
-    out = rebuilt(store)
-    (out / "MANIFEST.json").unlink()
-    with pytest.raises(RefusedError, match="complete rebuild"):
-        plan_of(store, out)
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_too_little_room_is_refused(store: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_and_another_user_are_refused(
+    store: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lose(store, folder)
     out = rebuilt(store, folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))  # noqa: SLF001
-    plan = plan_of(store, out, folder)
-    before = state_of(store)
+    plan, before = plan_of(store, out, folder), state_of(store)
     with pytest.raises(RefusedError, match="bytes are needed, 1 are free, and 67,108,864 must stay free"):
         install(plan)
     assert state_of(store) == before
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "geteuid", lambda: store.stat().st_uid + 1)
+    with pytest.raises(RefusedError, match="run as that user"):
+        install(plan_of(store, out, folder))
 
 
 @pytest.fixture

@@ -264,7 +264,7 @@ def test_the_report_says_what_was_made_and_what_is_proven(store: Path, tmp_path:
 
     assert (report.severity, report.verdict) == ("healthy", "done, all proven")
     assert report.headline.startswith("1 index file with 19 of ")
-    assert report.headline.endswith(" KiB in 2.00 s")
+    assert " KiB in 2.00 s" in report.headline  # and the time of compiling, if it was needed
     assert [part.title for part in report.parts] == ["Files written", "Settings", "Existing files"]
     assert "--lost-only --install" in report.remedies[0].commands[0]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from jobs.console.result import ExitCode
-from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild import queue_database
 from jobs.rebuild.queue_run import MANIFEST, QueueRebuildSummary, RebuildQueuesRequest, rebuild
 from jobs.rebuild.queues import FILES, ROCKSDB
@@ -19,8 +18,6 @@ from jobs.store.rocksdb import open_database
 from jobs.store.store import list_store
 from jobs.store.units import units_of
 from jobs.store.workers import SerialWorkers
-from jobs.verify.findings import PartReport
-from jobs.verify.queues import verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import QueueRules, expected_units
@@ -39,7 +36,7 @@ from tests.golden import WRITTEN_BY_THE_STOP, StoreOf, unpack_feature
 from tests.rmq_formats.builders import a_record, framed, placed
 from tests.rmq_formats.reference import decode_unit_row
 from tests.support.commands import Run
-from tests.support.stores import stored_records, tree_state, units_by_queue
+from tests.support.stores import compare_queues, stored_records, tree_state, units_by_queue
 
 Rows = dict[bytes, bytes]
 
@@ -214,14 +211,13 @@ def test_a_queue_without_a_message_in_the_log_goes_on_where_it_ended(golden: Sto
     assert any("1 ('Quiet' 3); with these files a broker begins them at 0 again" in note for note in back.notes)
 
 
-def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(golden: StoreOf, tmp_path: Path) -> None:
+def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(store: Path, tmp_path: Path) -> None:
     """
     A broker ends a pull at the first number without a row.
 
     A row leads to the start of the segment before the next message: there is no message of such a size, what a broker
     skips for it ends before that message, and the row lives as long as the messages around it.
     """
-    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     made(store, tmp_path / "whole")
     lost = sorted((store / "commitlog").iterdir())[2]
     lost.unlink()
@@ -245,9 +241,8 @@ def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(golden: St
 
 @pytest.mark.parametrize("beside_files", [True, False])
 def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_for(
-    golden: StoreOf, tmp_path: Path, *, beside_files: bool
+    store: Path, tmp_path: Path, *, beside_files: bool
 ) -> None:
-    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     sorted((store / "commitlog").iterdir())[2].unlink()
     made(store, tmp_path / "files", FILES, file_size=200)
     made(store, tmp_path / "out")
@@ -255,7 +250,7 @@ def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_fo
     if beside_files:
         (tmp_path / "files" / MANIFEST).unlink()
         shutil.copytree(tmp_path / "files", store / "consumequeue", dirs_exist_ok=True)
-    report = queues_compared(store)
+    report = compare_queues(store, _RELEASE)
 
     assert {finding.kind for finding in report.findings} == {"blank_of_lost_record"}
     assert [note.rpartition(": ")[2] for note in report.notes] == ["switching to RocksDB is safe"] * beside_files
@@ -312,9 +307,3 @@ def test_without_rocksdict_one_line_says_what_to_install(
 
     assert outcome.code == ExitCode.USAGE
     assert "pip install 'rocketmq-lake[rocksdb]'" in outcome.err
-
-
-def queues_compared(root: Path) -> PartReport:
-    store = list_store(str(root))
-    rules = queue_rules(store, known_releases(store, _RELEASE).value.rules, BrokerConf())
-    return verify_queues(SerialWorkers(), store, rules).report

@@ -16,14 +16,13 @@ from random import Random
 
 import pytest
 
-from jobs.console.result import ExitCode
+from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.rebuild.install import install, plan_index, plan_queues
 from jobs.repair.run import NotRepairableError, repair, undo
-from jobs.restore.config import NotResumableError
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.beside_broker import RefusedError, lock_store
 from jobs.store.workers import SerialWorkers
@@ -113,7 +112,7 @@ def test_repairs_one_after_the_other_are_undone_together(scene: Scene) -> None:
     assert content_of(store) == content_of(scene.damaged)
 
 
-REFUSALS = (RefusedError, NotRepairableError, NotResumableError, OSError, FormatError)
+REFUSALS = (RequestError, OSError, FormatError)
 DRAWS = int(os.environ.get("WORLD_DRAWS", "200"))
 SEED = int(os.environ.get("SEED", "0"))
 KEPT_SEEDS = {"restore": [9, 73, 116]}  # draws that once found a fault

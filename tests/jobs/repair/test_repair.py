@@ -50,11 +50,6 @@ def lake(healthy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def store(healthy: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(healthy, tmp_path / "store"))
-
-
 def repaired(
     store: Path,
     lake: Path | None = None,

@@ -136,17 +136,14 @@ def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_opt
     assert 0 == given.code
 
 
-def test_who_reads_keys_without_seeing_their_directory_is_told_the_same(tmp_path: Path) -> None:
-    """All ranges may have been read where it is seen, and the work gone on where it is not."""
+def test_the_option_is_advised_only_where_it_was_not_given(tmp_path: Path) -> None:
+    """A task may read keys where the directory is not visible, although all ranges were read where it is."""
     with scratch_for(None, {}) as scratch:
         shutil.rmtree(scratch.location)
         with pytest.raises(OSError, match=ADVICE), scratch.open("keys"):
             pass
     with scratch_beside(str(tmp_path), {}) as scratch, pytest.raises(FileNotFoundError), scratch.open("keys"):
         pass
-
-
-def test_a_directory_that_was_given_is_no_reason_to_give_one(tmp_path: Path) -> None:
     with scratch_for(str(tmp_path), {}) as scratch:
         shutil.rmtree(scratch.location)
         with pytest.raises(OSError, match=r"not visible on .*: is it a shared directory"), scratch.create("keys"):

@@ -16,7 +16,7 @@ from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.queue_files import stored_queues
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from jobs.verify.findings import OUT_OF_SEQUENCE, PartReport
+from jobs.verify.findings import OUT_OF_SEQUENCE
 from jobs.verify.queues import _is_stored, verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
@@ -27,22 +27,16 @@ from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record
 from tests.support.commands import overwrite
-from tests.support.stores import log_folders, segments_of, stored_records
+from tests.support.stores import compare_queues, segments_of, stored_records
 
 FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
 
 
-def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> PartReport:
-    store = list_store(str(root), commitlog=log_folders(root))
-    rules = queue_rules(store, known_releases(store, release_of(name)).value.rules, BrokerConf())
-    return verify_queues(SerialWorkers(), store, rules, range_size).report
-
-
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_nothing_is_said_of_what_a_real_broker_wrote(golden: StoreOf, name: str) -> None:
-    report = verified(golden(name), name)
+    report = compare_queues(golden(name), release_of(name))
 
     assert report.findings == []
     assert report.numbers["matched"] == report.numbers["expected"] > 0
@@ -53,12 +47,12 @@ def test_what_was_not_dispatched_yet_is_a_number(golden: StoreOf, name: str) -> 
     store = golden(name)
     *_, (newest, _) = stored_records(store)
 
-    assert verified(store, name).numbers["behind"] == newest.total_size
+    assert compare_queues(store, release_of(name)).numbers["behind"] == newest.total_size
 
 
 @pytest.mark.parametrize("name", golden_stores("expired"))
 def test_units_of_deleted_messages_are_a_number(golden: StoreOf, name: str) -> None:
-    assert verified(golden(name), name).numbers["expired"] == 16
+    assert compare_queues(golden(name), release_of(name)).numbers["expired"] == 16
 
 
 class Store:
@@ -86,7 +80,7 @@ class Store:
         overwrite(segment, at - int(segment.name) + byte, data)
 
     def findings(self) -> list[Finding]:
-        return verified(self.root, self.name).findings
+        return compare_queues(self.root, release_of(self.name)).findings
 
 
 @pytest.fixture
@@ -320,12 +314,10 @@ def test_lost_files_take_no_more_memory_than_files_that_are_there(store_of_one_q
     for lost in (range(0), range(8)):
         for number in lost:
             file_of(store_of_one_queue, number).unlink()
-        verify_queues(
-            SerialWorkers(), list_store(str(store_of_one_queue)), QueueRules(), 2 << 20
-        )  # loads kernels and fills caches
+        findings(store_of_one_queue)  # loads kernels and fills caches
         gc.collect()
         tracemalloc.start()
-        verify_queues(SerialWorkers(), list_store(str(store_of_one_queue)), QueueRules(), 2 << 20)
+        findings(store_of_one_queue)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
 

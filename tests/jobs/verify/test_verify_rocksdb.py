@@ -10,30 +10,17 @@ import pytest
 
 from jobs.console.result import Severity
 from jobs.products.index.key_row import KeyRow, RangeKeys
-from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
 from jobs.rebuild.queues import ROCKSDB
 from jobs.storage.scratch import Scratch
 from jobs.store.rocksdb import Rows
-from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify import rocksdb_index
-from jobs.verify.findings import PartReport
-from jobs.verify.queues import verify_queues
 from jobs.verify.run import VerifyRequest, verify
-from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.indexfile.build import PACKED_KEY
 from tests.golden import StoreOf, kill_with_database, unpack_feature
 from tests.support.commands import overwrite
-from tests.support.stores import records_of
-
-_QUEUES = "queues of RocksDBConsumeQueueStore"
-
-
-def verified(root: Path) -> PartReport:
-    store = list_store(str(root))
-    rules = queue_rules(store, known_releases(store, "5.5.1").value.rules, BrokerConf())
-    return verify_queues(SerialWorkers(), store, rules).report
+from tests.support.stores import compare_queues, records_of
 
 
 def test_light_queues_that_a_killed_broker_had_in_memory_are_not_said_to_be_deleted(tmp_path: Path) -> None:
@@ -41,7 +28,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_not_said_to_be_dele
     unpacked = unpack_feature("b551-lmq-selective", tmp_path / "selective")
     killed = unpack_feature("b551-rockscq-killed", tmp_path / "killed")
     kill_with_database(unpacked.root, killed.root / "consumequeue")
-    report = verified(unpacked.root)
+    report = compare_queues(unpacked.root, "5.5.1")
     light = [name for name in unpacked.before_stop["queues"] if name.startswith("%LMQ%")]
 
     assert light
@@ -64,7 +51,7 @@ def test_what_rocksdb_has_of_light_queues_is_compared_up_to_where_it_ends(tmp_pa
     request = RebuildQueuesRequest(str(part), tmp_path / "out", release="5.5.1", to=ROCKSDB)
     summary = rebuild(request, SerialWorkers())
     kill_with_database(root, tmp_path / "out" / summary.folder)
-    report = verified(root)
+    report = compare_queues(root, "5.5.1")
 
     assert report.findings == []
     assert report.numbers["matched"] == report.numbers["expected"]
