@@ -59,8 +59,8 @@ def sent_lines(store: Path) -> list[SentLine]:
     return [line for line in found if "," not in line.unique_key and line.offset_id != "null"]
 
 
-def tell(source: Source, line: SentLine) -> Story:
-    (story,) = timeline.stories(source, timeline.find_copies_by_id(source, line.unique_key, line.topic).messages)
+def tell(source: Source, message_id: str, topic: str | None = None) -> Story:
+    (story,) = timeline.stories(source, timeline.find_copies_by_id(source, message_id, topic).messages)
     return story
 
 
@@ -76,7 +76,7 @@ def roles(story: Story) -> list[Role]:
 
 def check_sent(source: Source, line: SentLine) -> Story:
     """Check a story against what its producer was told; every unit and key of a whole store leads to its copy."""
-    story = tell(source, line)
+    story = tell(source, line.unique_key, line.topic)
     first = story.copies[0]
     assert (line.offset_id, line.queue_id, line.queue_offset) == (
         first.message.offset_id,
@@ -115,10 +115,7 @@ def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tupl
         tries = sorted(int(times) for key, times in consumed if key == line.name.removeprefix("m"))
         retries = [copy.message.record.reconsume_times for copy in story.copies if copy.role is Role.RETRIED]
         if not line.name.startswith("last"):
-            assert (line.name, tries) == (
-                line.name,
-                [0, *retries][: len(tries)],
-            )  # the driver left before the last ones
+            assert tries == [0, *retries][: len(tries)], line.name  # the driver left before the last ones
         (group,) = story.copies[0].groups
         is_again = len(story.copies) > 1
         assert ("cg", ConsumptionState.FAILED if is_again else ConsumptionState.CONSUMED) == (group.group, group.state)
@@ -167,7 +164,7 @@ def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf
     for told in unreplicated:
         for given in (told["message-id"], told["offset-message-id"]):
             source = open_lake(lake)
-            (story,) = timeline.stories(source, timeline.find_copies_by_id(source, given, None).messages)
+            story = tell(source, given)
             (copy,) = story.copies
             record = copy.message.record
             assert (told["message-id"], int(told["queue"]), int(told["queue-offset"])) == (
@@ -211,8 +208,7 @@ def test_a_line_of_a_trace_without_a_group_has_the_group_of_its_request(tmp_path
     sent = a_record(topic="T1", properties={"UNIQ_KEY": "ID"})
     trace = a_record((taken + consumed).encode(), topic=TRACE_TOPIC, properties={"KEYS": "ID"})
     with opened(write_segment(tmp_path / "store", [sent, trace]), geometry=None) as source:
-        found = timeline.find_copies_by_id(source, "ID", "T1").messages
-        (story,) = timeline.stories(source, found)
+        story = tell(source, "ID", "T1")
     told = [line.text for line in timeline_lines(story, None)]
 
     assert "trace: consumed by the group consumers in 3 ms, success" in told
@@ -227,7 +223,7 @@ def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: StoreOf,
     ingest_store(golden(name), tmp_path / "both", "this")
     both = open_lake(tmp_path / "both", release, "this")
     for line in sent_lines(golden(name)):
-        expected, story = tell(alone, line), tell(both, line)
+        expected, story = (tell(source, line.unique_key, line.topic) for source in (alone, both))
         assert [(copy.text, len(copy.queues), len(copy.keys)) for copy in expected.copies] == [
             (copy.text, len(copy.queues), len(copy.keys)) for copy in story.copies
         ]
@@ -242,8 +238,7 @@ def test_a_half_message_that_no_check_decided_is_abandoned(tmp_path: Path) -> No
     half = a_record(topic="RMQ_SYS_TRANS_HALF_TOPIC", properties=about)
     moved = a_record(topic="TRANS_CHECK_MAX_TIME_TOPIC", properties=about)
     with opened(write_segment(tmp_path / "store", placed([half, moved])), geometry=None) as source:
-        found = timeline.find_copies_by_id(source, "ID", "TRANS_CHECK_MAX_TIME_TOPIC").messages
-        (story,) = timeline.stories(source, found)
+        story = tell(source, "ID", "TRANS_CHECK_MAX_TIME_TOPIC")
 
     assert [Role.HALF, Role.ABANDONED] == roles(story)
     assert "abandoned" == story.state
@@ -258,7 +253,7 @@ def test_a_group_that_sent_a_copy_back_has_not_consumed_it(golden: StoreOf) -> N
     failed = 0
     with opened(golden(name), Release.of(release_of(name)), geometry=None) as source:
         for line in sent_lines(golden(name)):
-            story = tell(source, line)
+            story = tell(source, line.unique_key, line.topic)
             retries = [n for n, copy in enumerate(story.copies) if copy.role in {Role.RETRIED, Role.DEAD_LETTER}]
             before = [copy for copy in story.copies[: max(retries, default=0)] if copy.groups]
             failed += len(before)
@@ -278,7 +273,7 @@ def test_a_tag_is_not_missed_in_an_index_of_a_release_that_may_not_index_tags(tm
         asked = Place(lake=str(write_lake(store, tmp_path / "lake", release="5.3.3")))
         shutil.rmtree(tmp_path / "lake/runs")  # which says that it was 5.3.3
     with open_place(asked) as source:
-        (story,) = timeline.stories(source, timeline.find_copies_by_id(source, "ID", "Orders").messages)
+        story = tell(source, "ID", "Orders")
     checks = {fact.key: fact.check for fact in story.copies[0].keys}
 
     assert {"ID": Check.LEADS_THERE, "k": Check.LEADS_THERE, "tag": Check.NOT_KNOWN} == checks
