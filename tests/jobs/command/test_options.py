@@ -13,11 +13,7 @@ from jobs.command import VERBS
 from jobs.command.answer import Answer
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import bind_environment_variables
-from jobs.command.options import (
-    StoreSettings,
-    given_time,
-    parse_log_place,
-)
+from jobs.command.options import StoreSettings, given_time, parse_log_place
 from jobs.console.amounts import GivenTime, parse_time, time_text
 from jobs.console.result import ExitCode
 from rmq_formats.broker_conf import BrokerConf
@@ -100,17 +96,13 @@ def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.Captur
     assert ["  read as written by RocketMQ 5.5.0 to 5.5.1 (detected)", line] == capsys.readouterr().out.splitlines()
 
 
-def test_an_option_counts_more_than_the_brokers_configuration() -> None:
-    form = StoreSettings(None, None, 200, None, None)
+@pytest.mark.parametrize(("option", "configured", "size"), [(200, None, 200), (200, 6_000_000, 200), (None, 60, 60)])
+def test_an_option_counts_more_than_the_brokers_configuration(
+    option: int | None, configured: int | None, size: int
+) -> None:
+    given = StoreSettings(None, None, option, None, None).given_settings(BrokerConf(consume_queue_size=configured))
 
-    sizes = [
-        form.given_settings(BrokerConf(consume_queue_size=given)).conf.consume_queue_size for given in (None, 6_000_000)
-    ]
-    assert sizes == [200, 200]
-    assert (
-        form._replace(consume_queue_size=None).given_settings(BrokerConf(consume_queue_size=60)).conf.consume_queue_size
-        == 60
-    )
+    assert size == given.conf.consume_queue_size
 
 
 @pytest.mark.parametrize(

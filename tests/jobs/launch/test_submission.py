@@ -70,7 +70,7 @@ def test_local_workers_share_the_imports_of_a_run_and_those_of_a_cluster_do_not(
     assert [] == values(cluster, "--conf") == values(submission([]), "--conf")
 
 
-def test_no_master_at_the_address_is_one_line_at_once() -> None:
+def test_no_master_at_the_address_is_one_line_at_once_and_one_of_several_is_enough() -> None:
     """Spark asks three times twenty seconds, and then prints a stack trace."""
     with socket.socket() as asked:
         asked.bind(("127.0.0.1", 0))
@@ -78,9 +78,6 @@ def test_no_master_at_the_address_is_one_line_at_once() -> None:
 
         with pytest.raises(SetupError, match=rf"^no Spark master answers at {free} \(.*Connection refused\)$"):
             spark.check_master(["--master", free])
-
-
-def test_one_of_several_masters_is_enough() -> None:
     with socket.create_server(("127.0.0.1", 0)) as master:
         spark.check_master(["--conf", f"spark.master=spark://127.0.0.1:1,127.0.0.1:{master.getsockname()[1]}"])
     with pytest.raises(SetupError, match="HOST:PORT is expected"):
@@ -108,22 +105,13 @@ def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: P
     assert 2 == len([setting for setting in values(told, "--conf") if "delta" in setting])
 
 
-def test_jars_of_the_user_are_added_to_deltas() -> None:
+def test_jars_of_the_user_are_added_to_deltas_and_those_of_s3_come_only_when_they_are_needed() -> None:
     """spark-submit takes the last list alone."""
-    told = submission(["--jars", "mine.jar"])
+    own, of_s3 = submission(["--jars", "mine.jar"]), submission([], s3=True)
 
-    names = [Path(path).name for path in values(told, "--jars")[-1].split(",")]
+    names = [Path(path).name for path in values(own, "--jars")[-1].split(",")]
     assert ["io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar", "mine.jar"] == names
-
-
-def test_the_jars_of_s3_come_only_when_they_are_needed() -> None:
-    without, with_s3 = (
-        submission([]),
-        submission([], s3=True),
-    )
-
-    assert "hadoop-aws" not in values(without, "--jars")[-1]
-    assert "hadoop-aws" in values(with_s3, "--jars")[-1]
+    assert "hadoop-aws" in values(of_s3, "--jars")[-1]
 
 
 def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
@@ -262,14 +250,10 @@ def test_sparks_options_stand_before_the_verb_and_ours_among_them(line: str, spa
 
 
 @pytest.mark.parametrize("arguments", [["--master"], ["--mastr", "local", "ingest"], ["--json", "inspect"]])
-def test_what_is_neither_is_a_usage_error(arguments: list[str]) -> None:
+def test_what_is_neither_is_a_usage_error_and_the_last_of_repeated_options_counts(arguments: list[str]) -> None:
     with pytest.raises(click.UsageError):
         split_arguments(arguments)
-
-
-def test_the_last_of_repeated_options_counts() -> None:
     options = ("--master", "local", "--conf", "k=1", "--master", "yarn", "--conf", "k=2")
-
     assert ("yarn", {"k": "2"}) == (value_of("--master", options), conf_settings(options))
 
 
