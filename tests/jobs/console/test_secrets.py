@@ -145,20 +145,15 @@ def test_credentials_in_a_location_are_refused_and_not_printed(secret: str, run:
         assert secret not in ended.out + ended.err
 
 
-def test_an_answer_in_json_masks_what_text_masks(capsys: pytest.CaptureFixture[str]) -> None:
-    remember_secret("Xk3examplexamp")
+def test_a_secret_that_is_known_is_masked_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    file_system_settings([("spark.hadoop.fs.s3a.secret.key", "Xk3examplexamp")])
+    remember_secret("short")
+    assert "cannot sign with *** (short)" == mask_secrets("cannot sign with Xk3examplexamp (short)")
     for answer in (Answer(as_json=True), Answer()):
         with click.Context(click.Command("verify")):
             answer.print_json_or_lines({"note": "signed with Xk3examplexamp"}, ["signed with Xk3examplexamp"])
 
         assert "signed with ***" in capsys.readouterr().out
-
-
-def test_a_secret_that_is_known_is_masked_wherever_it_stands() -> None:
-    file_system_settings([("spark.hadoop.fs.s3a.secret.key", "Xk3examplexamp")])
-    remember_secret("short")
-
-    assert "cannot sign with *** (short)" == mask_secrets("cannot sign with Xk3examplexamp (short)")
 
 
 def test_show_config_prints_no_secret(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

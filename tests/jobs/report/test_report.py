@@ -111,20 +111,15 @@ def test_names_from_a_store_do_nothing_to_whoever_reads_the_page() -> None:
     assert all(character.isprintable() for character in shown.replace("\n", ""))
 
 
-def test_the_page_needs_nothing_but_itself(report: Report) -> None:
-    html = render_page(report)
+def test_the_page_needs_nothing_but_itself_and_the_document_has_its_data(report: Report, tmp_path: Path) -> None:
+    write_report(tmp_path / "report", report)
+    document, html = json.loads((tmp_path / "report" / "report.json").read_text()), render_page(report)
     tags = _tags(html)
 
     assert not re.search(r"(src|href)\s*=|url\(|@import", html)
     assert all(attributes.get("aria-label") for tag, attributes in tags if tag == "svg")
     assert all(attributes.get("scope") == "col" for tag, attributes in tags if tag == "th")
     assert ("html", {"lang": "en"}) in tags
-
-
-def test_the_document_is_the_page_s_data(report: Report, tmp_path: Path) -> None:
-    write_report(tmp_path / "report", report)
-    document = json.loads((tmp_path / "report" / "report.json").read_text())
-
     assert document["version"] == 2
     assert [part["title"] for part in document["parts"]] == [part.title for part in report.parts]
     assert {"report.json", "report.html"} == {path.name for path in (tmp_path / "report").iterdir()}
