@@ -57,12 +57,8 @@ def test_numbas_own_variable_comes_first_and_the_users_cache_last(
     monkeypatch.delenv("RMQ_LAKE_CACHE", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     last = tmp_path / f"tmp/rocketmq-lake-{os.getuid()}"
-    assert list(compiled._candidates()) == [  # noqa: SLF001
-        tmp_path / "numba",
-        package,
-        tmp_path / "xdg/rocketmq-lake",
-        last,
-    ]
+    expected = [tmp_path / "numba", package, tmp_path / "xdg/rocketmq-lake", last]
+    assert list(compiled._candidates()) == expected  # noqa: SLF001
     monkeypatch.setattr(compiled.config, "CACHE_DIR", "")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))

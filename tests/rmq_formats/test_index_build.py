@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -180,15 +181,10 @@ def test_the_difference_wraps_as_in_java() -> None:
 
 
 def test_keys_before_an_offset_are_left_out() -> None:
-    records = [
-        new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01k\x02", physical_offset=BASE + 99 * i)
-        for i in range(5)
-    ]
+    records = placed([a_record(topic="T")] * 5, BASE)
+    offsets = [record.physical_offset for record in records]
 
-    assert packed(records, rules_of((0, OLDEST)), BASE + 99 * 3)["physical_offset"].tolist() == [
-        BASE + 99 * 3,
-        BASE + 99 * 4,
-    ]
+    assert packed(records, rules_of((0, OLDEST)), offsets[3])["physical_offset"].tolist() == offsets[3:]
 
 
 def test_a_message_of_more_keys_than_fit_a_block_is_packed_whole() -> None:
@@ -303,12 +299,8 @@ def set_int(data: bytearray, position: int, value: int) -> None:
 
 @given(st.lists(st.integers(0, 40), max_size=19), st.integers(1, 7))
 def test_chains_are_whole_in_blocks_of_any_size(hashes: list[int], block: int) -> None:
-    before = chains.BLOCK
-    chains.BLOCK = block
-    try:
+    with patch.object(chains, "BLOCK", block):
         assert list(broken_links(reading(chained_file(hashes)), CHAINED)) == []
-    finally:
-        chains.BLOCK = before
 
 
 @pytest.mark.parametrize("wrong", [0, 3, 4, 5, -1, 1_000_000])
@@ -379,12 +371,7 @@ def test_a_slot_that_differs_is_named_by_its_number() -> None:
     comparison = compared(changed(COMPARED.slot_position(3) + 3, 99), small_file())
 
     (difference,) = comparison.differences
-    assert (difference.part, difference.number, difference.field, difference.found) == (
-        Part.SLOT,
-        3,
-        "newest_entry",
-        99,
-    )
+    assert (*difference[:3], difference.found) == (Part.SLOT, 3, "newest_entry", 99)
 
 
 def test_all_header_fields_that_differ_are_named_first() -> None:
@@ -397,19 +384,12 @@ def test_all_header_fields_that_differ_are_named_first() -> None:
     assert str(comparison.differences[1]) == "header index_count: 77, expected 10, at position 36"
 
 
-def test_what_is_zero_in_the_real_file_is_counted() -> None:
-    data = bytearray(small_file())
-    data[COMPARED.entry_position(5) :] = bytes(len(data) - COMPARED.entry_position(5))
-    comparison = compared(data, small_file())
+@pytest.mark.parametrize("after", [b"", bytes(5 * 20)], ids=["cut short", "zeroed"])
+def test_what_is_zero_or_lacking_in_the_real_file_is_counted(after: bytes) -> None:
+    comparison = compared(small_file()[: COMPARED.entry_position(5)] + after, small_file())
 
+    assert comparison.first[Part.ENTRY].number == 5
     assert (comparison.counts[Part.ENTRY], comparison.zeroed) == (5, 5)
-
-
-def test_a_file_cut_short_is_compared_as_if_zeros_followed() -> None:
-    comparison = compared(small_file()[: COMPARED.entry_position(8)], small_file())
-
-    assert comparison.first[Part.ENTRY].number == 8
-    assert comparison.zeroed == 2
 
 
 @given(st.integers(0, COMPARED.entry_position(10) - 1), st.integers(0, 255), st.integers(1, 9))

@@ -307,13 +307,8 @@ def test_the_time_in_an_id_is_that_of_its_birth(golden: StoreOf, name: str) -> N
     assert all(0 <= delay < 120_000 for delay in delays)
 
 
-def test_numbers_as_names_are_read_as_text() -> None:
-    assert decode_config(b'{"offsetTable":{"T@g":{0:1,\n\t12 : 5},"U@g":{-1:3}}}') == {
-        "offsetTable": {"T@g": {"0": 1, "12": 5}, "U@g": {"-1": 3}}
-    }
-
-
-def test_what_looks_like_such_a_name_inside_a_text_stays() -> None:
+def test_numbers_as_names_are_read_as_text_and_inside_a_text_they_stay() -> None:
+    assert decode_config(b'{"T@g":{0:1,\n\t12 : 5},"U@g":{-1:3}}') == {"T@g": {"0": 1, "12": 5}, "U@g": {"-1": 3}}
     assert decode_config(rb'{"a":"{1:2,3:\"{4:5}"}') == {"a": '{1:2,3:"{4:5}'}
 
 
