@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.launch.arguments import file_system_options
-from jobs.launch.engine import usable_cores
+from jobs.launch.engine import usable_threads
 from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offset_id, by_unique_key
 from jobs.query.message import Message
 from jobs.query.place import Place, open_place
@@ -112,7 +112,7 @@ def verify(  # noqa: PLR0913 - the options of the verb
     care = care_beside(str(store), max_rate)
     wanted = GivenSettings(hash_slots, index_num, release, None, conf)
     folders = tuple(log_directories(commitlog, conf))
-    threads = usable_cores(half=care is not None)
+    threads = usable_threads(half=care is not None)
     request = VerifyRequest(str(store), wanted, commitlog=folders, care=care)
     return run(request, workers or InProcessWorkers(file_system_options(), threads))
 

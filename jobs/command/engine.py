@@ -20,7 +20,7 @@ from jobs.launch.engine import (
     EngineChoice,
     choose_engine,
     is_spark_asked_for,
-    usable_cores,
+    usable_threads,
 )
 from jobs.storage import AnyStorage
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, scheme_of
@@ -109,7 +109,7 @@ def workers_of(engine: Engine, *, half: bool = False) -> "Workers":
         from jobs.store.workers import InProcessWorkers
 
         is_threaded = context.info_name in VERBS_WITH_THREADS
-        return InProcessWorkers(file_system_options(), usable_cores(half=half) if is_threaded else 1)
+        return InProcessWorkers(file_system_options(), usable_threads(half=half) if is_threaded else 1)
     from jobs.launch.session import spark_session
     from jobs.store.spark_workers import SparkWorkers
 
