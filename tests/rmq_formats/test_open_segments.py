@@ -137,9 +137,6 @@ def test_a_clock_that_stepped_back_does_not_make_a_leftover_of_what_queues_prove
     assert set(asked) == {(_BASE + _SIZE, _BASE + 2 * _SIZE)}
 
 
-_RECORD, _WAITING, _BLANK = PieceKind.RECORD, PieceKind.WAITING, PieceKind.BLANK
-
-
 def entries(terms: Sequence[int], body: bytes = b"hello") -> bytes:
     log = b""
     for number, record in enumerate(placed([a_record(body)] * len(terms), BASE, Framing.DLEDGER)):
@@ -156,76 +153,48 @@ def test_an_entry_of_a_lower_term_than_the_one_before_it_waits(rest: bytes) -> N
     pieces = list(walk(raw, BASE, Framing.DLEDGER))
     size = len(entries([1]))
 
-    assert [piece.kind for piece in pieces] == [_RECORD] * 3 + [_WAITING]
+    assert [piece.kind for piece in pieces] == [PieceKind.RECORD] * 3 + [PieceKind.WAITING]
     assert pieces[-1][1:] == (BASE + 3 * size, len(raw) - 3 * size, LEFTOVER)
     assert scanned(raw, Framing.DLEDGER) == pieces
 
 
-@pytest.mark.parametrize("terms", [[-1, -1, -1], [-1, 0, 3], [-7, -1]])
-@pytest.mark.parametrize("start", [0, 1])
-def test_terms_begin_below_zero_where_nobody_had_to_be_elected(terms: list[int], start: int) -> None:
-    """A group of one leads with term -1 up to 4.7.1."""
-    raw = entries(terms) + bytes(500)
-    size = len(entries([0]))
-    pieces = list(walk(raw, BASE, Framing.DLEDGER, start=start * size))
-
-    assert [piece.kind for piece in pieces] == [_RECORD] * (len(terms) - start) + [PieceKind.UNWRITTEN]
-    assert scanned(raw, Framing.DLEDGER, start=start * size) == pieces
+def _changed(raw: bytes, at: int, replacement: bytes) -> bytes:
+    return raw[:at] + replacement + raw[at + len(replacement) :]
 
 
-def test_a_record_that_is_not_whole_yet_waits_although_a_leftover_follows_it() -> None:
-    """It is being written over entries of its own size."""
-    raw = bytearray(entries([1, 2, 2, 1]))
-    size = len(raw) // 4
-    raw[3 * size - 5 : 3 * size] = bytes(5)
-    pieces = list(walk(bytes(raw), BASE, Framing.DLEDGER))
-
-    assert [piece.kind for piece in pieces] == [_RECORD, _RECORD, _WAITING]
-    assert scanned(bytes(raw), Framing.DLEDGER) == pieces
-
-
-def test_a_later_run_that_begins_at_a_leftover_does_not_take_it_either() -> None:
-    """It looks after itself for the term of the entry that ends there, however long that is."""
-    raw = entries([1, 2, 1], body=bytes(range(256)) * 5000)
-    start = len(raw) // 3 * 2
-    pieces = list(walk(raw, BASE, Framing.DLEDGER, start=start))
-
-    assert [piece.kind for piece in pieces] == [_WAITING]
-    assert scanned(raw, Framing.DLEDGER, start=start) == pieces
-
-
-def test_in_a_segment_that_is_followed_terms_say_nothing() -> None:
-    """Later segments go when an earlier one is written again: a term that falls there is damage to a header."""
-    raw = entries([1, 2, 1]) + a_blank(100, Framing.DLEDGER)
-    pieces = list(walk(raw, BASE, Framing.DLEDGER, final=True))
-
-    assert [piece.kind for piece in pieces] == [_RECORD] * 3 + [_BLANK]
-    assert scanned(raw, Framing.DLEDGER, final=True) == pieces
+_ENTRY = len(entries([0]))
+_LONG = bytes(range(256)) * 5000
+_WRONG_TERM = _changed(entries([1, 900, 1, 1, 1]), 2 * _ENTRY, b"\xff" * _ENTRY)
+TERMS = {
+    # A group of one, whose leader nobody had to elect, has term -1 up to 4.7.1.
+    "terms below zero": (entries([-1, -1, -1]) + bytes(500), 0, False, "RRRU"),
+    "terms from below zero on": (entries([-1, 0, 3]) + bytes(500), _ENTRY, False, "RRU"),
+    "terms below -1": (entries([-7, -1]) + bytes(500), 0, False, "RRU"),
+    # It is being written over entries of its own size.
+    "a record that is not whole yet before a leftover": (
+        _changed(entries([1, 2, 2, 1]), 3 * _ENTRY - 5, bytes(5)),
+        *(0, False, "RRW"),
+    ),
+    # A later run looks itself for the term of the entry that ends there, however long that is.
+    "a start at a leftover": (entries([1, 2, 1], _LONG), 2 * len(entries([0], _LONG)), False, "W"),
+    # Later segments go when an earlier one is written again: a term that falls there is damage to a header.
+    "a segment that is followed": (entries([1, 2, 1]) + a_blank(100, Framing.DLEDGER), 0, True, "RRRB"),
+    # A term that is wrong itself must not hide what a range that begins after the damage would find.
+    "a wrong term before damage": (_WRONG_TERM, 0, False, "RRDRR"),
+    "a start after that damage": (_WRONG_TERM, 3 * _ENTRY, False, "RR"),
+    # The header of an entry with a damaged record (here its magic) adds up: a lower term after it is a leftover.
+    "a damaged record": (_changed(entries([2, 2, 2, 1]), 2 * _ENTRY + DLEDGER_ENTRY.size + 4, b"\0"), 0, False, "RRDW"),
+}
 
 
-def test_damage_says_nothing_of_terms_wherever_a_range_begins() -> None:
-    """A term that is wrong itself must not hide what a range that begins after the damage would find."""
-    raw = bytearray(entries([1, 900, 1, 1, 1]))
-    size = len(raw) // 5
-    raw[2 * size : 3 * size] = bytes([255]) * size
-    whole = list(walk(bytes(raw), BASE, Framing.DLEDGER))
-    kinds = [_RECORD, _RECORD, PieceKind.DAMAGE, _RECORD, _RECORD]
+@pytest.mark.parametrize("case", TERMS)
+def test_terms_distinguish_leftovers_from_the_log(case: str) -> None:
+    raw, start, final, letters = TERMS[case]
+    pieces = list(walk(raw, BASE, Framing.DLEDGER, start=start, final=final))
 
-    assert [piece.kind for piece in whole] == kinds
-    assert scanned(bytes(raw), Framing.DLEDGER) == whole
-    assert scanned(bytes(raw), Framing.DLEDGER, window=64) == whole
-    assert scanned(bytes(raw), Framing.DLEDGER, start=3 * size) == whole[3:]
-
-
-def test_an_entry_whose_record_is_damaged_still_says_its_term() -> None:
-    """Its header adds up: a lower term after it is a leftover."""
-    raw = bytearray(entries([2, 2, 2, 1]))
-    size = len(raw) // 4
-    raw[2 * size + DLEDGER_ENTRY.size + 4] = 0  # the record's magic
-    pieces = list(walk(bytes(raw), BASE, Framing.DLEDGER))
-
-    assert [piece.kind for piece in pieces] == [_RECORD, _RECORD, PieceKind.DAMAGE, _WAITING]
-    assert scanned(bytes(raw), Framing.DLEDGER) == pieces
+    assert "".join(piece.kind.name[0] for piece in pieces) == letters
+    for window in (64, 1 << 20):
+        assert scanned(raw, Framing.DLEDGER, start=start, final=final, window=window) == pieces
 
 
 def test_a_bad_sector_says_no_term() -> None:
