@@ -21,21 +21,13 @@ from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, Consume
 from tests.rmq_formats.strategies import I32, I64, records
 
 RELEASES = [Release.of(version) for version in ("4.0.0", "4.4.0", "4.9.0", "4.9.3", "5.0.0", "5.3.3")]
+_, *_NUMBERS, _ = ExpectedUnit._fields
 
 
 def unpacked(packed: PackedUnits) -> dict[QueueName, list[ExpectedUnit]]:
     return {
         name: [
-            ExpectedUnit(
-                name,
-                int(unit["queue_offset"]),
-                int(unit["physical_offset"]),
-                int(unit["size"]),
-                int(unit["tags_code"]),
-                int(unit["store_timestamp"]),
-                int(unit["batch_count"]),
-                is_dispatched=bool(unit["is_dispatched"]),
-            )
+            ExpectedUnit._make([name, *(int(unit[field]) for field in _NUMBERS), bool(unit["is_dispatched"])])
             for unit in packed.units[place]
         ]
         for name, place in packed.queues()
