@@ -272,7 +272,7 @@ def gateway(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("gateway")
-@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 29])
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 23])
 def test_a_run_killed_after_its_effects_is_finished_by_the_next(tmp_path: Path, stride: int) -> None:
     """Before and after each commit of Spark's, too, and between its beginning and its end."""
     result = result_of("tests.support.killed_verbs", "tracked", tmp_path, stride)
