@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shlex
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -227,3 +228,5 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.
             found = connection.sql(text).fetchall()
             assert [f"| {' | '.join(map(str, row))} |" for row in found] == answer.splitlines()[2:]
     assert ["json", "toml", "console", "sql", "sql", "toml", "console", "sql"] == shown
+    (words,) = re.findall(r"`rmq-lake (query sql [^`]+)`", PAGE)
+    assert ExitCode.CLEAN is run(*shlex.split(words)).code
