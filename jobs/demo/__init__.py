@@ -170,7 +170,7 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     """
     Run the commands on a small store that a real broker wrote.
 
-    Its files are in DIR, an empty or new directory, or else in a new temporary directory. They are not deleted.
+    The files are written to DIR, an empty or new directory, or to a new temporary directory, and are not deleted.
     """
     from jobs.command import cli
 

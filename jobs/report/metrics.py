@@ -12,6 +12,9 @@ from jobs.report.document import replace_text
 from jobs.typed.run import TopicSummary
 
 INGEST_PREFIX = "rmq_lake_ingest"
+TYPE_PREFIX = "rmq_lake_type"
+# By name: the meaning of a metric, and its values with labels.
+Metrics = Mapping[str, tuple[str, Sequence[tuple[str, float]]]]
 
 
 def write_metrics(path: Path, summary: Summary) -> None:
@@ -34,8 +37,7 @@ def write_metrics(path: Path, summary: Summary) -> None:
         os.close(folder)
 
 
-def _text(prefix: str, found: Mapping[str, tuple[str, Sequence[tuple[str, float]]]], others: Sequence[str] = ()) -> str:
-    """Format metrics by name: the meaning of each, and its values with labels."""
+def _text(prefix: str, found: Metrics, others: Sequence[str] = ()) -> str:
     lines: list[str] = []
     for name, (meaning, values) in found.items():
         own = [
@@ -86,11 +88,17 @@ def _escaped(label: str) -> str:
 
 def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCode) -> None:
     """Replace *path* by the metrics of a finished run of `type`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, _text(TYPE_PREFIX, type_metric_values(topics, code)))
+
+
+def type_metric_values(topics: Sequence[TopicSummary], code: ExitCode) -> Metrics:
+    """Return the meaning of each metric of `type` by its name, and its values with labels."""
     named = [(f'topic="{_escaped(one.topic)}"', one) for one in topics]
     reasons = [
         (f'{topic},reason="{_escaped(reason)}"', count) for topic, one in named for reason, count in one.reasons.items()
     ]
-    found: dict[str, tuple[str, list[tuple[str, float]]]] = {
+    return {
         "end_time_seconds": ("When the run ended.", [("", round(time(), 3))]),
         "exit_code": (
             "Exit code of the run: 0 clean, 3 too many dead letters, 5 a topic was not found.",
@@ -106,5 +114,3 @@ def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCod
             [(topic, len(one.unknown)) for topic, one in named],
         ),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, _text("rmq_lake_type", found))

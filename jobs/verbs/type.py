@@ -84,7 +84,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     fit the messages of a topic, in the format of FILE.
 
     Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic in
-    FILE, and the topic is not in the topic table of its brokers.
+    FILE, and no broker in the lake has the topic in its configuration.
     """
     from jobs.typed import check_installed
 

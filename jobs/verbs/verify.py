@@ -62,7 +62,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     answer: Answer = answer_options,
 ) -> ExitCode:
     """
-    Compare the queues and index files of STORE with its log, and the log with itself.
+    Compare the queues and index files of STORE with its log, and check the log.
 
     STORE may also be the folder of a tier (`tieredStoreFilePath`).
     """
@@ -166,7 +166,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     answer: Answer = answer_options,
 ) -> ExitCode:
     """
-    Write corrected files for STORE into DIR, and print the plan: segments from LAKE, queues, index files, checkpoint.
+    Write corrected files for STORE into DIR (segments from LAKE, queues, index files, checkpoint), and print a plan.
 
     Without --apply, STORE is only read. With --apply, the command also installs the files in STORE, while it holds the
     broker's lock, and verifies STORE again. --undo restores the replaced files.

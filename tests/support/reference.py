@@ -16,7 +16,7 @@ from jobs.ingest.request import Summary
 from jobs.launch.cache import CONF_DIRECTORY
 from jobs.launch.engine import VERBS_WITH_ENGINE, limit_of
 from jobs.report.document import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
-from jobs.report.metrics import INGEST_PREFIX, metric_values
+from jobs.report.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_metric_values
 
 _MEANINGS = {
     ExitCode.CLEAN: "done",
@@ -32,8 +32,8 @@ _MEANINGS = {
 VARIABLES = {
     "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb",
     "RMQ_LAKE_SPARK_OPTIONS": "Spark options, if none can be passed before the verb",
-    "RMQ_LAKE_CACHE": "the cache directory for JARs, Spark's class archive, compiled code and notes of `ingest` runs "
-    "that found nothing new (default `~/.cache/rocketmq-lake`)",
+    "RMQ_LAKE_CACHE": "the cache directory for JARs, Spark's class archive, compiled code and the results of `ingest` "
+    "runs that found nothing new (default `~/.cache/rocketmq-lake`)",
     "RMQ_LAKE_PYTHON": "the Python for `.venv`, if none of the usual ones is suitable",
     "RMQ_LAKE_IVY_SETTINGS": "your own Ivy settings file, for a mirror of the JARs; for packages, configure `pip`",
     "RMQ_LAKE_TRACEBACK": "`1`: show where an error was raised, as `--traceback` does",
@@ -57,7 +57,8 @@ Data goes to standard output, everything else to standard error. A command conti
 
 Every command except `demo` and `query decode-id` also accepts `--config FILE`, a TOML file with defaults of options
 (see [Configuration file](#configuration-file)), and `--show-config`, which prints the effective value of each option
-and where it comes from. Unknown keys in a configuration file and unknown variables of a command are errors.
+and where it comes from. Unknown keys in a configuration file and unknown environment variables that begin with
+`RMQ_LAKE_<VERB>_` are errors.
 """
 
 _LOG = """\
@@ -170,6 +171,9 @@ def _sections() -> Iterator[str]:
     yield "`ingest --metrics FILE` writes these as a Prometheus text file, with the labels `broker` and `store`.\n"
     metrics = metric_values(Summary("", "", "")).items()
     yield _table(("gauge", "means"), *((f"`{INGEST_PREFIX}_{name}`", text.rstrip(".")) for name, (_, text) in metrics))
+    yield "`type --metrics FILE` writes these, with the label `topic` where a metric is of a topic.\n"
+    of_type = type_metric_values([], ExitCode.CLEAN).items()
+    yield _table(("gauge", "means"), *((f"`{TYPE_PREFIX}_{name}`", text.rstrip(".")) for name, (text, _) in of_type))
     yield _DOCUMENT
     yield from map(_of_class, (Report, Remedy, Facts, Grid, Bars, Timeline))
 

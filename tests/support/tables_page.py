@@ -15,7 +15,7 @@ from jobs.typed.ddl import typed_table
 _START = "## Columns\n"
 _HEAD = f"""\
 {_START}
-Integers and times are as stored; a column is NULL if a record has no value. This section is generated from the
+Integers and times are as stored; a column is NULL if the record has no value for it. This section is generated from the
 table definitions.
 """
 
