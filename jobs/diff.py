@@ -37,7 +37,7 @@ from rmq_formats.commitlog.assembly import Assembled, assemble
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.errors import is_unreadable, skip_lost_file
+from rmq_formats.errors import is_disk_error, skip_lost_file
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
@@ -412,7 +412,7 @@ def _equal_to(file: Reader, range_: Range, made: Assembled, some: slice) -> Flag
     try:
         data = bytes(file.read(int(made.offsets[some][0]) - range_.base_offset, end - start))
     except OSError as error:
-        if not is_unreadable(error):
+        if not is_disk_error(error):
             raise
         return np.zeros(positions.size, np.bool_)
     found = np.frombuffer(data.ljust(end - start, b"\0"), np.uint8)

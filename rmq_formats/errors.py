@@ -53,7 +53,7 @@ class NotAStore(FormatError):
     """A directory that holds no RocketMQ store."""
 
 
-def is_unreadable(error: OSError) -> bool:
+def is_disk_error(error: OSError) -> bool:
     """
     Return whether a disk has these bytes and cannot give them: that is damage.
 
@@ -69,7 +69,7 @@ def is_lost(error: OSError) -> bool:
     A reader may go on without such a file. Every other error (a timeout, no access) says nothing of the file: a reader
     that went on would take existing bytes for absent.
     """
-    return isinstance(error, FileNotFoundError) or is_unreadable(error)
+    return isinstance(error, FileNotFoundError) or is_disk_error(error)
 
 
 class skip_lost_file:  # noqa: N801 - used as `contextlib.suppress` is

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from jobs.command import VERBS
 from jobs.command.options import FILE, declared_by, examples, flag, option, parameters, values_of
-from jobs.command.places import QUERIED_LAKE, STORE, PathListType, check_places, skip_place_check
+from jobs.command.places import QUERIED_LAKE, STORE, CommaSeparatedPathsType, check_places, skip_place_check
 from jobs.console.log import mask_secrets, mask_settings, say
 from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
 from jobs.launch.arguments import given_spark_options
@@ -113,12 +113,12 @@ def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Conte
         if not isinstance(value, bool):
             raise _bad_file(f"{key} is true or false, not {_shown(value)}", ctx)
         return value
-    takes_many = parameter.multiple or parameter.nargs != 1 or isinstance(parameter.type, PathListType)
+    takes_many = parameter.multiple or parameter.nargs != 1 or isinstance(parameter.type, CommaSeparatedPathsType)
     if isinstance(value, list) and takes_many and all(isinstance(element, str | int | float) for element in value):
         return [str(element) for element in value]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _bad_file(f"{key} is one {parameter.type.name}, not {_shown(value)}", ctx)
-    return [str(value)] if takes_many and not isinstance(parameter.type, PathListType) else str(value)
+    return [str(value)] if takes_many and not isinstance(parameter.type, CommaSeparatedPathsType) else str(value)
 
 
 def _shown(value: object) -> str:

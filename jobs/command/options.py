@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from jobs.command.places import OUTPUT_DIRECTORY, STORE, PathListType
+from jobs.command.places import OUTPUT_DIRECTORY, STORE, CommaSeparatedPathsType
 from jobs.console.amounts import TIME_EXAMPLES, UNIT_SECONDS, GivenTime, parse_time
 from jobs.query.mqadmin.java import check_charset
 from jobs.store.store import log_directories, read_broker_conf
@@ -226,7 +226,9 @@ quiet_option = flag("Print no progress and no summary.", names="--quiet -q")
 verbose_option = flag("Also list the evidence for the broker's release.")
 releases_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(_releases)))
 one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _release))
-commitlog_option = option("PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", PathListType())
+commitlog_option = option(
+    "PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", CommaSeparatedPathsType()
+)
 broker_conf_option = option("FILE", "The broker's configuration file, for paths, file sizes and names.", FILE)
 report_option = option("DIR", "Write report.json and report.html into DIR.", OUTPUT_DIRECTORY)
 label_option = option("NAME", "The broker's label in the lake, if STORE has no bytes in common with the lake.")

@@ -246,7 +246,7 @@ class OutputPathType(click.Path):
         return super().convert(text, param, ctx)
 
 
-class PathListType(click.ParamType[tuple[str, ...]]):
+class CommaSeparatedPathsType(click.ParamType[tuple[str, ...]]):
     """Paths or URIs of parts of a store, separated by commas, as in a broker's configuration."""
 
     name = "path[,path]"

@@ -16,7 +16,7 @@ from jobs.inspect.report import IndexFileReport, IndexReport, Problems, QueueRep
 from jobs.store.queue_files import KINDS, StoredQueue, features_of, file_sizes, queues_of_files, stored_queues
 from jobs.store.record_places import records_from, segment_bytes
 from jobs.store.release import Marks, index_marks
-from jobs.store.store import Store, geometry_of_index
+from jobs.store.store import Store, geometry_stated_by_index_files
 from jobs.store.topics import Fate, TopicEvidence, newest_times
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
@@ -182,7 +182,7 @@ def inspect_index(store: Store, marks: Marks, problems: Problems) -> IndexReport
             header = decode_header(store.read(file, 0, HEADER.size))
             headers[file.location] = header
             report.files.append(IndexFileReport(file.location, file.size, *header))
-    stated = geometry_of_index(store)
+    stated = geometry_stated_by_index_files(store)
     if stated is not None:
         report.hash_slots, report.index_num = stated.geometry
         shown = f"as {stated.files} full file{'s show' if stated.files > 1 else ' shows'}"

@@ -12,7 +12,7 @@ from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.segment import Framing
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.detection import Era
-from rmq_formats.errors import FormatError, UnsupportedFormat, is_unreadable
+from rmq_formats.errors import FormatError, UnsupportedFormat, is_disk_error
 from rmq_formats.indexfile.layout import Geometry
 
 _LOST = frozenset({Severity.DAMAGE, Severity.GAP})
@@ -62,7 +62,7 @@ class Problems(list[Problem]):
         except FormatError as error:
             self.damage(file, error.reason, error.offset)
         except OSError as error:  # any: it is reported as a problem of this file
-            is_damage = is_unreadable(error) or isinstance(error, FileNotFoundError)
+            is_damage = is_disk_error(error) or isinstance(error, FileNotFoundError)
             how = "no access" if isinstance(error, PermissionError) else "cannot be read"
             severity = Severity.DAMAGE if is_damage else Severity.NOT_ACCESSIBLE
             self.append(Problem(severity, file, f"{how}: {error.strerror or error}"))

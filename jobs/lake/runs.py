@@ -447,7 +447,7 @@ def has_leftover_files(lake: Lake, store: KnownStore) -> bool:
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
 
 
-def delete_old_manifests(lake: Lake, whose: str, newest: int) -> None:
+def delete_manifests_up_to(lake: Lake, whose: str, newest: int) -> None:
     """Delete the manifests of runs up to the *newest* unneeded one."""
     prefix = f"{whose}-"
     for name in _file_names(lake, MANIFESTS):

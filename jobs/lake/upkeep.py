@@ -35,7 +35,7 @@ from jobs.lake.compaction import (
 from jobs.lake.features import needs_spark
 from jobs.lake.integrity import newest_runs, refuse_unsupported
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Manifest, commit_prepared, delete_old_manifests, known_stores, unfinished_run
+from jobs.lake.runs import Manifest, commit_prepared, delete_manifests_up_to, known_stores, unfinished_run
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
@@ -110,7 +110,7 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
                 _thin_checkpoints(lake, table)
                 if not is_any_at_work:
                     vacuum(lake, table)
-        delete_old_manifests(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT)
+        delete_manifests_up_to(lake, manifest.store_id, manifest.run - _MANIFESTS_KEPT)
     return errors
 
 

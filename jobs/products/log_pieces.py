@@ -20,7 +20,7 @@ from rmq_formats.arrays import slices
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_ENTRY, DLEDGER_MAGIC
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.errors import is_unreadable
+from rmq_formats.errors import is_disk_error
 from rmq_formats.kernels.integers import Integers
 
 FILE, END, DAMAGE, ENTRIES, HEADER = "file", "end", "damage", "entries", "entry header"
@@ -116,7 +116,7 @@ class PieceCollector:
         except FileNotFoundError:  # opening does nothing on an object store: retention may delete between two reads
             self.was_deleted = True
         except OSError as error:
-            if not is_unreadable(error):
+            if not is_disk_error(error):
                 raise
         return None
 

@@ -25,7 +25,7 @@ from jobs.lake.bodies import decode_stored_body, with_inflated_bodies
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, TRACES
 from jobs.products.log_pieces import LogPiece, PieceCollector
-from jobs.products.product import Collector, FinishedProduct, Output, RangeResult, Run, StartedProduct, State
+from jobs.products.product import Collector, CollectorResult, FinishedProduct, Output, Run, StartedProduct, State
 from jobs.store.chain import Outcome, confirm_not_rewritten
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection, TopicsError, carries_other_topics
@@ -177,7 +177,7 @@ class _RangeMessages:
     def _add_damage(self, damage: Damage) -> None:
         self._quarantine.add(damage if self._pieces.with_bytes else damage._replace(sample=None))
 
-    def finish(self) -> RangeResult[_RangeRead]:
+    def finish(self) -> CollectorResult[_RangeRead]:
         self._pieces.finish()
         files = {
             MESSAGES.name: self._messages.close(),
@@ -186,7 +186,7 @@ class _RangeMessages:
             TRACES.name: self._traces.close(),
         }
         found = {table: action for table, action in files.items() if action is not None}
-        return RangeResult((self._pieces.was_deleted, frozenset(self._matched)), found)
+        return CollectorResult((self._pieces.was_deleted, frozenset(self._matched)), found)
 
 
 def with_record_crc(batch: pa.RecordBatch, group: RawRecords, *, wanted: bool) -> pa.RecordBatch:

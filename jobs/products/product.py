@@ -88,7 +88,7 @@ class Run:
     cut_back_to: int | None = None  # where the broker has cut off its log since the last run
 
 
-class RangeResult(NamedTuple, Generic[C_co]):
+class CollectorResult(NamedTuple, Generic[C_co]):
     """A collector's result for a range: a value, and uncommitted files by table."""
 
     value: C_co
@@ -98,14 +98,14 @@ class RangeResult(NamedTuple, Generic[C_co]):
 
 # Two functions: one adds the next piece of a range (a buffer of records is valid until the next call), one returns the
 # result of the range.
-Collector = tuple[Callable[[RawRecords | Piece], object], Callable[[], RangeResult[C]]]
+Collector = tuple[Callable[[RawRecords | Piece], object], Callable[[], CollectorResult[C]]]
 # Is sent to tasks. The files that the collector enters there leave nothing half-written after an error.
 NewCollector = Callable[[Range, ExitStack], Collector[C]]
 
 
 def nothing_to_collect(_range: Range, _files: ExitStack) -> Collector[None]:
     """Return the collector of a product that does not need the log."""
-    return lambda _: None, lambda: RangeResult(None, {})
+    return lambda _: None, lambda: CollectorResult(None, {})
 
 
 Gap = tuple[int, int, str]  # from and to of offsets that the lake will not have, or not in full, and why
@@ -141,7 +141,7 @@ class StartedProduct(Generic[C]):
     finish: Callable[[Sequence[Outcome[C]], int], FinishedProduct]
 
 
-Collected = tuple[RangeResult[object], ...]  # of one range: by each product, in their order
+Collected = tuple[CollectorResult[object], ...]  # of one range: by each product, in their order
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ from jobs.query.source import (
     TRAITS_OF_ANSWERS,
     Check,
     Coverage,
+    FactOrigin,
     KeyFact,
     Occurrence,
-    Origin,
     OtherBrokerError,
     QueueFact,
     Reason,
@@ -443,8 +443,8 @@ class LakeSource(Source):
 
     # evidence
 
-    def _origin(self, table: str) -> Origin:
-        return Origin(table, version=self.tables.table_version(table))
+    def _origin(self, table: str) -> FactOrigin:
+        return FactOrigin(table, version=self.tables.table_version(table))
 
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages with a unique key in every topic, including truncated ones."""
@@ -460,7 +460,7 @@ class LakeSource(Source):
         yield from self._newest_first(MESSAGES, same_id)
         yield from self.select_superseded(same_id)
 
-    def origin_of(self, message: Message) -> Origin:
+    def origin_of(self, message: Message) -> FactOrigin:
         return self._origin(MESSAGES if message.superseded_by_run is None else SUPERSEDED)
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
@@ -495,7 +495,7 @@ class LakeSource(Source):
             for key, key_hash in hashes.items()
         ]
 
-    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
+    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         columns = "kind, consumer_group, topic, queue_id, next_offset"
         rows = self.select(columns, _PROGRESS, sql_in("topic", topics), rest="ORDER BY run") if topics else []
         # Rows come oldest first: of each reader of a queue the newest one stays.

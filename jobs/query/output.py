@@ -43,7 +43,7 @@ class Printer:
     _named: dict[str, list[int]] = field(default_factory=dict)  # name of a body's file → offsets of the messages
 
     @property
-    def prints_rows(self) -> bool:
+    def replaces_text_layout(self) -> bool:
         """Whether rows are printed instead of mqadmin's layout."""
         return self.form is not Form.TEXT
 
@@ -74,7 +74,7 @@ class Printer:
                 f"rmq-lake: the body of the message at offset {record.physical_offset} ({message.offset_id}) is "
                 f"damaged: its CRC is {computed:08x}, the record states {stored:08x}; it is shown as it is stored"
             )
-        is_shown_raw = self.prints_rows or not sys.stdout.isatty()
+        is_shown_raw = self.replaces_text_layout or not sys.stdout.isatty()
         return message if is_shown_raw else Message(message.record, message.release, shown=printable)
 
     def note(self, sentence: str) -> None:
@@ -108,14 +108,14 @@ class Printer:
 
     def print_row(self, kind: str, value: Mapping[str, object], shown: str) -> None:
         """Print one row: *shown* in mqadmin's layout, or else its values."""
-        if self.prints_rows:
+        if self.replaces_text_layout:
             self.print_object(kind, value)
         else:
             self.write(shown)
 
     def print_mqadmin_line(self, shown: str) -> None:
         """Print a line that exists only in mqadmin's layout."""
-        if not self.prints_rows:
+        if not self.replaces_text_layout:
             self.write(shown)
 
     def print_object(self, kind: str, value: Mapping[str, object]) -> None:
@@ -134,7 +134,7 @@ class Printer:
         for stored in answer.messages:
             path = self._write_body(stored)
             message = self.printable_message(stored)
-            if self.prints_rows:
+            if self.replaces_text_layout:
                 shown = json_text.message_object(message, answer.offsets, with_body=self.charset is not None)
                 self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
                 continue
@@ -154,7 +154,7 @@ class Printer:
         """Print messages like queryMsgByKey: one line each."""
         paths = [self._write_body(message) for message in answer.messages]
         messages = map(self.printable_message, answer.messages)
-        if self.prints_rows:
+        if self.replaces_text_layout:
             for message, path in zip(messages, paths, strict=True):
                 shown = json_text.message_object(message, with_body=self.charset is not None)
                 self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})

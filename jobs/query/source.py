@@ -132,7 +132,7 @@ class Sentence(str):
         return sentence
 
 
-class Origin(NamedTuple):
+class FactOrigin(NamedTuple):
     """The origin of a fact: a file of the store and an offset in it, or a table of the lake and its version."""
 
     name: str
@@ -162,7 +162,7 @@ class QueueFact(NamedTuple):
     queue_id: int
     queue_offset: int
     check: Check
-    place: Origin
+    place: FactOrigin
     tags_code: int | None = None  # as the unit has it; of a delayed message its time of delivery
 
 
@@ -172,7 +172,7 @@ class KeyFact(NamedTuple):
     kind: str
     key: str
     check: Check
-    place: Origin | None
+    place: FactOrigin | None
 
 
 class Source(Protocol):
@@ -329,7 +329,7 @@ class Source(Protocol):
     def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
         """Yield the messages with a unique key."""
 
-    def origin_of(self, message: Message) -> Origin:
+    def origin_of(self, message: Message) -> FactOrigin:
         """Return the file or table that contains a message."""
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
@@ -345,7 +345,7 @@ class Source(Protocol):
         is_open = kind is KeyKind.TAG and not all(release.indexes_tags for release in self.possible_releases)
         return Check.NOT_KNOWN if is_open else Check.MISSING
 
-    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
+    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         """Yield the positions of each reader of *topics*."""
 
     def removal_of(self, message: Message) -> Sentence | None:

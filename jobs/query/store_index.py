@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, Message, count_entries_with_hash
 from jobs.query.mqadmin.text import OffsetRange
-from jobs.query.source import Check, KeyFact, Origin, Progress, do_nothing
+from jobs.query.source import Check, FactOrigin, KeyFact, Progress, do_nothing
 from jobs.query.store_reader import StoreReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
 from jobs.store.rocksdb import Database, rows_under
@@ -262,7 +262,7 @@ class StoreIndex:
                     if any(hop.entry.physical_offset == offset for hop in file.hits(key.text, MIN_TIME, MAX_TIME)):
                         found = nearest = file
                         break
-            place = Origin(store.path_below_root(nearest.file if nearest else None) or "index")
+            place = FactOrigin(store.path_below_root(nearest.file if nearest else None) or "index")
             check = self._store.check_of_key(key.kind, is_found=found is not None)
             return KeyFact(key.kind.value, key.key, check, place)
         if self.database is None:
@@ -272,7 +272,7 @@ class StoreIndex:
         under_key = self._store.by_key(KeyQuery(key.kind, message.topic, key.key, time, time))
         leads = any(one.record.physical_offset == offset for one in under_key)
         check = self._store.check_of_key(key.kind, is_found=leads)
-        return KeyFact(key.kind.value, key.key, check, Origin("RocksDB, index"))
+        return KeyFact(key.kind.value, key.key, check, FactOrigin("RocksDB, index"))
 
     def _messages_at(self, offsets: Iterable[int], pointer: str) -> Iterator[Message]:
         return filter(None, (self._store.message_pointed_at(offset, pointer) for offset in offsets))

@@ -17,7 +17,7 @@ from jobs.store.queue_files import StoredQueue, features_of, keeps_light_in_rock
 from jobs.store.ranges import newest_segment
 from jobs.store.record_places import record_bounds
 from jobs.store.rocksdb import Database, has_rows, open_database
-from jobs.store.store import Segment, Store, geometry_of_index, lazy_read
+from jobs.store.store import Segment, Store, geometry_stated_by_index_files, lazy_read
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
@@ -176,7 +176,7 @@ class StoreReader:
         files = self.store.index_files
         if self._geometry or not files:
             return self._geometry
-        stated = geometry_of_index(self.store)
+        stated = geometry_stated_by_index_files(self.store)
         return stated.geometry if stated and {file.size for file in files} == {stated.geometry.file_size} else None
 
     @cached_property

@@ -20,9 +20,9 @@ from jobs.query.source import (
     MOST_OCCURRENCES,
     Check,
     Coverage,
+    FactOrigin,
     KeyFact,
     Occurrence,
-    Origin,
     Progress,
     QueueFact,
     Reason,
@@ -658,12 +658,12 @@ class StoreSource(Source):
 
     # evidence
 
-    def origin_of(self, message: Message) -> Origin:
+    def origin_of(self, message: Message) -> FactOrigin:
         offset = message.record.physical_offset
         segment = self.reader.store.segment_at(offset)
         if segment is None:
-            return Origin("commitlog", offset)
-        return Origin(self.reader.store.path_below_root(segment.location), offset - segment.base_offset)
+            return FactOrigin("commitlog", offset)
+        return FactOrigin(self.reader.store.path_below_root(segment.location), offset - segment.base_offset)
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
         return [self._queue_fact(expected) for expected in expected_units(message.record, self.rules)]
@@ -677,7 +677,7 @@ class StoreSource(Source):
             writes_twice = features_of(self.reader.store).queues is QueueStorage.BOTH
             is_left_out = name.topic.startswith(LMQ_PREFIX) and writes_twice
             is_unknown = is_left_out or self.reader.why_not_in_rocksdb is not None
-            place = Origin(f"consumequeue/{name.topic}/{name.queue_id}")
+            place = FactOrigin(f"consumequeue/{name.topic}/{name.queue_id}")
             return QueueFact(*at, Check.NOT_KNOWN if is_unknown else Check.MISSING, place)
         if queue.is_batch != (name.kind is QueueKind.BATCH):
             return QueueFact(*at, Check.NOT_KNOWN, self._unit_origin(queue, expected.queue_offset))
@@ -692,25 +692,25 @@ class StoreSource(Source):
         code = unit.tags_code if isinstance(unit, Unit) else None
         return QueueFact(*at, Check.LEADS_THERE if leads else Check.ELSEWHERE, place, code)
 
-    def _unit_origin(self, queue: StoredQueue, position: int) -> Origin:
+    def _unit_origin(self, queue: StoredQueue, position: int) -> FactOrigin:
         if queue.in_rocksdb:
-            return Origin(f"RocksDB, queue {queue.name.topic}/{queue.name.queue_id}")
+            return FactOrigin(f"RocksDB, queue {queue.name.topic}/{queue.name.queue_id}")
         file = queue.file_at(position)
         if file is not None:
-            return Origin(
+            return FactOrigin(
                 self.reader.store.path_below_root(file.location), position * queue.unit_size - file.base_offset
             )
-        return Origin(f"{queue.name.kind.value}/{queue.name.topic}/{queue.name.queue_id}")
+        return FactOrigin(f"{queue.name.kind.value}/{queue.name.topic}/{queue.name.queue_id}")
 
     def key_facts(self, message: Message) -> list[KeyFact]:
         return [
             self._index.key_fact(message, key) for key in dict.fromkeys(typed_index_keys(message.record, self.release))
         ]
 
-    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, Origin]]:
+    def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         for reader in self.config.progress:
             if reader.topic in topics:
-                yield reader, Origin(reader.place)
+                yield reader, FactOrigin(reader.place)
 
     def removal_of(self, message: Message) -> Sentence | None:
         """Say when retention may delete the segment of a copy: its last change plus the retention time."""

@@ -18,7 +18,7 @@ from jobs.query.json_text import iso_time
 from jobs.query.message import KeyQuery, Message
 from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_port_text, time_text
 from jobs.query.reasons import TIMER_TOPIC, half_message_end
-from jobs.query.source import Answer, Check, KeyFact, Origin, QueueFact, Sentence, Source, whole_number
+from jobs.query.source import Answer, Check, FactOrigin, KeyFact, QueueFact, Sentence, Source, whole_number
 from jobs.store.broker_config import ReaderKind, ReaderProgress
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
@@ -112,7 +112,7 @@ class GroupFact(NamedTuple):
     group: str
     state: ConsumptionState
     next_offset: int
-    place: Origin
+    place: FactOrigin
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class Copy:
     message: Message
     role: Role
     text: Sentence
-    place: Origin
+    place: FactOrigin
     queues: list[QueueFact] = field(default_factory=list)
     keys: list[KeyFact] = field(default_factory=list)
     groups: list[GroupFact] = field(default_factory=list)
@@ -142,7 +142,7 @@ class Copy:
 
 
 # A line of a trace, its text, and the origin of the message whose body it is in.
-TraceReport = tuple[Trace, Sentence, Origin]
+TraceReport = tuple[Trace, Sentence, FactOrigin]
 
 
 @dataclass(slots=True)
@@ -367,7 +367,9 @@ def _trace_text(trace: Trace, message: Message, group: str) -> Sentence:
     return Sentence("trace: {event}", event=event)
 
 
-def _groups(copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[ReaderProgress, Origin]]) -> Iterator[GroupFact]:
+def _groups(
+    copy: Copy, later: Sequence[Copy], readers: Sequence[tuple[ReaderProgress, FactOrigin]]
+) -> Iterator[GroupFact]:
     waiting = (
         one.message.properties.get(REAL_TOPIC, "") if one.role is Role.RETRY_WAITING else one.message.topic
         for one in later
@@ -418,7 +420,7 @@ class TimelineLine(NamedTuple):
 
     time: int | None
     text: Sentence
-    place: Origin
+    place: FactOrigin
     below: Sequence[Sentence]
     physical_offset: int | None = None  # of a copy; None of a client's report
 

@@ -22,9 +22,9 @@ from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.explanation import ExplainedFile, Verdict, explain, left_by_retention
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
-    BuildKind,
     BuildTask,
     BuiltFile,
+    BuiltFileKind,
     build_file,
     check_built,
     hash_file,
@@ -74,7 +74,7 @@ class WrittenFile:
     """A written index file, as listed in the manifest."""
 
     name: str
-    kind: BuildKind
+    kind: BuiltFileKind
     size: int
     sha256: str
     header: Mapping[str, int]
@@ -358,18 +358,18 @@ def plan_index_files(  # noqa: PLR0913 - what there is
     rules = settings.rules.value.rules
     plan = IndexPlan(store.storage, row, settings.geometry.value, rules, settings.empty_index_count)
     builds: list[BuildTask] = []
-    completes = complete_last and kept[-1].end < plan.completed_end(kept[-1])
+    completes = complete_last and kept[-1].end < plan.end_when_filled(kept[-1])
     if completes:
         # No broker continues this file: the keys that it lacks are lost.
         last = kept[-1]
-        recipe = plan.recipe_of(last, plan.completed_end(last))
-        kind = BuildKind.FULL if recipe.entries == plan.geometry.capacity else BuildKind.OPEN
+        recipe = plan.recipe_of(last, plan.end_when_filled(last))
+        kind = BuiltFileKind.FULL if recipe.entries == plan.geometry.capacity else BuiltFileKind.OPEN
         builds.append(BuildTask(last.real.name, kind, recipe, last.start, "", (last.real.name,)))
     planned = plan.missing(kept, completes=completes)
     if proof is not None:
         held, doubtful = proof
         # A full one lacks no key, though messages are lost; one that is not full lacks theirs, or a start had cut it.
-        complete = {BuildKind.FULL, BuildKind.OPEN} if store.is_closed else {BuildKind.FULL}
+        complete = {BuiltFileKind.FULL, BuiltFileKind.OPEN} if store.is_closed else {BuiltFileKind.FULL}
         planned = [
             one for one in planned
             if not one.doubt and one.kind in complete and not any(one.start <= key <= one.end for key in doubtful)
@@ -461,7 +461,7 @@ def _written(
     elif own:
         proof = "the store's own file that begins with this message differs"
     elif equal and not build.doubt:
-        proven, proof = build.kind is not BuildKind.SUPPLEMENT, f"{equal} files of the store recomputed and equal"
+        proven, proof = build.kind is not BuiltFileKind.SUPPLEMENT, f"{equal} files of the store recomputed and equal"
     recipe = build.recipe
     return WrittenFile(
         file.name, build.kind, file.size, file.sha256, file.header._asdict(), build.start, recipe.entries,

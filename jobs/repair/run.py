@@ -67,7 +67,7 @@ from jobs.repair.start_protection import (
     write_blanks,
     write_bridges,
 )
-from jobs.restore.config import RestoredFileSettings, recorded_topics
+from jobs.restore.config import RebuiltFileSettings, recorded_topics
 from jobs.restore.plan import Plan, plan_log
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
@@ -80,7 +80,7 @@ from jobs.store.store import (
     StoreRequest,
     checkpoint_file,
     checkpoint_of,
-    geometry_of_index,
+    geometry_stated_by_index_files,
     header_of,
     list_store,
 )
@@ -316,7 +316,7 @@ class _Repair:
     checkpoint: Path | None = None
     blanks: Mapping[str, Path] = field(default_factory=dict)  # queue files with blanks for bridges
     accepted: set[str] = field(default_factory=set)  # that were made
-    recorded: RestoredFileSettings | None = None  # of queue and index files, as the lake has seen them
+    recorded: RebuiltFileSettings | None = None  # of queue and index files, as the lake has seen them
 
     @property
     def store(self) -> Store:
@@ -414,7 +414,7 @@ class _Repair:
             commitlog=request.commitlog, care=request.care,
         )  # fmt: skip
         found = diff(asked, self.workers)
-        self.recorded = RestoredFileSettings.of(in_lake.known, request.wanted, lake)
+        self.recorded = RebuiltFileSettings.of(in_lake.known, request.wanted, lake)
         self._note_messages_of_topics(in_lake, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
@@ -545,7 +545,7 @@ class _Repair:
             wanted = wanted._replace(zone=wanted.zone or recorded.zone, release=wanted.release or release)
         if recorded is None or recorded.index_files.origin_text == GIVEN or recorded.index_files.origin == ASSUMED:
             return wanted
-        if geometry_of_index(self.store) is not None:
+        if geometry_stated_by_index_files(self.store) is not None:
             return wanted
         self.summary.notes.append(f"index files of {recorded.index_files.value} ({recorded.index_files.origin_text})")
         return wanted._replace(

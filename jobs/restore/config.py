@@ -113,7 +113,7 @@ def recorded_topics(lake: Lake, store_id: str) -> tuple[RecordedTopics, ...]:
     return recorded_topics_in(data for _, data in sorted(rows(lake, CONFIG_FILES.name, ["run", "bytes"], newest)))
 
 
-class RestoredFileSettings(NamedTuple):
+class RebuiltFileSettings(NamedTuple):
     """The settings of rebuilt files: given ones, else those that runs recorded, else RocketMQ's defaults."""
 
     index_files: Known[Geometry]

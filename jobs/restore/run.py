@@ -24,7 +24,7 @@ from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import index_header
 from jobs.restore.config import (
-    RestoredFileSettings,
+    RebuiltFileSettings,
     changed_file_error,
     create_or_compare,
     write_config,
@@ -178,7 +178,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
         summary.notes.append(
             f"a broker that starts on this log cuts it off at the gap at {min(places)}, if it walks that file ({why})"
         )
-    _build_rest(request, RestoredFileSettings.of(known, request.wanted, request.lake), summary, workers)
+    _build_rest(request, RebuiltFileSettings.of(known, request.wanted, request.lake), summary, workers)
     summary.newest_store_timestamp = last_store_timestamp(request.lake, known, plan.end)
     # As after a clean shutdown: everything up to the last message is on the disk.
     indexed = max((index_header(path).end_timestamp for path in (request.out / INDEX_FOLDER).glob("*")), default=0)
@@ -320,9 +320,7 @@ def _summary(
     )
 
 
-def _build_rest(
-    request: RestoreRequest, forms: RestoredFileSettings, summary: RestoreSummary, workers: Workers
-) -> None:
+def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: RestoreSummary, workers: Workers) -> None:
     """
     Build queues and index files from the restored log; each folder gets its final name when it is complete.
 

@@ -108,7 +108,7 @@ def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
         return RocksConfig(folder, values, change_counter(config), change_time(config))
 
 
-def is_of_rocksdb_queues(store: Store) -> bool:
+def has_topics_of_rocksdb_broker(store: Store) -> bool:
     """Return whether topics are in a database that a broker makes with storeType=defaultRocksDB alone."""
     return any(store.other_file(f"{folder}/CURRENT") for folder in (ConfigTable.TOPICS.folder, _SINGLE))
 

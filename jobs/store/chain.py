@@ -19,7 +19,7 @@ from jobs.store.store import Store, list_again
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.errors import is_unreadable
+from rmq_formats.errors import is_disk_error
 
 T = TypeVar("T")
 Pieces = Iterator[RawRecords | Piece]
@@ -215,7 +215,7 @@ def _still_begins(newest: NewestSegment, store: Store) -> bool:
     try:
         now = beginning_of(newest.segment, store)
     except OSError as error:
-        if not is_unreadable(error):
+        if not is_disk_error(error):
             raise
         return True  # not disproved
     # Zeros may be bytes that the broker had not written yet.

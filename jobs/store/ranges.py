@@ -23,7 +23,7 @@ from jobs.store.epochs import leftover_check_by_queues
 from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.segment import WhyLeftOver, always_left_over
-from rmq_formats.errors import is_unreadable
+from rmq_formats.errors import is_disk_error
 from rmq_formats.store import name_of_offset
 
 WHOLE_SEGMENTS = 1 << 62  # as a size of ranges: one for each segment, so none has to find its first record
@@ -197,7 +197,7 @@ def newest_segment(store: Store) -> NewestSegment | None:
         try:
             beginning = beginning_of(segment, store)
         except OSError as error:  # the bytes cannot be read from the disk
-            if not is_unreadable(error):
+            if not is_disk_error(error):
                 raise
             return NewestSegment(segment, b"")
         if beginning is None or any(beginning[: BLANK.size]):  # a segment that retention deleted had been written

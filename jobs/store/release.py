@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from jobs.console.result import RequestError
 from jobs.storage.locations import is_local, local_path
 from jobs.store.record_places import find_record, records_from
-from jobs.store.store import Segment, Store, geometry_of_index, header_of
+from jobs.store.store import Segment, Store, geometry_stated_by_index_files, header_of
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord
@@ -248,7 +248,7 @@ def starting_writers(store: Store, given: str | None, wrong: Container[str] = ()
         return known_writers(store, given, ())
     stated = None
     with suppress(OSError, FormatError):  # as for each file below
-        stated = geometry_of_index(store)
+        stated = geometry_stated_by_index_files(store)
     own = Marks()
     for file in store.index_files if stated is not None else ():
         if file.about.path not in wrong:

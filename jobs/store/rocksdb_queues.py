@@ -70,7 +70,7 @@ def _snapshot(location: str, storage: Storage, signature: _Signature) -> Databas
 
 
 @dataclass(frozen=True)
-class QueueRows:
+class DatabaseQueueOpener:
     """Opens queues in a database as files; every process reads its own snapshot."""
 
     location: str  # of the database
@@ -160,7 +160,7 @@ def _number_of(key: bytes) -> int:
 class _RowReader(Reader):
     """The rows of a queue as the bytes of a file."""
 
-    def __init__(self, rows: QueueRows, queue: QueuePrefix, first: int) -> None:
+    def __init__(self, rows: DatabaseQueueOpener, queue: QueuePrefix, first: int) -> None:
         self._rows = rows
         self._queue = queue
         self._first = first
@@ -189,7 +189,7 @@ class _RowReader(Reader):
 class RocksQueues(NamedTuple):
     """The queues in a store's RocksDB."""
 
-    rows: QueueRows
+    rows: DatabaseQueueOpener
     files: tuple[StoredFile, ...]
     dispatched_end: int | None  # where the last record ends that the broker noted as dispatched
     bounds: dict[QueuePrefix, QueueBound]  # the last unit of each queue, as noted
@@ -209,7 +209,7 @@ def rocksdb_queues(store: Store) -> RocksQueues | None:
         for file in store.other_files
         if file.about.path.startswith(f"{name}/")
     )
-    rows = QueueRows(join(store.root, name), store.storage, signature)
+    rows = DatabaseQueueOpener(join(store.root, name), store.storage, signature)
     return RocksQueues(rows, tuple(rows.files()), *_noted(rows.database))
 
 

@@ -330,7 +330,7 @@ class StoreRequest:
         return self.care.shared_by(readers) if self.care else None
 
 
-def geometry_of_index(
+def geometry_stated_by_index_files(
     store: Store, hash_slots: int | None = None, index_num: int | None = None
 ) -> StatedGeometry | None:
     """Return the geometry that a store's index files state, opening only as many files as needed."""

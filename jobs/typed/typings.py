@@ -28,7 +28,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import (
     MANIFEST_VERSION,
     OtherRunActiveError,
-    delete_old_manifests,
+    delete_manifests_up_to,
     discard_files,
     read_stored_manifest,
     stored_manifest,
@@ -180,4 +180,4 @@ def sweep_typing(lake: Lake, typing: Typing) -> None:
     tables = {table for state in typing.topics.values() for table in state.tables}
     for table in {*(change.table for change in typing.changes), DEAD_LETTERS.name, TYPINGS.name, *tables}:
         sweep_table(lake, table, typing.naming)
-    delete_old_manifests(lake, TYPING_APPLICATION, typing.number - _KEPT)
+    delete_manifests_up_to(lake, TYPING_APPLICATION, typing.number - _KEPT)

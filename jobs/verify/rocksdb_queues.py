@@ -20,7 +20,7 @@ import numpy as np
 from jobs.console.amounts import counted
 from jobs.console.result import Step
 from jobs.lake.findings import DAMAGED_TIMER, QUEUES, UNREADABLE_DATABASE, Finding
-from jobs.store.broker_config import is_of_rocksdb_queues
+from jobs.store.broker_config import has_topics_of_rocksdb_broker
 from jobs.store.queue_files import QueueStorage, StoredQueue, chunks, features_of, queues_in_rocksdb
 from jobs.store.record_places import segment_bytes
 from jobs.store.store import Segment, Store
@@ -178,7 +178,7 @@ def step_for_rocksdb_queues(store: Store) -> Step | None:
     storage = features_of(store).queues
     if storage is QueueStorage.ROCKSDB:
         return _set_aside(store)
-    if storage is QueueStorage.NONE and is_of_rocksdb_queues(store):
+    if storage is QueueStorage.NONE and has_topics_of_rocksdb_broker(store):
         return Step(
             "The store has no queues, and the topics are in RocksDB: a broker of 5.3.3 or later with "
             "storeType=defaultRocksDB rebuilds the queues from the log when it starts"

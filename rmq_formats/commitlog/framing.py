@@ -15,7 +15,7 @@ from rmq_formats.commitlog.layout import (
     MAGIC_V2,
 )
 from rmq_formats.commitlog.segment import Framing, SegmentBytes
-from rmq_formats.errors import FormatError, is_unreadable
+from rmq_formats.errors import FormatError, is_disk_error
 from rmq_formats.layout import Buffer, Read
 
 BLOCK = 4096  # what a file system loses when a disk loses a sector
@@ -48,13 +48,13 @@ def framing_of(read: Read, size: int, base_offset: int) -> Framing:
         if len(head) < BLANK.size or _is_proper(head, base_offset) or not any(read(0, 2 * BLOCK)):
             return detect_framing(head)
     except OSError as error:
-        if not is_unreadable(error):
+        if not is_disk_error(error):
             raise
         start = BLOCK
     try:
         return _proven_framing(read, min(size, _PROBED), base_offset, start)
     except OSError as error:
-        if not is_unreadable(error):
+        if not is_disk_error(error):
             raise
         return Framing.PLAIN
 

@@ -28,7 +28,7 @@ from rmq_formats.commitlog.segment import (
     WhyLeftOver,
     always_left_over,
 )
-from rmq_formats.errors import CorruptData, FormatError, is_unreadable
+from rmq_formats.errors import CorruptData, FormatError, is_disk_error
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
 from rmq_formats.layout import Read
 from rmq_formats.properties import MAX_LONG
@@ -49,7 +49,7 @@ class Window:
         self.filled = 0
         self.unreadable: tuple[int, int] | None = None  # blocks after the bytes that are there
 
-    def seek(self, position: int, wanted: int) -> int:
+    def buffer_position_of(self, position: int, wanted: int) -> int:
         """
         Return the place in the buffer of the byte at *position*, with *wanted* more after it where the file has them.
 
@@ -87,7 +87,7 @@ class Window:
         try:
             self._append(stop)
         except OSError as error:
-            if not is_unreadable(error):
+            if not is_disk_error(error):
                 raise
             self._append_blocks(stop)
 
@@ -97,7 +97,7 @@ class Window:
             try:
                 self._append(min(stop, self.filled + BLOCK - position % BLOCK))
             except OSError as error:
-                if not is_unreadable(error):
+                if not is_disk_error(error):
                     raise
                 self.unreadable = position, self._readable_from(position)
                 return
@@ -119,7 +119,7 @@ class Window:
             try:
                 self._read_into(position, probe[: min(BLOCK, self.size - position)])
             except OSError as error:
-                if not is_unreadable(error):
+                if not is_disk_error(error):
                     raise
                 continue
             return position
@@ -288,7 +288,7 @@ class _Log(SegmentBytes):
 
     def _seek(self, position: int, wanted: int) -> int:
         """Return the place of a position in the buffer, with *wanted* bytes after it where the file has them."""
-        at = self._window.seek(position, min(wanted, self.size - position))
+        at = self._window.buffer_position_of(position, min(wanted, self.size - position))
         self.size = self._window.size
         return at
 

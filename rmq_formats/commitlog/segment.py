@@ -32,7 +32,7 @@ from rmq_formats.commitlog.layout import (
     TOPIC_LENGTH,
 )
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
-from rmq_formats.errors import CorruptData, FormatError, is_unreadable
+from rmq_formats.errors import CorruptData, FormatError, is_disk_error
 from rmq_formats.layout import Buffer, Read
 
 NextWritten = Callable[[int], int]  # the next position, this one or later, that is in no hole of the file
@@ -228,7 +228,7 @@ class OpenTail:
         except FormatError:
             return False
         except OSError as error:
-            if not is_unreadable(error):
+            if not is_disk_error(error):
                 raise
             return False
         return True
@@ -310,7 +310,7 @@ class SegmentBytes:
                 if term is not None:
                     return max(term, LOWEST_TERM)
         except OSError as error:
-            if not is_unreadable(error):
+            if not is_disk_error(error):
                 raise
             return LOWEST_TERM  # bytes that cannot be read say nothing
         return LOWEST_TERM

@@ -53,7 +53,7 @@ CACHE_SIZED_BLOCK = 1 << 18  # of a file in memory: larger blocks are copied far
 
 
 @unique
-class BuildKind(StrEnum):
+class BuiltFileKind(StrEnum):
     """How a file is built."""
 
     FULL = "full"
@@ -148,7 +148,7 @@ class BuildTask(NamedTuple):
     """A file to build: its name, kind and recipe."""
 
     name: str
-    kind: BuildKind
+    kind: BuiltFileKind
     recipe: IndexRecipe
     start: int
     doubt: str

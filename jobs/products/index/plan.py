@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jobs.products.index.file_builder import BuildKind, IndexRecipe
+from jobs.products.index.file_builder import BuiltFileKind, IndexRecipe
 from jobs.products.index.key_row import KeyRow
 from jobs.products.index.survivors import Survivor, header_before
 from jobs.storage.model import Storage
@@ -28,7 +28,7 @@ class Planned(NamedTuple):
 
     start: int
     end: int
-    kind: BuildKind
+    kind: BuiltFileKind
     after: int = -1  # number of the survivor that it follows; -1: it comes before all
     doubt: str = ""  # why its bytes are not proven to be those of the lost file
 
@@ -44,9 +44,9 @@ def _before(end: int, capacity: int) -> Iterator[Planned]:
     """Yield the files before the first surviving one, in a log that has lost its beginning."""
     start = end % capacity
     if start:
-        yield Planned(0, start, BuildKind.SUPPLEMENT, -1, HISTORY)
+        yield Planned(0, start, BuiltFileKind.SUPPLEMENT, -1, HISTORY)
     for begin in range(start, end, capacity):
-        yield Planned(begin, begin + capacity, BuildKind.FULL, -1, "" if begin else UNKNOWN_PREVIOUS_END)
+        yield Planned(begin, begin + capacity, BuiltFileKind.FULL, -1, "" if begin else UNKNOWN_PREVIOUS_END)
 
 
 def _between(start: int, right: Survivor, capacity: int, after: int, doubt: str) -> Iterator[Planned]:
@@ -58,10 +58,10 @@ def _between(start: int, right: Survivor, capacity: int, after: int, doubt: str)
         if repeated <= len(right.begins) and start < end:
             end, left_over, doubt = end + repeated, 0, RESTART
     while end - start >= capacity:
-        yield Planned(start, start + capacity, BuildKind.FULL, after, doubt)
+        yield Planned(start, start + capacity, BuiltFileKind.FULL, after, doubt)
         start += capacity
     if start < end:
-        yield Planned(start, end, BuildKind.SUPPLEMENT, after, RESTART)
+        yield Planned(start, end, BuiltFileKind.SUPPLEMENT, after, RESTART)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class IndexPlan:
         row, keys, capacity = self.row, len(self.row), self.geometry.capacity
         ends, counts = [one.end for one in kept], [one.real.header.entry_count for one in kept]
         if completes:
-            ends[-1] = self.completed_end(kept[-1])
+            ends[-1] = self.end_when_filled(kept[-1])
             counts[-1] += ends[-1] - kept[-1].end
         planned: list[Planned] = []
         if kept and kept[0].start > 0:  # a log that begins where the broker began has lost nothing before it
@@ -94,18 +94,18 @@ class IndexPlan:
         if not kept or counts[-1] >= capacity:
             after, start = len(kept) - 1, ends[-1] if kept else 0
             while keys - start >= capacity:
-                planned.append(Planned(start, start + capacity, BuildKind.FULL, after))
+                planned.append(Planned(start, start + capacity, BuiltFileKind.FULL, after))
                 start += capacity
             # A broker creates a file for a message before it looks at its keys, which matters only after a full file.
             if start < keys or (start == keys and row.ends_without_keys):
-                planned.append(Planned(start, keys, BuildKind.OPEN, after))
+                planned.append(Planned(start, keys, BuiltFileKind.OPEN, after))
         if not kept:
             return planned
         held = [(one.start, end) for one, end in zip(kept, ends, strict=True)]
         # With another store's log, or after lost messages, a file may begin after the last key of the row.
         return [one for one in planned if one.end <= keys and not is_covered(one.start, one.end, held)]
 
-    def completed_end(self, survivor: Survivor) -> int:
+    def end_when_filled(self, survivor: Survivor) -> int:
         """Return the end of the newest file after it is filled with the following keys."""
         room = self.geometry.capacity - survivor.real.header.entry_count
         return min(survivor.end + room, len(self.row))

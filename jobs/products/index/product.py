@@ -16,12 +16,12 @@ from jobs.lake.commit import open_table
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
 from jobs.products.index.entries import EntryRows, EntryWork, write
-from jobs.products.index.file_builder import BrokerIndexFile, BuildKind, IndexRecipe
+from jobs.products.index.file_builder import BrokerIndexFile, BuiltFileKind, IndexRecipe
 from jobs.products.index.key_row import KeyCollector, KeyRow, RangeKeys
 from jobs.products.index.plan import IndexPlan
 from jobs.products.index.settings import is_alike, piece_start, rules_of_files, settle_geometry
 from jobs.products.index.survivors import FilePlacer, Relation, Survivor, real_files, refusal_reason
-from jobs.products.product import Collector, FinishedProduct, Output, RangeResult, Run, StartedProduct, State
+from jobs.products.product import Collector, CollectorResult, FinishedProduct, Output, Run, StartedProduct, State
 from jobs.store.chain import Outcome
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
@@ -107,9 +107,9 @@ def _collector(output: Output, opening: Opening, range_: Range, files: ExitStack
     name, rules = output.naming.name(f"{range_.start_offset:020d}", ".keys"), opening.writers.rules
     keys = KeyCollector(rules, output.made_scratch(), name, files, opening.from_offset, with_texts=True)
 
-    def finish() -> RangeResult[RangeKeys]:
+    def finish() -> CollectorResult[RangeKeys]:
         span = keys.finish()
-        return RangeResult(span, {}, span.scratch_files)
+        return CollectorResult(span, {}, span.scratch_files)
 
     return keys.add, finish
 
@@ -178,10 +178,10 @@ def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRec
     made = [
         (one.after, 1, one.start, index.recipe(one.start, one.end))
         for one in index.missing(survivors, completes=bool(survivors))
-        if one.kind is not BuildKind.OPEN or one.end > one.start
+        if one.kind is not BuiltFileKind.OPEN or one.end > one.start
     ]
     for number, survivor in enumerate(survivors):
-        end = index.completed_end(survivor) if survivor is survivors[-1] else survivor.end
+        end = index.end_when_filled(survivor) if survivor is survivors[-1] else survivor.end
         made.append((number, 0, survivor.start, index.recipe_of(survivor, end)))
     return [recipe for *_, recipe in sorted(made, key=lambda one: one[:3])]
 

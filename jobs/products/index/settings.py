@@ -34,7 +34,7 @@ from jobs.store.release import (
     known_writers,
     writers_of,
 )
-from jobs.store.store import Store, geometry_of_index
+from jobs.store.store import Store, geometry_stated_by_index_files
 from rmq_formats.arrays import dtype_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import RawRecords
@@ -112,7 +112,7 @@ def settle_geometry(store: Store, files: Sequence[BrokerIndexFile], wanted: Give
     entries = wanted.index_num or wanted.conf.index_num
     if slots and entries:
         return Known(Geometry(slots, entries), GIVEN, GIVEN)
-    detected = geometry_of_index(store, slots, entries)
+    detected = geometry_stated_by_index_files(store, slots, entries)
     if detected is not None:
         shown = f"{counted(detected.files, 'full index file')} of {detected.geometry.file_size:,} bytes"
         return Known(detected.geometry, DETECTED, shown)

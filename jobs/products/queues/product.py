@@ -13,7 +13,7 @@ from functools import partial
 
 from jobs.lake.history import committed_records
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.product import Collector, FinishedProduct, RangeResult, Run, StartedProduct, State
+from jobs.products.product import Collector, CollectorResult, FinishedProduct, Run, StartedProduct, State
 from jobs.products.queues.differences import NOT_QUEUE_FAULTS, DifferenceKind, JoinResult
 from jobs.products.queues.join import compare, topics_of
 from jobs.products.queues.settings import queue_rules
@@ -110,9 +110,9 @@ def _collect_deleted(
 def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: ExitStack) -> Collector[RangeUnits]:
     collector = collect(range_.start_offset)
 
-    def finish() -> RangeResult[RangeUnits]:
+    def finish() -> CollectorResult[RangeUnits]:
         units = collector.finish()
-        return RangeResult(units, {}, units.files)
+        return CollectorResult(units, {}, units.files)
 
     return collector.add, finish
 

@@ -89,7 +89,7 @@ def consumer_progress(line: ParsedLine, context: Context) -> ExitCode:
     if not rows:
         text = f"the broker knows no offset of the group {group}; {_known_groups(config)}"
         return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
-    if printer.prints_rows:
+    if printer.replaces_text_layout:
         for row in rows:
             printer.print_object("progress", {"consumer_group": group, **row._asdict(), "behind": row.behind})
         return context.finish()
@@ -187,7 +187,7 @@ def consumer_config(line: ParsedLine, context: Context) -> ExitCode:
     if settings is None:
         text = f"the broker has no settings of the group {group}; it has those of {', '.join(sorted(config.groups))}"
         return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
-    if printer.prints_rows:
+    if printer.replaces_text_layout:
         printer.print_object("group", {"consumer_group": group, "settings": settings})
         return context.finish()
     # The broker's own topics name its cluster.

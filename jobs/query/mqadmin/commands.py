@@ -224,7 +224,7 @@ def _message_traces(line: ParsedLine, context: Context) -> ExitCode:
         for trace in decode_traces(message.record.body if message.body is None else message.body)
     ]
     of_message = [one for one in reported if one[0].message_id == message_id]
-    if printer.prints_rows:
+    if printer.replaces_text_layout:
         for trace, message in of_message:
             place = {"trace_topic": topic, "physical_offset": message.record.physical_offset}
             address = address_text(message.record.born_host)

@@ -133,7 +133,7 @@ def _wanted_tags(line: ParsedLine) -> _Tags:
 def _print(messages: list[Message], queue: PulledQueue, context: Context, charset: str | None) -> None:
     """Print pulled messages, with bodies in a charset, or without bodies (None)."""
     printer = context.printer
-    if printer.prints_rows:
+    if printer.replaces_text_layout:
         printer.print_details(Answer(messages, offsets=queue.offsets))
         return
     for message in messages:
@@ -174,7 +174,7 @@ def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
     if not isinstance(queue, PulledQueue):
         return queue
     charset, tags = _charset(line, "false"), _wanted_tags(line)
-    prints_messages = line.is_true("printMsg") or context.printer.prints_rows
+    prints_messages = line.is_true("printMsg") or context.printer.replaces_text_layout
     counted: Counter[str] = Counter()
     found = 0
     asked = queue.asked_range(line, context)
@@ -204,7 +204,7 @@ def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
 def consume(line: ParsedLine, context: Context) -> ExitCode:
     """Print the oldest messages of a topic or queue, or those from an offset on (consumeMessage)."""
     refused = _why_not(line, context)
-    if refused and context.printer.prints_rows:
+    if refused and context.printer.replaces_text_layout:
         raise UnsupportedFormat(refused)
     if refused:
         context.printer.write(refused)

@@ -18,9 +18,9 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
-    BuildKind,
     BuildTask,
     BuiltFile,
+    BuiltFileKind,
     check_built,
     name_of_time,
     write_blocks,
@@ -370,10 +370,13 @@ def planned_files(
 
 def test_a_message_without_keys_opens_a_file_behind_a_full_one() -> None:
     assert planned_files(0, 5) == []
-    assert planned_files(0, 5, ends_without_keys=True) == [Planned(0, 0, BuildKind.OPEN)]
-    assert planned_files(10, 5) == [Planned(0, 5, BuildKind.FULL), Planned(5, 10, BuildKind.FULL)]
-    assert planned_files(10, 5, ends_without_keys=True)[2:] == [Planned(10, 10, BuildKind.OPEN)]
-    assert planned_files(7, 5, ends_without_keys=True) == [Planned(0, 5, BuildKind.FULL), Planned(5, 7, BuildKind.OPEN)]
+    assert planned_files(0, 5, ends_without_keys=True) == [Planned(0, 0, BuiltFileKind.OPEN)]
+    assert planned_files(10, 5) == [Planned(0, 5, BuiltFileKind.FULL), Planned(5, 10, BuiltFileKind.FULL)]
+    assert planned_files(10, 5, ends_without_keys=True)[2:] == [Planned(10, 10, BuiltFileKind.OPEN)]
+    assert planned_files(7, 5, ends_without_keys=True) == [
+        Planned(0, 5, BuiltFileKind.FULL),
+        Planned(5, 7, BuiltFileKind.OPEN),
+    ]
 
 
 def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
@@ -381,8 +384,8 @@ def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
     survivors = [survivor(0, 10), survivor(25, 30)]
 
     assert planned_files(30, 10, survivors) == [
-        Planned(10, 20, BuildKind.FULL, 0),
-        Planned(20, 25, BuildKind.SUPPLEMENT, 0, RESTART),
+        Planned(10, 20, BuiltFileKind.FULL, 0),
+        Planned(20, 25, BuiltFileKind.SUPPLEMENT, 0, RESTART),
     ]
 
 
@@ -390,7 +393,7 @@ def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_w
     """The survivor after it begins with the whole message, so the lost file is full with a part of it."""
     survivors = [survivor(0, 10), survivor(18, 28, range(18, 21))]
 
-    assert planned_files(28, 10, survivors) == [Planned(10, 20, BuildKind.FULL, 0, RESTART)]
+    assert planned_files(28, 10, survivors) == [Planned(10, 20, BuiltFileKind.FULL, 0, RESTART)]
 
 
 def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards() -> None:
@@ -398,10 +401,10 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
     planned = planned_files(40, 10, [survivor(23, 33)], is_whole=False)
 
     assert planned == [
-        Planned(0, 3, BuildKind.SUPPLEMENT, -1, HISTORY),
-        Planned(3, 13, BuildKind.FULL),
-        Planned(13, 23, BuildKind.FULL),
-        Planned(33, 40, BuildKind.OPEN, 0),
+        Planned(0, 3, BuiltFileKind.SUPPLEMENT, -1, HISTORY),
+        Planned(3, 13, BuiltFileKind.FULL),
+        Planned(13, 23, BuiltFileKind.FULL),
+        Planned(33, 40, BuiltFileKind.OPEN, 0),
     ]
 
 
