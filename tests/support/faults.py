@@ -189,10 +189,12 @@ compares it with the current results. If a row names a field, one bit of this fi
 The number in parentheses is the exit code.
 
 * *does not read it*: the command does not need to open such a file.
-* *not verified*: `inspect` reads only names, and the heads and tails of files. It reports that it found no problems,
-  and that only `verify` can confirm this. Only `verify` reports *healthy*, and it names the fields that no checksum
-  covers. *Not verified: no checksum* means that the store is reported as healthy and that the changed field is one
-  of these fields.
+* *not verified*: `inspect` reads only names, and the heads and tails of files; with `--deep` it also reads every
+  record of the log. In both cases it reports that it found no problems, and that only `verify` can confirm this. Only
+  `verify` reports *healthy*, and it names the fields that no checksum covers. *Not verified: no checksum* means that
+  the store is reported as healthy and that the changed field is one of these fields. `verify` itself reports *not
+  verified* if it found no problems, but something that it needs is missing: without the checkpoint, it cannot tell how
+  far the broker had flushed its files.
 * *done*: `ingest` has written all existing data to the lake; it does not report on files that it did not need to
   read. A rebuild is *done* if nothing was lost except the files that it rebuilds. It ends with 3 if it had to replace
   a file, or if a part of the log that it needs is missing or damaged.
@@ -241,10 +243,11 @@ Real brokers were started {starts} times on damaged copies of stores that the sa
 nine segments): after a clean stop, and after a kill. In the *killed* columns, the checkpoint covers only the first
 40 % of the messages. Before each start `verify` had predicted whether the broker refuses the store, where it truncates
 the log, and how many messages and which files it deletes. Every prediction was correct, including those for combined
-faults, which the table leaves out: in {drawn} of the starts, the store had one to four random faults ({refused}
-refused, {lost} with messages deleted). *n lost*: the broker deleted n intact messages. A refused store loses nothing.
-The *early segment* is the fourth one. `make test-campaign` repeats all starts and records the results. If messages
-would be deleted, `verify`, `inspect` and `repair` say `do not start this broker`.
+faults, which the table leaves out: in {drawn} of the starts, the store had one to four random faults, and had not been
+repaired ({refused} refused, {lost} with messages deleted). Starts on repaired stores are not counted here:
+`guarantees.md` lists them. *n lost*: the broker deleted n intact messages. A refused store loses nothing. The *early
+segment* is the fourth one. `make test-campaign` repeats all starts and records the results. If messages would be
+deleted, `verify`, `inspect` and `repair` say `do not start this broker`.
 """
 
 
