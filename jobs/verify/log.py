@@ -172,7 +172,8 @@ def _cut_short(store: Store) -> Iterator[Finding]:
         if segment is store.segments[-1]:
             place, sizes = (store.path_below_root(segment.location), segment.size), (str(segment.size), str(usual))
             cause = "the file was truncated: an interrupted copy, a full disk, or fsck; a broker does not load the log"
-            yield Finding(LOG, WRONG_FILE_SIZE, *place, "size", *sizes, cause, log_offset=segment.end)
+            end = segment.base_offset + segment.size
+            yield Finding(LOG, WRONG_FILE_SIZE, *place, "size", *sizes, cause, log_offset=end)
 
 
 def _lost_start(store: Store) -> Iterator[Finding]:

@@ -148,3 +148,16 @@ def test_the_option_is_advised_only_where_it_was_not_given(tmp_path: Path) -> No
         shutil.rmtree(scratch.location)
         with pytest.raises(OSError, match=r"not visible on .*: is it a shared directory"), scratch.create("keys"):
             pass
+
+
+def test_the_offset_of_a_newest_segment_that_was_cut_is_where_its_file_ends_now(
+    golden: StoreOf, tmp_path: Path
+) -> None:
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+    newest = max((store / "commitlog").iterdir())
+    with newest.open("r+b") as file:
+        file.truncate(8387)
+
+    (found,) = (one for one in verified(store).findings if one.kind == "wrong_file_size")
+
+    assert found.log_offset == int(newest.name) + 8387
