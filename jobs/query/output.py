@@ -150,9 +150,11 @@ class Printer:
             )
             self.note(_TRACKS)
 
-    def print_rows(self, answer: Answer, topic: str, key_type: str, key: str, *, has_index_key: bool) -> None:
+    def print_rows(  # noqa: PLR0913 - the query, and how it is answered
+        self, answer: Answer, topic: str, key_type: str, key: str, *, has_index_key: bool, writes_bodies: bool = True
+    ) -> None:
         """Print messages like queryMsgByKey: one line each."""
-        paths = [self._write_body(message) for message in answer.messages]
+        paths = [self._write_body(message) if writes_bodies else None for message in answer.messages]
         messages = map(self.printable_message, answer.messages)
         if self.replaces_text_layout:
             for message, path in zip(messages, paths, strict=True):

@@ -115,7 +115,8 @@ def _by_key(line: ParsedLine, context: Context) -> ExitCode:
     else:
         answer = lookups.by_key(source, topic, key, kind=KeyKind.TAG, window=window, limit=limit)
     answer = _with_route(answer, topic, context, f"query by-key -t {topic} -k {key}")
-    context.printer.print_rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
+    has_index_key = source.release.prints_index_key
+    context.printer.print_rows(answer, topic, key_type, key, has_index_key=has_index_key, writes_bodies=False)
     return context.finish(answer)
 
 
