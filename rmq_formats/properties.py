@@ -22,7 +22,8 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 MIN_LONG, MAX_LONG = -(1 << 63), (1 << 63) - 1
 MIN_INT, MAX_INT = -(1 << 31), (1 << 31) - 1
 # Character#isDigit knows the digits of all scripts; those after U+FFFF are two characters to Java.
-_INTEGER = re.compile(r"([+-]?)0*((?:(?![^\0-\uffff])\d){1,20})")
+# No repeat gives characters back: a body of millions of zeros and a letter takes one pass.
+_INTEGER = re.compile(r"([+-]?)(?=\d)0*+((?:(?![^\0-\uffff])\d){0,20}+)")
 
 
 def java_text(raw: bytes) -> str:
@@ -38,7 +39,7 @@ def java_long(value: int) -> int:
 def java_integer(text: str | None, bits: int = 64) -> int | None:
     """Return the number that `Long.parseLong` (with fewer *bits*, `Integer.parseInt`) gives; None where it throws."""
     match = _INTEGER.fullmatch(text or "")
-    number = int(match[1] + match[2]) if match else 1 << 63
+    number = int(f"{match[1]}0{match[2]}") if match else 1 << 63
     return number if -(1 << bits - 1) <= number < 1 << bits - 1 else None
 
 

@@ -343,7 +343,7 @@ def table_hash(buffer: Bytes, start: int, end: int, seed: int) -> int:
 
 @helper
 def text_number(texts: TextTable, buffer: Bytes, start: int, end: int) -> int:
-    """Return the number of a text, a new one if it was not seen before; FULL when the table is full."""
+    """Return the number of a text, a new one if it was not seen before; TABLE_FULL when the table is full."""
     state, slots, ends, heap = texts
     mask = slots.size - 1
     slot = table_hash(buffer, start, end, number_at(state, as_int64(_SEED))) & mask
