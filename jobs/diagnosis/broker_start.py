@@ -439,4 +439,4 @@ def _queue_files_after_stops(store: Store, log: WalkedLog) -> Iterator[str]:
 
 
 def _path(queue: StoredQueue, file: QueueFile) -> str:
-    return f"{queue.name.folder_in_store}/{name_of_offset(file.base_offset)}"
+    return f"{queue.name.path}/{name_of_offset(file.base_offset)}"

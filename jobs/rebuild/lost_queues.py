@@ -157,9 +157,7 @@ class _Comparison:
         name = difference.queue
         size, unit = self._settings.file_sizes[name.kind].value, name.kind.layout.size
         first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
-        yield from (
-            f"{path_in_output(name.folder_in_store)}/{name_of_offset(n * size)}" for n in range(first, last + 1)
-        )
+        yield from (f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1))
 
     def compare_all(self, real: Mapping[str, StoredFile], doubtful: set[int]) -> None:
         """

@@ -192,5 +192,5 @@ def _lost(queue: StoredQueue, end: int, place: BadPlace, *, is_skipped: bool) ->
         message = LostMessage(unit.physical_offset, unit.size, name.topic, name.queue_id, position)
         at = position * queue.unit_size
         file = next(one for one in reversed(queue.files) if one.base_offset <= at)
-        path = f"{name.folder_in_store}/{file.location.rpartition('/')[2]}"
+        path = f"{name.path}/{file.location.rpartition('/')[2]}"
         yield UnitOfLostMessage(message, path, at - file.base_offset, is_skipped)

@@ -139,7 +139,7 @@ def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[tupl
         unit = queue.unit(first.end // queue.unit_size - 1)
         is_of_log = isinstance(unit, Unit) and not unit.is_pre_blank
         if is_of_log and unit is not None and 0 <= unit.physical_offset < log_start:
-            yield f"{queue.name.folder_in_store}/{first.location.rpartition('/')[2]}", unit.physical_offset
+            yield f"{queue.name.path}/{first.location.rpartition('/')[2]}", unit.physical_offset
 
 
 def has_lost_end(store: Store, newest: int, log_end: int) -> bool:

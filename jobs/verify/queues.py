@@ -247,9 +247,7 @@ def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Fin
     for name, units in sorted(double.without_files.items()):
         cause = "the queue's folder was deleted; with double write files are what the broker reads"
         expected = f"{units} units, which RocksDB has"
-        yield Finding(
-            QUEUES, DifferenceKind.MISSING_QUEUE.value, name.folder_in_store, None, "files", "none", expected, cause
-        )
+        yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
 
 
 def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined: JoinResult) -> Finding:
@@ -264,7 +262,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined:
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
         cause = f"undecided: the file behind it has a wrong name or is of another queue, or {cause}"
     offset = position - base + (queue.name.kind.layout.offset(difference.field) if is_field else 0)
-    path = f"{queue.name.folder_in_store}/{name_of_offset(base)}"
+    path = f"{queue.name.path}/{name_of_offset(base)}"
     place = path, None if difference.kind is DifferenceKind.MISSING_FILE else offset
     values = difference.field, difference.found, difference.expected
     return Finding(QUEUES, difference.kind.value, *place, *values, cause, difference.times, difference.log_offset)
@@ -284,7 +282,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
             cause = _CAUSES[DifferenceKind.MISSING_QUEUE]
         expected = f"{count} units, the first of offset {first}"
         times, log_offset = count if fate is Fate.DELETED else 1, first if count == 1 else None
-        yield Finding(QUEUES, kind, name.folder_in_store, None, "files", "none", expected, cause, times, log_offset)
+        yield Finding(QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset)
 
 
 def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
@@ -300,7 +298,7 @@ def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
 
 def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterator[Finding]:
     """Yield one finding for each missing folder: of all queues, of a topic, or of one queue."""
-    there = {queue.name.folder_in_store for queue in joined.queues}
+    there = {queue.name.path for queue in joined.queues}
     for kind, of_kind in groupby(findings, lambda finding: finding.file.partition("/")[0]):
         some = list(of_kind)
         if len(some) > 1 and not any(path.startswith(f"{kind}/") for path in there):
@@ -339,7 +337,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
 
 
 def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[Finding]:
-    path = f"{queue.name.folder_in_store}/{name_of_offset(file.base_offset)}"
+    path = f"{queue.name.path}/{name_of_offset(file.base_offset)}"
     if usual and file.size != usual:
         cause = "the file was cut or lengthened, or is of another configuration; a broker refuses to load it"
         yield Finding(QUEUES, WRONG_FILE_SIZE, path, min(file.size, usual), "size", str(file.size), str(usual), cause)
@@ -413,7 +411,7 @@ def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
             at = int(np.flatnonzero(data)[0])
             file = queue.file_at(position + at // queue.unit_size)
             base = file.base_offset if file else 0
-            place = f"{queue.name.folder_in_store}/{name_of_offset(base)}", position * queue.unit_size + at - base
+            place = f"{queue.name.path}/{name_of_offset(base)}", position * queue.unit_size + at - base
             found = bytes(data[at : at + queue.unit_size]).hex()
             cause = "a recovery moved the queue's end back and left old units, or something else wrote to the file"
             return Finding(QUEUES, TAIL_NOT_ZERO, *place, "tail", found, "zeros", cause)
@@ -443,7 +441,7 @@ def sequence_findings(joined: JoinResult, store: Store) -> Iterator[Finding]:
             # After a single record of another queue, the sequence continues where it was.
             if run.first not in {expected, before} and not _is_stored(queue, run.first, run.log_offset):
                 found = f"{run.first}, of the record at {run.log_offset:,}"
-                place = name.folder_in_store, None, "queue_offset"
+                place = name.path, None, "queue_offset"
                 yield Finding(QUEUES, OUT_OF_SEQUENCE, *place, found, str(expected), _CAUSE, log_offset=run.log_offset)
             before, expected = expected, run.first + run.length
 

@@ -76,7 +76,7 @@ class QueueName(NamedTuple):
     queue_id: int
 
     @property
-    def folder_in_store(self) -> str:
+    def path(self) -> str:
         """The folder of its files, below the store's root."""
         return f"{self.kind}/{self.topic}/{self.queue_id}"
 

@@ -157,11 +157,7 @@ def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
     index = IndexWriter(writer.index_geometry, rules_of(*writer.rules))
     index.dispatch_all(log)
     return Derived(
-        {
-            f"{name.folder_in_store}/{name_of_offset(base)}": data
-            for name, queue in queues.items()
-            for base, data in queue.files()
-        },
+        {f"{name.path}/{name_of_offset(base)}": data for name, queue in queues.items() for base, data in queue.files()},
         [file.encode(writer.rules[-1][1].empty_index_count) for file in index.files],
     )
 
@@ -200,7 +196,7 @@ def _built_queues(collector: UnitCollector, writer: Writer) -> dict[str, bytes]:
         for span in spans:
             data[span.offset - start : span.offset - start + span.data.size] = span.data.tobytes()
         for at in range(0, len(data), size):
-            files[f"{name.folder_in_store}/{name_of_offset(start + at)}"] = bytes(data[at : at + size])
+            files[f"{name.path}/{name_of_offset(start + at)}"] = bytes(data[at : at + size])
     return files
 
 

@@ -257,11 +257,7 @@ def fuzz_queues(driver: DriverProcess, store: Path, seed: int) -> Found:
         queue.append(ExpectedUnit(name, *places, message.tags_code, message.store_timestamp), release)
     with open_store(driver, store, geometry) as opened:
         opened.dispatch_each("queue", crafted)
-    made = {
-        f"{name.folder_in_store}/{name_of_offset(at)}": data
-        for name, queue in queues.items()
-        for at, data in queue.files()
-    }
+    made = {f"{name.path}/{name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()}
     found = _told("scalar", differences(Derived(on_disk(store).queues, []), Derived(made, [])))
     return len(crafted), found
 

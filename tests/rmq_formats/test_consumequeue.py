@@ -195,7 +195,7 @@ def test_a_record_of_a_batch_topic_has_a_unit_where_it_has_base_and_count(
 def test_a_topic_that_is_no_folder_name_is_known_as_unsafe(topic: str, safe: bool) -> None:
     name = QueueName(QueueKind.PLAIN, topic, 0)
 
-    assert name.folder_in_store == f"consumequeue/{topic}/0"
+    assert name.path == f"consumequeue/{topic}/0"
     assert name.is_safe is safe
 
 

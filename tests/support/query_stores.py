@@ -144,7 +144,7 @@ def write_queues(root: Path, records: Sequence[MessageRecord], release: Release)
     queues: dict[str, ConsumeQueue] = {}
     for record in records:
         for unit in expected_units(record, QueueRules(((0, release),))):
-            queues.setdefault(unit.queue.folder_in_store, ConsumeQueue(QUEUE_FILE_SIZE)).append(unit, release)
+            queues.setdefault(unit.queue.path, ConsumeQueue(QUEUE_FILE_SIZE)).append(unit, release)
     for path, queue in queues.items():
         folder = root / path
         folder.mkdir(parents=True)

@@ -190,7 +190,7 @@ def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: CollectedLog
 
 def _settle_rest(part: Sequence[Remainder], *, log: CollectedLog, resolved: Resolved) -> JoinResult:
     result = JoinResult()
-    name = part[0].queue.name.folder_in_store.encode("utf-8", "surrogatepass")
+    name = part[0].queue.name.path.encode("utf-8", "surrogatepass")
     rows = (batch for one in part for batch in batches_of(*settle_remainder(one, log, resolved, result)))
     result.written = _written_rows(log, f"rest-{crc32(name):08x}", rows)
     return result

@@ -69,7 +69,7 @@ def count_groups(log_size: int) -> int:
 
 def group_of(name: QueueName, groups: int) -> int:
     """Return the group that a queue belongs to."""
-    return crc32(name.folder_in_store.encode("utf-8", "surrogatepass")) % groups
+    return crc32(name.path.encode("utf-8", "surrogatepass")) % groups
 
 
 class RangeCollector:

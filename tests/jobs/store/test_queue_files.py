@@ -35,7 +35,7 @@ def queue_of(store: Store) -> StoredQueue:
 
 def queue_with_holes(folder: Path, holes: Container[int], first: int = 0) -> StoredQueue:
     """Write a queue of 64 units from position *first* on, each of 100 bytes of the log, without those at *holes*."""
-    path = folder / T1.folder_in_store / name_of_offset(first * UNIT.size)
+    path = folder / T1.path / name_of_offset(first * UNIT.size)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"".join(bytes(UNIT.size) if at in holes else UNIT.pack(at * 100, 100, -1) for at in range(64)))
     (folder / "commitlog").mkdir()
@@ -51,7 +51,7 @@ def test_the_first_unit_without_place_or_size_ends_a_row(units: list[tuple[int, 
 
 
 def test_a_queue_file_of_a_terabyte_of_hole_is_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = root / T1.folder_in_store / name_of_offset(400)
+    path = root / T1.path / name_of_offset(400)
     os.truncate(path, 10**12)
     amount = 0
     read = LocalReader.read
@@ -75,7 +75,7 @@ def test_a_queue_file_of_a_terabyte_of_hole_is_not_read(root: Path, monkeypatch:
 
 def test_a_unit_of_a_file_that_was_deleted_is_none(root: Path) -> None:
     store = list_store(str(root))
-    (root / T1.folder_in_store / name_of_offset(0)).unlink()
+    (root / T1.path / name_of_offset(0)).unlink()
 
     assert queue_of(store).unit(3) is None
     assert queue_of(store).unit(12) is not None
