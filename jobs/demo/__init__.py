@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from importlib.resources import as_file, files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 from typing import Any
 
@@ -135,10 +135,15 @@ def unpack(folder: Path) -> Tour:
 
 
 def extract(archive: Path, folder: Path) -> None:
-    """Extract a tar archive of this project into *folder*."""
-    filtered: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since Python 3.11.4
+    """Extract a tar archive into *folder*; refuse an archive with a member outside of it."""
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, **filtered)  # noqa: S202 - our own archive
+        for member in tar.getmembers():
+            path = PurePosixPath(member.name)
+            if path.is_absolute() or ".." in path.parts or member.isdev():
+                raise TourError(f"{archive.name}: {member.name}: not a file below the archive's own directory")
+        # Python 3.11.4 brought the filter, which also refuses links that lead out of the folder.
+        filtered: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        tar.extractall(folder, **filtered)  # noqa: S202 - checked above
 
 
 def run_tour(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:

@@ -138,7 +138,7 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     if dropped - NEWER_COLUMNS:
         name = min(dropped - NEWER_COLUMNS)
         raise OSError(f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten it without")
-    stores = pa.Table.from_pylist([_registered(lake, one) for one in known] if asked.is_verified else [], REGISTERED)
+    stores = pa.Table.from_pylist([_registered(lake, one) for one in known], REGISTERED) if asked.is_verified else None
     checked = dropped if asked.is_verified else None
     in_order = sorted(files(lake, snapshot), key=_place)
     items: list[Item] = [

@@ -302,7 +302,7 @@ class LakeItem:
     broker: str | None = None  # or the id of its store
     topics: tuple[str, ...] = ()
     dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
-    stores: pa.Table = field(default_factory=REGISTERED.empty_table)  # all of the lake, where rows are to be verified
+    stores: pa.Table | None = None  # all of the lake, where rows are to be verified
     between: TimeRange = ANY_TIME
 
     @property
@@ -335,7 +335,8 @@ class LakeItem:
 
     def _is_elsewhere(self, rows: pa.RecordBatch) -> Flags:
         """Return which rows have an unregistered store or label, or belong to another file."""
-        owners = self.stores.take(pc.index_in(rows.column("store_id"), self.stores.column("store_id")))
+        stores = REGISTERED.empty_table() if self.stores is None else self.stores
+        owners = stores.take(pc.index_in(rows.column("store_id"), stores.column("store_id")))
         offsets, first, size = rows.column("physical_offset"), owners.column("first"), owners.column("size")
         segment = pc.add(first, pc.multiply(pc.divide(pc.subtract(offsets, first), size), size))
         in_file = pc.fill_null(pc.equal(segment, rows.column("segment")), fill_value=False)
@@ -349,8 +350,11 @@ class LakeItem:
         batch = batch.filter(pc.is_valid(batch.column("total_size")))  # else it is a row of another engine's own
         if self.broker:
             # A row whose label was changed is named.
-            ids = self.stores.filter(pc.equal(self.stores["broker"], self.broker))["store_id"].to_pylist()
-            is_of_store = pc.is_in(batch.column("store_id"), pa.array([self.broker, *ids]))
+            ids = pa.array([self.broker])
+            if self.stores is not None:
+                own = self.stores.filter(pc.equal(self.stores["broker"], self.broker))["store_id"]
+                ids = pa.array([self.broker, *own.to_pylist()])
+            is_of_store = pc.is_in(batch.column("store_id"), ids)
             batch = batch.filter(pc.or_kleene(pc.equal(batch.column("broker"), self.broker), is_of_store))
         return batch
 

@@ -169,7 +169,7 @@ class LakeSource(Source):
 
     def select_superseded(self, condition: str) -> Iterator[Message]:
         """Yield the matching messages that the broker has truncated."""
-        return map(self._message, self.select("*", SUPERSEDED, condition, OWN_ROWS))
+        yield from map(self._message, self.select("*", SUPERSEDED, condition, OWN_ROWS))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:

@@ -72,6 +72,9 @@ class CachingWorkers:
             return self._workers.map(ranges, task, label, sizes)
         keys = self._keys(ranges, parts, pickled)
         found = {key: self._known[key] for row in keys for key in row if key in self._known}
+        for own, *of_collectors in keys:
+            if parts[0] is read_to_end and of_collectors and found.keys() >= {*of_collectors}:
+                found[own] = pickle.dumps((pickle.loads(found[of_collectors[0]])[0], None))  # noqa: S301 - as below
         new = [number for number, row in enumerate(keys) if not found.keys() >= {*row}]
         # Collectors that have seen all these ranges are left out.
         needed = [at for at in range(1, len(parts)) if any(keys[number][at] not in found for number in new)]

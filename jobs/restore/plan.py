@@ -1,5 +1,6 @@
 """The plan of a restore: its segments and their rows, the file size, and why the lake lacks bytes."""
 
+import errno
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -255,7 +256,13 @@ def _file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) 
 def offset_at(lake: Lake, store_id: str, timestamp: int) -> int | None:
     """Return the offset of the first message stored at *timestamp* or later, if there is one."""
     within = {"store_timestamp": (timestamp, MAX_LONG)}
-    return min(_extremes(lake, store_id, "physical_offset", within, pc.min), default=None)
+    offset = min(_extremes(lake, store_id, "physical_offset", within, pc.min), default=None)
+    for file in find_table_files(lake, MESSAGES, store_id).lost_files:
+        is_before = offset is not None and file.low("physical_offset", 0) >= offset
+        if file.high("store_timestamp", MAX_LONG) >= timestamp and not is_before:
+            reason = "is missing or unreadable, and may have the first message of this time: pass an offset instead"
+            raise OSError(errno.EIO, reason, lake.locate(MESSAGES.name, file.path))
+    return offset
 
 
 def last_store_timestamp(lake: Lake, known: KnownStore, end: int) -> int:
@@ -272,6 +279,8 @@ def _extremes(
     """Yield the *extreme* of a column in each batch of a store's messages, so memory does not grow with them."""
     ((limited, (first, last)),) = within.items()
     for file in find_table_files(lake, MESSAGES, store_id).files:
+        if file.high(limited, last) < first or file.low(limited, first) > last:
+            continue
         for batch in batches_for_reading(lake, MESSAGES, file, ("store_id", limited, column), within):
             values = batch.column(limited)
             chosen = pc.and_(pc.greater_equal(values, first), pc.less_equal(values, last))

@@ -55,7 +55,7 @@ from rmq_formats.broker_start import StartOutcome
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.release import Release
 
-_SHARE_OF_LOG = 0.35  # of the log: units of its queues, then packed keys, where records are small
+_SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25  # of the log, where records are small: what is written to scratch files
 _ZEROS = "magic 00000000 "
 _NEVER_WRITTEN = "undecided: zeroed, or never written, and the data after it is of another log"
 _OF_PROMOTION = frozenset({UNITS_OF_TAKEN_BACK_MESSAGES, ENTRIES_OF_TAKEN_BACK_MESSAGES, NOT_INDEXED_ON_REPLICA})
@@ -81,7 +81,8 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         tier = request.tier(workers.options, workers.width)
         return Verdict(request.store, verify_tier(tier, workers, request.range_size), options=request.options)
     place = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
-    check_room(store.root, place or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
+    share = _SHARE_OF_UNITS + _SHARE_OF_KEYS * bool(store.index_files)
+    check_room(store.root, place or gettempdir(), int(store.log_size * share))
     with scratch_for(request.scratch, workers.options) as scratch:
         check, indexing, queues = retry_if_expired(store, partial(_log_and_queues, request, workers, scratch))
         store = indexing.store
@@ -132,7 +133,9 @@ def _log_and_queues(
     collectors: list[LogCollector] = [check, *indexing.collectors]
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
-    queues = verify_queues(workers, store, rules, request.range_size, collectors, scratch, request.recorded_topics)
+    queues = verify_queues(
+        workers, store, rules, request.range_size, collectors, request.scratch, request.recorded_topics
+    )
     verify_waiting_messages(queues.report, store)
     verify_compacted_logs(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.origin_text})")
@@ -150,7 +153,8 @@ def _index(  # noqa: PLR0913, PLR0917 - what was asked, and what the pass over t
     log = ListedLog(store, plan_ranges(store, range_size=request.range_size))
     if store is not indexing.store:  # retention has deleted files since
         indexing = IndexVerification(store, request.wanted, scratch)
-        read_undeleted(workers, log, read_to_end, collectors=indexing.collectors)
+        if indexing.collectors:
+            read_undeleted(workers, log, read_to_end, collectors=indexing.collectors)
     try:
         return indexing.report(workers, log, check)
     except UndecidedError as error:

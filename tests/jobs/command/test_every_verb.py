@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pyspark.sql import SparkSession
 from jobs.command import VERBS, cli
 from jobs.command.cli import run_nested
 from jobs.console.result import ExitCode
-from jobs.demo import TourError, demo, unpack
+from jobs.demo import TourError, demo, extract, unpack
 from jobs.demo import run_tour as take
 from jobs.lake.runs import OtherRunActiveError
 from jobs.library import by_offset, ingest, open_source, verify
@@ -306,3 +307,18 @@ def test_a_file_that_is_not_the_broker_s_is_not_called_equal(tmp_path: Path) -> 
 
     with pytest.raises(TourError, match="not the bytes"):
         steps["compare"]()
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/rocketmq-lake-outside", "store/../../outside"])
+def test_an_archive_with_a_path_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+    archive = tmp_path / "store.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(tarfile.TarInfo("store/first"))
+        tar.addfile(tarfile.TarInfo(name))
+    folder = tmp_path / "deep" / "folder"
+    folder.mkdir(parents=True)
+
+    with pytest.raises(TourError, match="not a file below"):
+        extract(archive, folder)
+    assert not list(folder.iterdir())
+    assert not Path(name).exists()

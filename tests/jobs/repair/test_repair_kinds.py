@@ -158,7 +158,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[int]]:
     ("damage", "most"),
     [
         pytest.param([_zero_a_page], 2.3, id="page"),
-        pytest.param([_zero_a_page, _delete_a_queue_file, _delete_an_index_file], 3.4, id="page and files"),
+        pytest.param([_zero_a_page, _delete_a_queue_file, _delete_an_index_file], 2.4, id="page and files"),
     ],
 )
 def test_a_repair_reads_segments_that_stay_once_for_each_purpose(

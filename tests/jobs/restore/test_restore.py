@@ -180,3 +180,19 @@ def test_a_time_is_found_in_memory_that_does_not_grow_with_the_messages(copy: Pa
 
     assert found == later + 7
     assert pool.max_memory() < 64 << 20
+
+
+def test_a_lost_file_makes_a_time_unknown_only_if_it_may_have_the_first_message_of_it(copy: Path) -> None:
+    store_id, lake_ = rows_of(copy)[0]["store_id"], Lake(str(copy))
+    before, later = rows_of(copy)[-1]["store_timestamp"], 10**13
+    for time in (later, later + 10):
+        rows = pa.table({"store_id": [store_id], "physical_offset": [time], "store_timestamp": [time]})
+        write_deltalake(copy / "messages", rows, mode="append", schema_mode="merge")
+    newest = max((copy / "messages").glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+    newest.unlink()
+
+    assert offset_at(lake_, store_id, before) is not None
+    assert offset_at(lake_, store_id, later) == later
+    with pytest.raises(OSError, match="may have the first message of this time") as caught:
+        offset_at(lake_, store_id, later + 5)
+    assert str(newest) == caught.value.filename
