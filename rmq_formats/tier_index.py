@@ -16,7 +16,7 @@ from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.layout import Buffer, Layout
 
 HEADER = Layout(
-    ("magic_code", "i", "-1127939451 (BCC50285) in a full file, -1127939447 in a file that the broker still fills"),
+    ("magic_code", "i", "-1127939451 (BCC50285) in a full file, -1127939447 while the broker is filling the file"),
     ("begin_timestamp", "q", "ms, when the broker created the file; time_diff_s of the entries counts from here"),
     ("end_timestamp", "q", "ms, the latest store time; after a restart it may start again at begin_timestamp"),
     ("slots_used", "i", "number of slots with entries"),

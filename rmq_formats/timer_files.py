@@ -35,7 +35,7 @@ END = Layout(
     ("magic", "i", "CBD43194"),
 )
 PROGRESS = Layout(
-    ("read_timestamp", "q", "ms; messages up to this time were delivered: earlier slots are obsolete"),
+    ("read_timestamp", "q", "ms; messages before this time were delivered: earlier slots are obsolete"),
     ("log_flushed_position", "q", "position up to which the timer log was flushed"),
     ("queue_offset", "q", "queue offset of the next unit of `rmq_sys_wheel_timer` to be put into the wheel"),
     ("master_queue_offset", "q", "the same value on the master"),
@@ -100,7 +100,7 @@ class TimerUnit(NamedTuple):
 
 
 def decode_read_timestamp(buffer: Buffer) -> int:
-    """Return the time (ms) up to which messages were delivered, from `config/timercheck`."""
+    """Return the time (ms) before which messages were delivered, from `config/timercheck`."""
     return int(PROGRESS.unpack(buffer)[PROGRESS.index("read_timestamp")])
 
 

@@ -16,7 +16,7 @@ from rmq_formats.layout import Buffer, Layout
 
 UNIT = Layout(
     ("physical_offset", "q", "offset of the record in the log"),
-    ("size", "i", "the record's total_size; 2147483647 in a pre-blank unit"),
+    ("size", "i", "the record's total_size; 2147483647 in a blank unit"),
     ("tags_code", "q", "hash of the TAGS text; delivery time on the schedule topic; or address of an extension unit"),
 )
 

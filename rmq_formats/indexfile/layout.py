@@ -23,7 +23,7 @@ SLOT = Layout(("newest_entry", "i", "number of the slot's newest entry; 0 for no
 ENTRY = Layout(
     ("key_hash", "i", "hash of the text topic#key; never negative"),
     ("physical_offset", "q", "offset of the message"),
-    ("time_diff_s", "i", "seconds from the begin_timestamp at the time of writing to the message's store time"),
+    ("time_diff_s", "i", "message's store time minus begin_timestamp as it was when the entry was written, in seconds"),
     ("prev_entry", "i", "number of the previous entry of the slot; 0 for none"),
 )
 

@@ -387,15 +387,17 @@ class Fault(NamedTuple):
     name: str
     damage: Callable[[Path], object]
     file: str  # relative to the store
-    unseen: str = ""  # why it cannot be detected
+    unseen: str = ""  # that it is not reported as damage, and why
 
     def plant(self, store: Path) -> None:
         self.damage(store / self.file)
 
 
 NO_FAULT = Fault(Part.LOG, "no fault", Path.exists, f"commitlog/{SEGMENT:020d}", "this store is undamaged")
-NO_CHECKSUM = "no checksum covers the changed bit, and neither queues nor index files depend on it"
-_NEW_CHECKPOINT = "a broker creates a new checkpoint at its next start"
+NO_CHECKSUM = (
+    "Not detectable, because no checksum covers the changed bit, and neither queues nor index files depend on it"
+)
+_NEW_CHECKPOINT = "Not reported as damage, because a broker creates a new checkpoint at its next start"
 
 # What a broker stores once, without a checksum.
 _FREE_FIELDS = frozenset({"flag", "sys_flag", "born_timestamp", "born_host", "store_host", "reconsume_times"}) | {

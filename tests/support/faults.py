@@ -114,7 +114,7 @@ def _verify(store: Path, fault: Fault) -> Cell:
         return Cell(code)
     verdict = json.loads(text)
     is_free = fault.unseen == NO_CHECKSUM and any(UNCHECKED_FIELDS in note for note in verdict["notes"].get("log", ()))
-    return Cell(code, "not verified: no checksum" if is_free else verdict["severity"])
+    return Cell(code, "healthy (no checksum)" if is_free else verdict["severity"])
 
 
 def _dump(store: Path, fault: Fault) -> Cell:
@@ -190,11 +190,11 @@ The number in parentheses is the exit code.
 
 * *does not read it*: the command does not need to open such a file.
 * *not verified*: `inspect` reads only names, and the heads and tails of files; with `--deep` it also reads every
-  record of the log. In both cases it reports that it found no problems, and that only `verify` can confirm this. Only
-  `verify` reports *healthy*, and it names the fields that no checksum covers. *Not verified: no checksum* means that
-  the store is reported as healthy and that the changed field is one of these fields. `verify` itself reports *not
-  verified* if it found no problems, but something that it needs is missing: without the checkpoint, it cannot tell how
-  far the broker had flushed its files.
+  record of the log. In both cases it reports that it found no problems, and that only `verify` can confirm this.
+  `verify` itself reports *not verified* if it found no problems, but something that it needs is missing: without the
+  checkpoint, it cannot tell how far the broker had flushed its files.
+* *healthy (no checksum)*: `verify` reports the store as healthy, and names the changed field among the fields that no
+  checksum covers. Only `verify` reports *healthy*.
 * *done*: `ingest` has written all existing data to the lake; it does not report on files that it did not need to
   read. A rebuild is *done* if nothing was lost except the files that it rebuilds. It ends with 3 if it had to replace
   a file, or if a part of the log that it needs is missing or damaged.
@@ -204,9 +204,9 @@ The number in parentheses is the exit code.
 * *answers*: `query` prints the message that the fault affects, found by its queue offset. Index files do not matter
   in this case, and fields other than body and CRC are printed as they are stored.
 
-Some faults cannot be detected; the note under each table says why. The row *no fault* is the
-control: its store is undamaged. `guarantees.md` describes the evidence that shows which bytes are wrong, and which
-options to use if the store has no evidence.
+Some faults cannot be detected, or are not reported as damage; a note under the table lists them and says why. The row
+*no fault* is the control: its store is undamaged. `guarantees.md` describes the evidence that shows which bytes are
+wrong, and which options to use if the store has no evidence.
 """
 
 
@@ -233,7 +233,7 @@ def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
             if fault.unseen and fault is not NO_FAULT:
                 notes.setdefault(fault.unseen, []).append(fault.name)
         lines.append("")
-        lines += [f"Not detectable ({why}): {', '.join(names)}.\n" for why, names in notes.items()]
+        lines += [f"{why}: {', '.join(names)}.\n" for why, names in notes.items()]
     return "\n".join((*lines, *_starts())).rstrip() + "\n"
 
 
@@ -242,18 +242,19 @@ _STARTS = """## What a broker does at its next start
 Real brokers were started {starts} times on damaged copies of stores that the same release had written (160 messages in
 nine segments): after a clean stop, and after a kill. In the *killed* columns, the checkpoint covers only the first
 40 % of the messages. Before each start `verify` had predicted whether the broker refuses the store, where it truncates
-the log, and how many messages and which files it deletes. Every prediction was correct, including those for combined
-faults, which the table leaves out: in {drawn} of the starts, the store had one to four random faults, and had not been
-repaired ({refused} refused, {lost} with messages deleted). Starts on repaired stores are not counted here:
-`guarantees.md` lists them. *n lost*: the broker deleted n intact messages. A refused store loses nothing. The *early
-segment* is the fourth one. `make test-campaign` repeats all starts and records the results. If messages would be
-deleted, `verify`, `inspect` and `repair` say `do not start this broker`.
+the log, and how many messages and which files it deletes. Every prediction was correct, including those for the
+starts that the table leaves out: {others} starts with chosen combinations of faults, or after a kill without damage,
+and {drawn} starts on stores that had one to four random faults and had not been repaired ({refused} refused, {lost}
+with messages deleted). Starts on repaired stores are not counted here: `guarantees.md` lists them. *n lost*: the
+broker deleted n intact messages. A refused store loses nothing. The *early segment* is the fourth one.
+`make test-campaign` repeats all starts and records the results. If messages would be deleted, `verify`, `inspect` and
+`repair` say `do not start this broker`.
 """
 
 
 def _starts() -> Iterator[str]:
     """Yield the recorded starts of brokers on damaged stores."""
-    rows = recorded_starts()
+    rows, others = recorded_starts(), 0
     releases = sorted({row.release for row in rows})
     heads = [f"{release}, {state}" for release in releases for state in ("closed", "killed")]
     cells: dict[str, dict[str, str]] = {}
@@ -262,9 +263,11 @@ def _starts() -> Iterator[str]:
         if not row.is_drawn and " + " not in name and not name.startswith("killed"):
             text = "refused" if not row.started else f"**{row.lost} lost**" if row.lost else "starts"
             cells.setdefault(name, {})[f"{row.release}, {'killed' if killed else 'closed'}"] = text
+        elif not row.is_drawn:
+            others += 1
     drawn = [row for row in rows if row.is_drawn]
     refused, lost = sum(not row.started for row in drawn), sum(row.lost > 0 for row in drawn)
-    yield _STARTS.format(starts=len(rows), drawn=len(drawn), refused=refused, lost=lost)
+    yield _STARTS.format(starts=len(rows), others=others, drawn=len(drawn), refused=refused, lost=lost)
     yield "| damage | " + " | ".join(heads) + " |"
     yield "|---" * (len(heads) + 1) + "|"
     for name in sorted(cells):
