@@ -129,7 +129,7 @@ def open_source(  # noqa: PLR0913 - what the command line has as options
 ) -> Iterator[Source]:
     """Open either a store or a lake; the release is detected unless it is given."""
     if (store is None) == (lake is None):
-        raise ValueError("give store or lake, one of them")
+        raise ValueError("pass exactly one of store and lake")
     given = Release.of(release) if release else None
     with open_place(Place(store, lake, None, broker_conf, broker, given, None, through_log)) as source:
         yield source

@@ -123,7 +123,7 @@ def decode_timer_unit(buffer: Buffer, at: int) -> TimerUnit | None:
     if size != UNIT.size:
         if not any(buffer) or _is_end(buffer):
             return None
-        raise CorruptData(f"a unit of {size} bytes: they have {UNIT.size}", at)
+        raise CorruptData(f"unit size {size} instead of {UNIT.size}", at)
     unit = TimerUnit(*map(int, UNIT.unpack(buffer, 0, at)))
     if unit.flags not in _FLAGS or not NO_POSITION <= unit.previous < at:
         raise CorruptData(f"not a timer unit: flags {unit.flags}, previous unit at {unit.previous}", at)

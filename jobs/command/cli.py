@@ -243,7 +243,7 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
     text = ""
     if isinstance(error, click.exceptions.NoSuchCommand) and _OF_MQADMIN.fullmatch(error.command_name):
         line = shlex.join(words[words.index(error.command_name) :])
-        text = f"A line of mqadmin is answered so:\n{tool_command()} query mqadmin --store STORE {line}"
+        text = f"To run an mqadmin command, use:\n{tool_command()} query mqadmin --store STORE {line}"
     elif stores and isinstance(error, click.NoSuchOption) and error.option_name == "--store":
         text = "No such option '--store': give STORE without it."
     elif stores and "unexpected extra argument" in error.message:

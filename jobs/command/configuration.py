@@ -37,7 +37,7 @@ _SHARED = frozenset(
         *("consume-queue-size", "release", "time-zone", "json", "quiet", "verbose"),
     )
 )
-ONE_SOURCE_NEEDED = "give --store STORE or --lake LAKE, one of them"
+ONE_SOURCE_NEEDED = "pass exactly one of --store STORE and --lake LAKE"
 
 
 def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -73,7 +73,9 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
     """
     known = {key: parameter for parameter in settings_of(ctx.command) for key in keys_of(parameter)}
     if _OF_A_VERB in values:
-        raise _bad_file(f"{_OF_A_VERB} can only be set for single verbs: put it into a table such as [ingest]", ctx)
+        raise _bad_file(
+            f"{_OF_A_VERB} cannot be set for all commands: set it in the table of one command, such as [ingest]", ctx
+        )
     found: dict[str, object] = {}
     keys, inner, table, place = {*known, *_SHARED}, set(VERBS), values, ""
     levels = [level for level in (ctx.parent, ctx) if level is not None and level.parent is not None]
@@ -82,7 +84,7 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
         for key, value in table.items():
             name, is_table = f"{place}.{key}".lstrip("."), isinstance(value, dict)
             if key in inner and not is_table:
-                raise _bad_file(f"{name} is a table, not {_shown(value)}", ctx)
+                raise _bad_file(f"{name} must be a table, not {_shown(value)}", ctx)
             if key not in inner and (is_table or key not in keys):
                 hint = _meant(key, keys | inner)
                 raise _bad_file(f"unknown key {f'[{name}]' if is_table else name}{hint}", ctx)
@@ -111,19 +113,20 @@ def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Conte
     """Return a value as the command line would pass it: a text for the option's type, or a boolean for a switch."""
     if isinstance(parameter, click.Option) and parameter.is_flag:
         if not isinstance(value, bool):
-            raise _bad_file(f"{key} is true or false, not {_shown(value)}", ctx)
+            raise _bad_file(f"{key} must be true or false, not {_shown(value)}", ctx)
         return value
     takes_many = parameter.multiple or parameter.nargs != 1 or isinstance(parameter.type, CommaSeparatedPathsType)
     if isinstance(value, list) and takes_many and all(isinstance(element, str | int | float) for element in value):
         return [str(element) for element in value]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _bad_file(f"{key} is one {parameter.type.name}, not {_shown(value)}", ctx)
+        raise _bad_file(f"{key} must be one {parameter.type.name.removesuffix(' range')}, not {_shown(value)}", ctx)
     return [str(value)] if takes_many and not isinstance(parameter.type, CommaSeparatedPathsType) else str(value)
 
 
 def _shown(value: object) -> str:
-    names = {bool: "true or false", dict: "a table", list: "a list"}
-    return names.get(type(value)) or f"{str(value)[:40]!r}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return {dict: "a table", list: "a list"}.get(type(value)) or f"{str(value)[:40]!r}"
 
 
 def _bad_file(text: str, ctx: click.Context) -> click.BadParameter:
@@ -229,7 +232,7 @@ def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:
     sources = {name: ctx.get_parameter_source(name) for name in given}
     if sources["store"] is sources["lake"]:
         named = ", ".join(f"{name} {parsed[name]} ({_origin(options[name], ctx)})" for name in ("store", "lake"))
-        raise click.UsageError(f"{ONE_SOURCE_NEEDED}; both are given: {named}")
+        raise click.UsageError(f"{ONE_SOURCE_NEEDED}; both are set: {named}")
     other = max(given, key=lambda name: _SOURCES.index(sources[name]))
     skip_place_check(other, ctx)
     parsed[other] = None

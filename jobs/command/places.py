@@ -26,6 +26,7 @@ NAMED_PLACES = f"{__name__}.places"
 _STORES, _OUTPUTS = f"{__name__}.stores", f"{__name__}.outputs"
 _EXPECTED = f"{__name__}.expected"  # location, its check, its parameter: must be there when the verb runs
 _IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # alone they make none
+_OUTSIDE = "Choose a place outside the store"
 _MOST_LOOKED_AT = 10_000  # files: a directory with more is the verb's to judge
 
 
@@ -50,9 +51,9 @@ def _compare_places(ctx: click.Context) -> None:
 def _refused(value: str, param: click.Parameter | None, ctx: click.Context | None, store: str) -> click.BadParameter:
     is_same = _real(value) == _real(store)
     if _is_lake(param) and is_same:
-        return click.BadParameter(f"{value}: is a store, not a lake, and nothing is written into a store", ctx, param)
-    where = "is the same place as" if is_same else "is in"
-    reason = f"{value} {where} the store {store}, and nothing is written into a store. Name a place outside of it"
+        return click.BadParameter(f"{value!r} is a store, not a lake. {_OUTSIDE}", ctx, param)
+    where = "is the same place as" if is_same else "is inside"
+    reason = f"{value!r} {where} the store {store!r}. {_OUTSIDE}"
     return click.BadParameter(reason, ctx, param)
 
 
@@ -136,11 +137,11 @@ def _lacks_store(root: Path) -> str | None:
     if pending:
         return None
     if root.name in {COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER}:
-        return f"not a store root, but a folder of the store {root.parent}"
+        return f"not a store root, but a folder of the store {str(root.parent)!r}"
     if _lacks_tables(root) is None:
         return "is a lake, not a store: pass the directory that has commitlog, consumequeue and index"
     inner = next((path for path in sorted(root.iterdir()) if (path / COMMITLOG_FOLDER).is_dir()), None)
-    hint = "" if inner is None else f"; the store is {inner}"
+    hint = "" if inner is None else f"; the store is {str(inner)!r}"
     return f"not a store root: it contains no commitlog, consumequeue, index or checkpoint{hint}"
 
 

@@ -64,7 +64,7 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
     is_final = next_offset is not None and _is_written(f"{file.folder}/{name_of_offset(next_offset)}")
     position = start = max(request.start - segment.base_offset, 0)
     if start > segment.size:
-        raise CorruptData(f"the file ends at offset {segment.base_offset + segment.size}", request.start)
+        raise CorruptData(f"--from {request.start} is past the end of the file ({segment.base_offset + segment.size})")
     last, records, damaged = None, 0, 0
     for piece in islice(_pieces(segment, start, is_final=is_final), request.limit):
         last = _explained(segment, piece, is_whole_segment=is_segment)

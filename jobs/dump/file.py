@@ -20,7 +20,7 @@ from jobs.storage.model import Reader
 from rmq_formats.layout import Layout, in_blocks
 from rmq_formats.store import offset_of_name
 
-MORE_FOLLOWS = "more follows from here on"
+MORE_FOLLOWS = "stopped here (more data follows)"
 short_time = partial(time_text, zone="Z")
 _WINDOW = 1 << 20
 _SECTOR = 4096

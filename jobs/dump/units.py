@@ -106,10 +106,10 @@ def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Ite
         is_blank = isinstance(unit, Unit) and unit.is_pre_blank
         end = file.end_of_row(position, raw, file.size) if is_blank or not any(raw) else position + size
         if is_blank:
-            yield Item(position, end - position, "blanks", f"{(end - position) // size} blank units", {})
+            yield Item(position, end - position, "blanks", counted((end - position) // size, "blank unit"), {})
         elif not any(raw):
             is_hole = end < file.size
-            text = f"{(end - position) // size} units of zeros"
+            text = f"{counted((end - position) // size, 'unit')} of zeros"
             yield Item(position, end - position, "zeros", text, {"reason": text} if is_hole else {}, is_damage=is_hole)
         else:
             yield _unit_item(layout, unit, position, (base_offset + position) // size, request)
@@ -260,7 +260,8 @@ def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Itera
         time = short_time(header.begin_timestamp + entry.time_diff_s * 1000)
         text = (
             f"#{number}  slot {slot}  hash {entry.key_hash}  record at {entry.physical_offset}  "
-            f"+{entry.time_diff_s} s = {time}  before it #{entry.prev_entry}{'  POINTS FORWARD' if is_wrong else ''}"
+            f"+{entry.time_diff_s} s = {time}  previous entry #{entry.prev_entry}"
+            f"{'  POINTS FORWARD' if is_wrong else ''}"
         )
         values = {"entry": number, "slot": slot, **entry._asdict()} if request.as_json else {}
         yield request.item(ENTRY, entry, (position, "entry", text), **values)._replace(is_damage=is_wrong)
@@ -275,13 +276,15 @@ def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Itera
             yield Item(position, end - position, "free", f"room for {(end - position) // ENTRY.size} entries", {})
     if file.size != geometry.file_size:
         at = min(file.size, geometry.file_size)
-        yield damage_item(at, file.size - at, f"{file.size} bytes, where {geometry.file_size} are {geometry}")
+        yield damage_item(at, file.size - at, f"{file.size} bytes, expected {geometry.file_size} for {geometry}")
 
 
 def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[Item]:
     geometry, is_slot = reader.geometry, wanted.isascii() and wanted.isdigit()
     if is_slot and int(wanted) >= geometry.hash_slots:
-        raise UnsupportedFormat(f"slot {wanted} of {geometry.hash_slots}", None, reader.file)
+        raise UnsupportedFormat(
+            f"--chain {wanted}: the file has slots 0 to {geometry.hash_slots - 1}", None, reader.file
+        )
     key_hash = None if is_slot else index_key_hash(wanted)
     slot = int(wanted) if key_hash is None else geometry.slot_of(key_hash)
     position = geometry.slot_position(slot)
@@ -293,7 +296,7 @@ def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[I
             entry, is_hit = hop.entry, hop.entry.key_hash == key_hash
             text = (
                 f"#{hop.number}  hash {entry.key_hash}  record at {entry.physical_offset}  {short_time(hop.timestamp)}"
-                f"  before it #{entry.prev_entry}{'  this hash' if is_hit else ''}"
+                f"  previous entry #{entry.prev_entry}{'  this hash' if is_hit else ''}"
             )
             values = {"entry": hop.number, **entry._asdict(), "timestamp": hop.timestamp, "is_hit": is_hit}
             yield Item(geometry.entry_position(hop.number), ENTRY.size, "entry", text, values)
@@ -330,7 +333,7 @@ def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterato
         shown += 1
         is_wrong = slot.time % count != number
         text = f"slot {number}: {slot.messages} due {short_time(slot.due_ms())}, units {slot.first} to {slot.last}"
-        text += f"; time {slot.time} is not of this slot" if is_wrong else ""
+        text += f"; time {slot.time} does not belong in this slot" if is_wrong else ""
         item = request.item(TIMER_SLOT, slot, (number * TIMER_SLOT.size, "slot", text), slot=number, **slot._asdict())
         yield item._replace(is_damage=is_wrong)
     rest = file.size % TIMER_SLOT.size
@@ -364,8 +367,8 @@ def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest)
             break
         text = f"due {short_time(unit.due_ms)}, record of {unit.record_size} bytes at offset {unit.physical_offset}"
         text += ", rolled" if unit.is_rolled else ""
-        text += ", takes a message back" if unit.is_cancellation else ""
-        text += "" if unit.previous < 0 else f"; before it {unit.previous}"
+        text += ", cancels a timer message" if unit.is_cancellation else ""
+        text += "" if unit.previous < 0 else f"; previous unit at {unit.previous}"
         yield request.item(TIMER_UNIT, unit, (base + position, "unit", text), due=unit.due_ms, **unit._asdict())
         position += TIMER_UNIT.size
 
@@ -434,7 +437,9 @@ def _by_content(file: DumpFile) -> FileKind:
             return FileKind.DLEDGER_LOG
     if file.size == CHECKPOINT_SIZE and "checkpoint" in file.name:
         return FileKind.CHECKPOINT
-    reason = f"its path and its first bytes show no kind of store file; name the kind with --as {'|'.join(KIND_NAMES)}"
+    reason = (
+        f"cannot tell the file type from its path or its first bytes; name the type with --as {'|'.join(KIND_NAMES)}"
+    )
     raise UnsupportedFormat(reason, None, file.location)
 
 

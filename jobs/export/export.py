@@ -223,7 +223,7 @@ def why_nothing(asked: ExportRequest, *, has_condition: bool) -> Reason:
             if unknown:
                 return Answer(reason=Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown)))
             of = f" of {', '.join(asked.topics)}" if asked.topics else ""
-            times = " in these times" if has_times else ""
+            times = " in the requested time range" if has_times else ""
             condition = " for which --where is true" if has_condition else ""
             kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
             return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {coverage_text(source.coverage())}"))

@@ -63,8 +63,8 @@ class NextRun:
         self.changes_topics = before != chosen.topics_text
         if self.changes_topics:
             self.summary.notes.append(
-                f"from offset {newest.to_offset:,} on, runs take {chosen.topics_text}; until now they took {before}, "
-                "and their rows stay"
+                f"from offset {newest.to_offset:,} on, runs ingest {chosen.topics_text}; earlier runs ingested "
+                f"{before}, and their rows are kept"
             )
         left_out = self.known.topic_choices.left_out()
         if left_out is not None and [one.topics_text for one in self.known.topic_choices.choices] != [

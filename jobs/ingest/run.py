@@ -204,8 +204,8 @@ class _Run(NextRun):
         request = self.request
         if request.broker is not None and request.broker != self.known.broker:
             say(
-                f"rmq-lake: {self.store.root}: the lake has this store as broker {self.known.broker}, not "
-                f"{request.broker}: its rows keep that name",
+                f"rmq-lake: {self.store.root}: the lake already has this store, as broker {self.known.broker!r}. "
+                f"--broker {request.broker!r} is ignored, and its rows keep the name {self.known.broker!r}",
                 "warning",
             )
 

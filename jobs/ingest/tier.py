@@ -100,7 +100,7 @@ def _of_one_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[
     chosen = [place for place, name in places.items() if len(places) == 1 or name == broker]
     if len(chosen) != 1:
         named = ", ".join(sorted(places.values()))
-        raise AmbiguousBrokerError(f"several brokers copy to this tier: name one of {named} by --broker")
+        raise AmbiguousBrokerError(f"several brokers copy to this tier: choose one with --broker: {named}")
     return [queue for queue in queues if queue.place == chosen[0]]
 
 

@@ -102,12 +102,12 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
     """Note that there should be index files: by the checkpoint, or by the broker's configuration."""
     place, indexed = f"{store.root}/index", (report.state.checkpoint or {}).get("index_timestamp", 0)
     if indexed > 0:
-        noted = f"according to the checkpoint there were some up to {short_time(indexed)}"
-        report.problems.gap(place, f"no file, and {noted}")
+        noted = f"the checkpoint says that messages were indexed up to {short_time(indexed)}"
+        report.problems.gap(place, f"no index file, although {noted}")
     elif is_closed and conf.is_given and conf.makes_index_files and report.log.end_offset:
         keyed = first_message_with_key(store, store.start_offset, report.log.end_offset)
         if keyed is not None:
-            text = "no file, and the broker's configuration enables index files: messages with keys begin"
+            text = "no index file, although the broker's configuration enables them and messages have keys"
             report.problems.gap(place, text, keyed)
 
 

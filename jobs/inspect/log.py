@@ -82,7 +82,9 @@ class LogInspector:
                 ends = (log.find_end(max(log.size - distance, 0)) for distance in (_NEAR_END, _FAR_FROM_END))
                 end = next((end for end in ends if end is not None), None)
                 if end is None:
-                    self.problems.note(report.file, "no blank near its end names the bytes left; --deep walks it")
+                    self.problems.note(
+                        report.file, "no end-of-file blank was found near its end; --deep reads the whole segment"
+                    )
                 else:
                     report.end, report.end_offset = "sealed", log.base_offset + end
             for place in file.unreadable:

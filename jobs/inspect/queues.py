@@ -159,7 +159,11 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence
         elif places:
             queue = known.get((topic, queue_id))
             if queue is None:
-                found.gap(name, "the queue has no folder, and the log has messages of it", places[0].physical_offset)
+                found.gap(
+                    name,
+                    "the queue has no folder, although the log has messages of it",
+                    places[0].physical_offset,
+                )
             elif queue.kind is QueueKind.PLAIN:
                 missing = (place for place in places if not queue.first_unit <= place.queue_offset < queue.next_unit)
                 for place in islice(missing, 1):
@@ -206,7 +210,9 @@ def _check_sizes(report: IndexReport, geometry: Geometry | None, problems: Probl
         elif file.size > usual:
             problems.note(file.file, f"{file.size} bytes long, the others {usual}")
         if geometry is not None and file.index_count > geometry.index_num:
-            problems.damage(file.file, f"index_count {file.index_count} where {geometry.index_num} fit", 36)
+            problems.damage(
+                file.file, f"index_count is {file.index_count}, but the file has room for {geometry.index_num}", 36
+            )
 
 
 def compare_index(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:
@@ -221,7 +227,7 @@ def compare_index(store: Store, index: IndexReport, problems: Problems, end: int
             which = "the first" if before is None else "this"
             until = "to the end of the log" if after is None else f"up to offset {limit}, where {which} one begins"
             text = f"no index file has the keys of messages from offset {found} {until}"
-            problems.gap(nearest.file, f"{text}: a file is missing, or the index was disabled", found)
+            problems.gap(nearest.file, f"{text}: either a file is missing, or the index was disabled", found)
 
 
 def first_message_with_key(store: Store, start: int, limit: int, *, is_indexed: bool = False) -> int | None:

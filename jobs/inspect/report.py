@@ -29,7 +29,7 @@ class Problem(NamedTuple):
     def __str__(self) -> str:
         """Return the place and the fact as one line."""
         place = "" if self.offset is None else f" at offset {self.offset}"
-        return f"{self.file}: {self.text}{place}"
+        return f"{self.file}{place}: {self.text}"
 
 
 class Problems(list[Problem]):
@@ -286,7 +286,7 @@ class StoreReport:
             if not self.queues.queues and not self.queues.in_rocksdb:
                 steps.append((f"rebuild-consumequeue {store} --out DIR", "the store has no queues"))
             if repairs:
-                steps.append((f"repair {store} --out REPAIR", "see the planned repairs; reads only"))
+                steps.append((f"repair {store} --out REPAIR", "show the planned repairs (read-only)"))
             steps.append((f"verify {store}", "compare log, queues and index with each other"))
             steps.append((f"ingest {store} --lake LAKE", "load the messages into tables"))
         return steps

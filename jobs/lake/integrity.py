@@ -146,7 +146,7 @@ def refuse_tables_without_runs(lake: Lake) -> None:
     refuse_lost_registrations(lake)
     for table in () if known_stores(lake) else PRODUCT_TABLES:
         if open_table(lake, table.name) is not None:
-            reason = f"this table is missing; without it, it is unknown what {table.name} holds already"
+            reason = f"this table is missing; without it, the tool cannot tell which rows the table {table.name!r} has"
             raise OSError(f"{lake.locate(RUNS.name)}: {reason}")
 
 

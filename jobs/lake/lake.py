@@ -35,7 +35,9 @@ class Lake:
     def __post_init__(self) -> None:
         """Refuse locations that `deltalake` would take for another path, because it decodes them twice."""
         if unquote(self.location) != self.location:
-            raise OSError(f"{self.location}: the path of a lake must not hold '%' and two hexadecimal digits")
+            raise OSError(
+                f"{self.location}: the path of a lake must not contain '%' followed by two hexadecimal digits"
+            )
 
     def locate(self, *names: str) -> str:
         """Return the full location of a path below the lake."""
@@ -49,7 +51,9 @@ class Lake:
         """Return the content of a file that a run has written; a larger one than runs write is refused."""
         with self.open(path) as file:
             if file.size > _LARGEST:
-                raise OSError(errno.EFBIG, "larger than any file that is read in one piece", self.locate(path))
+                raise OSError(
+                    errno.EFBIG, f"larger than the {_LARGEST:,} bytes that this file may have", self.locate(path)
+                )
             return bytes(file.read(0, file.size))
 
     def arrow_file(self, path: str) -> "NativeFile":

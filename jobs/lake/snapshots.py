@@ -27,7 +27,9 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(Path(local_path(location)) / _LOG) as entries:
             for entry in entries:
                 if not (entry.is_file() or entry.is_dir()):
-                    raise OSError(f"{entry.path}: no regular file, so this Delta log is not read; move it away")
+                    raise OSError(
+                        f"{entry.path}: not a regular file, so this Delta log cannot be read; move the file away"
+                    )
     try:
         return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
     except TableNotFoundError:

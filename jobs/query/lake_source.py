@@ -418,10 +418,11 @@ class LakeSource(Source):
             return Reason(ReasonKind.SEGMENT_DELETED, sentence)
         begin, size = before[0]["physical_offset"], before[0]["total_size"]
         if physical_offset < begin + size:
-            sentence = f"offset {physical_offset} points inside the record at {begin}, {before[0]['offset_msg_id']}"
+            record = f"the record at offset {begin} (offset id {before[0]['offset_msg_id']})"
+            sentence = f"offset {physical_offset} points inside {record}"
             return Reason(ReasonKind.INSIDE_RECORD, sentence)
         if physical_offset >= covered.end_offset:
-            sentence = f"offset {physical_offset} is after what the lake has, up to {covered.end_offset}"
+            sentence = f"offset {physical_offset} is past the end of the lake's log ({covered.end_offset})"
             return Reason(ReasonKind.BEHIND_LOG, sentence)
         self._note_left_out(self.note_incomplete)
         return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")

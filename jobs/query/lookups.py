@@ -52,7 +52,8 @@ def by_key(  # noqa: PLR0913 - the options of the query
         return Answer(reason=reasons.no_message_under_key(source, wanted))
     answer = Answer(_in_log_order(newest))
     if limit is not None and next(found, None) is not None:
-        answer.notes.append(f"only the newest {limit} are shown, as a broker would; -m 0 shows all")
+        shown = "message is" if limit == 1 else f"{limit} messages are"
+        answer.notes.append(f"only the newest {shown} shown (a broker applies the same limit); -m 0 shows all")
     return answer
 
 

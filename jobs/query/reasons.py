@@ -80,7 +80,7 @@ def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Re
             f"verify says why, --through-log shows it ({_places(inside, is_part=is_part)})"
         )
         return Reason(ReasonKind.NOT_INDEXED, text)
-    text = f"{key!r} was stored from {_time(min(times))} to {_time(max(times))}, outside the times asked for"
+    text = f"{key!r} was stored from {_time(min(times))} to {_time(max(times))}, outside the requested time range"
     return Reason(ReasonKind.OUTSIDE_TIMES, text)
 
 
@@ -132,7 +132,7 @@ def coverage_text(coverage: Coverage) -> str:
     if coverage.first_time is None or coverage.last_time is None:
         return "it holds no message"
     return (
-        f"the messages there were stored from {_time(coverage.first_time)} to {_time(coverage.last_time)}, "
+        f"the stored messages are from {_time(coverage.first_time)} to {_time(coverage.last_time)}, "
         f"offsets {coverage.first_offset:,} to {coverage.end_offset:,}"
     )
 
@@ -155,7 +155,7 @@ def unknown_topic(source: Source, topic: str) -> Reason:
     if not source.knows_topics:
         text = f"no message of {topic} is in the log, and the broker's table of topics is in RocksDB, which is not read"
         return Reason(ReasonKind.TOPIC_UNKNOWN, f"{text}: whether there is such a topic is not known{hint}")
-    return Reason(ReasonKind.TOPIC_UNKNOWN, f"no topic {topic} was ever seen there{hint}")
+    return Reason(ReasonKind.TOPIC_UNKNOWN, f"there are no messages, queues or settings of a topic {topic}{hint}")
 
 
 def explain_wrong_id_kind(text: str, reason: Reason) -> Reason:
@@ -169,7 +169,7 @@ def not_an_offset_id(text: str) -> Reason:
     """Explain that a text cannot be an offset id."""
     return Reason(
         ReasonKind.WRONG_KIND_OF_ID,
-        f"{text!r} is not an offset id, which is 32 or 56 hexadecimal digits, host, port and offset",
+        f"{text!r} is not an offset id (32 or 56 hexadecimal digits that encode host, port and offset)",
     )
 
 
@@ -187,7 +187,7 @@ def other_broker(source: Source, text: str, named: OffsetId, known: Iterable[Hos
     ours = ", ".join(map(host_port_text, known)) or "none"
     text = (
         f"the id belongs to the broker {host_port_text(named.host)} (offset {named.physical_offset}); "
-        f"here are messages of {ours}; --any-host reads the offset here all the same"
+        f"this store has messages of {ours}; --any-host reads this offset anyway"
     )
     return Reason(ReasonKind.OTHER_BROKER, text)
 
@@ -253,8 +253,8 @@ def why_empty(
     if wanted.topic is not None and not source.has_topic(wanted.topic):
         return unknown_topic(source, wanted.topic)
     if following is not None:
-        text = f"nothing was found in {seconds:g} s, and the search was not complete"
-        return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; the next page: the same command with --before {following}")
+        text = f"nothing was found in {seconds:g} s, and the search stopped before the end"
+        return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; to continue, add --before {following}")
     if before is not None:
         return Reason(ReasonKind.NO_MATCH, f"no message comes before {before}{_of(wanted)}{_with(wanted)}")
     if wanted.key is not None and (wanted.tag, wanted.words) == (None, None):
@@ -273,7 +273,7 @@ def _no_key(source: Source, wanted: ListConditions, key: str) -> Reason:
 
 
 def _no_match(source: Source, wanted: ListConditions) -> Reason:
-    in_times = "" if (wanted.begin, wanted.end) == (MIN_TIME, MAX_TIME) else " in these times"
+    in_times = "" if (wanted.begin, wanted.end) == (MIN_TIME, MAX_TIME) else " in the requested time range"
     number = source.count(wanted)
     if number == 0 or not wanted.is_search:
         kind = ReasonKind.OUTSIDE_TIMES if in_times else ReasonKind.NO_MATCH

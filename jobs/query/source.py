@@ -212,8 +212,8 @@ class Source(Protocol):
         if writers.origin == ASSUMED:
             newest = writers.value.newest
             self.say(
-                f"nothing shows the broker's release, one of {writers.value}; "
-                f"this is the answer of {newest}; --release chooses another"
+                f"the files do not show which of {writers.value} wrote them; answered as {newest} would; "
+                "--release chooses another"
             )
 
     def note_incomplete(self, reason: str) -> None:

@@ -43,7 +43,7 @@ class Batches:
     def __init__(self, tables: LakeTables, sql: str, seconds: float | None) -> None:
         """Run a statement on all tables and views; `UnsupportedFormat` where it is not valid, or more than reads."""
         if _READS.match(sql) is None or not tables.tables_and_views:
-            raise UnsupportedFormat("only statements that read are run: SELECT, WITH, VALUES, DESCRIBE, EXPLAIN")
+            raise UnsupportedFormat("only read-only statements are allowed: SELECT, WITH, VALUES, DESCRIBE, EXPLAIN")
         self._end = None if seconds is None else monotonic() + seconds
         # The engine cannot be interrupted: its thread is left behind when the time is over, and ends with the process.
         self._thread = ThreadPoolExecutor(1, ABANDONED_THREAD)

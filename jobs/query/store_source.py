@@ -275,7 +275,7 @@ class StoreSource(Source):
         left_over = queue.written_end() - end
         if left_over:
             self.say(
-                f"{left_over} units at the end of {queue.name.topic}/{queue.name.queue_id} are not answered: another "
+                f"{left_over} units at the end of {queue.name.topic}/{queue.name.queue_id} are left out: another "
                 f"replica became the master ({reader.newest_epoch_text}), and their messages were truncated"
             )
         if not queue.is_batch:
@@ -331,12 +331,12 @@ class StoreSource(Source):
             return False
         if reader.why_not_in_rocksdb is not None:
             self.say(
-                f"{reader.why_not_in_rocksdb}: ids, limits and units are those of the log; "
-                "a queue that has no message there is not known"
+                f"{reader.why_not_in_rocksdb}: queue ids and offsets were taken from the log instead; "
+                "queues without messages in the log are not listed"
             )
             return True
         if topic.startswith(LMQ_PREFIX) and reader.lacks_light_queues:
-            self.say("RocksDB holds no light queue, as after a kill: limits and units are those of the log")
+            self.say("RocksDB has no light queues, as after a kill: their offsets were taken from the log instead")
             return True
         is_known = topic in reader.topic_config or not reader.queues or not reader.topic_config
         if is_known:
@@ -503,8 +503,8 @@ class StoreSource(Source):
         begin, end = self.reader.record_bounds_around(segment, physical_offset)
         if begin < physical_offset < end:
             record = self.by_offset(begin)
-            named = f", {record.offset_id}" if record else ""
-            text = f"offset {physical_offset} points inside the record at {begin}{named}"
+            named = f" (offset id {record.offset_id})" if record else ""
+            text = f"offset {physical_offset} points inside the record at offset {begin}{named}"
             return Reason(ReasonKind.INSIDE_RECORD, text)
         if segment.base_offset == newest_written(store):
             text = f"offset {physical_offset} is after the last record, which ends at {end}"
@@ -602,7 +602,8 @@ class StoreSource(Source):
             elif not is_wanted:
                 hours = CLOCK_SLACK_MS // _HOUR_MS
                 self.say(
-                    f"segments whose first messages were stored more than {hours} h outside of these times are not read"
+                    f"skipped segments whose first messages were stored more than {hours} h before or after the "
+                    "requested time range"
                 )
             is_adjacent = is_wanted
         return parts[::-1]

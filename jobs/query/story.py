@@ -100,8 +100,8 @@ class ConsumptionState(StrEnum):
 
 _CONSUMED = {
     ConsumptionState.CONSUMED: Sentence("consumed"),
-    ConsumptionState.FAILED: Sentence("taken, and sent back for a retry"),
-    ConsumptionState.IN_FLIGHT: Sentence("taken, not yet consumed"),
+    ConsumptionState.FAILED: Sentence("received the message and sent it back for a retry"),
+    ConsumptionState.IN_FLIGHT: Sentence("received the message, not yet consumed"),
     ConsumptionState.NOT_YET: Sentence("not yet"),
 }
 
@@ -408,7 +408,7 @@ def _state(copies: Sequence[Copy]) -> Sentence:
     if done:
         state = Sentence("{state}, consumed by {groups}", state=state, groups=", ".join(sorted(done)))
     if others:
-        state = Sentence("{state}, not yet by {groups}", state=state, groups=", ".join(sorted(others)))
+        state = Sentence("{state}, not yet consumed by {groups}", state=state, groups=", ".join(sorted(others)))
     return state
 
 
@@ -471,12 +471,13 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
     for fact in copy.keys:
         if fact.check is Check.MISSING:
             template = "index: NOT FOUND under the {kind} {key}" + (" in {place}" if fact.place is not None else "")
-            yield Sentence(template, kind=fact.kind, key=fact.key, place=str(fact.place))
+            kind = "unique key" if fact.kind == KeyKind.UNIQUE else fact.kind
+            yield Sentence(template, kind=kind, key=fact.key, place=str(fact.place))
     if any(fact.check is Check.NOT_KNOWN for fact in copy.keys):
         yield Sentence("index: cannot be asked")
     for group in copy.groups:
         yield Sentence(
-            "group {group}: {state}, its next offset is {offset:,} ({place})",
+            "group {group}: {state}; the group's next offset is {offset:,} ({place})",
             group=group.group,
             state=_CONSUMED[group.state],
             offset=group.next_offset,

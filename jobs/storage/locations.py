@@ -60,4 +60,4 @@ def refusal(location: str, *, to_write: bool = False) -> str | None:
     if scheme != HDFS:
         known = "local paths, s3a://, abfss:// and hdfs://"
         return f"{location}: {scheme}:// is not supported, only {known} are"
-    return f"{location}: hdfs:// is for stores alone; {_WRITTEN}" if to_write else None
+    return f"{location}: only stores can be on hdfs://; {_WRITTEN}" if to_write else None

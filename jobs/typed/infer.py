@@ -182,7 +182,9 @@ def _text(
         lines.append(f"#   {len(refused) - _SHOWN} more reasons and places")
     lines += [f"#   no column: {_comment(name)}" for name in left_out[:_SHOWN]]
     if type_ is None:
-        return "\n".join([*lines, "#   no body is an object of JSON with a value in it: nothing to propose", ""])
+        return "\n".join(
+            [*lines, "#   no body is a JSON object with at least one non-null value: nothing to propose", ""]
+        )
     lines += [f"[topic.{_quoted(topic)}]", 'format = "json"', f"schema = {_quoted(sql_columns(type_.columns))}"]
     if type_.sources:
         pairs = (f"{name} = {_quoted(source)}" for name, source in type_.sources.items())

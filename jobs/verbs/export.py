@@ -100,7 +100,9 @@ def export(  # noqa: PLR0913 - one argument an option
         raise click.UsageError(ONE_SOURCE_NEEDED)
     is_streamed = str(out) == "-"
     if is_streamed and (kind not in {"ndjson", "csv"} or answer.as_json):
-        raise click.UsageError("--out - writes ndjson or csv to standard output, without --json; else name a FILE")
+        raise click.UsageError(
+            "only ndjson and csv can go to standard output (--out -), and only without --json; otherwise, pass a FILE"
+        )
     if not is_streamed and out.exists():
         raise click.UsageError(f"--out {out}: already exists")
     refuse_reversed(since, until)

@@ -127,7 +127,7 @@ def _options(  # noqa: PLR0913 - one argument an option
     bodies: Path | None = option("DIR", "Write each body into a file of DIR, decompressed.", OUTPUT_DIRECTORY),
 ) -> QueryOptions:
     if (hash_slots is None) != (index_num is None):
-        raise click.UsageError("--hash-slots and --index-num belong together")
+        raise click.UsageError("--hash-slots and --index-num must be given together")
     geometry = Geometry(hash_slots, index_num) if hash_slots and index_num else None
     form = _output_form(output, as_json=as_json)
     printer = _closing_printer(Printer(time_zone, form, quiet, bodies, charset if body else None))
@@ -333,7 +333,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
         if not page.messages:
             return Answer(reason=why_empty(source, wanted, page.next, start, seconds))
         stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""
-        following = f"{stopped}the next page: the same command with --before {page.next}"
+        following = f"{stopped}for the next page, add --before {page.next}"
         return Answer(list(page.messages), notes=[following] if page.next is not None else [])
 
     def show(answer: Answer, _source: Source) -> None:

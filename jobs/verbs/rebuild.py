@@ -94,9 +94,9 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     """Rebuild the index files of STORE from its log into DIR, byte for byte as the broker writes them."""
     root, out = place.store, how.out
     if advance_checkpoint and not how.wants_install:
-        raise click.UsageError("--advance-checkpoint belongs to --install")
+        raise click.UsageError("--advance-checkpoint requires --install")
     if how.only_says and report is not None:
-        raise click.UsageError("--report belongs to a run: this --dry-run writes nothing")
+        raise click.UsageError("--report cannot be combined with --dry-run, which writes nothing")
     run = _begun(place, how, settings, engine, warm="jobs.rebuild.index")
     from jobs.rebuild.dry_run import dry_run_of_index
     from jobs.rebuild.index import RebuildIndexRequest, rebuild
@@ -263,7 +263,7 @@ def _give(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
     lines = [f"  {done} {place} of the store" for place in rebuilt.replaced]
     if rebuilt.installed:
         verify = " ".join([tool_command(), "verify", *map(quote, (rebuilt.store, *options))])
-        lines += Step("compare all of it, before the broker starts", (verify,)).lines()
+        lines += Step("verify the whole store before you start the broker", (verify,)).lines()
     elif to_install is not None:
         again = typed_command(*to_install, "--install", renamed=(out, out.rstrip("/") + "-2"))
         lines += Step("install them in the store, with the broker stopped", (again,)).lines()

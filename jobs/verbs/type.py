@@ -33,7 +33,7 @@ def _limit(text: str) -> int | float:
         return int(found[1])
     ratio = float(found[2]) / (100 if found[3] else 1)
     if ratio > 1:
-        raise ValueError(f"{text!r} is more than all messages")
+        raise ValueError(f"{text!r} is more than all messages: a ratio must not exceed 1 (100%)")
     return ratio
 
 
@@ -176,7 +176,7 @@ def _what(summary: "Summary", *, retry: bool) -> str:
     )
     said = [counted(rows, "typed row"), counted(dead_letters, "dead letter")] if rows or dead_letters else []
     said += [f"{counted(accepted, 'dead letter')} typed"] if accepted else []
-    return ", ".join(said) or "no new message of these topics" + ", and no dead letter fits now" * retry
+    return ", ".join(said) or "no new messages of these topics" + ", and no dead letter fits now" * retry
 
 
 def _lines(summary: "Summary", command: str) -> list[str]:

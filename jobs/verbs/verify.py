@@ -172,7 +172,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     broker's lock, and verifies STORE again. --undo restores the replaced files.
     """
     if deliver_empty and not bridges:
-        raise click.UsageError("--deliver-empty belongs to --bridge")
+        raise click.UsageError("--deliver-empty requires --bridge")
     if applies and undoes:
         raise click.UsageError("--apply and --undo exclude each other")
     if applies or undoes:
@@ -237,7 +237,7 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         yield from _by_hand(summary.found, has_lake=has_lake)
     yield from _about_bridges(summary)
     if summary.blanks:
-        words = "if consumers shall get the messages of the log that blanks in a queue keep from them"
+        words = "to let consumers receive the messages that blank units in a queue hide"
         yield from _again(words, *(word for name in summary.blanks for word in ("--accept", name)))
 
 
@@ -246,8 +246,8 @@ def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
         yield from _again("accept what consumers receive", "--deliver-empty")
     elif summary.at_risk:
         messages = counted(summary.at_risk, "whole message")
-        words = f"keep {messages} that the broker deletes when it starts, by marked records over the lost bytes before"
-        yield from _again(f"{words} them", "--bridge")
+        words = f"to keep {messages} that the broker would delete at its next start, write bridge records over the lost"
+        yield from _again(f"{words} bytes before them", "--bridge")
 
 
 def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:

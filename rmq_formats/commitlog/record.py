@@ -126,7 +126,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     (properties_length,) = map(int, PROPERTIES_LENGTH.unpack(view, properties_at - PROPERTIES_LENGTH.size))
     if properties_at + max(properties_length, 0) != end:
         computed = properties_at + max(properties_length, 0) - position
-        raise CorruptData(f"total_size {total_size}, but the parts take {computed}", place)
+        raise CorruptData(f"total_size is {total_size}, but the fields add up to {computed} bytes", place)
     body, topic = view[body_at : body_at + max(body_length, 0)], view[topic_at : topic_at + topic_length]
     if flag == BRIDGE_FLAG and not (properties_length or any(body)):
         raise CorruptData("a bridge that a repair wrote over lost bytes", place)

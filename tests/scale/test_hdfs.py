@@ -155,4 +155,4 @@ def test_nothing_is_written_to_hdfs(server: Hdfs, run: Run, local: Path) -> None
         code, _, said = run(*arguments)
 
         assert ExitCode.USAGE is code
-        assert "hdfs:// is for stores alone" in said
+        assert "only stores can be on hdfs://" in said

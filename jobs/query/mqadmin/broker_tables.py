@@ -40,7 +40,10 @@ LOGICAL_BROKER = "__syslo__global__"  # what clients call the broker of a static
 def _config(context: Context) -> BrokerConfig:
     config = context.source.config
     if config is None:
-        reason = "the broker's tables are in a store; of a lake ask broker_config and consumer_offsets, see the recipes"
+        reason = (
+            "this command needs --store. For a lake, query the tables broker_config and consumer_offsets "
+            "(see the recipes in docs/tables.md)"
+        )
         raise UnsupportedFormat(reason)
     if config.unread is not None:
         context.printer.note(f"not all of the broker's configuration can be read: {config.unread}")
@@ -50,7 +53,7 @@ def _config(context: Context) -> BrokerConfig:
 def topic_list(line: ParsedLine, context: Context) -> ExitCode:
     """Print the topics in the iteration order of the client's set."""
     if "clusterModel" in line.options:
-        raise UnsupportedFormat("topicList -c names who consumes a topic, which only brokers at work know")
+        raise UnsupportedFormat("topicList -c lists the consumer groups of a topic, which only a running broker knows")
     topics = _config(context).topics
     if not topics:
         why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's table of topics is not there, or empty")
@@ -146,7 +149,9 @@ def _why_no_progress(config: BrokerConfig, group: str, context: Context, topic: 
     if retries in config.topics or topic in config.topics:
         return None
     if not any(reader.consumer_group == group for reader in config.progress):
-        return Reason(ReasonKind.GROUP_UNKNOWN, f"no group {group} was ever seen there; {_known_groups(config)}")
+        return Reason(
+            ReasonKind.GROUP_UNKNOWN, f"the broker's tables have no consumer group {group}; {_known_groups(config)}"
+        )
     release = context.source.release
     text = f"mqadmin of RocketMQ {release} finds no broker with the topic {retries}; from 5.0.0 on -t TOPIC answers"
     return Reason(ReasonKind.NO_ROUTE, text)

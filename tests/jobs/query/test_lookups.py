@@ -340,7 +340,7 @@ def test_a_store_and_a_lake_are_asked_by_the_same_functions(tmp_path: Path) -> N
             (message,) = by_offset(source, "Orders", 0, 2).messages
             assert repr(message).startswith("<Message of Orders, queue 0 offset 2, at ")
     for name in (None, "a"):
-        with pytest.raises(ValueError, match="give store or lake"), open_source(store=name, lake=name):
+        with pytest.raises(ValueError, match="pass exactly one of store and lake"), open_source(store=name, lake=name):
             pass
 
 

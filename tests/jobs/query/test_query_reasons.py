@@ -100,7 +100,7 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
             for body in (b"0", b"3,0,")
         ),
         (ONE, ("by_offset_id", ELSEWHERE), ReasonKind.OTHER_BROKER,
-         "the broker 10.9.8.7:10911 (offset 0); here are messages of 10.0.0.1:10911"),
+         "the broker 10.9.8.7:10911 (offset 0); this store has messages of 10.0.0.1:10911"),
         (ONE, ("by_offset_id", "4711"), ReasonKind.WRONG_KIND_OF_ID, "not an offset id"),
         (ONE, ("by_any_id", "471", "Orders"), ReasonKind.WRONG_KIND_OF_ID, "neither"),
         ((OTHER._replace(unique_key=IN_SMALL_LETTERS),), ("by_any_id", IN_SMALL_LETTERS.lower(), None),

@@ -41,7 +41,7 @@ def test_a_name_that_is_taken_is_refused_and_what_is_there_stays(storage: Storag
 
 
 def test_a_storage_that_is_only_read_says_so() -> None:
-    with pytest.raises(OSError, match="hdfs:// is for stores alone") as raised:
+    with pytest.raises(OSError, match="only stores can be on hdfs://") as raised:
         HdfsStorage(("nowhere:1",)).create("hdfs://nn/file", b"")
 
     assert errno.EROFS == raised.value.errno
