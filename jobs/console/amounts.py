@@ -125,4 +125,4 @@ class GivenTime:
         if self.says_zone:
             return None
         name = str(zone) if zone is not None else f"this machine's zone ({datetime.now(UTC).astimezone().tzname()})"
-        return f"{self.text!r} is interpreted as {name}: {time_text(self.milliseconds(zone))}"
+        return f"{self.text!r} is interpreted in {name}: {time_text(self.milliseconds(zone))}"

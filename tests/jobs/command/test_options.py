@@ -166,7 +166,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 def test_the_zone_is_said_where_the_text_does_not_say_it() -> None:
     assert GivenTime("2025-11-20 15:42").interpretation(SHANGHAI) == (
-        "'2025-11-20 15:42' is taken in Asia/Shanghai: 2025-11-20 07:42:00.000 UTC"
+        "'2025-11-20 15:42' is interpreted in Asia/Shanghai: 2025-11-20 07:42:00.000 UTC"
     )
     assert GivenTime(str(STORED)).interpretation(SHANGHAI) is None
     assert GivenTime("2h").interpretation(SHANGHAI) is None

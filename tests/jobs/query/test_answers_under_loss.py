@@ -157,7 +157,7 @@ def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
         summary = ingest(everything, SerialWorkers())
         assert any("earlier runs took some topics only" in line for line in summary.lines())
         assert summary.exit_code is ExitCode.CLEAN  # a note is no severity
-        assert "as broker first, not second" in capfd.readouterr().err
+        assert "as broker 'first'. --broker 'second' is ignored" in capfd.readouterr().err
 
 
 def test_a_row_that_another_engine_deleted_is_missed(tmp_path: Path, golden: StoreOf) -> None:

@@ -265,7 +265,7 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
     if is_read:
         assert "RocksDB" not in err
     else:
-        assert ("those of the log" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
+        assert ("taken from the log instead" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
 
 
 @pytest.mark.parametrize(

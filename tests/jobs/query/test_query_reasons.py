@@ -61,7 +61,7 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
     [
         (ONE, ("by_key", "Ordres", "4711"), ReasonKind.TOPIC_UNKNOWN, "did you mean Orders"),
         (ONE, ("by_key", "Orders", "4711", {"window": TimeWindow(0, STORED - 60_000)}), ReasonKind.OUTSIDE_TIMES,
-         "outside the times"),
+         "outside the requested"),
         # Up to 4.2.0 a rollback is a record in the real topic, and in no index.
         ((OTHER, BACK, {"release": Release.of("4.2.0")}), ("by_key", "Orders", "4711"),
          ReasonKind.ROLLED_BACK, "rolled back"),
@@ -69,7 +69,7 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
             ((OTHER, {"start": SEGMENT_SIZE}), ("by_offset_id", encode_offset_id(BROKER, offset)), kind, named)
             for offset, kind, named in (
                 (SEGMENT_SIZE - 1, ReasonKind.SEGMENT_DELETED, f"the log begins at {SEGMENT_SIZE}"),
-                (SEGMENT_SIZE + 5, ReasonKind.INSIDE_RECORD, f"inside the record at {SEGMENT_SIZE}"),
+                (SEGMENT_SIZE + 5, ReasonKind.INSIDE_RECORD, f"inside the record at offset {SEGMENT_SIZE}"),
                 (SEGMENT_SIZE + 3000, ReasonKind.BEHIND_LOG, "after the last record"),
                 (9 * SEGMENT_SIZE, ReasonKind.BEHIND_LOG, f"ends at {2 * SEGMENT_SIZE}"),
             )
@@ -79,7 +79,7 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
             for topic, queue_id, kind, named in (
                 ("Orders", 0, ReasonKind.OFFSET_ABOVE_MAX, "holds offsets 40 to 44"),
                 ("Orders", 3, ReasonKind.QUEUE_UNKNOWN, "no queue 3"),
-                ("Bills", 0, ReasonKind.TOPIC_UNKNOWN, "no topic Bills"),
+                ("Bills", 0, ReasonKind.TOPIC_UNKNOWN, "of a topic Bills"),
             )
         ),
         ((*ONE, Sent(topic="Bills")), ("by_key", "Bills", "4711"), ReasonKind.OTHER_TOPIC, "under Orders, not"),
