@@ -234,7 +234,7 @@ def id_readings(text: str, zone: tzinfo, now_ms: int) -> tuple[dict[str, object]
         ("  Address:", address),
         ("  Process:", unique.process_id),
         ("  Class loader:", unique.loader_hash),
-        ("  Time within the month:", f"{unique.time_diff} ms"),
+        ("  Time in month:", f"{unique.time_diff} ms"),
         ("  Time:", f"{time_text(near, zone)} {zone} (if it is younger than a month)"),
         ("  Counter:", unique.counter),
     )
