@@ -126,7 +126,8 @@ def _value(key: str, value: object, parameter: click.Parameter, ctx: click.Conte
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return {dict: "a table", list: "a list"}.get(type(value)) or f"{str(value)[:40]!r}"
+    names: dict[type, str] = {dict: "a table", list: "a list"}
+    return names.get(type(value)) or f"{str(value)[:40]!r}"
 
 
 def _bad_file(text: str, ctx: click.Context) -> click.BadParameter:
