@@ -259,7 +259,7 @@ def _classify_by_later_segments(run: _Run, result: SegmentDiff, last_equal: int)
 
 def _lacking_in_store(run: _Run, store: Store, *, has_file: bool) -> tuple[Severity, str]:
     if run.why == _UNWRITTEN or run.start >= store.end_offset:
-        return Severity.GAP, "the store's log ends before: it was truncated, or is that of a replica that lags"
+        return Severity.GAP, "the store's log ends earlier: it was truncated, or the store is a lagging replica"
     if not has_file:
         return Severity.GAP, "lost: no file of the store holds these offsets"
     return Severity.CONTRADICTION, _OTHERS

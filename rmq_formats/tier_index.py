@@ -119,9 +119,8 @@ def read_tier_index(data: Buffer) -> TierIndex:
     """
     magic, begin, end, used, entry_count = map(int, HEADER.unpack(data))
     if magic != FULL_MAGIC:
-        reason = (
-            f"magic {magic & 0xFFFFFFFF:08X} is not that of a full index file of a tier, {FULL_MAGIC & 0xFFFFFFFF:08X}"
-        )
+        expected = f"{FULL_MAGIC & 0xFFFFFFFF:08X} (a full index file of a tier)"
+        reason = f"magic is {magic & 0xFFFFFFFF:08X}, expected {expected}"
         raise CorruptData(reason, 0)
     # The entries of the first slot follow the slots, or would.
     first, _ = map(int, SLOT.unpack(data, HEADER.size))

@@ -122,7 +122,7 @@ def start_outcome(
     worst = max(outcomes, key=lambda one: (one.after_repair or one).deletes_messages or 0)
     if worst is outcomes[0]:
         return worst
-    doubt = f"one of {outcomes[0].release} would not; --release states which of them it is"
+    doubt = f"a broker of {outcomes[0].release} would not do this; pass --release to state which release this is"
     if worst.after_repair is not None:
         return replace(worst, after_repair=replace(worst.after_repair, unknown=doubt))
     return replace(worst, unknown=doubt)
@@ -208,8 +208,10 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
     if outcome.refuses is not None:
         file, length, expected, _ = outcome.refuses
         is_named = file.rpartition("/")[2].isdigit()
-        wrong = f"{length:,} bytes long, the broker's are {expected:,}" if is_named else "not a name that a broker uses"
-        yield f"{broker} does not start, which loses nothing: {file}: {wrong}"
+        wrong = "has a name that no broker uses"
+        if is_named:
+            wrong = f"is {length:,} bytes long, and this broker's files are {expected:,} bytes long"
+        yield f"{broker} refuses to start, so nothing is lost: {file} {wrong}"
         yield from (f"once that is repaired, {line}" for line in start_lines(outcome.after_repair))
     if outcome.cuts_at is not None:
         messages = [counted(outcome.deletes_messages, "whole message")] if outcome.deletes_messages else []
@@ -221,8 +223,8 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
     queues = sum(_FILE_WORDS.get(file.partition("/")[0]) == "queue file" for file in outcome.deletes_files)
     if outcome.cuts_at is None and queues:
         yield (
-            f"a start of {broker} deletes {counted(queues, 'queue file')} after invalid units: consumers do not "
-            "receive the messages after them until `rebuild-consumequeue` has rebuilt the files"
+            f"a start of {broker} deletes {counted(queues, 'queue file')} after the position of an invalid unit: "
+            "consumers do not receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
         )
     if outcome.loses_keys is not None:
         index = counted(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")
@@ -288,7 +290,7 @@ def _queue_stops(store: Store) -> Iterator[QueueStop]:
 
 def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengthFile], conf: BrokerConf) -> str:
     if lengths and not release.start_refuses_other_length:
-        return f"a broker of {release} leaves out {lengths[0].file} and all files after it: not tried"
+        return f"a broker of {release} ignores {lengths[0].file} and all files after it: such starts were not tested"
     if FileKind.CONSUME_QUEUE in undecided_sizes(store) and not conf.consume_queue_size:
         return "the size of the queue files is undecided"
     if features_of(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:

@@ -91,7 +91,8 @@ class Finding(NamedTuple):
         place = self.file if self.offset is None else f"{self.file} @{self.offset}"
         often = f" ({self.times:,} times)" if self.times > 1 else ""
         wanted = f", expected {self.expected}" if self.expected else ""
-        return f"{self.kind}: {place} {self.field}: {self.found}{wanted}{often} - {self.cause}"
+        subject = f"{place} {self.field}" if self.field else place
+        return f"{self.kind}: {subject}: {self.found}{wanted}{often} - {self.cause}"
 
 
 # A range of a log that a lake will never have, as in manifests and summaries.

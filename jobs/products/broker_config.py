@@ -30,7 +30,7 @@ def start(run: Run, state: KeptState | None) -> StartedProduct[None]:
 
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
         if config.unread is not None:
-            why = f"the broker's configuration is not compared with that of the run before: {config.unread}"
+            why = f"the broker's configuration was not compared with that of the previous run: {config.unread}"
             return FinishedProduct(state=known.as_json(), notes=[why])
         there = new_state(config, known)
         finished = FinishedProduct(state=there.as_json())

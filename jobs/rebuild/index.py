@@ -428,7 +428,7 @@ def _left_out(row: KeyRow, files: Sequence[ExplainedFile], store: Store) -> Iter
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
     # A promotion that cut the log at its end took back later entries of index files.
     if ahead and store.is_closed and not any(takeover > last for takeover in takeovers(store)):
-        yield f"keys of messages after the log's end, which it has lost: {', '.join(ahead)} have entries of them"
+        yield f"keys of lost messages after the current end of the log: entries for them are in {', '.join(ahead)}"
 
 
 def _same_in_store(built: BuiltFile, files: Sequence[BrokerIndexFile], store: Store) -> BrokerIndexFile | bool:
@@ -459,7 +459,7 @@ def _written(
     if isinstance(own, BrokerIndexFile):
         proven, proof = True, f"the store's own file {own.name} is the same, byte for byte"
     elif own:
-        proof = "the store's own file that begins with this message differs"
+        proof = "the store's file with the same first message differs"
     elif equal and not build.doubt:
         proven, proof = build.kind is not BuiltFileKind.SUPPLEMENT, f"{equal} files of the store recomputed and equal"
     recipe = build.recipe

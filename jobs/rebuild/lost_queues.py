@@ -104,20 +104,23 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
         if needed:
             selected.append(replace(queue, files=needed))
     summary.replaced.sort()
-    summary.proof = "not proven: no file of the store was rebuilt and equal"
+    summary.proof = "not proven: no rebuilt file is identical to a file of the store"
     if equal:
-        summary.proof = f"{equal} files of the store were rebuilt and are equal, byte for byte"
+        summary.proof = f"{equal} rebuilt files are identical to the store's, byte for byte"
     summary.notes += [
-        f"undecided: the topic {topic!r} was deleted, or its queues are lost: {topics.explain(topic)}; its queue "
-        "files are not made. Copy the broker's current config/topics.json into the store, or name each file with "
-        "`repair --accept`"
+        f"undecided: the topic {topic!r} was deleted, or its queues are lost: {topics.explain(topic)}. The queue "
+        f"files of {topic!r} were not rebuilt. Copy the broker's current config/topics.json into the store, or name "
+        "each file with `repair --accept`"
         for topic in sorted(unknown)
     ]
     summary.notes += [
-        "the lake's table of topics, newer than the store's, says which were deleted; a later change is not known"
+        (
+            "the lake's topic table is newer than the store's, so it decided which topics were deleted; changes made "
+            "after it are unknown"
+        )
     ] * (topics.is_recorded and not newest.keys() <= topics.with_queues)
     if summary.has_lost_end:
-        summary.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")
+        summary.notes.append("the log has lost its end: the last units of some queues point past it, and were kept")
     return selected
 
 

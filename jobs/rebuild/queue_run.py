@@ -212,16 +212,17 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
     yield from queue_note(
         "queues that begin after queue offset 0",
         {queue.name: queue.first_queue_offset > 0 for queue in plain},
-        "the units before are of deleted messages, and are blanks back to the start of the first file",
+        "their earlier messages were deleted; the units of these messages in the first file are blank",
     )
     yield from queue_note(
-        "records without a unit, as a broker drops them",
+        "records without a unit",
         {queue.name: queue.skipped for queue in queues},
-        "their queue offset is below the queue's end",
+        "a broker skips records whose queue offset is below the queue's end",
     )
     yield from queue_note(
-        "units that are not where their queue offset says, as a broker appends them",
+        "units that are not at the position of their queue offset",
         {queue.name: queue.misplaced for queue in queues},
+        "a broker appends them after a gap in the queue offsets",
     )
     yield from queue_note(
         "queues that are not written",
@@ -238,15 +239,15 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
             "with these files a broker begins them at 0 again, for there are none of them",
         )
     yield from queue_note(
-        "blanks in place of units whose records the log has lost",
+        "blank units in place of records that the log has lost",
         {queue.name: queue.blanks for queue in queues},
         "every later unit is at its own queue offset, and consumers skip the blanks",
     )
     yield from queue_note(
         "messages that consumers may not receive although the log has them",
         {queue.name: queue.hidden for queue in queues},
-        "a broker that reads a blank continues after the first file of the log; restore the lost bytes first, from a "
-        "lake or a replica, and rebuild again",
+        "a broker that reads a blank unit skips to the messages after the first segment; restore the lost bytes "
+        "first, from a lake or a replica, and rebuild again",
     )
 
 

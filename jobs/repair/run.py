@@ -190,7 +190,7 @@ class RepairSummary(RatedOutcome):
             yield f"  nothing {verified}"
         if self.kept:
             yield f"  the replaced files are in {', '.join(self.kept)}: only --undo needs them"
-            yield "  delete them when the broker has served the repaired store for as long as you may want to undo"
+            yield "  delete them once you are sure that you will not undo the repair"
         if self.left is not None:
             yield from _findings("left", self.left, limit)
 
@@ -380,7 +380,7 @@ class _Repair:
         holes = find_holes(log, self.summary.found, verdict)
         if not holes:
             notes.append(
-                "no bridge is written: this broker is not known to truncate the log anywhere and delete intact messages"
+                "no bridge is needed: this broker is not expected to truncate the log and delete intact messages"
             )
             return verdict
         delivered = describe_bridge_messages(log, holes)
@@ -419,10 +419,14 @@ class _Repair:
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
             at = min(rewritten)
-            step = "ingest it first"
+            step = "ingest the store first"
             if any(one.kind == DifferenceKind.DANGLING for one in findings):
-                step = "units lead to no record there: a segment may be of another log, and `restore` makes the lake's"
-            notes.append(f"nothing is taken from the lake: from {at:,} on the store has other records; {step}")
+                step = (
+                    "units point to no record there: a segment may belong to another log; `restore` restores the lake's"
+                )
+            notes.append(
+                f"nothing is restored from the lake: from {at:,} on, its records differ from the store's; {step}"
+            )
             return
         plan = plan_log(lake, in_lake.known)
         bases = {*segments_to_restore(found, plan, known), *self._older_segments(found, plan, store.start_offset)}
@@ -433,8 +437,8 @@ class _Repair:
             made = {one.base_offset for one in self.segments}
             notes += [
                 f"{one.file} has the records of {one.expected} under a wrong name, and stays next to the one that is "
-                f"restored from {lake.location}: move it out of the folder after this plan. Or, instead, rename it to "
-                "its own name and plan again: all of its records are then kept"
+                f"restored from {lake.location}: move it out of the folder after you have installed this repair. Or "
+                f"keep all of its records instead: rename it to {one.expected}, and run `repair` again"
                 for one in known
                 if one.kind == MISNAMED_SEGMENT and one.log_offset in made and int(Path(one.file).name) not in made
             ]
@@ -448,14 +452,14 @@ class _Repair:
     def _note_messages_of_topics(self, in_lake: _InLake, found: DiffSummary) -> None:
         """Note how many messages of each topic that was, or may have been, deleted are only in the lake."""
         queues = self.summary.found.parts[QUEUES]
-        said = {DELETED_TOPIC: "which was deleted", UNDECIDED_TOPIC: "which was deleted or lost its queues"}
+        said = {DELETED_TOPIC: "was deleted", UNDECIDED_TOPIC: "was deleted or lost its queues"}
         every = (one for one in (*queues.findings, *queues.facts) if one.kind in said and "/" in one.file)
         topics = {one.file.split("/")[1]: said[one.kind] for one in every}
         ranges = [(one.start, one.end) for one in found.differences if one.what == ONLY_IN_LAKE]
         counts = in_lake.messages_of(topics, ranges) if topics else {}
         for topic, what in sorted(topics.items()):
-            more = f"the lake has {counted(counts.get(topic, 0), 'message')} that the store lacks"
-            self.summary.notes.append(f"of the topic {topic!r}, {what}, {more}")
+            more = f"the lake has {counted(counts.get(topic, 0), 'message')} of it that the store lacks"
+            self.summary.notes.append(f"the topic {topic!r} {what}; {more}")
 
     def _older_segments(self, found: DiffSummary, plan: Plan, start: int) -> Iterator[int]:
         """Yield the lake's segments before the log's *start* if requested; otherwise note their number."""
@@ -573,8 +577,9 @@ class _Repair:
             others, option = ("a slave", "") if has_lake else ("a lake or a slave", " (--lake)")
             self.summary.notes.append(
                 f"{counted(len(names), what)} undecided, not changed: {_some(names)}: either the file is wrong, or "
-                f"a record of the log in a field that no checksum covers; {others} that has the original record "
-                f"decides{option}. If you know that the log is right, pass --accept FILE to rebuild the file from it"
+                f"a log record has a wrong value in a field that no checksum covers; {others} that has the original "
+                f"record decides{option}. If you know that the log is right, pass --accept FILE to rebuild the file "
+                "from it"
             )
 
     def _plan_installations(self) -> list[Installation]:
@@ -586,7 +591,7 @@ class _Repair:
                 )
             elif name not in self.accepted:
                 known = ", ".join(self.summary.undecided) or "no file"
-                raise NotRepairableError(f"--accept {name}: it is not undecided; {known} is")
+                raise NotRepairableError(f"--accept {name}: this file is not undecided; undecided: {known}")
         root = Path(local_path(self.request.store))
         with acting_as(*user_of(root)):
             by_folder: dict[Path, dict[str, Path]] = {}

@@ -46,13 +46,13 @@ def why_withheld(found: Verdict, planned: Verdict) -> str | None:
     deleted = after.deletes_messages or 0
     if deleted > ((found.start.deletes_messages or 0) if found.start is not None else 0):
         return (
-            f"this broker ({after.release}) would start then, cut the log at {after.cuts_at:,} and delete "
-            f"{counted(deleted, 'whole message')}"
+            f"after this repair, this broker ({after.release}) would start, cut the log at {after.cuts_at:,} and "
+            f"delete {counted(deleted, 'whole message')}"
         )
     cut = _possible_cut(found, after)
     return cut and (
-        f"this broker ({after.release}) refuses the store now, which loses nothing; it may start then, cut the log at "
-        f"{cut.offset:,} and delete {counted(cut.messages, 'whole message')} ({after.unknown})"
+        f"this broker ({after.release}) refuses the store now, so nothing is lost; after this repair it may start, "
+        f"cut the log at {cut.offset:,} and delete {counted(cut.messages, 'whole message')} ({after.unknown})"
     )
 
 
@@ -158,7 +158,8 @@ def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
             behind[topic].add(group)
     counts = Counter(one.topic for one in delivered)
     of_topics = (
-        f"{count:,} of {topic} (groups that have not passed them: {', '.join(sorted(behind[topic])) or 'none known'})"
+        f"{count:,} in {topic} (groups that have not read past them: "
+        f"{', '.join(sorted(behind[topic])) or 'none known'})"
         for topic, count in sorted(counts.items())
     )
     return f"{counted(len(delivered), 'message')} of zeros: {'; '.join(of_topics)}"

@@ -130,7 +130,7 @@ class RebuiltFileSettings(NamedTuple):
         noted = state.get("index") or {}
         index = Known(DEFAULT_GEOMETRY, ASSUMED, "no run has seen an index file that tells")
         if noted and noted["geometry_origin"] != ASSUMED:
-            index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "a run saw the files")
+            index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "recorded by an ingest run")
         if slots or entries:
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
             index = Known(value, GIVEN, GIVEN if slots and entries else f"the rest {index.origin_text}")

@@ -235,11 +235,13 @@ def _file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) 
     """Return the size of the log's files: as the lake notes it, or else from their names, which are multiples of it."""
     if given is None and len(noted) == 1:
         (size,) = noted
-        return Known(size, DETECTED, "the lake notes how long the files were")
+        return Known(size, DETECTED, "recorded in the lake")
     if given is not None:
         odd = next((base for base in bases if (base - bases[0]) % given), None)
         if odd is not None:
-            raise NothingToRestoreError(f"a file of the log began at offset {odd}: files are not {given} bytes long")
+            raise NothingToRestoreError(
+                f"--segment-size {given}: a segment began at offset {odd}, which is not a multiple"
+            )
         return Known(given, GIVEN, "--segment-size")
     distances = Counter(after - before for before, after in pairwise(bases))
     if not distances:

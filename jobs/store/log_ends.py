@@ -49,8 +49,11 @@ class LostStart(NamedTuple):
     def text(self) -> str:
         """The evidence as text."""
         count = len(self.files)
-        what = f"{self.files[0][0]} leads" if count == 1 else f"{count} files, {self.files[0][0]} first, lead"
-        return f"{what} only to messages before offset {self.start}; a broker deletes such files with the segment"
+        first = self.files[0][0]
+        what = f"{first} points" if count == 1 else f"{count} queue and index files (the first is {first}) point"
+        return (
+            f"{what} only to messages before offset {self.start}; a broker deletes such files together with the segment"
+        )
 
 
 def lost_ends(store: Store, newest: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:
@@ -69,7 +72,9 @@ def lost_ends(store: Store, newest: int | None = None, log_end: int | None = Non
     newest = newest_known_offset(store, queues) if newest is None else newest
     log_end = _end_of_records(store, newest) if log_end is None else log_end
     if log_end is not None and has_lost_end(store, newest, log_end):
-        text = f"the log has lost its end: it ends at {log_end}, and queues or index files lead to {newest}"
+        text = (
+            f"the log has lost its end: it ends at {log_end}, but queues or index files point to a record at {newest}"
+        )
         yield LostPart(log_end, newest, text)
 
 

@@ -72,7 +72,8 @@ class UnknownSettingError(UndecidedError):
     def __init__(self, missing: str, defaults: tuple[str, ...]) -> None:
         """*defaults*: the options that give the default."""
         options = " and ".join(defaults[::2])
-        super().__init__(f"nothing shows {missing}: give {options}, --broker-conf, or a lake that has seen them")
+        lake = "a lake into which this store was ingested"
+        super().__init__(f"the store does not show {missing}: give {options}, --broker-conf, or {lake}")
         self.defaults = defaults
 
 
@@ -153,8 +154,8 @@ def given_release(text: str) -> Release:
         raise UndecidedError(f"--release: {text.strip()!r} is not a RocketMQ release (example: {NEWEST})") from error
     if str(release) not in _PREVIEWS and release not in PUBLISHED:
         raise UndecidedError(
-            f"--release: RocketMQ {release} is not known here: releases from {OLDEST} to {NEWEST} are; "
-            "for a build of your own give the release that it was made from"
+            f"--release: RocketMQ {release} is not supported ({OLDEST} to {NEWEST} are). "
+            "For a custom build, pass the release that it is based on"
         )
     return release
 

@@ -119,7 +119,10 @@ class Store:
     def require_log(self) -> None:
         """Raise `NotAStore` if queues or index files point into a log of which nothing exists."""
         if not self.segments and (self.queue_files or self.index_files):
-            reason = "queues or index files, and no log: is its disk mounted? --commitlog names folders elsewhere"
+            reason = (
+                "the store has queue or index files, but no log. Is the log's disk mounted? If the log is in another "
+                "directory, pass --commitlog"
+            )
             raise NotAStore(reason, None, self.root)
 
     @property

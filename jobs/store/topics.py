@@ -83,9 +83,9 @@ class TopicEvidence(NamedTuple):
         if self.listed is None:
             reason = self.doubt
         elif topic in self.listed:
-            reason = "the table of topics was changed after these messages, and does not name the change"
+            reason = "the topic table was changed after these messages, and does not record which topics changed"
         else:
-            reason = "the table of topics is older than the newest of these messages"
+            reason = "the topic table is older than the newest of these messages"
         return reason + self.asked
 
 
@@ -138,7 +138,7 @@ def topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | None = Non
     except UnsupportedFormat as error:
         return TopicEvidence(None, with_queues, doubt=error.reason, unsupported=error.reason)
     except FormatError as error:
-        return TopicEvidence(None, with_queues, doubt=f"the table of topics cannot be read: {error.reason}")
+        return TopicEvidence(None, with_queues, doubt=f"the topic table cannot be read: {error.reason}")
     config = read_json(store, TOPICS_FILE)
     table, newest = _table_of(config), recorded[-1] if recorded else None
     if stored is not None and stored.rows and stored.wins_over_json(config):
@@ -147,14 +147,14 @@ def topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | None = Non
     if newest is not None and is_recorded:
         is_begun_anew = table is not None and (table.changed_ms or 0) > (newest.changed_ms or 0)
         table = newest._replace(topics=newest.topics | table.topics) if table is not None and is_begun_anew else newest
-    asked = "" if recorded is None else "; the lake has no table that tells"
+    asked = "" if recorded is None else "; the lake has no topic table that decides it"
     if table is None:
         path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
         doubt = f"{path} cannot be read" if store.other_file(path) else f"{path} is missing"
         return TopicEvidence(None, with_queues, asked=asked, doubt=doubt)
     unlisted = sorted(topic for topic in with_queues - table.topics if not topic.startswith(_SYSTEM))
     if unlisted:
-        doubt = f"the table of topics lacks {unlisted[0]!r}, which has queues"
+        doubt = f"the topic table is incomplete: it lacks {unlisted[0]!r}, which has queues"
         return TopicEvidence(None, with_queues, asked=asked, doubt=doubt)
     absent: dict[str, int] = {}
     backup = _table_of(read_json(store, TOPICS_FILE + BACKUP))

@@ -78,7 +78,11 @@ def waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
                 if unit is None and not store.is_closed:
                     break  # the wheel's page may be on disk before the log's
                 if unit is None:
-                    raise CorruptData("no unit is written where the wheel leads to", at, f"{store.root}/{state.wheel}")
+                    raise CorruptData(
+                        "the wheel points to an offset where the timer log has no unit",
+                        at,
+                        f"{store.root}/{state.wheel}",
+                    )
                 yield unit
                 at = unit.previous
 

@@ -47,7 +47,9 @@ from rmq_formats.store import FileKind
 _UNITS_AT_ONCE = 1 << 12
 _WINDOW = 1 << 20  # bytes of a log that are read at a time
 _ATTEMPTS = 2  # while a broker is at work it may replace files
-_MADE_AGAIN = "a broker does not rebuild a compacted log; the messages are in its own log until retention deletes them"
+_MADE_AGAIN = (
+    "a broker does not rebuild a compacted log; the messages are in the CommitLog until retention deletes them"
+)
 _FIELDS = {"base_offset": "queue_offset"} | {  # of a unit, and of what a record says
     name: name for name in ("physical_offset", "size", "tags_code", "store_timestamp")
 }
@@ -153,9 +155,12 @@ def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_cl
     if file.log is None or file.units is None:
         there, lacking = file.log or file.units, "compactionCq" if file.log else "compactionLog"
         alone = store.path_below_root(there and there.location), None, "file"
-        cause = f"a file is lost, or the broker was killed while it replaced both; it does not start so. {_MADE_AGAIN}"
-        expected = f"one of this name in {lacking}"
-        return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "alone", expected, cause),))
+        cause = (
+            "a file is lost, or the broker was killed while it replaced both; a broker does not start in this state; "
+            f"{_MADE_AGAIN}"
+        )
+        expected = f"a file of the same name in {lacking}"
+        return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "has no counterpart", expected, cause),))
     most = file.log.size // MIN_RECORD_SIZE + 1
     units = _units(file.queue(store), most)  # before the log: records without a unit are behind
     log = file.store(store)
@@ -245,9 +250,9 @@ def _compared_units(
     if not times:
         cause = "the broker was shut down cleanly, and would have written it: the file was truncated or overwritten"
     elif not places.size:
-        cause = "the log lost records, or the unit changed after the broker wrote it"
+        cause = "the log has no record there: it lost records, or the unit changed after the broker wrote it"
     place = store.path_below_root(file.units and file.units.location), at * UNITS[QueueKind.BATCH].itemsize
-    values = f"unit {at}", found or "no unit", expected or "no record"
+    values = f"unit {at}", found or "no unit", expected
     return [Finding(QUEUES, COMPACTED_UNIT_DIFFERS, *place, *values, cause, times or lacking)], 0
 
 

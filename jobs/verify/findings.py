@@ -81,7 +81,7 @@ def unreadable_database(part: str, error: FormatError, store: Store, besides: st
     """Return the finding of a RocksDB database that cannot be read; *besides* completes the sentence on its broker."""
     cause = f"the database is damaged; a broker that starts now may refuse to load it{besides}"
     place = store.path_below_root(error.file), error.offset, "database"
-    return Finding(part, UNREADABLE_DATABASE, *place, error.reason, "one that opens", cause)
+    return Finding(part, UNREADABLE_DATABASE, *place, error.reason, "a database that can be opened", cause)
 
 
 def locate_offset(offset: int, store: Store) -> tuple[str, int]:

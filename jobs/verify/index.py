@@ -44,16 +44,17 @@ _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@ke
 _LOOKED_AT = 64 << 20
 
 _CAUSES = {
-    Verdict.OTHER_RULE: "undecided: another release wrote the file than was given, or a segment is of another store: "
-    "lookups work, bytes differ",
+    Verdict.OTHER_RULE: "undecided: the file was written by a different release from the one given, or a segment "
+    "belongs to another store: lookups work, bytes differ",
     Verdict.WRONG_GEOMETRY: "the file was made with another maxHashSlotNum or maxIndexNum: the broker misreads it",
-    Verdict.DAMAGED: "disk, memory or a copy damaged the file, or it was not written to its end",
-    Verdict.OUT_OF_ORDER: "undecided: a file was renamed, or files were exchanged: the broker looks keys up in the "
-    "wrong order of time",
-    Verdict.MISNAMED: "files were exchanged: the broker looks keys up in the wrong order of time",
+    Verdict.DAMAGED: "the file was damaged on disk, in memory or while being copied, or was only partly written",
+    Verdict.OUT_OF_ORDER: "undecided: a file was renamed, or two files were swapped: the broker searches them in the "
+    "wrong time order",
+    Verdict.MISNAMED: "two files were swapped: the broker searches them in the wrong time order",
     Verdict.REPEATED: "the file was copied, or an old copy was renamed: the broker finds its messages twice",
     Verdict.FOREIGN: "undecided: this file or the log is of another store",
-    Verdict.CONTRADICTION: "undecided: the file was overwritten, or keys of a record that no checksum covers",
+    Verdict.CONTRADICTION: "undecided: the file was overwritten, or a record's keys, which no checksum covers, were "
+    "changed",
 }
 
 
@@ -118,7 +119,7 @@ def _without_files(workers: Workers, log: ListedLog, wanted: GivenSettings, scra
     conf, checkpoint = wanted.conf, checkpoint_of(log.store)
     time = 0 if checkpoint is None else checkpoint.index_timestamp
     if time > 0:
-        expected = f"files up to store time {time_text(time)}, which the checkpoint has noted down"
+        expected = f"files up to store time {time_text(time)}, according to the checkpoint"
     elif not conf.makes_index_files:
         return PartReport(numbers={"files": 0}, notes=["the broker's configuration disables index files"])
     elif conf.is_given and not _sure_keys(workers, log, wanted, scratch):
@@ -161,7 +162,7 @@ def _finding(explained: ExplainedFile) -> Finding:
     compared, cause = explained.compared, _CAUSES[explained.verdict]
     kind, file = explained.verdict.name.lower(), f"index/{explained.real.name}"
     if compared is None or not compared.differences:
-        return Finding(INDEX, kind, file, None, "", explained.detail, "", cause)
+        return Finding(INDEX, kind, file, None, "", explained.detail or str(explained.verdict), "", cause)
     first = compared.differences[0]
     place = first.part if first.part is Part.HEADER else f"{first.part} {first.number}"
     more = explained.detail.removeprefix(str(first)).removeprefix("; ")  # the finding itself says the first difference
@@ -178,19 +179,19 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
             continue
         header, place = explained.real.header, (f"index/{explained.real.name}", None, "entries")
         if explained.verdict is Verdict.TAKEN_BACK:
-            found = f"{survivor.lost} of messages that a promotion took back"
+            found = f"{survivor.lost} for messages that were truncated by a promotion"
             cause = "index files are never truncated; lookups skip these entries, and all others are right"
             offset = explanation.row.cut_by_promotion[0][0]
             yield Finding(INDEX, ENTRIES_OF_TAKEN_BACK_MESSAGES, *place, found, found, cause, survivor.lost, offset)
         elif survivor.lost:
             begin = header.begin_physical_offset
             offset = next(max(start, begin) for start, end in explanation.row.lost if end > begin)
-            found = f"{survivor.lost} of messages that are not in the log"
+            found = f"{survivor.lost} for messages that are not in the log"
             cause = "the log has lost them; all other entries are right"
             yield Finding(INDEX, ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost, offset)
         if survivor.tail and is_closed:
-            found, offset = f"{survivor.tail} of messages after the log's end", header.end_physical_offset
-            cause = "the log lost its end after the broker had shut down in order, or the file is of a newer copy"
+            found, offset = f"{survivor.tail} for messages after the log's end", header.end_physical_offset
+            cause = "the log lost its end after the broker had shut down cleanly, or the file is from a newer copy"
             yield Finding(INDEX, AHEAD_OF_LOG, *place, found, "", cause, survivor.tail, offset)
 
 
@@ -204,7 +205,7 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
         found = f"{keys} keys of {offsets}"
         cause = (
             "on this replica the index was ahead of the new master's records; its key queries do not find these "
-            "messages, the other replicas' do; rebuild-index makes them"
+            "messages, but those of the other replicas do; `rebuild-index` adds the entries"
         )
         here = place[0], None, "entries"
         return Finding(INDEX, NOT_INDEXED_ON_REPLICA, *here, found, found, cause, keys, first.physical_offset)
@@ -216,8 +217,8 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
 def _skips(explanation: Explanation) -> Iterator[Finding]:
     """Yield findings on keys that are missing inside files that are otherwise right."""
     cause = (
-        "{changed}messageIndexEnable was false while these messages came; only a full rebuild brings them back, "
-        "for --lost-only keeps this file"
+        "{changed}messageIndexEnable was false when these messages were stored; only a full rebuild adds their keys, "
+        "because --lost-only keeps this file"
     )
     for explained in explanation.files:
         survivor = explained.survivor
@@ -231,7 +232,7 @@ def _gaps(explanation: Explanation) -> Iterator[Finding]:
     for name, keys, start, is_in_later_files in explanation.gaps:
         cause = "{changed}index files were deleted or lost, or a restart did not index these messages again"
         if is_in_later_files:
-            cause = "undecided: files were exchanged or renamed, for files of later names have these entries"
+            cause = "undecided: files were swapped or renamed, because files with later names have these entries"
         place = f"index/{name}", None, "before this file"
         yield _without_entries(explanation.row, MISSING_INDEX_ENTRIES, place, start, keys, cause)
 
@@ -241,7 +242,9 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     row, behind, last_file = explanation.row, explanation.behind, explanation.files[-1]
     if not behind:
         return
-    doubt = "" if last_file.verdict.is_explained else "undecided: that file may have them unseen, or "
+    doubt = (
+        "" if last_file.verdict.is_explained else "undecided: that file could not be verified and may have them, or "
+    )
     cause = f"{doubt}a crashed broker deleted its newest index files and did not index all of their messages again"
     place, start = (f"index/{last_file.real.name}", None, "after the last file"), len(row) - behind
     from_first = ", from physical offset {first} on"
@@ -292,7 +295,7 @@ def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> 
     if len(before) > 1:
         entries = sum(explained.survivor.head for explained in before if explained.survivor is not None)
         names = f"index/{before[0].real.name} to {before[-1].real.name}"
-        yield f"{names}: {Verdict.HISTORY}: {entries} entries of {len(before)} files are of messages before the log"
+        yield f"{names}: {Verdict.HISTORY}: {entries} entries in {len(before)} files are for older messages"
         said.add(Verdict.HISTORY)
     for explained in explanation.files:
         if explained.verdict.is_explained and explained.detail and explained.verdict not in said:

@@ -78,8 +78,8 @@ def log_findings(
     checkpoint, doubts = checkpoint_findings(store, newest)
     if (known := undecided_lost_end(store, log_end)) is not None:  # a copy of one at work looks the same
         doubts.append(
-            f"queues or index files lead to a record at {known:,}, and the log has none after {log_end:,}: "
-            "undecided whether the log has lost its end, or was copied before them while the broker wrote"
+            f"queues or index files point to a record at {known:,}, but the log ends at {log_end:,}: undecided whether "
+            "the log has lost its end, or was copied before these files while the broker was writing"
         )
     if stray := [one for check in checks for one in check.undecided]:
         doubts.append(
@@ -198,7 +198,7 @@ def _damaged(piece: Piece, store: Store) -> Finding:
     if piece.reason == IO_ERROR:
         kind, cause = UNREADABLE_RANGE, "the disk returns an error for these bytes"
     elif not position and piece.reason.startswith(_ELSEWHERE):
-        cause = "these records are of another place: the file is of another log, or has a wrong name"
+        cause = "these records belong to another offset: the file is from another log, or has a wrong name"
     reason = f" ({piece.reason})" if piece.reason else ""
     return _of_offsets(kind, (file, position), (piece.offset, piece.end), f"{cause}{reason}")
 
@@ -261,8 +261,8 @@ def undecided_lost_end(store: Store, log_end: int) -> int | None:
 def lost_end_finding(log_end: int, ahead: int, store: Store) -> Finding:
     """Return the finding that the log ends before a record to which queues or index files point."""
     cause = (
-        "the broker was shut down in order, and its queues or index files lead to records after the log's end: the "
-        "newest segment was cut short, or the last ones are missing"
+        "the broker was shut down cleanly, but its queues or index files point to records after the log's end: the "
+        "newest segment was truncated, or the last ones are missing"
     )
     if not store.segments:
         cause = "the log has no segment: it is in another directory (--commitlog, --broker-conf), or was deleted"
@@ -298,4 +298,4 @@ def _moment(time: int) -> str:
     try:
         return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):  # outside the calendar; no I/O
-        return "no time"
+        return f"{time} ms (not a valid date)"

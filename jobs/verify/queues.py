@@ -85,16 +85,16 @@ _CAUSES = {
     DifferenceKind.FOREIGN: "a file of another queue was copied here, or the unit was overwritten",
     DifferenceKind.HIDDEN_RECORD: "the record is a prepared or rolled back message, which no consumer may see",
     DifferenceKind.DUPLICATE: "the dispatcher ran twice over this part of the log; consumers get the message twice",
-    DifferenceKind.OUT_OF_ORDER: "units were written in another order than the log's",
-    DifferenceKind.MISPLACED: "the broker appended after a gap in the queue offsets; every later message is found "
-    "under another number than its own",
+    DifferenceKind.OUT_OF_ORDER: "the units are in a different order from the records in the log",
+    DifferenceKind.MISPLACED: "the broker appended after a gap in the queue offsets; every later message is at "
+    "the wrong queue offset",
     DifferenceKind.MISSING: "the unit was lost, or never written; the message is never consumed",
     DifferenceKind.MISSING_FILE: "a file of the queue was deleted; its messages are never consumed",
     DifferenceKind.MISSING_QUEUE: "the folder was deleted; a broker does not rebuild these units, and consumers "
     "get none of these messages",
     DifferenceKind.HOLE: "bytes were lost inside the file; a broker that starts now ends the queue here",
-    DifferenceKind.BLANK_INSIDE: "a queue was started again in front of messages that are still in the log, or these "
-    "came back to a log that had lost them; they are never consumed",
+    DifferenceKind.BLANK_INSIDE: "the queue was restarted at a later offset while the log still had its earlier "
+    "messages, or lost messages were restored to the log; they are never consumed",
     DifferenceKind.BLANK_OF_LOST: "the log has lost the record there; a repair or a rebuild left its unit out",
     DifferenceKind.CORRUPT: "the unit was overwritten; a broker that starts now treats this as the end of the queue",
     DifferenceKind.RESTARTED: "the topic was deleted and recreated: its queue offsets restarted at 0",
@@ -107,11 +107,14 @@ _NUMBERS = ("behind", "expected", "matched", "misplaced", "expired", "blanks", "
 _ALL_LOST = (
     "the folders of all queues were deleted; a broker of 4.7.1 or later rebuilds them from the log when it starts"
 )
-_UNDECIDED = "undecided: the unit was overwritten, or a field of the record changed that no checksum covers"
-_UNDECIDED_SIZE = "undecided: files were cut or lengthened, and nothing tells which; the broker's configuration does"
+_UNDECIDED = "undecided: the unit was overwritten, or a field of the record that no checksum covers was changed"
+_UNDECIDED_SIZE = (
+    "undecided: some files were truncated or have extra bytes, and the files do not show which size is right; "
+    "pass --broker-conf"
+)
 _TABLES = {
-    TOPICS_FILE: "the broker would start from its backup, or without a topic; which topics were deleted is not known",
-    CONSUMERS_FILE: "the broker would start from its backup, or every consumer group from its beginning again",
+    TOPICS_FILE: "the broker would load the backup file, or start without topics; which topics were deleted is unknown",
+    CONSUMERS_FILE: "the broker would load the backup file, or every consumer group would start from the beginning",
 }
 _UNDECIDED_TOPIC = "undecided: the topic was deleted, or the queue is lost and consumers get none of these messages"
 _DELETED = "the topic was deleted: its messages stay in the log as long as their segments, and need no units"
@@ -210,7 +213,7 @@ def _damaged_configuration(store: Store) -> Iterator[Finding]:
     for name, cause in _TABLES.items():
         path = f"config/{name}"
         if store.other_file(path) and read_config(store, name) is None:
-            yield Finding(QUEUES, DAMAGED_CONFIGURATION, path, None, "file", "no JSON", "a table", cause)
+            yield Finding(QUEUES, DAMAGED_CONFIGURATION, path, None, "file", "not valid JSON", "a JSON object", cause)
 
 
 def _notes(
@@ -232,8 +235,9 @@ def _notes(
     if left_out:
         units = sum(joined.without_queue[name].units for name in left_out)
         yield (
-            f"{units} units of {len(left_out)} light queues are in no queue: selective double write leaves them out; "
-            "the broker answers that these queues are empty; their messages are in the log (INNER_MULTI_DISPATCH)"
+            f"{units} units of {len(left_out)} light queues (LMQ) are neither in files nor in RocksDB: selective "
+            "double write does not write them; the broker reports these queues as empty; their messages are in the "
+            "log (INNER_MULTI_DISPATCH)"
         )
 
 
@@ -241,11 +245,14 @@ def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Fin
     if double is None:
         return
     if double.different:
-        cause = "one of the two was overwritten; the log says which: files are compared with it here"
+        cause = (
+            "either a file or RocksDB was overwritten; if it was a file, another finding names it, because files are "
+            "compared with the log"
+        )
         found = f"{double.different} units"
         yield Finding(QUEUES, DOUBLE_WRITE_DIFFERS, "consumequeue", None, "unit", found, "those of the files", cause)
     for name, units in sorted(double.without_files.items()):
-        cause = "the queue's folder was deleted; with double write files are what the broker reads"
+        cause = "the queue's folder was deleted; with double write, the broker reads the files"
         expected = f"{units} units, which RocksDB has"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
 
@@ -260,7 +267,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined:
     else:
         cause = _UNDECIDED if difference.may_be_changed_record else _CAUSES[difference.kind]
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
-        cause = f"undecided: the file behind it has a wrong name or is of another queue, or {cause}"
+        cause = f"undecided: the file after it has a wrong name or belongs to another queue, or {cause}"
     offset = position - base + (queue.name.kind.layout.offset(difference.field) if is_field else 0)
     path = f"{queue.name.path}/{name_of_offset(base)}"
     place = path, None if difference.kind is DifferenceKind.MISSING_FILE else offset
@@ -280,7 +287,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
             kind, cause = UNDECIDED_TOPIC, f"{_UNDECIDED_TOPIC}; {joined.topics.explain(name.topic)}"
         elif joined.queues:
             cause = _CAUSES[DifferenceKind.MISSING_QUEUE]
-        expected = f"{count} units, the first of offset {first}"
+        expected = f"{count} units, the first for the record at log offset {first}"
         times, log_offset = count if fate is Fate.DELETED else 1, first if count == 1 else None
         yield Finding(QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset)
 
@@ -291,7 +298,7 @@ def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
     if checkpoint is None or checkpoint.logic_timestamp <= 0 or joined.log_end <= store.start_offset:
         return
     if features_of(store).queue_database is None:
-        noted = f"queues up to store time {time_text(checkpoint.logic_timestamp)}, which the checkpoint has noted down"
+        noted = f"queues up to store time {time_text(checkpoint.logic_timestamp)}, according to the checkpoint"
         place = "consumequeue", None, "files"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, *place, "none", noted, _ALL_LOST)
 
@@ -339,11 +346,14 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
 def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[Finding]:
     path = f"{queue.name.path}/{name_of_offset(file.base_offset)}"
     if usual and file.size != usual:
-        cause = "the file was cut or lengthened, or is of another configuration; a broker refuses to load it"
+        cause = (
+            "the file was truncated or has extra bytes, or belongs to a broker with another file size; a broker "
+            "refuses to load it"
+        )
         yield Finding(QUEUES, WRONG_FILE_SIZE, path, min(file.size, usual), "size", str(file.size), str(usual), cause)
     if usual and file.base_offset % usual:
         wanted = name_of_offset(file.base_offset // usual * usual)
-        cause = "the file was renamed, or is of another configuration"
+        cause = "the file was renamed, or belongs to a broker with another file size"
         yield Finding(QUEUES, WRONG_FILE_NAME, path, None, "name", name_of_offset(file.base_offset), wanted, cause)
 
 

@@ -148,7 +148,7 @@ def _report(tally: RowComparison, row: KeyRow, folder: str, store: Store) -> Par
     findings = []
     for reason, (kind, cause) in _CAUSES.items():
         if count := tally.counts[reason]:
-            text = f"{count} rows, the first of offset {tally.first[reason]}"
+            text = f"{count} rows, the first for log offset {tally.first[reason]}"
             values = ("none", text) if reason == _MISSING else (text, "messages with these keys")
             findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, tally.first[reason]))
     if tally.odd_rows:

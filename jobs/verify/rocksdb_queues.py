@@ -68,23 +68,30 @@ class DoubleWriteComparison:
         """Return one line on whether switching to RocksDB is safe."""
         both = f"double write: files hold {self.files} units, RocksDB {self.rocksdb}"
         if self.different:
-            return f"{both}; {self.different} differ: do not switch, the log is right (see the findings)"
+            differ = f"{counted(self.different, 'unit')} differ{'s' * (self.different == 1)}"
+            return f"{both}; {differ}: do not switch to RocksDB; the log decides which is right (see the findings)"
         if self.is_selective:
-            return f"{both}: only LITE topics are written twice (rocksdbCQSelectiveDoubleWriteEnable); do not switch"
+            setting = "rocksdbCQSelectiveDoubleWriteEnable"
+            return f"{both}: only LITE topics are written twice ({setting}); do not switch to RocksDB"
         parts = []
         if self.first:
             first = counted(self.first, "unit")
-            parts.append(f"RocksDB lacks {first} before offset {self.first_end}, which no start makes")
+            parts.append(f"RocksDB lacks {first} before offset {self.first_end}, which a restart does not add")
         if self.last:
             last = counted(self.last, "unit")
-            parts.append(f"RocksDB lacks {last} from offset {self.last_start} on, which a start makes")
+            parts.append(f"RocksDB lacks {last} from offset {self.last_start} on, which a restart adds")
         if self.without_files:
             lost = counted(sum(self.without_files.values()), "unit")
             parts.append(f"files lack {lost} that RocksDB has (see the findings)")
         if not parts:
             return f"{both}, the same: switching to RocksDB is safe"
-        step = "do not switch before a start with both" if self.last else "switching to RocksDB is safe"
-        step = f"do not switch before the log begins at {self.first_end} or later" if self.first else step
+        step = (
+            "do not switch to RocksDB before a restart with double write"
+            if self.last
+            else "switching to RocksDB is safe"
+        )
+        if self.first:
+            step = f"do not switch to RocksDB until retention has deleted the log up to {self.first_end}"
         return f"{both}; {'; '.join(parts)}: {step}"
 
 
@@ -170,7 +177,7 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
     if of_queues:
         yield step_for_rocksdb_queues(store) or _set_aside(store)
     if others:
-        yield Step(f"{features.other_database}: only a broker makes rows of RocksDB; they stay as they are")
+        yield Step(f"{features.other_database}: only a broker can write the rows of RocksDB; they are not changed")
 
 
 def step_for_rocksdb_queues(store: Store) -> Step | None:
@@ -190,8 +197,8 @@ def step_for_rocksdb_queues(store: Store) -> Step | None:
 def unflushed_rows_note(store: Store) -> str:
     """Return the note on a database without queue units whose broker was killed."""
     return (
-        "RocksDB holds no queue unit: they were in memory when the broker was killed; nothing is lost, "
-        f"the next start makes every unit from the log{_recovery_limit(store)}"
+        "RocksDB has no queue units: they were still in memory when the broker was killed; nothing is lost, "
+        f"the next start rebuilds them from the log{_recovery_limit(store)}"
     )
 
 
@@ -208,8 +215,8 @@ def _set_aside(store: Store) -> Step:
     features = features_of(store)
     folder = features.queue_database or CONSUME_QUEUE_FOLDER
     words = (
-        f"{folder}: queues in RocksDB, whose rows only a broker makes. With the broker stopped, set the database "
-        f"aside: a broker of 5.3.3 or later that starts without one rebuilds its rows from the log"
+        f"{folder}: the queues are in RocksDB, and only a broker can write its rows. With the broker stopped, set the "
+        f"database aside: a broker of 5.3.3 or later that starts without one rebuilds its rows from the log"
         f"{_recovery_limit(store)}:"
     )
     path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
@@ -236,8 +243,8 @@ def verify_waiting_messages(part: PartReport, store: Store) -> None:
         part.findings += _findings(_in_files(part, store), store)
     except FormatError as error:
         place = store.path_below_root(error.file) or "timerwheel", error.offset, "unit"
-        cause = "the timer file is damaged; a broker may not deliver what waits there"
-        part.findings.append(Finding(QUEUES, DAMAGED_TIMER, *place, error.reason, "one that a broker writes", cause))
+        cause = "the timer file is damaged; a broker may fail to deliver the timer messages in it"
+        part.findings.append(Finding(QUEUES, DAMAGED_TIMER, *place, error.reason, "a valid unit", cause))
 
 
 def _in_rocksdb(part: PartReport, store: Store) -> Iterator[_Waiting]:
@@ -283,7 +290,7 @@ def _findings(waiting: Iterable[_Waiting], store: Store) -> Iterator[Finding]:
             wrong = [offset for offset, size, name in live if not _leads_to(size, name, record_at(offset), topic)]
             if wrong:
                 cause = f"the log lost or damaged these messages, or {place} is of another log"
-                found = f"{len(wrong)} rows, the first of offset {min(wrong)}", f"messages of {topic}"
+                found = f"{len(wrong)} rows, the first for log offset {min(wrong)}", f"messages of {topic}"
                 yield Finding(QUEUES, kind, place, None, "rows", *found, cause, len(wrong), min(wrong))
 
 

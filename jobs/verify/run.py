@@ -119,7 +119,10 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
     if refused is not None and not any(one.file == refused.file for part in parts.values() for one in part.findings):
         part = QUEUES if refused.file.partition("/")[0] in map(str, QueueKind) else LOG
         what_it_does = "does not start" if start.refuses else "starts without this file and all files after it"
-        cause = f"the file was lengthened, is of another configuration, or was never written; the broker {what_it_does}"
+        cause = (
+            "the file has extra bytes, belongs to a broker with another file size, or was never written; the broker "
+            f"{what_it_does}"
+        )
         size = (min(refused.length, refused.expected), "size", str(refused.length), str(refused.expected))
         parts[part].findings.append(Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause))
     if start.cuts_at is not None and not any(one.severity.is_alarm for one in parts[LOG].findings):
@@ -227,7 +230,8 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
     left = promotion.left_end - promotion.log_end if promotion.left_over else 0
     cause = (
         f"another replica became master: what this one had stored from offset {promotion.start} on was truncated, "
-        "and the new master's records are in its place; a broker leaves queues and index files like this"
+        "and the new master's records are in its place; this is the normal state of queues and index files after a "
+        "promotion"
     )
     ends = f"the log ends at {promotion.log_end}, {left:,} bytes after that are left over"
     place = locate_offset(promotion.start, store)
@@ -237,7 +241,7 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
 
 
 def _fact(finding: Finding) -> Finding:
-    cause = "they are of messages that a promotion took back; "
+    cause = "they belong to messages that were truncated by a promotion; "
     if finding.kind == DifferenceKind.BEHIND_LOG:
         units = f"{finding.times:,} units after the end of the queue"
         cause += "a broker drops them at its next start"

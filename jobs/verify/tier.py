@@ -49,7 +49,7 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
         [finding for one in logs for finding in one.findings],
         {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
         [
-            f"a tier: {counted(len(tier.queues), 'queue')}, each with a log of its own; offsets are of all of them",
+            f"a tier: {counted(len(tier.queues), 'queue')}, each with its own log; the offsets are totals of all logs",
             UNCHECKED_NOTE,
         ],
     )

@@ -323,5 +323,5 @@ def _not_indexed(queue: IndexedQueue, offsets: Integers) -> Finding:
     """Return the finding on keys of a queue that have no entry although later keys have one."""
     found = f"no entries for {counted(len(offsets), 'key')} of messages at offsets {offsets.min()} to {offsets.max()}"
     place = f"{queue.place}/{queue.topic}/{queue.queue_id}", None, "keys"
-    cause = "index files were deleted, lost or damaged, or messageIndexEnable was false while these messages came"
+    cause = "index files were deleted, lost or damaged, or messageIndexEnable was false when these messages were stored"
     return Finding(INDEX, MISSING_INDEX_ENTRIES, *place, found, "", cause, len(offsets))

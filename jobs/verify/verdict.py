@@ -157,7 +157,7 @@ def part_row(name: str, part: PartReport) -> PartRow:
     texts += [part.unverified] * bool(part.unverified)
     texts += part.doubts
     if behind := part.numbers.get("behind"):
-        texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} after the log")
+        texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} behind the log")
     return name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers)
 
 
@@ -251,11 +251,12 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         INDEX, _IN_ROCKSDB,
-        ("The index in RocksDB contradicts the log, and only a broker can write its rows. Until then, search the "
-        "log itself:"), ("{program} query by-key --store {store} -t TOPIC -k KEY --through-log",),
+        ("The index in RocksDB contradicts the log, and only a broker can write its rows. Until a broker has rebuilt "
+        "the index, search the log instead:"),
+        ("{program} query by-key --store {store} -t TOPIC -k KEY --through-log",),
     ),
 )  # fmt: skip
-_MADE = "Files have a wrong length, are lost, or contradict the log. See the planned repairs (reads only):"
+_MADE = "Files have a wrong length, are lost, or contradict the log. See the planned repairs (read-only):"
 _OPEN = (
     "If a finding is undecided, repair changes only files that it can prove. For the rest, compare a replica's copy, "
     "or pass a lake that was loaded before the damage (repair --lake); for lengths, pass --broker-conf."

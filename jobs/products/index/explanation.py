@@ -44,17 +44,17 @@ class Verdict(StrEnum):
 
     EQUAL = "equal"
     RESTARTED = "indexed again after a start"
-    HISTORY = "history before the first segment"
+    HISTORY = "messages before the first segment"
     AHEAD = "copied while live: ahead of the log"
     GROWING = "written to while it was read"
     SKIPPED = "keys left out"
     LOST_IN_LOG = "messages that the log has lost"
-    TAKEN_BACK = "messages that a promotion took back"
+    TAKEN_BACK = "messages that a promotion truncated"
     OTHER_RULE = "other release's rule"
     WRONG_GEOMETRY = "wrong geometry"
     DAMAGED = "damaged"
     MISNAMED = "under the name of another file"
-    OUT_OF_ORDER = "in another order than their messages"
+    OUT_OF_ORDER = "not in the order of their messages"
     REPEATED = "a copy of a file before it"
     FOREIGN = "foreign file"
     CONTRADICTION = "contradiction"
@@ -238,8 +238,8 @@ def _judge(
     with suppress(FileNotFoundError), recipe.storage.open(survivor.real.location) as file:  # deleted by retention
         slots = find_other_slot_count(Content(survivor.real.size, file.read), recipe.geometry)
     if slots is not None:
-        where = f"in {slots} slots, not in {recipe.geometry.hash_slots}"
-        return Verdict.WRONG_GEOMETRY, f"its entries hang {where}: maxHashSlotNum was changed"
+        where = f"in {slots} slots, not {recipe.geometry.hash_slots}"
+        return Verdict.WRONG_GEOMETRY, f"its entries are chained {where}: maxHashSlotNum was changed"
     return _how_different(survivor, compared, recipe.geometry)
 
 
@@ -247,9 +247,9 @@ def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa:
     if survivor.relation is Relation.REPEATED:
         entries = counted(survivor.real.header.entry_count, "entry")
         return Verdict.REPEATED, f"all its {entries} are also in a file before it"
-    lost = f"{survivor.lost} entries are of messages"
+    lost = f"{survivor.lost} entries are for messages"
     if survivor.lost and _is_taken_back(survivor, row):
-        return Verdict.TAKEN_BACK, f"{lost} that a promotion took back; the others are equal"
+        return Verdict.TAKEN_BACK, f"{lost} that were truncated by a promotion; the others are equal"
     if survivor.skipped_keys:
         keys = sum(skip.keys for skip in survivor.skipped_keys)
         numbers = ", ".join(str(skip.entry) for skip in survivor.skipped_keys)
@@ -257,7 +257,7 @@ def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa:
     if survivor.lost:
         return Verdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"
     if survivor.head:
-        return Verdict.HISTORY, f"{survivor.head} entries are of messages before the log"
+        return Verdict.HISTORY, f"{survivor.head} entries are for older messages"
     if survivor.tail and survivor.real.header.end_physical_offset <= row.last_record:
         return Verdict.CONTRADICTION, f"{survivor.tail} entries are of keys that no record has"
     if survivor.tail:

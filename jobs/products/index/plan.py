@@ -19,7 +19,7 @@ from rmq_formats.release import Rules
 
 RESTART = "a restart may have cut the file elsewhere"
 LOST = "the log has lost messages of this file"
-HISTORY = "the log begins inside this file's history"
+HISTORY = "the log no longer has the first messages of this file"
 UNKNOWN_PREVIOUS_END = "the end of the file before it is not known, so its first entry's seconds are assumed"
 
 

@@ -162,7 +162,7 @@ def settle_zone(files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Know
         return Known(wanted.zone, GIVEN, GIVEN)
     detected = detect_zone((file.name, file.header.begin_timestamp) for file in files)
     if detected is not None:
-        return Known(detected, DETECTED, "names of index files next to their first store times")
+        return Known(detected, DETECTED, "names of index files compared with their first store times")
     return Known(
         WESTERNMOST,
         ASSUMED,

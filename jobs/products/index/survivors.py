@@ -138,8 +138,8 @@ def refusal_reason(real: BrokerIndexFile, geometry: Geometry) -> str | None:
     if header.begin_physical_offset < 0 or header.end_physical_offset < header.begin_physical_offset:
         # A broker writes where a file begins with the first entry, and only then the count and where the file ends.
         is_begun = header.entry_count <= 1 and 0 <= header.end_physical_offset < header.begin_physical_offset
-        what = "the machine stopped within the first entry" if is_begun else "the header is damaged"
-        return f"{what}: from offset {header.begin_physical_offset} to {header.end_physical_offset}"
+        what = "the machine stopped while the first entry was written" if is_begun else "the header is damaged"
+        return f"{what}: begin offset {header.begin_physical_offset}, end offset {header.end_physical_offset}"
     return None
 
 

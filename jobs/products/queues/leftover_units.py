@@ -370,7 +370,7 @@ def classify_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iter
         return
     for position, queue_offset in run:
         kind = DifferenceKind.RESTARTED if queue_offset == 0 else DifferenceKind.MISPLACED
-        found, expected = f"the unit of queue offset {queue_offset}", f"of {position}"
+        found, expected = f"the unit of queue offset {queue_offset}", f"that of queue offset {position}"
         yield Difference(kind, queue, position, found, expected, shift=position - queue_offset)
 
 

@@ -44,7 +44,10 @@ class SeenQueues(NamedTuple):
     @classmethod
     def of(cls, state: Mapping[str, Sequence[Any]]) -> "SeenQueues":
         """Parse the form that manifests store."""
-        sizes = {FileKind(kind): Known(size, origin, "a run saw them") for kind, size, origin in state.get("sizes", ())}
+        sizes = {
+            FileKind(kind): Known(size, origin, "recorded by an ingest run")
+            for kind, size, origin in state.get("sizes", ())
+        }
         return cls(sizes, frozenset(state.get("batch_topics", ())))
 
     def merged_with_store(self, store: Store, conf: BrokerConf) -> dict[str, object]:
@@ -116,7 +119,7 @@ def settle_queues(
             these = " or ".join(f"{size:,}" for size in found)
             option = ": give --consume-queue-size" if kind is FileKind.CONSUME_QUEUE else ""
             raise UndecidedError(
-                f"{kind.value} files of {these} bytes: nothing tells which size the broker's are{option}"
+                f"{kind.value} files of {these} bytes: they do not show which size the broker uses{option}"
             )
     assumed = "RocketMQ's default, for no queue file shows the broker's; --consume-queue-size gives another"
     plain = sizes.get(FileKind.CONSUME_QUEUE) or Known(DEFAULT_FILE_SIZE, ASSUMED, assumed)

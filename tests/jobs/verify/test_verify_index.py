@@ -47,7 +47,7 @@ def index_file(store: Path, number: int) -> Path:
 EXPLAINED = {
     "crash-after": "indexed again after a start",
     "crash-later": "indexed again after a start",
-    "expired": "history before the first segment",
+    "expired": "messages before the first segment",
 }
 # The independent model's own count of entries that the log has and the index has not, or the other way round.
 LIVE = {"b498-live": ("behind", 3), "b533-live": ("ahead", 2)}
