@@ -298,4 +298,4 @@ def _moment(time: int) -> str:
     try:
         return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):  # outside the calendar; no I/O
-        return f"{time} ms (not a valid date)"
+        return f"{time} (not a valid date)"
