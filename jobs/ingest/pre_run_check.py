@@ -16,8 +16,8 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-import jobs
 import rmq_formats
+from jobs import __version__
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.lake.findings import OpenDamage
 from jobs.lake.lake import Lake
@@ -100,9 +100,9 @@ class PreRunCheck:
         log = [normalise(place) for place in asked.commitlog]
         request = replace(asked, store=store, lake=lake, commitlog=log, command="", tables=frozenset())
         # Another version of this program may find more.
-        folders = (Path(package.__path__[0]) for package in (jobs, rmq_formats))
+        folders = (Path(__file__).parents[1], Path(rmq_formats.__file__).parent)
         program = [(path.name, path.stat().st_mtime_ns) for folder in folders for path in sorted(folder.rglob("*.py"))]
-        key = f"{jobs.__version__} {program} {request} {sorted(asked.tables)}"
+        key = f"{__version__} {program} {request} {sorted(asked.tables)}"
         return cache_directory() / "nothing-new" / f"{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}.json"
 
     def _of_store(self) -> str:
