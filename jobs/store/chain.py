@@ -38,7 +38,7 @@ class RangeCollector(Protocol):
     """Sees the pieces of one range while a task reads them; it travels to the task and back."""
 
     def watch(self, range_: Range, pieces: Pieces) -> Pieces:
-        """Yield *pieces*, and take from each one what is wanted."""
+        """Yield *pieces* unchanged, and collect from each one."""
 
 
 class LogCollector(Protocol):
@@ -244,7 +244,7 @@ def read_undeleted(
 
 
 def without_deleted(log: ListedLog, outcomes: Sequence[Outcome[T]]) -> tuple[int, list[Outcome[T]]]:
-    """Return the beginning of the part that retention left, and the outcomes of what it left."""
+    """Return where the log begins after retention, and the outcomes of its remaining ranges."""
     deleted = {range_.location for range_ in ranges_deleted_meanwhile(outcomes)}
     first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in deleted), default=0)
     stays = list(outcomes[first:])

@@ -55,7 +55,7 @@ from rmq_formats.broker_start import StartOutcome
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.release import Release
 
-_SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25  # of the log, where records are small: what is written to scratch files
+_SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25  # of the log: the most that scratch files take, with small records
 _ZEROS = "magic 00000000 "
 _NEVER_WRITTEN = "undecided: zeroed, or never written, and the data after it is of another log"
 _OF_PROMOTION = frozenset({UNITS_OF_TAKEN_BACK_MESSAGES, ENTRIES_OF_TAKEN_BACK_MESSAGES, NOT_INDEXED_ON_REPLICA})
