@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
 import pytest
+from _pytest.nodeid import NodeId
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
@@ -113,6 +114,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else str(item.path)))
         if uses_spark:
             item.add_marker("spark")
+        if config.getoption("loadgroup", default=False):
+            # The scheduler reads the group from the id. xdist 3.8 writes it where pytest 9.2 no longer looks for it.
+            item._id = NodeId.parse(f"{item.nodeid}@{_group_of(item)}")  # noqa: SLF001 - see above
     if hasattr(config, "workerinput"):
         sizes = Counter(map(_group_of, items))
         items.sort(key=lambda item: (_group_of(item) != "spark", -sizes[_group_of(item)]))
@@ -122,8 +126,10 @@ def _group_of(item: pytest.Item) -> str:
     return "_".join(sorted(mark.args[0] for mark in item.iter_markers("xdist_group")))
 
 
-def pytest_collection_finish() -> None:
-    """Keep the collector from looking at thousands of tests again and again."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Check that the scheduler sees the groups, and exclude what was collected from garbage collection."""
+    if session.config.getoption("loadgroup", default=False):
+        assert [] == [item.nodeid for item in session.items if not item.nodeid.endswith(f"@{_group_of(item)}")]
     gc.collect()
     gc.freeze()
 
