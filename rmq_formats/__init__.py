@@ -1,10 +1,10 @@
 r"""
 RocketMQ's on-disk formats: bytes in, values out. No Spark, no storage, no network.
 
-The names below are the library's face; all else may move. They need the standard library alone, but for `scan` and
-`message_batch`, which are compiled and read gigabytes: those load numba and pyarrow when they are first asked for.
+Only the names in `__all__` are public. They need only the standard library, except `scan` and `message_batch`, which
+are compiled, for large logs: importing these two loads numba and pyarrow.
 
-A segment is walked record by record; a record says by which keys and in which queue a broker finds it:
+A segment is read record by record; a record determines the keys and the queue by which a broker finds it:
 
 >>> from rmq_formats import QueueRules, Release, expected_units, index_keys
 >>> from rmq_formats import decode_record, encode_record, new_record, walk

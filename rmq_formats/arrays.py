@@ -2,8 +2,8 @@
 Layouts as numpy types, slices of arrays, and a check of the chains of an index file.
 
 Every entry must point at the newest older entry of its slot, and every slot at its newest entry. The check takes one
-pass over the entries, in blocks, with one number a slot in memory. It finds chains that never end, that skip entries,
-or that leave the file: each of them has an entry that points elsewhere.
+pass over the entries, in blocks, and needs memory for one number per slot. It finds chains that never end, that skip
+entries, or that leave the file: each of them has an entry that points elsewhere.
 """
 
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 """
-How a table's columns are declared: name, type, meaning, and whether a row may lack it.
+Declarations of a table's columns: name, type, meaning, and whether NULL is allowed.
 
 The columns of a CommitLog record are declared here: narrow ones first, the body last. Values that repeat (topics,
 hosts, property names) are dictionary-encoded in memory; readers of a table see text.

@@ -1,8 +1,8 @@
 """
-A message's body as its producer sent it: decompressed as the record's flags say.
+Decompresses the body of a message, according to the record's flags.
 
-Every release writes zlib by default. LZ4 (its frame format) and zstd streams without a stated size came with the type
-bits. pyarrow reads both, and is imported only when one of them is met.
+Every release writes zlib by default. LZ4 (in its frame format) and zstd (streams without a stated size) were introduced
+with the type bits. pyarrow reads both, and is imported only when a body needs it.
 """
 
 import zlib

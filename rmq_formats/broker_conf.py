@@ -1,5 +1,5 @@
 """
-A broker's own configuration: the settings of its store's places and file sizes.
+A broker's own configuration: the settings for the directories and file sizes of its store.
 
 The file is Java properties text. Names are spelled `maped…` until 4.5.1 and `mapped…` since.
 
@@ -40,7 +40,7 @@ def _boolean(text: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class BrokerConf:
     """
-    The settings of a broker that concern its store; None where the configuration leaves the default.
+    The settings of a broker that affect its store; None if the configuration does not have the setting.
 
     A field's metadata: the broker's own names of it, each with the reader of its value.
     """
@@ -175,7 +175,7 @@ _CRC_MASK = 0x7FFFFFFF
 
 
 class Epoch(NamedTuple):
-    """One master's time: the records from *start_offset* on, up to the next epoch's, are its own."""
+    """The period of one master, which wrote the records from *start_offset* up to the start of the next epoch."""
 
     number: int
     start_offset: int

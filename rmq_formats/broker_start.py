@@ -1,10 +1,11 @@
 """
-What a broker does with a store when it starts: whether it refuses it, where it begins to read the log, where it cuts.
+Predicts what a broker does to a store at its start: refuse it, or read the log from some segment on and truncate it.
 
 A refusal deletes nothing. A start reads the log from one segment on. It takes the first invalid record for the end of
-the log and deletes everything after it, including complete messages. A record is valid if its magic, its lengths and
-its body's CRC are right; the physical offset in the record is not checked. Releases differ in the segment they begin
-with (`start_segment`) and in the files they refuse. `tests/oracle/test_broker_start.py` compares it with real brokers.
+the log and deletes everything after it, including complete messages. A record is valid if its magic number, its lengths
+and its body's CRC are right; the physical offset in the record is not checked. Releases differ in the segment with
+which they begin (`start_segment`) and in the files that they refuse. `tests/oracle/test_broker_starts.py` compares the
+predictions with real brokers.
 """
 
 import zlib
@@ -38,7 +39,7 @@ _BLOCK = 1 << 20
 
 @unique
 class StopKind(Enum):
-    """Why a broker reads a segment no further."""
+    """The reason why a broker stops reading a segment."""
 
     BAD_RECORD = "bad record"
     END_OF_FILE = "end of file"
@@ -53,7 +54,7 @@ class Stop(NamedTuple):
 
 
 class FirstRecord(NamedTuple):
-    """The fields that a start reads of the record that a segment begins with."""
+    """The fields of a segment's first record that a start reads."""
 
     physical_offset: int
     store_timestamp: int
@@ -67,7 +68,7 @@ class SegmentStart(NamedTuple):
 
 
 class WrongLengthFile(NamedTuple):
-    """A file of log or queues that is not as long as the broker's files are."""
+    """A file of the log or of a queue whose length differs from that of the broker's files."""
 
     file: str
     length: int

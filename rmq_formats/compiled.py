@@ -1,10 +1,11 @@
 """
 Compilation of scans: plain scalar loops that numba compiles at their first call and caches on disk.
 
-numba checks a cached function by its own file only, but it contains code of others: functions of `kernels`, offsets of
-the layouts. Therefore the cache directory is named after the contents of all these files. If the package was compiled
-when it was installed and this user cannot write there, its files are copied, because numba uses no cache that it cannot
-write. With `NUMBA_DISABLE_JIT=1` the same functions run as Python.
+numba recompiles a cached function only if the function's own file changed. But the compiled code also contains code of
+other files: functions of `kernels`, offsets of the layouts. Therefore the cache directory is named after the contents
+of all these files. If the package was compiled when it was installed and this user cannot write to that cache, its
+files are copied, because numba ignores a cache that it cannot write. With `NUMBA_DISABLE_JIT=1` the same functions run
+as Python.
 """
 
 import hashlib
@@ -76,7 +77,7 @@ def inlined(function: Function) -> Function:
 
 
 class _HelperType(types.Dispatcher):  # type: ignore[misc]
-    """A helper as its callers see it: compiled once for any integer, where numba would do so for each literal."""
+    """The numba type of a helper: it is compiled once for any integer, not once for each literal."""
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:  # noqa: ANN401 - numba declares no types
         return super().get_call_type(context, [types.unliteral(type_) for type_ in args], kws)

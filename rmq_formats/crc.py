@@ -1,12 +1,12 @@
 """
-CRC-32 in compiled code: by carry-less multiplication where there is such, by tables everywhere.
+CRC-32 in compiled code: by carry-less multiplication if the processor supports it, otherwise by tables.
 
 A CRC is the remainder of the data, read as a polynomial over GF(2), modulo the polynomial of `zlib.crc32`. So 128 bits
-may be moved over the data after them by multiplying each half with a constant; only the last 16 bytes need a table.
+can be folded into the data after them by multiplying each half with a constant; only the last 16 bytes need a table.
 
-Tables take a byte at a time; `pclmulqdq` takes eight, and bodies are most of what a scan reads. Neither Python nor
-numba has a name for that instruction, so the code is built with llvmlite and with `cgutils`, which numba keeps to
-itself and may change in any release. Where the processor lacks the instruction, the JIT is off, or numba no longer has
+Tables process one byte at a time and `pclmulqdq` eight, and most of the bytes that a scan reads are bodies. Neither
+Python nor numba can express this instruction, so the code is built with llvmlite and with `cgutils`, an internal module
+of numba that may change in any release. If the processor lacks the instruction, the JIT is off, or numba no longer has
 this module, only tables are used.
 """
 

@@ -1,9 +1,9 @@
 """
-Which release wrote a store, from the marks in the store's own bytes.
+Detects from marks in a store's bytes which release wrote it.
 
-A mark is a trace that only some releases leave. It has its place, and the values of one switch of `release.SWITCHES`
-that allow it. Marks narrow down the published releases. If a mark allows none of the releases that the earlier marks of
-the log allow, another release has taken over there: a store is a sequence of eras.
+A mark is a pattern that only some releases write. It has an offset, and the values of one switch of `release.SWITCHES`
+with which a release writes it. Marks narrow down the published releases. If a mark excludes all releases that the
+earlier marks of the log allow, another release continued the log at this offset: a store is a sequence of eras.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -36,7 +36,7 @@ _PROPERTY_SEPARATOR = PROPERTY_SEPARATOR.encode()
 
 
 class Mark(NamedTuple):
-    """A trace that only releases leave whose *switch* has one of *values*; *offset* is that of its record."""
+    """A pattern that only releases write whose *switch* has one of *values*; *offset* is the offset of its record."""
 
     reason: str
     switch: str
@@ -49,7 +49,7 @@ class Mark(NamedTuple):
 
 
 class Era(NamedTuple):
-    """A run of the log, from *first_offset* on, that one release wrote; which one is one of *candidates*."""
+    """A part of the log, from *first_offset* on, that one release wrote: one of *candidates*."""
 
     first_offset: int
     candidates: tuple[Release, ...]

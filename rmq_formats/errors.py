@@ -1,14 +1,14 @@
 """
-Everything that can be wrong with bytes, as one tree.
+The exceptions for invalid bytes, as one hierarchy.
 
 FormatError
-├── NeedMoreData       the bytes end before the structure does: not wrong, only short
+├── NeedMoreData       the bytes end before the structure does: incomplete, not wrong
 ├── CorruptData        the bytes contradict the format
-├── LimitExceeded      following the bytes would cost more than the caller allows
-├── UnsupportedFormat  a format that is recognised and named, but not read
-└── NotAStore          a directory that holds no RocketMQ store
+├── LimitExceeded      reading the bytes would cost more than the caller allows
+├── UnsupportedFormat  a format that is recognised, but not supported
+└── NotAStore          a directory that does not contain a RocketMQ store
 
-Arguments are positional only, because an exception travels from a Spark worker to the driver as a pickle of its `args`.
+Arguments are positional only, because Spark passes an exception from a worker to the driver as a pickle of its `args`.
 """
 
 import errno
@@ -16,7 +16,7 @@ from typing import Self
 
 
 class FormatError(Exception):
-    """A fact about bytes, with the place it was found at."""
+    """A problem with bytes, with the file and offset at which it was found."""
 
     def __init__(self, reason: str, offset: int | None = None, file: str | None = None, /) -> None:
         super().__init__(reason, offset, file)
@@ -42,15 +42,15 @@ class CorruptData(FormatError):
 
 
 class LimitExceeded(FormatError):
-    """Following the bytes would cost more than the caller allows."""
+    """Reading the bytes would cost more than the caller allows."""
 
 
 class UnsupportedFormat(FormatError):
-    """A format that is recognised and named, but not read."""
+    """A format that is recognised, but not supported."""
 
 
 class NotAStore(FormatError):
-    """A directory that holds no RocketMQ store."""
+    """A directory that does not contain a RocketMQ store."""
 
 
 def is_disk_error(error: OSError) -> bool:
@@ -73,7 +73,7 @@ def is_lost(error: OSError) -> bool:
 
 
 class skip_lost_file:  # noqa: N801 - used as `contextlib.suppress` is
-    """Go on without a file that is lost, or that is not in its format; every other error is raised."""
+    """Continues without a file that is lost or has an invalid format; every other error is raised."""
 
     def __enter__(self) -> None:
         """Do nothing yet."""

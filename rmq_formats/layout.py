@@ -1,8 +1,9 @@
 """
 Fixed-size byte layouts, declared once.
 
-A `Layout` is a list of fields in file order. The scalar modules unpack it, the compiled modules ask it for offsets, and
-`docs/internals/formats.md` is compared with it. Integers are big-endian, and signed except where the code is a capital.
+A `Layout` is a list of fields in file order. The scalar modules use it to unpack bytes, the compiled modules take
+offsets from it, and `docs/internals/formats.md` is compared with it. Integers are big-endian, and signed except where
+the code is a capital.
 """
 
 import struct

@@ -1,9 +1,10 @@
 """
-The two kinds of message id, and why text alone does not distinguish them.
+Decodes and encodes the two kinds of message id, which text alone does not distinguish.
 
-The broker's offset id is a record's place: its store host and physical offset. The client's unique id (property
-UNIQ_KEY) names the process that made the message, and the time. Both are upper-case hex of 16 bytes, or of 28 with an
-IPv6 address, so every id can be read in both ways. Clients in other languages make unique ids of other shapes.
+The broker's offset id is the location of a record: its store host and physical offset. The client's unique id (property
+UNIQ_KEY) contains the process that created the message, and the time. Both are upper-case hex of 16 bytes, or of 28
+with an IPv6 address, so every id can be decoded in both ways. Clients in other languages use other formats of unique
+ids.
 """
 
 import re
@@ -46,7 +47,7 @@ class OffsetId(NamedTuple):
 
 
 class UniqueId(NamedTuple):
-    """Which client made a message, and when in a month that the id does not name."""
+    """The client that created a message, and the time within a month that the id does not contain."""
 
     address: bytes
     process_id: int

@@ -1,5 +1,5 @@
 """
-Message properties: `name 0x01 value 0x02 …` as text, and as the map that a release's parser makes of it.
+Message properties: `name 0x01 value 0x02 …` as text, and as the map into which a release parses it.
 
 Two parsers exist and disagree on unusual input; the broker's parser decides what its index contains. The stored text is
 never rebuilt from the map, whose order is that of a Java HashMap.
@@ -80,7 +80,7 @@ CRC_SIZE = len(CRC_NAME) + len(NAME_VALUE_SEPARATOR) + 10 + len(PROPERTY_SEPARAT
 
 @unique
 class PropertyParser(Enum):
-    """How a release turns the text into a map."""
+    """The parser that a release uses."""
 
     SPLIT = "split"
     SCAN = "scan"

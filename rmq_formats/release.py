@@ -22,7 +22,7 @@ _STAGES = {"PREVIEW": -3, "ALPHA": -2, "BETA": -1}  # 5.0.0 was announced three 
 
 
 class Version(NamedTuple):
-    """A version that sorts by age; `stage` is negative for a preview of that number."""
+    """A version, ordered by age; `stage` is negative for a preview of the version."""
 
     major: int
     minor: int
@@ -53,7 +53,7 @@ class HashSlotCount(Enum):
 
 @unique
 class UnitSkip(Enum):
-    """Which records a ConsumeQueue takes for already written."""
+    """Which records a ConsumeQueue treats as already written."""
 
     OFFSET_NOT_BEYOND_LAST = "offset <= last offset"
     END_NOT_BEYOND_LAST_END = "end <= last end"

@@ -1,7 +1,7 @@
 """
-The kinds of files in a store directory, from their paths alone. Nothing here reads a disk.
+The kinds of files in a store directory, derived only from their paths. This module does not read any file.
 
-A broker's store is a directory of a fixed shape: the name of a file gives its kind and its place in its sequence.
+A broker's store has a fixed directory structure: the path of a file gives its kind and its position in its sequence.
 """
 
 import re
@@ -168,7 +168,7 @@ CHECKPOINT = Layout(
 
 
 class Checkpoint(NamedTuple):
-    """How far a broker had flushed; what a release does not know is 0."""
+    """How far a broker had flushed its files; fields that a release does not have are 0."""
 
     physical_timestamp: int
     logic_timestamp: int

@@ -1,5 +1,5 @@
 """
-Index files of a tier: the keys of the messages that a broker has copied there.
+Index files of a tier: the keys of the messages that a broker has copied to the tier.
 
 A file is written once, when it is full: header, slots, and the entries of each slot in sequence, the newest first.
 Offsets are those of the queue's own log in the tier. Tags are not indexed.

@@ -2,7 +2,8 @@
 Timer messages in files (5.0.0+): a wheel of slots by time of delivery, a log of the slots' units, and the progress.
 
 A slot is not cleared when its messages were delivered: slots before the progress's read time are obsolete. A message
-that waits longer than the wheel reaches is rolled: its unit has the time at which it is put into the wheel again.
+whose delivery is beyond the range of the wheel is rolled: its unit has the time at which it is put into the wheel
+again.
 """
 
 from collections.abc import Iterator

@@ -54,7 +54,7 @@ Lists = StoreLists | LakeLists
 
 
 class Pages:
-    """The pages of one place, as it was when it was last opened."""
+    """The pages of one store or lake, in the state in which it was last opened."""
 
     def __init__(self, place: Place) -> None:
         self._place = place

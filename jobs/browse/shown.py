@@ -1,5 +1,5 @@
 """
-How pages show things: words in two languages, tables, histograms, index chains, bodies, and drawings to scale.
+Elements of pages: words in two languages, tables, histograms, index chains, bodies, and drawings to scale.
 
 Positions in a drawing are in thousandths of its width. A body is shown as text, as a JSON tree, or as hexadecimal
 digits; of a large body only the beginning is shown.

@@ -1,5 +1,5 @@
 """
-Worker processes that answer the requests of pages, one request at a time each.
+Worker processes that answer the requests of pages; each answers one request at a time.
 
 A lake query runs in compiled code that can only be interrupted by ending its process. So if a request exceeds its
 deadline, or its browser disconnects, its process is killed, and the next request starts another one.

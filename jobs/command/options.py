@@ -44,7 +44,7 @@ class _Declared(NamedTuple):
 
 
 class _Bundle(NamedTuple):
-    """Several, of which the parameter gets one value."""
+    """Several options, which are passed to the parameter as one value."""
 
     make: Callable[..., Any]
     parts: Mapping[str, Any]

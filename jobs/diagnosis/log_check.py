@@ -1,5 +1,5 @@
 """
-The records of a log in one pass: which are damaged, and which are contradicted by a checksum or their own bytes.
+Finds, in one pass over a log, the records that are damaged or that contradict a checksum or their own bytes.
 
 `LogCheck` is a collector: it checks the records while a task reads the log for another purpose.
 
@@ -33,7 +33,7 @@ _KINDS = {kernels.BODY_CRC: WRONG_BODY, kernels.RECORD_CRC: WRONG_RECORD, kernel
 
 
 class StrayTime(NamedTuple):
-    """A record whose store time leaves those of the records before and after it."""
+    """A record whose store time is far from the times of the records before and after it."""
 
     offset: int
     size: int
@@ -46,7 +46,7 @@ _NO_RECORDS: NDArray[np.void] = np.empty(0, _RECORD)
 
 @dataclass(slots=True)
 class StoreTimes:
-    """The store times of a range of the log, as they pass: its stray ones, and those at its ends."""
+    """The store times of a range of the log, collected in one pass: the outliers, and the times at both ends."""
 
     first: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
     last: NDArray[np.void] = field(default_factory=_NO_RECORDS.copy)  # two at most
@@ -96,7 +96,7 @@ class ChangedRecord(NamedTuple):
 
 @dataclass(slots=True)
 class RangeCheck:
-    """The damage in one range of the log, collected while its pieces pass."""
+    """The damage in one range of the log, collected while a task reads the range."""
 
     records: int = 0
     damaged: list[Piece] = field(default_factory=list)

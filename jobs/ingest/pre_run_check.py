@@ -1,5 +1,5 @@
 """
-The check before a run: whether there is certainly nothing to do, or little. It needs neither a JVM nor a compiler.
+Checks before a run whether it certainly has nothing, or little, to do; needs neither a JVM nor a compiler.
 
 A run that found nothing leaves a note of the store and the lake as it saw them: sizes of all files, times of the log's
 files, the configuration, and the newest run of each table. While these are unchanged, and nothing is written where the
@@ -40,7 +40,7 @@ _DOUBTS = (OSError, FormatError, ValueError, LookupError, TypeError, AttributeEr
 
 
 class PreRunCheck:
-    """A store and its lake as they are before a run."""
+    """The state of a store and its lake before a run."""
 
     def __init__(self, request: IngestRequest) -> None:
         self._request = request

@@ -1,8 +1,9 @@
 """
 The log: its segments, how each begins and ends, and where its newest record ends.
 
-A segment that others follow is sealed if a blank near its end names the bytes left. Where the newest one ends is found
-by a walk from the newest record that a queue or an index file names: the bytes before it have been dispatched.
+A segment that is not the newest one is sealed if a blank near its end states the number of remaining bytes. The end of
+the newest segment is found by a walk from the newest record to which a queue or an index file points: all records
+before it have been dispatched.
 """
 
 from collections import Counter
@@ -31,7 +32,7 @@ _FAR_FROM_END = 8 << 20  # a blank is shorter than the largest record that a bro
 
 @dataclass
 class LogInspector:
-    """Looks at the segments of a store."""
+    """Inspects the segments of a store."""
 
     store: Store
     problems: Problems

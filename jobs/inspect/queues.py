@@ -1,5 +1,5 @@
 """
-The queues, and the index files: what each can reach, and whether records of the log lack units or entries.
+The queues and index files: the messages that each one covers, and records of the log without units or entries.
 
 A queue's newest file ends in zeros, so a binary search finds its last unit. Some records of each segment suffice to
 detect a missing folder, or missing first and last files of a queue; `verify` compares the content of files. The offsets

@@ -19,7 +19,7 @@ _LOST = frozenset({Severity.DAMAGE, Severity.GAP})
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong; *offset* is physical in the log, else that in the file."""
+    """One problem; *offset* is the physical offset in the log, or the position in another file."""
 
     severity: Severity
     file: str
@@ -208,7 +208,7 @@ class RocksReport:
 
 @dataclass(slots=True)
 class TimersReport:
-    """Timer messages that wait in the timer's files."""
+    """Pending timer messages in the timer's files."""
 
     wheel: str  # the file that counts
     waiting: int = 0

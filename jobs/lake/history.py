@@ -2,8 +2,8 @@
 Finds the first offset at which the log differs from the rows in the lake, record by record.
 
 Fingerprints show that something differs, but neither where nor why: a bit may have flipped since it was read, a copy
-may be incomplete, or the broker may have truncated its log and written other records. Only the last case is another
-history, and only a valid record or the end of a file proves it.
+may be incomplete, or the broker may have truncated its log and written other records. Only in the last case is the
+history different, and only a valid record or the end of a file proves it.
 
 All fingerprints may also match and be leftovers: recovery moves the write position back and leaves the old bytes after
 it. So the end of the known log must still be reachable from an earlier boundary, record by record. A blank that ended a

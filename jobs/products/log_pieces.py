@@ -64,10 +64,10 @@ class _Entries(NamedTuple):
 
 class PieceCollector:
     """
-    Writes the bytes between the records of one range; few of them, but for damage and stale bytes.
+    Writes the bytes between the records of one range, which are few unless there is damage or a stale part.
 
-    Rows say which bytes are known: those of `end`, `damage` and `entry header` are zero where no row holds them. What
-    was not read, or is not kept, has a row of the kind `unknown` and is in none of the others.
+    Bytes in the ranges of `end`, `damage` and `entry header` that no row contains are zeros. Bytes that were not read,
+    or that may not be stored, have a row of the kind `unknown`, and are in no other row.
     """
 
     def __init__(

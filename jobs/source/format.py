@@ -2,8 +2,8 @@
 The format `rocketmq-store`: a store's messages as rows, in those columns of the table `messages` that a log has.
 
 Rows are Arrow batches from the same compiled scan that fills the lake. One partition reads one segment, or with
-`partitionSize` a part of one that begins where a record does: the driver follows the sizes in the log to find such
-places, because bodies may hold whole records.
+`partitionSize` a part of a segment that begins at a record boundary: the driver follows the record sizes in the log to
+find these boundaries, because bodies may contain whole records.
 
 The offsets of a stream are physical offsets at which a record certainly ends: the process in which Spark plans all
 batches of a query follows the log to them, and tasks read the same range again. If nothing is new, Spark asks forty

@@ -1,7 +1,8 @@
 """
-Consideration for a running broker: priority, page cache, speed, and free space on the disk.
+Protects a running broker from our load: priority, page cache, read rate, and free space on the disk.
 
-A running broker holds a lock on the file `lock` in its store. The existence of that file, or of `abort`, means nothing.
+A running broker holds a lock on the file `lock` in its store. The existence of that file, or of `abort`, proves
+nothing.
 """
 
 import errno

@@ -1,11 +1,11 @@
 """
 A broker's topics, groups, and their progress: from JSON files, or from RocksDB.
 
-After a switch to RocksDB the JSON files are still there. A broker then takes the file only where it counts more changes
-than the database does, and so do we.
+After a switch to RocksDB the JSON files still exist. A broker then uses a file only if its change counter is higher
+than that of the database. So does this module.
 
 In RocksDB, storeType=defaultRocksDB has a folder for each table, or one folder with a column family for each; a row is
-a name and JSON. configManagerVersion=v2 has one family for all tables, and how far consumers are as numbers.
+a name and JSON. configManagerVersion=v2 has one family for all tables, and stores consumer offsets as binary numbers.
 """
 
 import re
@@ -241,7 +241,7 @@ class ReaderKind(StrEnum):
 
 
 class ReaderProgress(NamedTuple):
-    """How far a reader of a queue is."""
+    """The progress of a reader of a queue."""
 
     kind: ReaderKind
     consumer_group: str | None  # None of a delay level, which the broker itself reads
@@ -261,7 +261,7 @@ def unpack_offsets(offsets: QueueOffsets) -> Iterator[tuple[int, int]]:
 
 
 class ReaderOffsets(NamedTuple):
-    """How far a reader is in the queues of a topic."""
+    """The offsets of a reader in the queues of a topic."""
 
     kind: ReaderKind
     consumer_group: str | None

@@ -1,10 +1,11 @@
 """
-Run a task on every range of a plan, and accept only the ranges that chain.
+Runs a task on every range of a plan, and accepts only contiguous ranges.
 
-Ranges are cut anywhere, and all but the first of a segment look for their first record themselves. That search can be
-fooled: a body may hold whole records, and stale records may follow the end of the log. So the driver lays the ranges
-end to end: where one ends, the next must begin. A range that does not is discarded and read again from the true
-boundary; one that the piece before it covers is dropped. Any cut gives the same records.
+Ranges are cut at arbitrary offsets, so the task of each range, except the first one of a segment, searches for the
+first record. This search may find a wrong record: a body may contain whole records, and stale records may follow the
+end of the log. So the driver checks that each range begins at the offset at which the previous one ended. A range that
+begins elsewhere is discarded and read again from that offset, or dropped if the previous range covers it. Any division
+gives the same records.
 """
 
 import errno
@@ -35,14 +36,14 @@ class Outcome(NamedTuple, Generic[T]):
 
 
 class RangeCollector(Protocol):
-    """Sees the pieces of one range while a task reads them; it travels to the task and back."""
+    """Collects data from the pieces of one range while a task reads them; it is sent to the task and returned by it."""
 
     def watch(self, range_: Range, pieces: Pieces) -> Pieces:
         """Yield *pieces* unchanged, and collect from each one."""
 
 
 class LogCollector(Protocol):
-    """Collects something else from the pieces of a log that a task reads."""
+    """Collects additional data from the pieces of a log while tasks read them for another purpose."""
 
     @property
     def range_collector(self) -> Callable[[], RangeCollector]:

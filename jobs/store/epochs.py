@@ -1,14 +1,15 @@
 """
 Leftover bytes of the log: from a master that another replica has replaced, or from before a recovery.
 
-A returning replica truncates its log where the new master's epoch begins: the segment stays, the write position moves
-back, and later segments are deleted. After the new master's records old ones remain, complete and at the offset that
-they state, until they are overwritten. So in a segment in which an epoch begins, only the chain of records from there
-is part of the log.
+A returning replica truncates its log where the new master's epoch begins: the segment remains, the write position moves
+back, and later segments are deleted. Old records after the new master's records remain, complete and at the offsets
+that they state, until they are overwritten. So in a segment in which an epoch begins, only the chain of records from
+the beginning of the epoch is part of the log.
 
-In the segment that a broker writes to, an earlier record after damage is either left over from before the log was cut
-back, or the broker's clock was set back. A recovery may leave units of the records that it cuts. But no queue leads to
-the offset at which the records end then: nothing was ever dispatched from there.
+If, in the segment to which a broker writes, a record after damage has an earlier store time, then either it is left
+from before the log was truncated, or the broker's clock was set back. Recovery may leave units of the records that it
+truncates. But no queue points to the offset at which the remaining records end, because no record at this offset was
+ever dispatched.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Read one range of the log: its pieces, and the facts by which the driver chains it with the ranges around it."""
+"""Reads one range of the log: its pieces, and the facts by which the driver checks that ranges are contiguous."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace

@@ -1,10 +1,10 @@
 """
-Which bytes of the log a run reads: ranges that tasks can work on side by side.
+Divides the part of the log that a run reads into ranges that tasks read in parallel.
 
-Ranges are cut by size, and the last ones by the number of tasks that run side by side (`balance_ranges`). Only the
-first one of a segment begins at a known record; each other one finds its first record by itself, and
-`jobs.store.chain` accepts it only if the range before it ends exactly there. So the cut never changes the result, and
-no byte is read twice to plan.
+The size of ranges is fixed, except that the last ranges are smaller, depending on the number of parallel tasks
+(`balance_ranges`). Only the first range of a segment begins at a known record. The task of any other range searches for
+the first record, and `jobs.store.chain` accepts the range only if the previous one ends exactly at this record. So the
+division never changes the result, and planning needs no pass over the log.
 """
 
 import time
@@ -181,7 +181,7 @@ def _part(range_: Range, start: int, end: int) -> Range:
 
 
 class NewestSegment(NamedTuple):
-    """The newest segment that has been written to, for all before it are final while it is there."""
+    """The newest segment with data; all segments before it are final as long as it exists."""
 
     segment: Segment
     beginning: bytes | None  # its first bytes; empty if they cannot be read, None if it was deleted just now
@@ -220,7 +220,7 @@ def beginning_of(segment: Segment, store: Store) -> bytes | None:
 
 
 class Hole(NamedTuple):
-    """Offsets inside the log that no file holds: the file before them was cut short, or the next one is missing."""
+    """Offsets inside the log that no file contains: the file before them was truncated, or the next file is missing."""
 
     before: Segment
     start: int

@@ -1,4 +1,4 @@
-"""Find records by their place: all of a segment by their sizes, without decoding, or one by its offset."""
+"""Finds records without decoding them: all records of a segment by following their sizes, or one by its offset."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -122,7 +122,7 @@ _SHOWN = 32  # records of a group
 
 
 class WalkedPiece(NamedTuple):
-    """One piece of the log, or many records in a row."""
+    """One piece of the log, or several consecutive records."""
 
     piece: Piece
     records: int = 0

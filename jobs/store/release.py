@@ -5,8 +5,8 @@ It reads the names of files, checkpoint and abort, and the first records of some
 that commands that answer in a fraction of a second can use it. A verb that has read more adds its marks (`Marks`).
 Marks that only index files show need a comparison with the log (`jobs.products.index.settings`).
 
-Most stores show a range of releases, which is reported. If these differ in something that matters, the newest one is
-assumed, and reported as an assumption.
+The bytes of most stores match a range of releases, which is reported. If these releases differ in a behaviour that
+matters, the newest one is assumed, and reported as an assumption.
 """
 
 from bisect import bisect_left
@@ -67,7 +67,7 @@ class UndecidedError(RequestError):
 
 
 class UnknownSettingError(UndecidedError):
-    """A number of the broker's is unknown, and RocketMQ's default must not be assumed for a broker's files."""
+    """A setting of the broker is unknown, and RocketMQ's default must not be assumed for a broker's files."""
 
     def __init__(self, missing: str, defaults: tuple[str, ...]) -> None:
         """*defaults*: the options that give the default."""
@@ -119,26 +119,26 @@ class Writers(NamedTuple):
 
 
 class Marks:
-    """Collects the marks that are news: one for each change of a switch."""
+    """Collects marks, and keeps only those that change the value of their switch."""
 
     def __init__(self) -> None:
         self._marks: list[Mark] = []
         self._last: dict[str, tuple[object, ...]] = {}
 
     def add(self, mark: Mark | None) -> None:
-        """Keep *mark* if it is news."""
+        """Keep *mark* if it changes the value of its switch."""
         if mark is not None and self._last.get(mark.switch) != mark.values:
             self._last[mark.switch] = mark.values
             self._marks.append(mark)
 
     def add_all(self, marks: Iterable[Mark]) -> None:
-        """Keep those that are news."""
+        """Keep the marks that change the value of their switch."""
         for mark in marks:
             self.add(mark)
 
     @property
     def kept(self) -> tuple[Mark, ...]:
-        """Those that were news."""
+        """The kept marks, in the order in which they were added."""
         return tuple(self._marks)
 
     def eras(self) -> tuple[Era, ...]:

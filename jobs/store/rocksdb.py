@@ -41,7 +41,7 @@ _OWN_LOGS = ("LOG", "LOCK")  # of the writing process, useless for a reader
 
 
 class Rows(NamedTuple):
-    """Some rows of a family that follow each other."""
+    """Consecutive rows of a column family."""
 
     keys: Sequence[bytes]
     values: Sequence[bytes]

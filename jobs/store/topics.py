@@ -1,10 +1,11 @@
 """
-Whether the broker has deleted a topic that the log has messages of, or has lost its queues.
+Decides whether the broker has deleted a topic of which the log has messages, or has lost the topic's queues.
 
 `deleteTopic` removes the topic's entry in `config/topics.json` and its queue folders; its messages stay in the log for
 as long as their segments exist, and no broker rebuilds their units. That is not damage. A lost queue folder looks the
 same. The table of topics distinguishes the two if it exists and is newer than the messages: each change of it has a
-time (`dataVersion`), and its backup is the table before the last change. A lake may have recorded others.
+time (`dataVersion`), and its backup is the table before the last change. A lake may have recorded earlier versions of
+the table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,9 +1,9 @@
 """
-Messages that wait: in the timer's files, and in the folder `rocksdbstore/` of brokers of 5.4.0+.
+Pending messages: in the timer's files, and in the folder `rocksdbstore/` of brokers of 5.4.0+.
 
-The wheel counts the messages by due time, its units in the timer log name them. Slots before the progress's read time
-are obsolete: a broker does not clear them. With timerRocksDBEnable the files still exist, without the messages in
-RocksDB, which also holds pending transactions and rows of an index.
+The wheel counts the messages by due time; the units in the timer log point to the messages. Slots before the read time
+in the progress file are obsolete: a broker does not clear them. With timerRocksDBEnable the files still exist, but the
+messages are in RocksDB, which also contains pending transactions and the rows of an index.
 """
 
 from bisect import bisect_right
@@ -133,7 +133,7 @@ MOST_COUNTED = 1 << 20  # rows of an index: inspecting a store does not wait for
 
 
 class RocksState(NamedTuple):
-    """The rows of all families, decoded where they are few."""
+    """The rows of all families; families of few rows are decoded."""
 
     folder: str
     index_rows: int  # at most MOST_COUNTED

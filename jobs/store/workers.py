@@ -1,8 +1,8 @@
 """
 Workers: this process, or Spark's tasks; both give the same results.
 
-Spark's are in `jobs.store.spark_workers`, so that nothing here imports pyspark. `WorkersOnDemand` is both: little work
-is done in this process before a Spark task would have begun.
+The workers that use Spark are in `jobs.store.spark_workers`, because this module must not import pyspark.
+`WorkersOnDemand` uses both: this process completes small work before a Spark task would have begun.
 """
 
 from collections import deque

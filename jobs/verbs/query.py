@@ -78,7 +78,7 @@ def _closing_printer(printer: Printer) -> Printer:
 
 
 class QueryOptions(NamedTuple):
-    """The place to ask, and how answers are printed."""
+    """The store or lake to query, and the output settings."""
 
     place: Place
     printer: Printer

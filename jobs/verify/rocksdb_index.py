@@ -1,11 +1,12 @@
 """
-An index in RocksDB, where a store has no index files: every row compared with the keys of the log.
+Compares every row of an index in RocksDB, which a store has instead of index files, with the keys of the log.
 
-After a kill rows may be missing that were in memory; the next start makes them from the log. Rows of messages that
-retention deleted stay until RocksDB drops them by their age.
+After a kill, rows that were only in memory are missing; the next start rebuilds them from the log. Rows of messages
+that retention has deleted stay until RocksDB drops them because of their age.
 
 Rows are sorted by their hour and topic, keys by their offset. So rows are divided into scratch files by ranges of the
-log, of about as many keys each, and one range is compared after another: memory does not grow with the index.
+log that have about equal numbers of keys, and the ranges are compared one after the other: memory does not grow with
+the index.
 """
 
 from collections import Counter
@@ -66,7 +67,7 @@ def verify_rocksdb_index(workers: Workers, log: ListedLog, release: str | None, 
 
 @dataclass(slots=True)
 class RowComparison:
-    """How much was compared, and the places that only one side has, by the reason."""
+    """The number of compared rows, and the rows or keys that only one side has, by reason."""
 
     lost: Sequence[tuple[int, int]]  # parts of the log
     rows: int = 0

@@ -1,12 +1,14 @@
 """
-Queues in RocksDB: the steps for wrong rows, and how they compare with queue files that the broker writes as well.
+Queues in RocksDB: the steps to repair wrong rows, and a comparison with queue files that the broker also writes.
 
-Only a broker makes rows of RocksDB: if it keeps queues there, it reads no queue files. A broker that finds no database
-of queues rebuilds its rows from the log, so a damaged one is set aside; a broker of 5.2.0 does not rebuild them.
+Only a broker can write rows into its database, and a broker with queues in RocksDB does not read queue files. A broker
+that finds no database of queues rebuilds the rows from the log, so the step for a damaged database is to move it away.
+A broker of 5.2.0 does not rebuild them.
 
-With double write the broker reads the files. Before a switch to RocksDB it must have every unit. RocksDB begins in the
-middle of the log when it was switched on late, which no start fills up, and ends early when it was switched off for a
-while, which the next start with both corrects. Where the two differ, the log is right.
+With double write the broker reads the files. Before a switch to RocksDB, the database must have every unit. Units at
+its beginning are missing if double write was enabled late; no start adds these. Units at its end are missing if double
+write was disabled for a while; the next start with double write adds these. If files and database differ, the log
+decides.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

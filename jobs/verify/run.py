@@ -1,12 +1,13 @@
 """
-A verification: the log is read and checked, queues and index files are compared with it, findings get their causes.
+Verifies a store: reads and checks the log, compares queues and index files with it, and finds the causes of findings.
 
-Nothing is written. A part that cannot be verified is named and does not keep the others from being verified.
+Nothing is written. If a part cannot be verified, the report says so, and the other parts are still verified.
 
-A broker that is promoted leaves no fault. The replica that returned cut its log where the new master's epoch begins,
-and stored that master's records there. Three things stay: old records after the end of the log, units of them at the
-ends of queues, and entries of them in index files, which then lack messages of the new master. Their records are proof;
-without one, queues that lead further show a lost end.
+The promotion of a broker leaves old data, which is not a fault. A replica that returns truncates its log where the new
+master's epoch begins, and then stores that master's records. Three kinds of data remain: old records after the end of
+the log, units that point to them at the ends of queues, and entries that point to them in index files, which then lack
+messages of the new master. The old records prove a promotion; without any, units that point after the end of the log
+mean that the end is lost.
 """
 
 from bisect import bisect_right

@@ -1,8 +1,8 @@
 """
-Records assembled from rows of a table: the inverse of `columns`, without Python code for each record.
+Assembles records from rows of a table: the inverse of `columns`, without Python code for each record.
 
-A row has every field of its record, so the record's bytes follow from it. Rows whose parts do not add up to the size
-that they state (no body, a changed text) are reported by their number, and no bytes are made of them.
+A row has every field of its record, so the record's bytes follow from it. Rows whose parts do not add up to their
+stated size (a missing body, a changed text) are reported by number, and no record is assembled from them.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class _Text(NamedTuple):
 
 
 class _Hosts(NamedTuple):
-    """Addresses with their ports, each once, and which of them every row has."""
+    """The distinct addresses with ports, and for each row the number of its address."""
 
     numbers: Sizes
     sizes: Sizes  # of the address and its port; 0 if the text is not a host

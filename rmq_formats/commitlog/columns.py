@@ -1,9 +1,9 @@
 """
-Records as Arrow columns, without Python code for each record.
+Converts records to Arrow columns, without Python code for each record.
 
-Every column's buffers are allocated for the most that the records can fill, filled by compiled passes, and wrapped;
-they belong to the batch. If the usual room is too small (very many distinct texts, malformed UTF-8), all columns are
-filled again with more room.
+The buffers of each column are allocated for the largest possible content, filled by compiled passes, and wrapped
+without a copy. If the usual buffers are too small (very many distinct texts, malformed UTF-8), all columns are filled
+again with larger ones.
 """
 
 import secrets

@@ -1,9 +1,9 @@
 """
 Compiled passes over a group of records, each of which fills some columns.
 
-A pass relies on checked records (`scan`) and on arrays that have room for the most that these can fill. Rows follow the
-positions. Without room for another distinct text, or for malformed UTF-8, which grows when it is replaced, a pass ends
-early and is repeated with more room.
+A pass relies on checked records (`scan`), and on arrays that are large enough for their content. Rows are in the order
+of the positions. If an array is too small for another distinct text, or for malformed UTF-8, which grows when it is
+replaced, the pass ends early and is repeated with larger arrays.
 """
 
 from typing import NamedTuple
@@ -117,7 +117,7 @@ class Output(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The distinct property names, and the values of the row at hand."""
+    """The distinct property names, and the values of the current row."""
 
     texts: TextTable
     seen_in: Sizes  # by name: the last row that had it, plus 1, so that the zeros of a new array mean 'in no row'

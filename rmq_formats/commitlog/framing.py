@@ -1,8 +1,8 @@
 """
 The header before each record of a segment: none, or an entry header of DLedger.
 
-The first bytes show it. If they are damaged or lost, the first record that proves itself does: in a log of entries a
-header follows a record, in a plain log another record.
+The first bytes of a segment show which. If they are damaged or lost, the first valid record shows it: in a DLedger log
+it is followed by an entry header, in a plain log by another record.
 """
 
 from rmq_formats.commitlog.layout import (

@@ -1,5 +1,5 @@
 """
-Compiled reading of CommitLog records: the same rules as `record` and `segment`, on raw positions.
+Compiled readers of CommitLog records: the same rules as in `record` and `segment`, applied to positions in a buffer.
 
 Positions are in a buffer; `limit` is the end of its bytes. Only `check_record` and `follow_chain` check a record; the
 other functions rely on a checked one.
@@ -246,7 +246,7 @@ def follow_chain(
 
 
 class RecordParts(NamedTuple):
-    """The begin and the end of a record's parts."""
+    """The start and end of each part of a record."""
 
     body: int
     body_end: int

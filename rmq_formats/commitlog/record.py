@@ -1,9 +1,9 @@
 """
-One CommitLog record: bytes to values and back, readably. Property tests compare the compiled columns with it.
+Decodes and encodes one CommitLog record, readably; property tests compare the compiled columns with this module.
 
-`decode_record` has three results, like every reader of this package: a value, `NeedMoreData` when the buffer ends
-before the record does, `CorruptData` when the bytes contradict themselves. A record proves itself by its own numbers:
-the lengths of its parts add up to its size, and it is at the physical offset that it names.
+`decode_record`, like every reader of this package, returns a value, or raises `NeedMoreData` if the buffer ends before
+the record does, or `CorruptData` if the bytes contradict each other. A record is valid if the lengths of its parts add
+up to its size, and it is at the physical offset that it states.
 
 Bridges are records that a repair writes over lost bytes, so that a starting broker does not end its log there.
 """
@@ -283,7 +283,7 @@ _LONGEST_V1 = 127  # bytes of a topic
 
 
 class LostMessage(NamedTuple):
-    """A message whose bytes are lost, as its queue's unit names it."""
+    """A message whose bytes are lost, as far as the unit in its queue describes it."""
 
     offset: int
     size: int

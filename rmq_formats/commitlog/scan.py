@@ -1,9 +1,9 @@
 """
-Compiled walking of a segment: the pieces that `segment.walk` yields, at the speed of memory.
+Compiled walk over a segment: yields the same pieces as `segment.walk`, at memory speed.
 
 A range of a segment is read window by window into one buffer, and a compiled loop follows the chain of records through
 it. Rare cases (damage, the end of the log) are decided in Python by the scalar module. Memory holds one window, or one
-record where that is larger. Unreadable parts of the file are damage like any other, and reading continues after them.
+record if that is larger. Unreadable parts of the file are treated as damage, and reading continues after them.
 """
 
 from collections.abc import Callable, Iterator
@@ -273,7 +273,7 @@ class _Walker:
 
 
 class _Log(SegmentBytes):
-    """A segment's bytes, window by window: what `SegmentBytes` searches in Python is searched by compiled code here."""
+    """A segment's bytes, window by window; compiled code does the searches that `SegmentBytes` does in Python."""
 
     def __init__(self, window: Window, base_offset: int, framing: Framing, next_written: NextWritten) -> None:
         super().__init__(self._shown, window.size, base_offset, framing, next_written)

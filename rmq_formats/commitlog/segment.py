@@ -2,18 +2,18 @@
 One CommitLog segment: its records, and how it ends.
 
 `walk` cuts a segment into pieces that cover it without gap or overlap: records, damage, and one last piece that says
-how it ends. Records follow each other by size alone. The chain is the truth: bodies may contain complete records, and
-after a blank or the end of the chain lie stale ones with right offsets. A blank states how many bytes are left; one
-that states another number was not written by a broker, and ends the segment only if no record proves itself after it.
+how it ends. Only the size of a record determines where the next one begins. Nothing else identifies records: bodies may
+contain complete records, and stale records with right offsets may follow a blank or the end of the chain. A blank
+states the number of remaining bytes. A blank with another number was not written by a broker, and ends the segment only
+if no valid record follows.
 
-Damage does not end a walk. It goes on at the next record that proves itself: magic, lengths that add up, the physical
-offset where it is, the body's CRC. In the segment that the broker still writes, nothing is damage that may be
-unfinished: bytes that no later record contradicts wait, and other bytes are read again before they are damage, for a
-broker may have written one meanwhile (`OpenTail`). A later record whose store time is before that of the last good one
-is a leftover there, unless queues prove it part of the log: recovery moves the write position back and leaves old
-records after it. So does the new leader of a DLedger group in the logs of the others, and the entries that it
-leaves may directly follow the entry that is written next: there an entry of a lower term than the one before it is a
-leftover.
+Damage does not end a walk. It continues at the next record that is valid by its magic number, lengths, own offset and
+body CRC. In the segment to which a broker is writing, bytes that may be an unfinished write are not damage: they are
+left for the next run unless a later record contradicts them, and even then they are read again first, because the
+broker may have completed them in the meantime (`OpenTail`). Recovery moves the write position back and leaves old
+records after it. So a later record whose store time is before that of the last valid record is a leftover, unless
+queues prove that it is part of the log. The new leader of a DLedger group causes the same in the logs of other members,
+and an old entry may directly follow the last new one: an entry with a lower term than the one before it is a leftover.
 """
 
 from collections.abc import Callable, Iterator
@@ -185,7 +185,8 @@ class OpenTail:
     """
     Distinguishes damage from leftovers in a segment that a broker may be writing to.
 
-    A broker writes front to back. What a record follows was whole by then, so a second look sees all of it.
+    A broker writes in order. So all bytes before a record were complete when the record was written, and a second read
+    returns all of them.
     """
 
     file: "SegmentBytes"  # every look at it reads the file again
@@ -245,7 +246,7 @@ def is_fully_written(record: MessageRecord) -> bool:
 
 @dataclass
 class SegmentBytes:
-    """A segment's bytes, read by position, with their offset in the log; `scan` has the same of a window."""
+    """A segment's bytes, read by position, with their offset in the log; `scan` has a similar class for a window."""
 
     read: Read
     size: int

@@ -1,5 +1,5 @@
 """
-Queues at the speed of the disk: units appended file by file.
+Builds queues at disk speed: units are appended file by file.
 
 `QueueBuilder` takes a queue's units in the order of the log, slice by slice, and returns the bytes that they add;
 `ExtBuilder` does the same for the extension. Property tests compare both with readable queues in the tests.
@@ -79,7 +79,7 @@ class QueueBytes(NamedTuple):
 
 
 class Losses:
-    """Ranges of the log, ascending, that hold no record any more."""
+    """Ranges of the log, in ascending order, whose records are lost."""
 
     def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
         self._ranges = np.array(ranges, np.int64).reshape(-1, 2)
@@ -100,7 +100,7 @@ class Losses:
 
 
 class QueueBuilder:
-    """One queue that begins empty: takes its units in the order of the log, gives the bytes that they add."""
+    """One queue that begins empty: takes its units in the order of the log, and returns the bytes that they add."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ def _blanks(offset: int, count: int) -> QueueBytes:
 
 
 class ExtBuilder:
-    """The extension of one queue: gives its units addresses, and the bytes after them."""
+    """The extension of one queue: assigns addresses to its units, and returns the bytes that they add."""
 
     def __init__(self, file_size: int) -> None:
         self.file_size = file_size

@@ -1,5 +1,5 @@
 """
-The units of a range collected queue by queue, at the speed of the disk.
+Collects the units of a range by queue, at disk speed.
 
 Compiled passes leave rare cases (a queue seen for the first time, a batch, a record that appears in several queues) to
 the scalar module `dispatch`, with which property tests compare them.
@@ -78,7 +78,7 @@ class PackedUnits(NamedTuple):
 
 
 class UnitCollector:
-    """Collects the units of a range; memory grows with their number, some 80 bytes each."""
+    """Collects the units of a range; memory grows by about 80 bytes per unit."""
 
     def __init__(self, rules: QueueRules, *, with_tags: bool = False) -> None:
         """Collect by *rules*; *with_tags* also keeps the TAGS text of each unit."""
@@ -252,7 +252,7 @@ class _Queues:
 
 
 class _Tags:
-    """The texts of TAGS and their numbers, in a table that grows; an empty one where they are not wanted."""
+    """The texts of TAGS and their numbers, in a table that grows; empty if they are not needed."""
 
     def __init__(self, *, are_wanted: bool) -> None:
         self.are_wanted = are_wanted

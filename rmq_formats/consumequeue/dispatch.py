@@ -2,8 +2,8 @@
 The units that a record adds to queues.
 
 The dispatcher adds one unit for each record to the queue that the record names. Exceptions: prepared and rolled back
-records add none, a record of a BatchCQ topic adds a batch unit, and with multi-dispatch a record appears in further
-queues. Apart from place and size, a unit holds one number, `tags_code`.
+records add no unit, a record of a BatchCQ topic adds a batch unit, and with multi-dispatch a record is added to several
+queues. Besides offset and size, a unit contains one number, `tags_code`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ _LONGEST_NAME = 255  # bytes, on every file system a broker runs on
 
 @unique
 class QueueKind(StrEnum):
-    """The kinds of queue whose files hold units, by the folder that they lie in."""
+    """The kinds of queues with files of units; the values are the names of their folders."""
 
     PLAIN = "consumequeue"
     BATCH = "batchconsumequeue"
@@ -115,7 +115,7 @@ PRE_BLANK = Unit(0, PRE_BLANK_SIZE, 0)
 
 
 class BatchUnit(NamedTuple):
-    """One unit of a BatchConsumeQueue: a record that holds several messages."""
+    """One unit of a BatchConsumeQueue, for a record that contains several messages."""
 
     physical_offset: int
     size: int
@@ -144,7 +144,7 @@ def decode_batch_unit(buffer: Buffer, position: int = 0) -> BatchUnit:
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """The rules of units that records do not state: the writing release, and the broker's own configuration."""
+    """The rules for units that records do not show: the release that wrote them, and the broker's configuration."""
 
     releases: Sequence[tuple[int, Release]] = ((0, NEWEST),)  # ascending; the one that wrote from an offset on
     delay_levels: str = DEFAULT_DELAY_LEVELS
@@ -166,7 +166,7 @@ class QueueRules:
 
 
 class ExpectedUnit(NamedTuple):
-    """A unit that the dispatcher makes of a record."""
+    """A unit that the dispatcher creates for a record."""
 
     queue: QueueName
     queue_offset: int  # of a batch unit: of its first message

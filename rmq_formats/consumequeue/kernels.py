@@ -1,8 +1,8 @@
 """
-Compiled reading of the units that records add: the same rules as `dispatch`, on raw positions.
+Compiled readers of the units that records add: the same rules as in `dispatch`, applied to positions in a buffer.
 
-Records are read only as far as their queue and their unit require. In rare cases a pass ends early and says why: a
-queue is not in the table yet, a record needs the scalar module, or a table has no room.
+Only the fields that determine queue and unit are read. In rare cases a pass ends early and returns the reason: a queue
+is not in the table yet, a record needs the scalar module, or a table is full.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -54,7 +54,7 @@ _SPREAD = 0x45D9F3B5
 
 
 class QueueTable(NamedTuple):
-    """The queues that are known, by the very bytes of their names."""
+    """The known queues, by the bytes of their names."""
 
     slots: Integers  # row in `keys` of the queue whose hash leads here, -1 for none; a power of two
     keys: Integers  # a row a queue; its name is at a place in `names`
@@ -62,7 +62,7 @@ class QueueTable(NamedTuple):
 
 
 class DispatchSettings(NamedTuple):
-    """How the records of one release are read, with the broker's own configuration."""
+    """The rules by which records are read: those of one release, and of the broker's configuration."""
 
     parser: int
     multi_dispatch: bool
@@ -73,7 +73,7 @@ class DispatchSettings(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """The record that a pass stopped at and the reason, and how many units and tags there are."""
+    """The record at which a pass stopped, the reason, and the numbers of units and tags so far."""
 
     at: int
     reason: int
@@ -82,7 +82,7 @@ class Stop(NamedTuple):
 
 
 class TagTable(NamedTuple):
-    """The texts of TAGS by number; all arrays are empty where they are not wanted."""
+    """The texts of TAGS by number; all arrays are empty if they are not needed."""
 
     cache: NDArray[np.int32]  # number of the text that was seen last with a hash that leads here, -1 for none
     ends: Integers  # of each text, after a zero

@@ -1,12 +1,12 @@
 """
 ConsumeQueue layouts: the unit of a plain queue, of a BatchConsumeQueue, and of the extension file.
 
-A queue's files are one sequence of bytes; each file is named by the logical offset of its first byte. The n-th unit of
-a plain queue is at n * 20 only in a healthy log: the broker appends, it does not seek.
+A queue's files are one sequence of bytes; each file is named after the logical offset of its first byte. The n-th unit
+of a plain queue is at n * 20 only if the queue is healthy, because the broker appends units.
 
-ConsumeQueueExt holds values that do not fit into a unit (4.1.0+, `enableConsumeQueueExt`): the queue's unit then has
-the address of an extension unit in place of its tags code. Filter bitmaps (`enableCalcFilterBitMap`, off by default)
-do not follow from the log; everything else does.
+ConsumeQueueExt contains values that do not fit into a unit (4.1.0+, `enableConsumeQueueExt`): the queue's unit then has
+the address of an extension unit in place of its tags code. Everything can be derived from the log, except filter
+bitmaps (`enableCalcFilterBitMap`, off by default).
 """
 
 from typing import NamedTuple

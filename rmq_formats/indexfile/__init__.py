@@ -1,1 +1,1 @@
-"""The IndexFile: from a message's keys to its place in the CommitLog, as chains of entries that hang in hash slots."""
+"""The IndexFile: a hash table from keys to offsets in the CommitLog, with a chain of entries for each slot."""

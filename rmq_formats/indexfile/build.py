@@ -1,12 +1,12 @@
 """
-Index files at the speed of the disk: keys packed range by range, then chained file by file.
+Builds index files at disk speed: keys are packed range by range, then chained file by file.
 
-The keys of a log, in its order, are one sequence that is cut into files. `pack_keys` makes it: 20 bytes a key, which is
-also the size of an entry, so `FileBuilder` converts keys to entries in place and writes them; only the slots stay in
-memory. Property tests compare both with a readable index file in the tests.
+The keys of a log, in log order, are one sequence that is divided into files. `pack_keys` writes this sequence with 20
+bytes per key, the size of an entry, so `FileBuilder` converts keys to entries in place and writes them; only the slots
+stay in memory. Property tests compare both with a readable index file in the tests.
 
 `Comparison` compares two index files without keeping the expected one: it takes the builder's blocks, and compares each
-with the bytes at its place.
+with the bytes at its position.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ KEY_KINDS = tuple(KeyKind)  # a place names its kind by its number here
 
 
 class RuleTable(NamedTuple):
-    """Rules as compiled code reads them: row by row, the newest last."""
+    """Rules as an array for compiled code: one row per rule, the newest last."""
 
     since: NDArray[np.int64]
     parser: NDArray[np.int64]
@@ -202,7 +202,7 @@ def _pack(
 
 
 class FileBuilder:
-    """One index file, written through `write(position, bytes)`: entries as they come, slots and header at the end."""
+    """One index file, written through `write(position, bytes)`: first the entries, in order, then slots and header."""
 
     def __init__(
         self,
@@ -376,7 +376,7 @@ class Difference(NamedTuple):
 
 
 class Comparison:
-    """Takes the blocks of the expected file and remembers how the real one differs."""
+    """Takes the blocks of the expected file, and records the differences of the real one."""
 
     def __init__(self, geometry: Geometry, read: Read) -> None:
         """Compare with the file that `read(position, length)` gives; bytes after its end are zeros, as when mapped."""

@@ -1,8 +1,8 @@
 """
 The keys under which a broker indexes a message: its UNIQ_KEY, the words of its KEYS, and from 5.4.0 its TAGS.
 
-One text is hashed for each: `topic#key`, and `topic#T#tags`. The topic is the stored one: a delayed or half message is
-found under the system topic that it waits in.
+The hashed text is `topic#key`, or `topic#T#tags`. The topic is the stored one: a delayed or half message is indexed
+under the system topic in which it is stored.
 """
 
 from enum import StrEnum, unique
@@ -19,7 +19,7 @@ TAG_MARK = "T"
 
 @unique
 class KeyKind(StrEnum):
-    """Which property a key comes from."""
+    """The property from which a key comes."""
 
     UNIQUE = "unique"
     KEY = "key"

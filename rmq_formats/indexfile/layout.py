@@ -1,9 +1,9 @@
 """
 IndexFile layouts: a header, a table of hash slots, then entries in the order of arrival.
 
-A slot holds the number of its newest entry, an entry the number of the one before it in the same slot. Entry 0 is never
-used, so that 0 can mean "none": a file of `index_num` entries takes one less, and the header's `index_count` is not how
-many there are but the number of the next free one.
+A slot contains the number of its newest entry, and an entry the number of the previous entry in the same slot. Entry 0
+is never used, so that 0 can mean "none": a file for `index_num` entries has space for one less, and the header's
+`index_count` is not the number of entries but the number of the next free entry.
 """
 
 from typing import NamedTuple
@@ -60,7 +60,7 @@ class IndexEntry(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """How many slots and entries a broker's index files have (`maxHashSlotNum`, `maxIndexNum`)."""
+    """The number of slots and entries of a broker's index files (`maxHashSlotNum`, `maxIndexNum`)."""
 
     hash_slots: int = 5_000_000
     index_num: int = 20_000_000

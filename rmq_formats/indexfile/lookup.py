@@ -1,13 +1,13 @@
 """
-How a broker finds a key in its index files, on file bytes.
+Finds a key in the bytes of index files, as a broker does.
 
-A file is given as `read(position, length)`, so that 420 MB are not read to follow one chain. Only hashes are compared:
-the results are places in the log that may hold the key. A chain runs from new to old. A chain that runs in a circle,
-which a broker follows for ever, raises an error here.
+A file is passed as a function `read(position, length)`, so that following one chain does not read all 420 MB. Only
+hashes are compared: the results are offsets in the log of records that may have the key. A chain leads from new to old
+entries. A chain with a loop, which a broker would follow forever, raises an error.
 
-The numbers of slots and entries follow from the files. A file's length is one sum with two unknowns; the count of the
-next free entry of a full file is the number of entries it was made for. Each assumption is checked with the entries:
-each must hang in the slot that its hash leads to.
+The numbers of slots and entries are derived from the files. A file's length is an equation with two unknowns; in a full
+file, the number of the next free entry is the number of entries for which the file was created. Each assumption is
+checked with the entries: each must be in the chain of the slot that its hash determines.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class ChainEntry(NamedTuple):
 
 
 class IndexReader:
-    """One file, of which only the asked slots and entries are read."""
+    """One file, of which only the requested slots and entries are read."""
 
     def __init__(self, read: Read, geometry: Geometry, file: str | None = None) -> None:
         """Take `read(position, length)`, short only at the file's end; errors name *file*."""

@@ -1,1 +1,1 @@
-"""Compiled reading of JSON; values that it does not know are left to an exact reader."""
+"""Compiled readers of JSON; values in unusual forms are left to an exact reader."""

@@ -1,5 +1,5 @@
 """
-Compiled reading of JSON values as columns, at the places that a scan has found.
+Compiled readers of JSON values, into columns, at the positions that a scan has found.
 
 Values in the usual forms are read; all others are ODD, and the caller reads them with an exact parser.
 """

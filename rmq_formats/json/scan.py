@@ -1,9 +1,10 @@
 """
-Compiled scan of JSON documents: the members of objects, and the items of arrays, by their places.
+Compiled scan of JSON documents: finds the positions of the members of objects and the items of arrays.
 
 A scan accepts documents that are certainly valid JSON. It refuses all others, and the caller parses them exactly. It
-also refuses documents that parsers change silently: an object with two keys of one hash, at any depth, a key that is
-spelled with an escape, half of a surrogate pair; and values that are nested too deeply or have too many open keys.
+also refuses documents that parsers would change silently, and documents beyond its limits: an object with two keys of
+the same hash, at any depth; a key with an escape; half of a surrogate pair; values that are nested too deeply or have
+too many open keys.
 """
 
 from typing import NamedTuple

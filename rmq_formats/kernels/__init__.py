@@ -1,1 +1,1 @@
-"""The parts of compiled scans: integers, text as Java reads it, properties."""
+"""Parts of compiled scans: integers, text as Java decodes it, properties."""

@@ -1,9 +1,9 @@
 """
-Integers of a buffer as one machine instruction each, in place of a call that numba would compile for every caller.
+Reads and writes integers in a buffer by one machine instruction, not by a call that numba compiles for every caller.
 
-A function that one of these decorators marks stays the Python that it is. Code that is compiled does the same in one
-load or store, which needs no compilation of its own and spares the callers some 20 instructions a call; or with many
-bytes in one instruction, which numba cannot express.
+A function with one of these decorators remains an ordinary Python function. In compiled code it becomes one load or
+store, which needs no compilation of its own and saves about 20 instructions per call, or one instruction on many bytes,
+which numba cannot express.
 """
 
 import inspect

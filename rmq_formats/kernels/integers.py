@@ -1,8 +1,8 @@
 """
 Integers and bytes in compiled code.
 
-Compiled code has no bounds checks. Every kernel trusts `0 <= start <= end <= buffer.size`: callers validate a length
-before they use it, and the functions then stay inside. Buffers are one-dimensional arrays of uint8.
+Compiled code has no bounds checks. Every kernel relies on `0 <= start <= end <= buffer.size`: callers validate a length
+before they use it, so no function reads outside the buffer. Buffers are one-dimensional arrays of uint8.
 """
 
 from struct import Struct

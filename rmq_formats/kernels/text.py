@@ -1,9 +1,9 @@
 """
 Texts in compiled code: UTF-8 as Java decodes it, the hash of a text, and the properties of a record by both parsers.
 
-The rules are those of `rmq_formats.properties`. Distinct texts get numbers, for dictionary-encoded columns: an open
-hash table next to a heap of the texts in order of appearance. The hash begins with a number that the caller draws, so a
-log whose texts all collide cannot be written.
+The rules are those of `rmq_formats.properties`. Distinct texts get numbers, for dictionary-encoded columns, from an
+open hash table and a heap of the texts in order of appearance. The hash starts from a random number that the caller
+chooses, so a log whose texts all collide cannot be constructed.
 """
 
 from typing import NamedTuple

@@ -1,1 +1,1 @@
-"""Rows that a broker of 5.x keeps in RocksDB: keys and values in, fields out. Nothing here opens a database."""
+"""Decodes and encodes rows that a broker of 5.x keeps in RocksDB. This package does not open a database."""

@@ -1,11 +1,11 @@
 """
-Rows of a queue in RocksDB, made of the units that its log gives: many in one call, as arrays.
+Builds the rows of a queue in RocksDB from the units of its log: many rows in one call, as arrays.
 
 A broker stores each unit under the queue offset that its record states, so nothing is appended or skipped: of two
 records with the same offset the later one counts, and a queue ends with its last record. `layout` encodes single rows;
 property tests compare these with it.
 
-`hashed_keys` reads the messages that rows of an index name, compiled, for databases of millions of rows.
+`hashed_keys` returns the offsets and key hashes of index rows, by compiled code, for databases of millions of rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ class UnitPlace(NamedTuple):
 
 
 class RowBuilder:
-    """One queue: takes its units in the order of the log, gives those that get rows."""
+    """One queue: takes its units in the order of the log, and returns the units that become rows."""
 
     def __init__(self, lost: Sequence[tuple[int, int]] = (), segments: Sequence[int] = ()) -> None:
         """

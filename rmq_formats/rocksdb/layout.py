@@ -9,15 +9,15 @@ written when a client asks for a queue's first unit; a missing, old or (0, 0) ro
 at a flush or a clean stop; after a kill there may be none.
 
 The index has a row for each key, tag and unique key of a message, under the hour in which it was stored. Nothing is
-escaped: a key may hold the separator. So a row's key is split from both ends; only the end of the topic is uncertain,
-and the message itself decides it.
+escaped, so a key may contain the separator. Therefore a row's key is split from both ends; only the end of the topic is
+ambiguous, and the message itself resolves it.
 
-Timer messages have a row for each message that waits, by the time of its delivery. Rows outlive the delivery: pending
-are those whose time is not before the row `timeline_checkpoint`.
+Each pending timer message has a row, ordered by the time of delivery. Rows remain after the delivery: a row is pending
+if its time is not before the value of the row `timeline_checkpoint`.
 
 Transactions have a row for each half message that is neither committed nor rolled back. A commit, a rollback and too
-many checks delete the row. Offline, the log says the same: pending are the half messages that no op message names by
-TRANS_OFFSET.
+many checks delete the row. The log contains the same information: a half message is pending if no op message names it
+by TRANS_OFFSET.
 """
 
 from typing import NamedTuple
@@ -85,7 +85,7 @@ class QueuePrefix(NamedTuple):
 
 
 class QueueBound(NamedTuple):
-    """The first or the last unit of a queue, as the broker noted it."""
+    """The first or the last unit of a queue, as stored by the broker."""
 
     queue: QueuePrefix
     is_max: bool

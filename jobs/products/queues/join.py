@@ -3,11 +3,11 @@ The join of a store's queues with its log.
 
     probe the queues ─► write the units of each range to scratch ─► compare group by group ─► explain the rest
 
-In a healthy queue the unit of a record is where its queue offset says. So the units of a range are read by address, one
-read a queue, and compared; neither side is sorted or moved. Units that are elsewhere or missing are left over until all
-ranges are compared; then `settle_remainder` explains them. Of units that lead to records of other queues only the
-log can say what these are. `join` runs all steps; `ingest` collects the units itself, because there one pass over the
-log makes other rows as well.
+In a healthy queue the unit of a record is at the position that the record's queue offset gives. So the units of a range
+are read by position, with one read per queue, and compared; neither side is sorted or moved. Units that are elsewhere
+or missing remain until all ranges are compared; then `settle_remainder` explains them. A unit that points to a record
+of another queue can only be explained by reading that record in the log. `join` runs all steps; `ingest` collects the
+units itself, because its single pass over the log also produces other rows.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
