@@ -8,22 +8,21 @@ verify again.
 """
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.console.amounts import counted
 from jobs.console.lines import PLAN_HEADING, lines_under_heading
 from jobs.console.result import RatedOutcome, Result, Severity
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, NotInLakeError, diff, find_known_store
-from jobs.lake.commit import read_snapshot, rows
+from jobs.lake.commit import rows
 from jobs.lake.findings import (
     DAMAGED_RECORDS,
     DELETED_TOPIC,
@@ -38,8 +37,7 @@ from jobs.lake.findings import (
 )
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
-from jobs.lake.snapshot_files import rows_where
-from jobs.lake.tables import CONSUME_QUEUE, MESSAGES
+from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
 from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.rows import Status
@@ -68,7 +66,7 @@ from jobs.repair.start_protection import (
     write_bridges,
 )
 from jobs.restore.config import RebuiltFileSettings, recorded_topics
-from jobs.restore.plan import Plan, plan_log
+from jobs.restore.plan import Plan, count_messages_in_ranges, plan_log
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_beside
@@ -284,19 +282,6 @@ class _InLake(NamedTuple):
             units.setdefault(at, set()).add((status, physical_offset, size, tags_code))
         return {at: one[1:] for at, (one, *others) in units.items() if one[0] == Status.MATCHED and not others}
 
-    def messages_of(self, topics: Collection[str], ranges: Sequence[tuple[int, int]]) -> dict[str, int]:
-        """Return the number of messages of some topics in *ranges*, for those that have any."""
-        wanted = (pc.field("store_id") == self.known.store_id) & pc.field("topic").isin(sorted(topics))
-        columns = ["topic", "physical_offset"]
-        found = read_snapshot(self.lake, MESSAGES.name, lambda table: rows_where(self.lake, table, columns, wanted))
-        if found is None or not ranges:
-            return {}
-        starts, ends = np.array(sorted(ranges), np.int64).T
-        offsets = found.column("physical_offset").to_numpy()
-        numbers = np.searchsorted(starts, offsets, "right") - 1
-        inside = found.filter(pa.array((numbers >= 0) & (offsets < ends[numbers])))
-        return {one["values"]: one["counts"] for one in inside.column("topic").value_counts().to_pylist()}
-
 
 @dataclass(slots=True)
 class _Repair:
@@ -456,9 +441,10 @@ class _Repair:
         every = (one for one in (*queues.findings, *queues.facts) if one.kind in said and "/" in one.file)
         topics = {one.file.split("/")[1]: said[one.kind] for one in every}
         ranges = [(one.start, one.end) for one in found.differences if one.what == ONLY_IN_LAKE]
-        counts = in_lake.messages_of(topics, ranges) if topics else {}
+        lake, store_id = in_lake.lake, in_lake.known.store_id
+        counts = count_messages_in_ranges(lake, store_id, topics, ranges) if topics else Counter[str]()
         for topic, what in sorted(topics.items()):
-            more = f"the lake has {counted(counts.get(topic, 0), 'message')} of it that the store lacks"
+            more = f"the lake has {counted(counts[topic], 'message')} of it that the store lacks"
             self.summary.notes.append(f"the topic {topic!r} {what}; {more}")
 
     def _older_segments(self, found: DiffSummary, plan: Plan, start: int) -> Iterator[int]:
