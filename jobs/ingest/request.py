@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from jobs.console.amounts import counted, size_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_met
-from jobs.lake.findings import GapRow, OpenDamage
+from jobs.lake.findings import INDEX, GapRow, OpenDamage
 from jobs.products.registry import NAMES, Product
-from jobs.store.selection import Selection
+from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import StoreRequest
 from rmq_formats.broker_conf import BrokerConf
 
@@ -38,6 +38,15 @@ class IngestRequest(StoreRequest):
     acknowledge: bool = False  # the damage that earlier runs have reported
     dry_run: bool = False
     command: str = field(default_factory=lambda: uuid4().hex)  # all runs that are its steps name it
+
+    def __post_init__(self) -> None:
+        """Raise `TopicsError` if the index is requested by name and topics are selected."""
+        if self.tables != NAMES and INDEX in self.tables and self.selection.takes_or_all is not None:
+            raise TopicsError(
+                f"--tables {INDEX}: the index tables cannot be written with {self.selection.topics_text}, because an "
+                f"index file has the keys of all topics. Remove {INDEX} from --tables (key queries then search "
+                "`messages`), or ingest all topics"
+            )
 
     @property
     def given_settings(self) -> "GivenSettings":

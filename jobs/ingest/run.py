@@ -57,7 +57,16 @@ from jobs.store.chain import (
     read_chained,
     watermark,
 )
-from jobs.store.ranges import NewestSegment, Range, Settling, describe_plan, holes, newest_segment, plan_ranges
+from jobs.store.ranges import (
+    NewestSegment,
+    Range,
+    Settling,
+    describe_plan,
+    holes,
+    newest_segment,
+    plan_ranges,
+    written_size,
+)
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import IsTierError, Store, list_again
 from jobs.store.topics import known_topics
@@ -152,7 +161,7 @@ class _Run(NextRun):
         ranges = self._plan(min(one.from_offset for one in started))
         self.clock.lap("planning")
         if self.request.dry_run:
-            self.summary.plan = describe_plan(ranges)
+            self.summary.plan = describe_plan(ranges, written_size(ranges))
             self.summary.open = self.earlier_damage
             return
         work = RangePass(self.output, tuple(one.collector for one in started))

@@ -136,7 +136,7 @@ class _TierRun(NextRun):
         self.clock.lap("planning")
         if self.request.dry_run:
             self.summary.open = self.earlier_damage
-            self.summary.plan = describe_plan([part.range for _, bundle in bundles for part in bundle])
+            self.summary.plan = describe_plan([part.range for _, bundle in bundles for part in bundle], left)
             self.summary.seconds = self.clock.laps
             yield self.summary
             return

@@ -15,7 +15,7 @@ from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, load_settings
 from jobs.rebuild.queue_run import RebuildQueuesRequest
 from jobs.rebuild.queues import ROCKSDB
-from jobs.store.ranges import describe_plan, holes, plan_ranges
+from jobs.store.ranges import describe_plan, holes, plan_ranges, written_size
 from jobs.store.store import Store
 
 
@@ -95,7 +95,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
         request.out,
         {**settings.describe(), "lost_only": request.lost_only},
         list(settings.lines()),
-        describe_plan(plan_ranges(store)),
+        _log_of(store),
         _gaps(store),
         f"{which}, {geometry.file_size:,} bytes each, up to {geometry.capacity:,} keys a file",
         [name for name, reason in reasons.items() if reason is None],
@@ -119,10 +119,15 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
         str(request.out),
         settings.describe(),
         [f"  as RocketMQ {settings.release} writes them ({settings.release_origin})"],
-        describe_plan(plan_ranges(store)),
+        _log_of(store),
         _gaps(store),
         written,
     )
+
+
+def _log_of(store: Store) -> dict[str, int | None]:
+    ranges = plan_ranges(store)
+    return describe_plan(ranges, written_size(ranges))
 
 
 def _gaps(store: Store) -> list[tuple[int, int]]:

@@ -136,19 +136,26 @@ def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
 
 def written_sizes(ranges: Sequence[Range]) -> list[int]:
     """Return the written bytes of each range; in the last file, which is mostly unwritten, up to twice as many."""
-    return [range_.size if range_.final else _written_in(range_) for range_ in ranges]
+    doubled = [_STEP << doubling for doubling in range(max((one.size for one in ranges), default=0).bit_length())]
+    return [one.size if one.final else _written_in(one, doubled) for one in ranges]
 
 
-def _written_in(range_: Range) -> int:
-    """Return the least doubled step in a range after which zeros follow; its size where none do."""
-    steps = [_STEP << doubling for doubling in range(max((range_.size - 1) // _STEP, 0).bit_length())]
+def written_size(ranges: Sequence[Range]) -> int:
+    """Return the written bytes of all ranges, up to 4 KiB more for each range of the last file."""
+    return sum(one.size if one.final else _written_in(one, range(0, one.size, _STEP)) for one in ranges)
+
+
+def _written_in(range_: Range, candidates: Sequence[int]) -> int:
+    """Return the least of the ascending *candidates* after which zeros follow in a range; its size where none do."""
+    steps = candidates[: bisect_left(candidates, range_.size)]
     try:
         with range_.open() as file:
 
             def is_unwritten(step: int) -> int:
                 return not any(file.read(range_.start + step, min(_UNWRITTEN, range_.size - step)))
 
-            return [*steps, range_.size][bisect_left(steps, 1, key=is_unwritten)]
+            number = bisect_left(steps, 1, key=is_unwritten)
+            return steps[number] if number < len(steps) else range_.size
     except OSError:  # this is an estimate; the task that reads the range reports the error
         return range_.size
 
@@ -287,12 +294,12 @@ def cut_short_segments(segments: Sequence[Segment]) -> Iterator[tuple[Segment, i
             yield segment, usual
 
 
-def describe_plan(ranges: Sequence[Range]) -> dict[str, int | None]:
-    """Return the figures of a plan, for `--dry-run` and the report."""
+def describe_plan(ranges: Sequence[Range], size: int) -> dict[str, int | None]:
+    """Return the figures of a plan for `--dry-run`: of *size* bytes, without the preallocated rest of the last file."""
     return {
         "ranges": len(ranges),
         "segments": len({range_.location for range_ in ranges}),
-        "bytes": sum(range_.size for range_ in ranges),
+        "bytes": size,
         "from_offset": ranges[0].start_offset if ranges else None,
         "to_offset": ranges[-1].end_offset if ranges else None,
     }

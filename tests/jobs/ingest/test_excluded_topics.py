@@ -10,6 +10,8 @@ from unittest.mock import patch
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.command import cli
+from jobs.console.result import ExitCode
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
 from jobs.store.selection import Selection
@@ -19,6 +21,7 @@ from jobs.typed.run import TypeRequest, type_lake
 from rmq_formats.commitlog.layout import BLANK, COMPRESSED, INNER_BATCH
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import FIELD_END, LINE_END
+from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED, a_record
 from tests.sampling import some_often
 from tests.support.broker import Broker
@@ -187,3 +190,18 @@ def test_a_topic_that_only_the_log_has_is_one_of_the_log(tmp_path: Path) -> None
     summary = ingest_store(broker.root, tmp_path / "lake", "b", selection=chosen, step_bytes=500)
 
     assert 30 == summary.messages
+
+
+def test_an_index_of_selected_topics_is_refused_before_anything_is_written(
+    golden: StoreOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run ended with exit code 0, and there was no index."""
+    line = ["ingest", str(golden("b551-base")), "--lake", str(tmp_path / "lake"), "--engine", "here"]
+
+    assert ExitCode.USAGE is cli.main([*line, "--topics", "T1", "--tables", "index"])
+    assert not (tmp_path / "lake").exists()
+    assert ExitCode.CLEAN is cli.main([*line, "--topics", "T1"])
+    capsys.readouterr()
+    assert ExitCode.USAGE is cli.main([*line, "--tables", "consume_queue,index"])  # the selection is kept
+    assert "--tables index: the index tables cannot be written with --topics T1" in capsys.readouterr().err
+    assert ExitCode.CLEAN is cli.main([*line, "--tables", "consume_queue"])

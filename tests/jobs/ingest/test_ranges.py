@@ -1,5 +1,6 @@
 """Ranges of a log: any division gives the same pieces, for any bytes. No Spark is used."""
 
+import random
 import shutil
 from collections.abc import Iterator, Sequence
 from heapq import heapreplace
@@ -27,6 +28,7 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import a_record
+from tests.support.lakes import ingest_store
 from tests.support.stores import log_folders, records_of, segments_of
 
 SEGMENT = 1 << 14
@@ -179,3 +181,16 @@ def test_the_size_of_segments_is_what_most_have_or_all_names_say(
 ) -> None:
     segments = [Segment(name_of_offset(base), base, length, base + length) for base, length in files.items()]
     assert (usual_size(segments).size, [one.base_offset for one, _ in cut_short_segments(segments)]) == (size, cut)
+
+
+def test_a_dry_run_does_not_count_the_preallocated_rest_of_the_last_segment(tmp_path: Path) -> None:
+    data = encode_record(a_record(random.Random(1).randbytes(10_000)))
+    store = _log(tmp_path, data + bytes((64 << 20) - len(data)))
+    new = ingest_store(store, tmp_path / "lake", "b", dry_run=True, range_size=16 << 20)
+    ingest_store(store, tmp_path / "lake", "b")
+    idle = ingest_store(store, tmp_path / "lake", "b", dry_run=True)
+
+    assert new.plan is not None
+    assert idle.plan is not None
+    assert len(data) <= (new.plan["bytes"] or 0) < len(data) + 4096
+    assert 0 == idle.plan["bytes"]
