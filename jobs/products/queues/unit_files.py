@@ -36,7 +36,7 @@ class UnitFile(NamedTuple):
 
     file: str
     data: bytes
-    sections: NDArray[np.int64]  # of each group: its position, the size of its head, and how many units it has
+    sections: NDArray[np.uint32]  # of each group: its position, the size of its head, and how many units it has
 
 
 class RangeUnits(NamedTuple):
@@ -159,7 +159,7 @@ def write_units(  # noqa: PLR0913 - the units, and their place
     with_tags: bool = False,
 ) -> UnitFile:
     """Write the units of some queues in a range."""
-    sections = np.zeros((groups, 3), np.int64)
+    sections = np.zeros((groups, 3), np.uint32)
     parts = _parts(packed, queues, sections, with_tags=with_tags)
     if scratch is None:
         return UnitFile("", b"".join(parts), sections)
@@ -169,7 +169,7 @@ def write_units(  # noqa: PLR0913 - the units, and their place
 
 
 def _parts(
-    packed: PackedUnits, queues: Sequence[tuple[QueueName, slice]], sections: NDArray[np.int64], *, with_tags: bool
+    packed: PackedUnits, queues: Sequence[tuple[QueueName, slice]], sections: NDArray[np.uint32], *, with_tags: bool
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes of all groups, and record their sections."""
     members: list[list[tuple[QueueName, slice]]] = [[] for _ in sections]
