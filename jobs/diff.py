@@ -25,8 +25,8 @@ from jobs.lake.tables import RECORD_CRC
 from jobs.restore.plan import Coverage, Interval, NothingToRestoreError, Plan, plan_log, unchecked_note
 from jobs.restore.segment import Flags, SegmentWork, check_crcs, rows_of_segment
 from jobs.storage.model import Reader
-from jobs.store.beside_broker import broker_process
-from jobs.store.log_ends import lost_start
+from jobs.store.beside_broker import find_broker_process
+from jobs.store.log_ends import find_lost_start
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.selection import TopicChoices
@@ -172,7 +172,7 @@ class SegmentDiff:
 
 def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     """Compare a store with its rows in a lake; raise `NotInLakeError` if there are none."""
-    store = request.listed(workers.options, workers.width)
+    store = request.list_store(workers.options, workers.width)
     known = request.known or find_known_store(request.lake, store, request.broker)
     assert known.newest is not None
     try:
@@ -218,11 +218,11 @@ def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore
 def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff], until: int) -> Iterator[Difference]:
     """Yield the ranges of records that one side lacks, or that differ, with the cause."""
     last_equal = max((result.last_equal for result in results), default=-1)
-    lost = lost_start(store) if broker_process(store.root) is None else None
+    lost = find_lost_start(store) if find_broker_process(store.root) is None else None
     is_rewritten = False  # from the first record on that is another
     for result in results:
         # Retention deletes whole segments, and never one that has messages after the oldest that it left.
-        is_lost = lost is not None and plan is not None and lost.oldest < result.base + plan.size.value
+        is_lost = lost is not None and plan is not None and lost.oldest_known_offset < result.base + plan.size.value
         runs = (_classify_by_later_segments(one, result, last_equal) for one in result.runs)
         for run in sorted(runs, key=lambda one: one.start):
             is_before_log = run.what == ONLY_IN_LAKE and (
@@ -347,7 +347,7 @@ def _of_store(work: SegmentDiff) -> tuple[Integers, Integers, Flags, list[Piece]
                     continue
                 starts = item.positions + item.base_offset
                 places.append((starts, starts + item.sizes, _are_chosen(item, starts, work.choices)))
-        work.is_gone = reader.seen.was_deleted
+        work.is_gone = reader.facts.was_deleted
     starts, ends, is_chosen = _sorted(places, 1)
     return starts, ends, is_chosen, others
 

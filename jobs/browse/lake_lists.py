@@ -5,20 +5,29 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from deltalake.exceptions import DeltaError
 
-from jobs.browse.shown import CHAIN_SHOWN, Cell, Histogram, Rows, ShownChain, chain_of_slot, messages_per_second, spread
+from jobs.browse.shown import (
+    MAX_CHAIN_ENTRIES_SHOWN,
+    Cell,
+    Histogram,
+    Rows,
+    ShownChain,
+    add_evenly,
+    chain_of_slot,
+    messages_per_second,
+)
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import (
     INDEX_ENTRIES,
-    LISTED_TABLES,
+    IS_OWN_ROW,
     MESSAGES,
-    OWN_ROWS,
+    TABLES_EXCEPT_MESSAGES,
     LakeTables,
-    quoted,
-    sql_in,
-    sql_literal,
+    quote_identifier,
+    quote_literal,
+    sql_in_condition,
 )
 from jobs.query.message import ListConditions, Message
-from jobs.query.source import whole_number
+from jobs.query.source import parse_whole_number
 from rmq_formats.consumequeue.dispatch import is_system_topic
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import typed_index_keys
@@ -82,9 +91,11 @@ class LakeLists:
         start, step, counts, _ = Histogram.empty(begin, max(begin, end), slots)
         if sum(file.rows or 0 for file in inside) > _MOST_COUNTED:
             for file in inside:
-                spread(counts, file.rows or 0, ((file.low or 0) - start) // step, ((file.high or 0) - start) // step)
+                add_evenly(
+                    counts, file.rows or 0, ((file.low or 0) - start) // step, ((file.high or 0) - start) // step
+                )
             return Histogram(start, step, counts, "of all topics, estimated by the sizes of files")
-        of_topic = "" if wanted.topic is None else f" AND topic = {sql_literal(wanted.topic)}"
+        of_topic = "" if wanted.topic is None else f" AND topic = {quote_literal(wanted.topic)}"
         of_topic += "" if wanted.queue_id is None else f" AND queue_id = {wanted.queue_id}"
         times = f"store_timestamp >= {begin} AND store_timestamp <= {end}"
         for row in self.source.select(
@@ -127,7 +138,7 @@ class LakeLists:
             counts[(time - start) // step] += messages
         return Histogram(start, step, counts)
 
-    def losses(self) -> Rows:
+    def finding_counts(self) -> Rows:
         """Return the number of findings of each kind in the newest verifications, and the number of damaged places."""
         by_broker = "GROUP BY broker ORDER BY broker"
         damaged = self.source.select("broker, count(*) AS places", "quarantine", rest=by_broker)
@@ -152,7 +163,7 @@ class LakeLists:
         sql = (
             "SELECT topic, count(DISTINCT queue_id) AS queues, count(*) AS messages, sum(total_size) AS bytes, "  # noqa: S608 - quoted
             "min(store_timestamp) AS first_stored, max(store_timestamp) AS last_stored "
-            f"FROM {MESSAGES} WHERE {self.source.condition(OWN_ROWS)} GROUP BY topic ORDER BY topic"
+            f"FROM {MESSAGES} WHERE {self.source.restrict_to_store(IS_OWN_ROW)} GROUP BY topic ORDER BY topic"
         )
         rows = [
             (topic, queues, messages, size, messages_per_second(messages, first, last), first, last)
@@ -165,7 +176,7 @@ class LakeLists:
         columns = ("consumer group", "topic", "queues", "behind", "most in one queue")
         if not self._tables.has_table("consumer_offsets"):
             return Rows(columns, (), note="the lake has no table consumer_offsets")
-        where = self.source.condition("kind = 'consumer'")
+        where = self.source.restrict_to_store("kind = 'consumer'")
         sql = (
             "WITH newest AS (SELECT store_id, consumer_group, topic, queue_id, next_offset, row_number() OVER "  # noqa: S608 - quoted
             "(PARTITION BY store_id, consumer_group, topic, queue_id ORDER BY run DESC) AS age "
@@ -180,11 +191,11 @@ class LakeLists:
         )
         return Rows(columns, [tuple(row.values()) for row in self._tables.rows(sql)], sql)
 
-    def unfinished(self) -> Sequence[tuple[str, Rows]]:
+    def unfinished_messages(self) -> Sequence[tuple[str, Rows]]:
         """Return dead letters, open transactions and pending timers, by the lake's views."""
         found = []
         for title, view, columns, condition, rest in _UNFINISHED:
-            sql = f"SELECT {columns} FROM {view} WHERE {self.source.condition(condition)}{rest}"  # noqa: S608 - constants
+            sql = f"SELECT {columns} FROM {view} WHERE {self.source.restrict_to_store(condition)}{rest}"  # noqa: S608 - constants
             is_run = view in self._tables.view_descriptions and not self._is_too_large(view)
             found.append((title, self._rows(sql) if is_run else Rows((), (), sql, _TOO_MANY)))
         return found
@@ -194,22 +205,24 @@ class LakeLists:
 
     # the index and other tables
 
-    def chains(self, message: Message) -> Iterator[ShownChain]:
+    def index_chains(self, message: Message) -> Iterator[ShownChain]:
         """Yield, for each key of a message, the chain of its slot in the rebuilt index file."""
         offset = message.record.physical_offset
         keys = {index_key_hash(key.text): key.key for key in typed_index_keys(message.record, self.source.release)}
-        of_keys = f"{sql_in('key_hash', keys)} AND physical_offset = {offset}"
+        of_keys = f"{sql_in_condition('key_hash', keys)} AND physical_offset = {offset}"
         columns = "DISTINCT store_id, index_file, slot, key_hash"
         own = self.source.select(columns, INDEX_ENTRIES, of_keys) if keys else []
         for store_id, file in sorted({(row["store_id"], row["index_file"]) for row in own}):
             of_file = [row for row in own if (row["store_id"], row["index_file"]) == (store_id, file)]
-            slots = sql_in("slot", {row["slot"] for row in of_file})
-            inside = self.source.condition(f"store_id = {sql_literal(store_id)} AND index_file = {file}", slots)
+            slots = sql_in_condition("slot", {row["slot"] for row in of_file})
+            inside = self.source.restrict_to_store(
+                f"store_id = {quote_literal(store_id)} AND index_file = {file}", slots
+            )
             # The newest entries of all slots with one query, since each reads a complete column.
             entries = self._tables.rows(
                 "SELECT * FROM (SELECT slot, entry, physical_offset, key_hash, row_number() OVER "  # noqa: S608 - numbers, and a text quoted
                 f"(PARTITION BY slot ORDER BY entry DESC) AS age FROM {INDEX_ENTRIES} WHERE {inside}) AS aged "
-                f"WHERE age <= {CHAIN_SHOWN + 1} ORDER BY age"
+                f"WHERE age <= {MAX_CHAIN_ENTRIES_SHOWN + 1} ORDER BY age"
             )
             for slot, key_hash in ((row["slot"], row["key_hash"]) for row in of_file):
                 of_slot = [
@@ -229,7 +242,7 @@ class LakeLists:
         """Return the newest rows of a table or view whose columns contain the texts of *filters*."""
         if name not in self.tables() or skip > _MOST_SKIPPED:
             raise UnsupportedFormat(f"the lake has no table {name[:40]!r}, or fewer rows")
-        every = f"SELECT * FROM {quoted(name)}"  # noqa: S608 - a name that the lake has
+        every = f"SELECT * FROM {quote_identifier(name)}"  # noqa: S608 - a name that the lake has
         if self._is_too_large(name):
             return Rows((), (), every, _TOO_MANY)
         all_kinds = self._tables.column_types(every).items()
@@ -241,13 +254,13 @@ class LakeLists:
         shown = ", ".join(_shown(column, kinds[column]) for column in columns)
         conditions = [
             f'"{column}" = {number}'  # integers have to be equal, so that statistics skip files
-            if kinds[column].startswith(("int", "uint")) and (number := whole_number(part)) is not None
-            else f'contains(CAST("{column}" AS VARCHAR), {sql_literal(part)})'
+            if kinds[column].startswith(("int", "uint")) and (number := parse_whole_number(part)) is not None
+            else f'contains(CAST("{column}" AS VARCHAR), {quote_literal(part)})'
             for column, part in filters.items()
         ]
         newest = next((column for column in _NEWEST_FIRST if column in kinds), None)
         note = _WITHOUT_NESTED if len(kinds) < len(all_kinds) else ""
-        if newest is not None and name in LISTED_TABLES:
+        if newest is not None and name in TABLES_EXCEPT_MESSAGES:
             low, count = self._newest_part(name, newest, None if filters else skip + limit)
             if count > _MOST_SORTED:
                 note = f"{count:,} rows are too many to be sorted here: in no order, and pages may repeat rows"

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
 from jobs.browse.lake_lists import LakeLists
-from jobs.browse.shown import Words, hex_lines, histogram_marks, render_page, shown_body, store_picture
+from jobs.browse.shown import Words, body_for_page, hex_lines, histogram_marks, render_page, store_picture
 from jobs.browse.store_lists import StoreLists
 from jobs.browse.workers import Question, Reply
 from jobs.console.amounts import GivenTime
@@ -28,7 +28,7 @@ from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import parse_position, read_page
 from jobs.query.message import MAX_TIME, MIN_TIME, ListConditions, Message
 from jobs.query.place import Place, open_place
-from jobs.query.source import Source, do_nothing, whole_number
+from jobs.query.source import Source, do_nothing, parse_whole_number
 from jobs.query.store_source import StoreSource
 from jobs.query.story import timeline_lines
 from jobs.store.store import log_directories, read_broker_conf
@@ -114,7 +114,7 @@ class Pages:
                 "front_lake.html",
                 stores=lists.stores(),
                 gaps=lists.gaps(),
-                losses=lists.losses(),
+                losses=lists.finding_counts(),
                 messages=lists.message_count,
                 growth=lists.messages_added_by_runs(_SLOTS),
                 histogram=histogram,
@@ -132,7 +132,7 @@ class Pages:
             warnings=list(start_lines(report.start)),
             verdict=health_text(report),
             picture=store_picture(report),
-            command=self._place.command("inspect", self._place.location),
+            command=self._place.command_line("inspect", self._place.location),
             program=tool_command(),
         )
 
@@ -163,7 +163,9 @@ class Pages:
             histogram=histogram,
             marks=histogram_marks(histogram, "/messages", asked.items()) if histogram else (),
             download=f"/messages.ndjson?{urlencode(asked)}",
-            command=self._place.query("list", *options, "-m", str(_PAGE), *(("--before", given) if given else ())),
+            command=self._place.query_command_line(
+                "list", *options, "-m", str(_PAGE), *(("--before", given) if given else ())
+            ),
         )
 
     def _download(self, lists: Lists, question: Question) -> Reply:
@@ -176,7 +178,7 @@ class Pages:
         """Redirect to the message that an id, a key or an offset names, or explain why there is none."""
         text = question.query.get("id", "").strip()
         # A physical offset, or TOPIC/QUEUE/OFFSET.
-        number, place = whole_number(text), _QUEUE_PLACE.fullmatch(text)
+        number, place = parse_whole_number(text), _QUEUE_PLACE.fullmatch(text)
         found = None if number is None else lists.source.by_offset(number)
         if place is not None:
             in_queue = lookups.by_offset(lists.source, place[1], int(place[2]), int(place[3]))
@@ -191,12 +193,12 @@ class Pages:
         if found is not None:
             return Reply(b"", HTTPStatus.SEE_OTHER, f"/message?at={message_position(found)}")
         problem = f"No message has {text[:60]!r} as an id or a key, and none begins at such an offset: {reason}"
-        return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query("message", "-i", text))
+        return self._problem(HTTPStatus.NOT_FOUND, problem, self._place.query_command_line("message", "-i", text))
 
     def _message(self, lists: Lists, question: Question) -> Reply:
         at = question.query.get("at", "")
-        message = message_at(lists.source, at)
-        told = next(stories.stories(lists.source, [message]))
+        message = find_message_at(lists.source, at)
+        told = next(stories.find_stories(lists.source, [message]))
         raw = encode_record(message.record)
         # In a lake a chain is looked for among all entries, so only on request.
         has_chains = "chains" in question.query or not self._place.is_lake
@@ -206,17 +208,17 @@ class Pages:
             story=told,
             lines=list(timeline_lines(told, None)),
             positions={copy.message.record.physical_offset: message_position(copy.message) for copy in told.copies},
-            chains=list(lists.chains(message)) if has_chains else (),
-            shown=shown_body(message, question.query.get("body")),
+            chains=list(lists.index_chains(message)) if has_chains else (),
+            shown=body_for_page(message, question.query.get("body")),
             fields=_fields(message, raw),
             size=len(raw),
             at=at,
-            command=self._place.query("story", message.message_id),
+            command=self._place.query_command_line("story", message.message_id),
         )
 
     def _body(self, lists: Lists, question: Question) -> Reply:
         """Send a body as a file, as its producer sent it, or as stored if it cannot be decompressed within limits."""
-        message = message_at(lists.source, question.query.get("at", ""))
+        message = find_message_at(lists.source, question.query.get("at", ""))
         inflated = message.body_within(_LARGEST_DOWNLOAD)
         return Reply(bytes(message.record.body if inflated is None else inflated))
 
@@ -232,7 +234,7 @@ class Pages:
         return self._page("rows.html", title="Consumer groups", table=lists.groups())
 
     def _unfinished(self, lists: Lists, _question: Question) -> Reply:
-        return self._page("unfinished.html", shown=lists.unfinished())
+        return self._page("unfinished.html", shown=lists.unfinished_messages())
 
     def _table(self, lists: Lists, question: Question) -> Reply:
         name = question.path.removeprefix("/tables/")
@@ -244,7 +246,7 @@ class Pages:
         path = f"/tables/{quote(name, safe='')}"
         if column and part:
             return Reply(b"", HTTPStatus.SEE_OTHER, f"{path}?{urlencode({**filters, column: part})}")
-        skip = whole_number(question.query.get("skip", "0"))
+        skip = parse_whole_number(question.query.get("skip", "0"))
         if skip is None:
             raise UnsupportedFormat(f"{question.query['skip'][:40]!r} is not a row number")
         tables, rows = lists.tables(), lists.table(name, filters, skip, _PAGE + 1)
@@ -263,7 +265,7 @@ class Pages:
 def _wanted(question: Question) -> ListConditions:
     given = [question.query.get(name) or None for name in _MESSAGE_FIELDS]
     topic, queue, key, tag, words, since, until = given
-    number = None if queue is None else whole_number(queue)
+    number = None if queue is None else parse_whole_number(queue)
     if queue is not None and (number is None or topic is None):
         raise UnsupportedFormat(f"{queue[:40]!r} is not the number of a queue of a topic")
     return ListConditions(topic, key, tag, words, _time(since, MIN_TIME), _time(until, MAX_TIME), number)
@@ -285,7 +287,7 @@ def message_position(message: Message) -> str:
     return str(offset) if message.superseded_by_run is None else f"{offset}.{time}"
 
 
-def message_at(source: Source, position: str) -> Message:
+def find_message_at(source: Source, position: str) -> Message:
     """Return the message that a URL identifies."""
     offset, dot, time = position.partition(".")
     if dot and isinstance(source, LakeSource):

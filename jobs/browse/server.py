@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jobs.browse.shown import SCRIPT, STYLE, Words, render_page, words_of
+from jobs.browse.shown import SCRIPT, STYLE, Words, choose_words, render_page
 from jobs.browse.workers import Question, Reply, Workers
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
@@ -229,7 +229,7 @@ class Application:
                 await self._page(request, send)
 
     async def _page(self, request: Request, send: Send) -> None:
-        words, every = words_of(request), request.query_params.get("every")
+        words, every = choose_words(request), request.query_params.get("every")
         if every in _INTERVALS:
             self._workers.reopen_place()
         head = self._head(request, words, every)
@@ -285,7 +285,7 @@ class Application:
         return Reply(render_page("problem.html", words, shown).encode(), status)
 
     async def _download(self, request: Request, send: Send) -> None:
-        words = words_of(request)
+        words = choose_words(request)
         question = Question(request.url.path, dict(request.query_params), words.language)
         name, media_type = _DOWNLOADS[question.path]
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}

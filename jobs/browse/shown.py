@@ -32,7 +32,7 @@ _SENTENCES: dict[str, str] = json.loads((_FOLDER / "sentences.zh.json").read_tex
 SCRIPT = (_FOLDER / "bars.js").read_text(encoding="utf-8")
 STYLE = style_sheet() + (_FOLDER / "browse.css").read_text(encoding="utf-8")
 
-CHAIN_SHOWN = 24  # entries of a slot's chain
+MAX_CHAIN_ENTRIES_SHOWN = 24  # entries of a slot's chain
 
 Cell = str | int | float | bool | None
 ChainEntry = tuple[int, int, int]  # its number, its physical offset, and the hash of its key
@@ -72,7 +72,7 @@ class Words:
         return _SENTENCES[sentence.template].format(**translated)
 
 
-def words_of(request: Request) -> Words:
+def choose_words(request: Request) -> Words:
     """Return the words of the chosen language, or of the first supported language that the browser asks for."""
     accepted = request.headers.get("accept-language", "")
     named = [part.partition(";")[0].strip().lower().partition("-")[0] for part in accepted.split(",")]
@@ -109,7 +109,7 @@ class Histogram(NamedTuple):
         return cls(start, step, [0] * ((end - start) // step + 1))
 
 
-def spread(counts: list[int], messages: int, first: int, last: int) -> None:
+def add_evenly(counts: list[int], messages: int, first: int, last: int) -> None:
     """Add messages to the slots of a histogram from *first* to *last* in equal parts."""
     first, last = (min(max(slot, 0), len(counts) - 1) for slot in (first, max(first, last)))
     width = last - first + 1
@@ -131,9 +131,15 @@ def chain_of_slot(key: tuple[str, int], file: str, slot: int, entries: Sequence[
     """Return the chain of the slot of a key and its hash in one index file, on the page of the message at *offset*."""
     links = [
         {"entry": number, "physical_offset": at, "leads_here": at == offset, "has_hash": hash_ == key[1]}
-        for number, at, hash_ in entries[:CHAIN_SHOWN]
+        for number, at, hash_ in entries[:MAX_CHAIN_ENTRIES_SHOWN]
     ]
-    return {"key": key[0], "file": file, "slot": slot, "links": links, "is_longer": len(entries) > CHAIN_SHOWN}
+    return {
+        "key": key[0],
+        "file": file,
+        "slot": slot,
+        "links": links,
+        "is_longer": len(entries) > MAX_CHAIN_ENTRIES_SHOWN,
+    }
 
 
 def messages_per_second(count: int, first: int | None, last: int | None) -> float | None:
@@ -248,7 +254,7 @@ def histogram_marks(histogram: Histogram, path: str, asked: Iterable[tuple[str, 
     return marks
 
 
-def shown_body(message: Message, asked: str | None) -> dict[str, object]:
+def body_for_page(message: Message, asked: str | None) -> dict[str, object]:
     """Return the body in the *asked* form, or in the one that fits best, and the forms that are available."""
     body, note = message.body_within(), ""
     if body is None:

@@ -7,14 +7,23 @@ from contextlib import suppress
 from itertools import islice, pairwise
 from time import monotonic
 
-from jobs.browse.shown import Cell, ChainEntry, Histogram, Rows, ShownChain, chain_of_slot, messages_per_second, spread
+from jobs.browse.shown import (
+    Cell,
+    ChainEntry,
+    Histogram,
+    Rows,
+    ShownChain,
+    add_evenly,
+    chain_of_slot,
+    messages_per_second,
+)
 from jobs.query.lookups import read_page
 from jobs.query.message import MIN_TIME, ListConditions, Message
-from jobs.query.reasons import open_half_messages
+from jobs.query.reasons import find_open_half_messages
 from jobs.query.store_source import StoreSource
 from jobs.store.broker_config import ReaderKind
 from jobs.store.queue_files import StoredQueue
-from jobs.store.waiting import timer_state
+from jobs.store.waiting import read_timer_state
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
 from rmq_formats.errors import CorruptData
@@ -42,7 +51,7 @@ class StoreLists:
         """Return the number of messages of a topic, or of all topics, per slot of time, from its queues."""
         last_moment = monotonic() + seconds
         every = sorted(self._reader.queues.values(), key=lambda queue: queue.capacity - queue.start, reverse=True)
-        of_topic = None if wanted.topic is None else self.source.queues_of(wanted.topic, wanted.queue_id)
+        of_topic = None if wanted.topic is None else self.source.list_queues(wanted.topic, wanted.queue_id)
         queues = every[:_MOST_QUEUES] if of_topic is None else of_topic
         ranges = [(queue, *self._reader.unit_range(queue)) for queue in queues]
         filled = [(queue, first, end) for queue, first, end in ranges if first < end]
@@ -72,7 +81,7 @@ class StoreLists:
             times = (self.source.store_time_of(queue, min(number, high - 1)) for number in numbers)
             slots_of_numbers = [0 if time is None else (time - start) // step for time in times]
             for (number, slot), (following, last) in pairwise(zip(numbers, slots_of_numbers, strict=True)):
-                spread(counts, following - number, slot, last if following - number > 1 else slot)
+                add_evenly(counts, following - number, slot, last if following - number > 1 else slot)
         return Histogram(start, step, counts, note)
 
     def _times(self, units: Iterable[tuple[StoredQueue, int]]) -> list[int]:
@@ -113,11 +122,11 @@ class StoreLists:
         note = f"not all of the broker's configuration can be read: {config.unread}" if config.unread else ""
         return Rows(("consumer group", "topic", "queues", "behind", "most in one queue"), rows, note=note)
 
-    def unfinished(self) -> Sequence[tuple[str, Rows]]:
+    def unfinished_messages(self) -> Sequence[tuple[str, Rows]]:
         """Return pending timers, and the dead letters and half messages among the newest messages of their queues."""
-        state, timers = timer_state(self._reader.store), Rows((), ())
-        if state is not None and state.waiting:
-            timers = Rows(("messages", "first_due", "last_due"), [(state.waiting, *state.due)])
+        state, timers = read_timer_state(self._reader.store), Rows((), ())
+        if state is not None and state.waiting_count:
+            timers = Rows(("messages", "first_due", "last_due"), [(state.waiting_count, *state.due_range_ms)])
         return (
             ("dead letters", self._dead_letters()),
             ("transactions without an end", self._open_transactions()),
@@ -132,7 +141,7 @@ class StoreLists:
         }
         rows: list[tuple[Cell, ...]] = []
         left_out = 0
-        for queue in self.source.queues_of(SCHEDULE_TOPIC):
+        for queue in self.source.list_queues(SCHEDULE_TOPIC):
             first, end = self._reader.unit_range(queue)
             waiting = range(max(progress.get(queue.name.queue_id, first), first), end)
             shown = waiting[: _MOST_LISTED - len(rows)]
@@ -165,7 +174,10 @@ class StoreLists:
         if release.half_message_in_real_topic:
             (halves, was_cut_short), part = self._open_in_log(), "as far as the log was searched"
         else:
-            (halves, was_cut_short), part = open_half_messages(self.source, _MOST_READ), f"the newest {_MOST_READ:,}"
+            (halves, was_cut_short), part = (
+                find_open_half_messages(self.source, _MOST_READ),
+                f"the newest {_MOST_READ:,}",
+            )
         rows = [
             (half.record.store_timestamp, about.get(REAL_TOPIC, half.topic), about.get("PGROUP"), half.message_id)
             for half, about in ((half, half.properties) for half in halves)
@@ -178,7 +190,7 @@ class StoreLists:
         found: list[Message] = []
         ended: set[int] = set()
         last_moment = monotonic() + _SECONDS_OF_HALVES
-        for offset, message in self.source.by_time_from_log(
+        for offset, message in self.source.by_time_without_queues(
             ListConditions(), self._reader.store.end_offset, _SPAN_OF_HALVES
         ):
             if message is None:
@@ -192,7 +204,7 @@ class StoreLists:
 
     # the index
 
-    def chains(self, message: Message) -> Iterator[ShownChain]:
+    def index_chains(self, message: Message) -> Iterator[ShownChain]:
         """Yield, for each key of a message, the chain in the index file that has it."""
         offset = message.record.physical_offset
         for key in dict.fromkeys(typed_index_keys(message.record, self.source.release)):

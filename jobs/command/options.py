@@ -196,16 +196,16 @@ def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
 
 
 def _release(text: str) -> "Release":
-    from jobs.store.release import given_release
+    from jobs.store.release import parse_release
 
-    return given_release(text)
+    return parse_release(text)
 
 
 def _releases(text: str) -> object:
     """Parse one release, or several that wrote a store one after another; refuse releases that do not exist."""
-    from jobs.store.release import given_rules
+    from jobs.store.release import parse_rules
 
-    return given_rules(text)
+    return parse_rules(text)
 
 
 TIME = ParsedType("time", given_time)

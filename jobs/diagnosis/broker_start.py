@@ -13,21 +13,21 @@ from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.store.epochs import leftover_check_by_queues
-from jobs.store.log_ends import last_units
+from jobs.store.log_ends import read_last_units
 from jobs.store.queue_files import (
     QueueFile,
     QueueStorage,
     StoredQueue,
-    features_of,
-    file_sizes,
+    detect_storage_features,
     first_unwritten,
+    queue_file_sizes,
     queues_of_files,
-    undecided_sizes,
+    undecided_queue_file_sizes,
 )
-from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_sizes
-from jobs.store.record_places import record_bounds, segment_bytes, walk
+from jobs.store.ranges import find_newest_written_offset, plan_ranges, usual_size, written_sizes
+from jobs.store.record_places import record_bounds, segment_bytes, walk_pieces
 from jobs.store.release import Writers
-from jobs.store.store import Segment, Store, StoredFile, checkpoint_of, header_of
+from jobs.store.store import Segment, Store, StoredFile, read_checkpoint, read_index_header
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
     LAST_FILES_READ,
@@ -153,7 +153,7 @@ def possible_releases(writers: Writers) -> list[Release]:
 
 def gather_start_facts(store: Store, release: Release, conf: BrokerConf = _NO_CONF) -> StartFacts:
     """Collect the facts; *conf* may have the length of the broker's files."""
-    checkpoint = checkpoint_of(store) or _NO_CHECKPOINT
+    checkpoint = read_checkpoint(store) or _NO_CHECKPOINT
     lengths = tuple(_other_lengths(store, conf))
     unknown = _reason_unknown(store, release, lengths, conf)
     walks_from = None if unknown else _walks_from(store, release, checkpoint)
@@ -250,7 +250,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
     begin = min((start for start in starts if start is not None), default=None)
     if begin is None or not (deep or sum(written_sizes(plan_ranges(store, begin))) < _WALKED):
         return None
-    newest = newest_written(store)
+    newest = find_newest_written_offset(store)
     places: list[BadPlace] = []
     messages, end = 0, begin
     for segment in store.segments:
@@ -258,7 +258,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
             is_final = segment.base_offset < newest
             with store.open(segment) as reader:
                 log = segment_bytes(segment, reader)
-                for walked in walk(log, 0, final=is_final, why_left_over=leftover_check_by_queues(store)):
+                for walked in walk_pieces(log, 0, final=is_final, why_left_over=leftover_check_by_queues(store)):
                     piece = walked.piece
                     if piece.kind is PieceKind.RECORD:
                         for number, offset in enumerate(walked.wrong):
@@ -291,9 +291,9 @@ def _queue_stops(store: Store) -> Iterator[QueueStop]:
 def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengthFile], conf: BrokerConf) -> str:
     if lengths and not release.start_refuses_other_length:
         return f"a broker of {release} ignores {lengths[0].file} and all files after it: such starts were not tested"
-    if FileKind.CONSUME_QUEUE in undecided_sizes(store) and not conf.consume_queue_size:
+    if FileKind.CONSUME_QUEUE in undecided_queue_file_sizes(store) and not conf.consume_queue_size:
         return "the size of the queue files is undecided"
-    if features_of(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
+    if detect_storage_features(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
         return "the queues are in RocksDB, and the starts of such brokers were not tested"
     if odd := why_length_is_doubtful(store, conf):
         return odd
@@ -326,7 +326,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:
             is_last = segment.location == newest
             yield WrongLengthFile(store.path_below_root(segment.location), segment.size, size, is_last)
     yield from _foreign(store, COMMITLOG_FOLDER, 0, size)
-    sizes = file_sizes(store)
+    sizes = queue_file_sizes(store)
     if conf.consume_queue_size:
         sizes[FileKind.CONSUME_QUEUE] = -(-conf.consume_queue_size // UNIT.size) * UNIT.size
     last = {_queue_of(file): file for file in sorted(store.queue_files, key=lambda file: file.about.base_offset or 0)}
@@ -338,7 +338,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:
 
 
 def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[WrongLengthFile]:
-    for file in store.of_kind(FileKind.UNKNOWN):
+    for file in store.files_of_kind(FileKind.UNKNOWN):
         root, *inner = PurePosixPath(file.about.path).parts[:-1] or ("",)
         if root == folder and len(inner) == depth:
             yield WrongLengthFile(file.about.path, file.size, expected, is_last=True)  # letters sort after digits
@@ -355,7 +355,7 @@ def _walks_from(store: Store, release: Release, checkpoint: Checkpoint) -> int |
             starts.append(SegmentStart(segment.base_offset, first_record(reader.read, segment.size, release)))
     reach = -1  # the greatest end of a record that a queue's last unit points to; one in the last segment is enough
     if store.is_closed and release.clean_start_asks_queues:
-        for unit in last_units(_queues(store)):
+        for unit in read_last_units(_queues(store)):
             reach = max(reach, unit.physical_offset + unit.size)
             if store.segments and reach >= store.segments[-1].base_offset:
                 break
@@ -370,7 +370,9 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
     """Return the index files that a start after a kill deletes: those that end after the checkpoint's index time."""
     deleted = []
     for file in store.index_files:
-        header = header_of(file, store)  # None: a broker gives a short file its length, and takes its bytes for one
+        header = read_index_header(
+            file, store
+        )  # None: a broker gives a short file its length, and takes its bytes for one
         if header is not None and header.end_timestamp > checkpoint.index_timestamp:
             deleted.append((file.about.path, header))
     return deleted

@@ -168,7 +168,7 @@ class LogCheck:
         """The ranges of records that a broker accepts although they differ from what it wrote."""
         return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful]
 
-    def add_ranges(self, outcomes: Sequence[Outcome[RangeCheck]]) -> None:
+    def add_outcomes(self, outcomes: Sequence[Outcome[RangeCheck]]) -> None:
         """Take the checks of all ranges, and compare store times across them."""
         self.checks = [outcome.payload for outcome in outcomes]
         for check, stray in zip(self.checks, stray_times([one.times for one in self.checks]), strict=True):

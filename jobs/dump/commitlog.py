@@ -21,7 +21,7 @@ from jobs.dump.file import (
     open_file,
     short_time,
 )
-from jobs.store.record_places import left_over_bytes, record_bounds, records_from
+from jobs.store.record_places import leftover_size, record_bounds, records_from
 from rmq_formats.commitlog.framing import detect_framing, framing_of
 from rmq_formats.commitlog.layout import (
     BLANK,
@@ -133,7 +133,7 @@ def _explained(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -
 
     The last piece of a segment is damage if the file has no room for its rest: the file was truncated.
     """
-    size = left_over_bytes(segment, piece) if piece.kind is PieceKind.WAITING else 0
+    size = leftover_size(segment, piece) if piece.kind is PieceKind.WAITING else 0
     if size:
         reason = f"{size} bytes are left over from before the log was truncated: older records are in them"
         piece = piece._replace(reason=reason)

@@ -45,15 +45,15 @@ from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
 from jobs.query import json_text
 from jobs.query.message import Message
-from jobs.query.place import Place, likely_writers, open_stores
-from jobs.query.reasons import coverage_text, unknown_topic
-from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, ask_each
+from jobs.query.place import Place, detect_likely_writers, open_stores
+from jobs.query.reasons import coverage_text, explain_unknown_topic
+from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Source, find_only_answer
 from jobs.query.store_reader import StoreReader
 from jobs.restore.plan import NEWER_COLUMNS, NothingToRestoreError, plan_log
 from jobs.storage.local import explaining_full_disk, naming_file_in_errors
 from jobs.storage.locations import normalise
-from jobs.store.log_ends import lost_ends
-from jobs.store.ranges import WHOLE_SEGMENTS, holes, plan_ranges
+from jobs.store.log_ends import find_lost_ends
+from jobs.store.ranges import WHOLE_SEGMENTS, find_holes, plan_ranges
 from jobs.store.release import ASSUMED
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
@@ -115,15 +115,15 @@ def plan(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
     label = asked.place.broker or DEFAULT_BROKER
     ranges = plan_ranges(store, range_size=WHOLE_SEGMENTS)
     with StoreReader(store) as reader:
-        release = asked.place.release or likely_writers(reader).value.newest
+        release = asked.place.release or detect_likely_writers(reader).value.newest
         times = reader.segment_times
     parser = release.property_parser
     items: list[Item] = [
         LogItem(range_, parser, label, asked.topics, {STORE_TIME: times[range_.base_offset]}, asked.between)
         for range_ in ranges
     ]
-    gaps = [ExportDefect(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
-    gaps += [ExportDefect(label, lost.start, lost.end - lost.start, lost.text) for lost in lost_ends(store)]
+    gaps = [ExportDefect(label, start, end - start, "no file holds it") for _, start, end in find_holes(store.segments)]
+    gaps += [ExportDefect(label, lost.start, lost.end - lost.start, lost.text) for lost in find_lost_ends(store)]
     return ExportPlan(items, gaps)
 
 
@@ -146,13 +146,13 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     ]
     # What runs did not choose: a gap where topics are asked for, else a note.
     of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
-    left_out = [(one, reason) for one in of_broker if (reason := one.topic_choices.left_out(asked.topics))]
+    left_out = [(one, reason) for one in of_broker if (reason := one.topic_choices.left_out_note(asked.topics))]
     gaps = [ExportDefect(one.broker, 0, one.topic_choices.until, reason) for one, reason in left_out if asked.topics]
     with suppress(OtherBrokerError):  # which an empty export explains
         gaps += [
             ExportDefect(store.store.broker, lost.start, lost.end - lost.start, lost.text)
             for store in open_lake_stores(asked.place.lake or "", broker, asked.place.release or NEWEST)
-            for lost in store.damage()
+            for lost in store.list_lost_parts()
         ]
     return ExportPlan(items, gaps, () if asked.topics else tuple(f"{one.broker}: {reason}" for one, reason in left_out))
 
@@ -219,7 +219,7 @@ def why_nothing(asked: ExportRequest, *, has_condition: bool) -> Reason:
             return Reason(ReasonKind.OTHER_BROKER, str(error))
 
         def explain(source: Source) -> Answer:
-            unknown = [unknown_topic(source, topic) for topic in asked.topics if not source.has_topic(topic)]
+            unknown = [explain_unknown_topic(source, topic) for topic in asked.topics if not source.has_topic(topic)]
             if unknown:
                 return Answer(reason=Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown)))
             of = f" of {', '.join(asked.topics)}" if asked.topics else ""
@@ -228,7 +228,7 @@ def why_nothing(asked: ExportRequest, *, has_condition: bool) -> Reason:
             kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
             return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {coverage_text(source.coverage())}"))
 
-        _, answer = ask_each(sources, explain)
+        _, answer = find_only_answer(sources, explain)
         return answer.reason or Reason(ReasonKind.NO_RECORD, "no message")
 
 

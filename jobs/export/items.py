@@ -264,8 +264,8 @@ class LogItem:
                 yield item
                 continue
             yield from self._rows(item, columns, takes)
-        if reader.seen.was_deleted:
-            start = reader.seen.next if reader.seen.first is not None else self.range.start_offset
+        if reader.facts.was_deleted:
+            start = reader.facts.next if reader.facts.first is not None else self.range.start_offset
             yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, DELETED_WHILE_READ)
 
     def _rows(

@@ -53,20 +53,20 @@ class NextRun:
         """Settle which topics the run takes: those of earlier runs, unless the request changes them."""
         request, newest = self.request, self.known.newest
         if newest is not None:
-            selection = request.selection.after(newest.selection, is_changed=request.change_topics)
+            selection = request.selection.continued_from(newest.selection, is_changed=request.change_topics)
             self.request = replace(request, selection=selection)
         chosen = self.request.selection
-        self.summary.topics = chosen.topics_text if chosen.takes_or_all else ""
+        self.summary.topics = chosen.topics_text if chosen.topic_filter else ""
         if newest is None:
             return
-        before = Selection.of(newest.selection).topics_text
+        before = Selection.from_manifest(newest.selection).topics_text
         self.changes_topics = before != chosen.topics_text
         if self.changes_topics:
             self.summary.notes.append(
                 f"from offset {newest.to_offset:,} on, runs ingest {chosen.topics_text}; earlier runs ingested "
                 f"{before}, and their rows are kept"
             )
-        left_out = self.known.topic_choices.left_out()
+        left_out = self.known.topic_choices.left_out_note()
         if left_out is not None and [one.topics_text for one in self.known.topic_choices.choices] != [
             chosen.topics_text
         ]:
@@ -148,7 +148,7 @@ class NextRun:
                 store_timestamp=stored_ms if stored_ms is not None or newest is None else newest.store_timestamp,
                 fingerprints=fingerprints,
                 tables={name: tuple(actions) for name, actions in files.items()},
-                selection=self.request.selection.describe(),
+                selection=self.request.selection.to_manifest(),
                 state={**state, OPEN_DAMAGE_KEY: summary.open._asdict()},
                 counts=counts,
                 gaps=tuple(summary.gaps),

@@ -207,7 +207,7 @@ class _Place:
         if summary.tier_queues is not None:  # each queue has its own log: every probe begins a run
             return cls(AnyStorage(dict(workers.options)), (), {}, 0, b"", is_settled=False)
         if earlier is None or not earlier.folders:  # an empty store's log may have no folder yet
-            store = request.listed(workers.options)
+            store = request.list_store(workers.options)
             found = dict.fromkeys(dirname(segment.location) for segment in store.segments)
             folders = tuple(request.commitlog) or tuple(found)
             earlier = cls(store.storage, folders, {}, 0, b"", is_settled=False)

@@ -24,7 +24,7 @@ from jobs.lake.lake import Lake
 from jobs.launch.cache import cache_directory
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, local_path, normalise
-from jobs.store.broker_config import config_files
+from jobs.store.broker_config import read_config_files
 from jobs.store.ranges import plan_ranges, written_sizes
 from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
@@ -50,7 +50,7 @@ class PreRunCheck:
 
     @cached_property
     def _store(self) -> Store:
-        return self._request.listed()
+        return self._request.list_store()
 
     def nothing_new(self) -> Summary | None:
         """Return the summary of a run that finds nothing to do; None if it may find something, or fail."""
@@ -116,7 +116,7 @@ class PreRunCheck:
         for segment in store.segments:
             times = Path(local_path(segment.location)).stat().st_mtime_ns
             digest.update(f"{segment.location} {segment.size} {times}\n".encode("utf-8", "surrogatepass"))
-        for config in config_files(store):
+        for config in read_config_files(store):
             digest.update(sha256(config.data).digest())
         return digest.hexdigest()
 
@@ -157,7 +157,7 @@ class PreRunCheck:
             manifest = json.loads(lake.read(f"{_MANIFESTS}/{name}"))
             for one in (Fingerprint(*values) for values in manifest["fingerprints"]):
                 segment = store.segment_at(one.offset)
-                if segment is not None and one.is_of(store.read(segment, one.offset - segment.base_offset, one.size)):
+                if segment is not None and one.matches(store.read(segment, one.offset - segment.base_offset, one.size)):
                     return int(manifest["to_offset"])
         return 0
 

@@ -41,7 +41,7 @@ class IngestRequest(StoreRequest):
 
     def __post_init__(self) -> None:
         """Raise `TopicsError` if the index is requested by name and topics are selected."""
-        if self.tables != NAMES and INDEX in self.tables and self.selection.takes_or_all is not None:
+        if self.tables != NAMES and INDEX in self.tables and self.selection.topic_filter is not None:
             raise TopicsError(
                 f"--tables {INDEX}: the index tables cannot be written with {self.selection.topics_text}, because an "
                 f"index file has the keys of all topics. Remove {INDEX} from --tables (key queries then search "
@@ -58,7 +58,7 @@ class IngestRequest(StoreRequest):
     def wants(self, product: Product) -> bool:
         """Return whether a product is requested, and possible."""
         is_asked_for = product.is_always_made or product.name in self.tables
-        return is_asked_for and not (product.needs_every_topic and self.selection.takes_or_all is not None)
+        return is_asked_for and not (product.needs_every_topic and self.selection.topic_filter is not None)
 
 
 @dataclass(slots=True)

@@ -47,12 +47,12 @@ from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues, known_release
 from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.locations import normalise
-from jobs.store.beside_broker import check_room
+from jobs.store.beside_broker import check_disk_space
 from jobs.store.chain import (
-    CutBackError,
+    LogTruncatedError,
     Outcome,
     confirm_deleted,
-    confirm_not_cut_back,
+    confirm_not_truncated,
     ranges_deleted_meanwhile,
     read_chained,
     watermark,
@@ -60,16 +60,16 @@ from jobs.store.chain import (
 from jobs.store.ranges import (
     NewestSegment,
     Range,
-    Settling,
+    SettleLimits,
     describe_plan,
-    holes,
-    newest_segment,
+    find_holes,
+    find_newest_segment,
     plan_ranges,
     written_size,
 )
 from jobs.store.selection import Selection, TopicsError
-from jobs.store.store import IsTierError, Store, list_again
-from jobs.store.topics import known_topics
+from jobs.store.store import IsTierError, Store, relist_store
+from jobs.store.topics import list_known_topics
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import END_BY_LAST_PIECE
 
@@ -105,7 +105,7 @@ def run_steps(request: IngestRequest, workers: Workers | None = None) -> Iterato
 def _uncut(request: IngestRequest, workers: Workers, clock: StepTimer) -> Summary:
     """Do one run; retry if the broker truncates its log during the run."""
     for number in range(_ATTEMPTS - 1):
-        with suppress(CutBackError):  # retry; the last attempt raises it
+        with suppress(LogTruncatedError):  # retry; the last attempt raises it
             return _ingest(request, workers, clock, is_again=number > 0)
     return _ingest(request, workers, clock, is_again=True)
 
@@ -115,12 +115,12 @@ def _ingest(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_ag
     integrity.refuse_foreign_files(lake)
     integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
     clock.lap("session")
-    store = request.listed(lake.options, workers.width)
-    if any(holes(store.segments)):  # a folder that changes while it is listed may not show all that is in it
-        store = list_again(store)
+    store = request.list_store(lake.options, workers.width)
+    if any(find_holes(store.segments)):  # a folder that changes while it is listed may not show all that is in it
+        store = relist_store(store)
     store.require_log()
     # A pattern of topics may turn out to match nothing: a new store is then registered once the log is read.
-    registers_later = not request.dry_run and bool(request.selection.unmatched(known_topics(store)))
+    registers_later = not request.dry_run and bool(request.selection.unmatched_patterns(list_known_topics(store)))
     known = identify(lake, store, request.broker, register_new=not (request.dry_run or registers_later))
     summary = Summary(store.root, lake.location, known.broker if known else request.broker or "")
     clock.lap("listing")
@@ -221,9 +221,9 @@ class _Run(NextRun):
     def _unmatched_topics(self) -> tuple[str, ...]:
         """Return the patterns of a new choice of topics that match none that the broker or the lake knows."""
         selection, newest = self.request.selection, self.known.newest
-        is_new = newest is None or Selection.of(newest.selection).topics_text != selection.topics_text
-        unmatched = selection.unmatched(known_topics(self.store)) if is_new else ()
-        return selection.unmatched(self._topics_of_lake()) if unmatched and newest is not None else unmatched
+        is_new = newest is None or Selection.from_manifest(newest.selection).topics_text != selection.topics_text
+        unmatched = selection.unmatched_patterns(list_known_topics(self.store)) if is_new else ()
+        return selection.unmatched_patterns(self._topics_of_lake()) if unmatched and newest is not None else unmatched
 
     def _topics_of_lake(self) -> set[str]:
         snapshot = open_table(self.lake, MESSAGES.name)
@@ -265,18 +265,18 @@ class _Run(NextRun):
             from_offset,
             min(self.request.range_size, self.request.step_bytes or self.request.range_size),
             newest.store_timestamp if newest and at_watermark else None,
-            Settling.of(self.request.settle_ms),
+            SettleLimits.of(self.request.settle_ms),
         )
         read_to = self._end_of_step(ranges)
         ranges = [range_ for range_ in ranges if range_.start_offset < read_to]
-        self.newest = newest_segment(store)
+        self.newest = find_newest_segment(store)
         newest_offset = self.newest.segment.base_offset if self.newest else 0
-        for before, start, end in holes(store.segments):
+        for before, start, end in find_holes(store.segments):
             # Holes after the end of the written log do not count; holes after this step belong to the next one.
             if summary.from_offset < end <= newest_offset and start < read_to:
                 summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
         size = sum(range_.size for range_ in ranges)
-        check_room(store.root, self.lake.location, size + summary.bytes_left)
+        check_disk_space(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:
             process.note_resumption(
                 f"Nothing is lost or doubled: run {self.known.next_run} is not finished, and the same command reads "
@@ -298,7 +298,7 @@ class _Run(NextRun):
         """Note the ends and files of the ranges, and segments that were deleted meanwhile."""
         summary = self.summary
         confirm_deleted(self.store, ranges_deleted_meanwhile(outcomes))
-        confirm_not_cut_back(self.store, self.newest)
+        confirm_not_truncated(self.store, self.newest)
         for outcome in outcomes:
             start = max(outcome.range.start_offset, summary.from_offset)
             # Earlier ranges were read only for other products.
@@ -330,7 +330,7 @@ class _Run(NextRun):
         for fingerprint in known:
             if has_fingerprint(fingerprint, self.store) is False:
                 reason = f"the log was rewritten from {fingerprint.offset} on while it was read"
-                raise CutBackError(errno.ESTALE, reason, self.store.root)
+                raise LogTruncatedError(errno.ESTALE, reason, self.store.root)
 
     def _commit_read(self, outcomes: Sequence[Outcome[Collected]], superseded: Superseded | None) -> None:
         summary = self.summary

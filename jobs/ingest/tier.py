@@ -37,10 +37,10 @@ from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED, WRITTEN_BY_RUNS
 from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release, without_excluded
 from jobs.products.product import Gap, Output
 from jobs.storage.locations import normalise
-from jobs.store.beside_broker import check_room
+from jobs.store.beside_broker import check_disk_space
 from jobs.store.chain import Outcome, run_range, watermark
-from jobs.store.ranges import WHOLE_SEGMENTS, Range, Settling, describe_plan, holes, plan_ranges
-from jobs.store.release import given_rules
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, SettleLimits, describe_plan, find_holes, plan_ranges
+from jobs.store.release import parse_rules
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import TierQueue
 from jobs.store.workers import Workers
@@ -73,9 +73,9 @@ def tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> It
     """Yield the runs that bring new messages of a tier into the lake."""
     lake = Lake(normalise(request.lake), workers.options)
     integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
-    queues = _of_one_broker(request.tier(lake.options, workers.width).queues, request.broker)
+    queues = _of_one_broker(request.list_tier(lake.options, workers.width).queues, request.broker)
     broker = request.broker or queues[0].broker
-    unmatched = request.selection.unmatched(queue.topic for queue in queues)
+    unmatched = request.selection.unmatched_patterns(queue.topic for queue in queues)
     known = identify_tier(lake, queues, broker, register_new=not (request.dry_run or unmatched))
     summary = Summary(
         normalise(request.store), lake.location, known.broker if known else broker, tier_queues=len(queues)
@@ -105,7 +105,7 @@ def _of_one_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[
 
 
 def _require_topics(selection: Selection, queues: Sequence[TierQueue]) -> None:
-    unmatched = selection.unmatched(queue.topic for queue in queues)
+    unmatched = selection.unmatched_patterns(queue.topic for queue in queues)
     if unmatched:
         raise TopicsError(f"{', '.join(unmatched)}: no topic of this tier matches; nothing was committed")
 
@@ -121,7 +121,7 @@ class _TierRun(NextRun):
         newest = self.known.newest
         self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0
         selection = self.request.selection
-        if newest is None or Selection.of(newest.selection).topics_text != selection.topics_text:
+        if newest is None or Selection.from_manifest(newest.selection).topics_text != selection.topics_text:
             _require_topics(selection, self.queues)
         plans = self._planned()
         for gap in (gap for _, _, gaps in plans for gap in gaps):
@@ -132,7 +132,7 @@ class _TierRun(NextRun):
         # A bundle is about as large as a task should be: a tier may have thousands of queues.
         bundles = list(enumerate(_batches(parts, lambda part: part.range.size, size, _MOST_PARTS)))
         left = sum(map(_size, bundles))
-        check_room(self.summary.store, self.lake.location, left)
+        check_disk_space(self.summary.store, self.lake.location, left)
         self.clock.lap("planning")
         if self.request.dry_run:
             self.summary.open = self.earlier_damage
@@ -171,7 +171,7 @@ class _TierRun(NextRun):
         ]
         size = max(-(-len(wanted) // (_CHUNKS_A_WORKER * self.workers.width)), 1)
         chunks = [wanted[start : start + size] for start in range(0, len(wanted), size)]
-        settling = Settling.of(request.settle_ms)
+        settling = SettleLimits.of(request.settle_ms)
         plans = self.workers.map(chunks, partial(_plans, settling=settling), "looking at queues")
         return [plan for some in plans for plan in some]
 
@@ -181,7 +181,7 @@ class _TierRun(NextRun):
             "same bytes again."
         )
         # No release that has tiers parses properties in another way.
-        rules = given_rules(self.request.release) if self.request.release else rules_of((0, NEWEST))
+        rules = parse_rules(self.request.release) if self.request.release else rules_of((0, NEWEST))
         task = partial(read_bundle, output=self.output, rules=rules, selection=self.request.selection)
         read = self.workers.map(bundles, task, "reading the tier")
         self.clock.lap("reading and writing")
@@ -204,7 +204,7 @@ class _TierRun(NextRun):
         """Accept that segments were deleted while they were read, if they are not there any more."""
         if not deleted:
             return
-        queues = self.request.tier(self.lake.options, self.workers.width).queues
+        queues = self.request.list_tier(self.lake.options, self.workers.width).queues
         there = {segment.location for queue in queues for segment in queue.store.segments}
         for outcome in deleted:
             range_, (topic, queue_id) = outcome.range, outcome.payload.queue
@@ -214,11 +214,11 @@ class _TierRun(NextRun):
             self.summary.add_gap(range_.start_offset, range_.end_offset, why)
 
 
-def _plans(queues: Sequence[tuple[TierQueue, QueueState | None]], *, settling: Settling | None) -> list[_QueuePlan]:
+def _plans(queues: Sequence[tuple[TierQueue, QueueState | None]], *, settling: SettleLimits | None) -> list[_QueuePlan]:
     return [_plan(queue, state, settling) for queue, state in queues]
 
 
-def _plan(queue: TierQueue, state: QueueState | None, settling: Settling | None) -> _QueuePlan:
+def _plan(queue: TierQueue, state: QueueState | None, settling: SettleLimits | None) -> _QueuePlan:
     """Plan the new ranges of a queue, and note the offsets that are missing."""
     log = queue.store
     if state is None or state.likeness(log) is Likeness.OTHER:
@@ -231,7 +231,7 @@ def _plan(queue: TierQueue, state: QueueState | None, settling: Settling | None)
         state = state._replace(to_offset=log.start_offset)
     gaps += [
         (low, high, f"{name}: no file holds these offsets; {before.location} ends before them")
-        for before, low, high in holes(log.segments)
+        for before, low, high in find_holes(log.segments)
         if high > start
     ]
     ranges = plan_ranges(log, state.to_offset, WHOLE_SEGMENTS, state.store_timestamp, settling)
@@ -284,7 +284,7 @@ def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, s
             damaged = sorted(_write(part, pieces, messages, rules, selection))
             where = {"segment": range_.base_offset, "file": range_.location}
             # Damaged bytes may be of messages that were not selected.
-            left_out = {} if selection.takes_or_all is None else {"sample": None}
+            left_out = {} if selection.topic_filter is None else {"sample": None}
             if damaged:
                 quarantine.write_rows(one._asdict() | where | left_out for one in damaged)
             return part

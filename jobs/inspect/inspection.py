@@ -23,15 +23,15 @@ from jobs.inspect.queues import (
 )
 from jobs.inspect.report import FolderReport, Problems, RocksReport, StateReport, StoreReport, TimersReport
 from jobs.launch.arguments import file_system_options
-from jobs.store.beside_broker import broker_process
-from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, decoded_file
+from jobs.store.beside_broker import find_broker_process
+from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file
 from jobs.store.epochs import Leftovers, read_epochs
-from jobs.store.log_ends import lost_ends
+from jobs.store.log_ends import find_lost_ends
 from jobs.store.record_places import segment_bytes
-from jobs.store.release import Marks, marks_of_files, writers_of
-from jobs.store.store import SET_ASIDE_MARK, Store, list_again, list_store
-from jobs.store.topics import TopicEvidence, topic_evidence
-from jobs.store.waiting import rocksdb_state, timer_state
+from jobs.store.release import MarkCollector, find_file_marks, writers_of_eras
+from jobs.store.store import SET_ASIDE_MARK, Store, list_store, relist_store
+from jobs.store.topics import TopicEvidence, collect_topic_evidence
+from jobs.store.waiting import read_rocksdb_state, read_timer_state
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import MessageRecord
@@ -65,7 +65,7 @@ def inspect_store(
 ) -> StoreReport:
     """Look at a store, part by part; *progress* hears how many bytes of how many were walked."""
     store = list_store(root, commitlog=commitlog, options=file_system_options())
-    problems, marks, sampled = Problems(), Marks(), Sampled()
+    problems, marks, sampled = Problems(), MarkCollector(), Sampled()
 
     def see(record: MessageRecord) -> None:
         marks.add_all(record_marks(record))
@@ -83,7 +83,7 @@ def inspect_store(
     topics = inspect_topics(store, problems)
     lacking = compare_queues(sampled, queues, topics)
     if lacking and not is_closed:  # a broker may have made files since they were listed
-        lacking = compare_queues(sampled, inspect_queues(list_again(store), Problems()), topics)
+        lacking = compare_queues(sampled, inspect_queues(relist_store(store), Problems()), topics)
     # Of a queue whose files may not be read, the units are not known.
     closed_files = [one.file for one in problems if one.severity is Severity.NOT_ACCESSIBLE]
     problems += [one for one in lacking if not any(f"/{one.file}/" in file for file in closed_files)]
@@ -113,7 +113,7 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
 
 def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
     """Return the outcome of a start of the broker, and note those parts of it that no problem states yet."""
-    writers = writers_of(report.eras, ()).value
+    writers = writers_of_eras(report.eras, ()).value
     start = start_outcome_by_own_walk(store, writers, conf, deep=report.deep)
     refused = start.refuses or start.ignores_from
     file = "" if refused is None else f"{store.root}/{refused.file}"
@@ -138,7 +138,7 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
 
         def is_left_over(offset: int) -> bool:
             segment = store.segment_at(offset)
-            return segment is not None and leftovers.has(segment, offset)
+            return segment is not None and leftovers.contains(segment, offset)
 
         units = drop_left_over(report.queues, store, is_left_over)
         if units:
@@ -161,7 +161,7 @@ def _note_lost_ends(store: Store, report: StoreReport) -> None:
         return
     newest = max(report.known_records(), default=-1)
     with suppress(OSError):  # said where queues and index files were looked at
-        for lost in lost_ends(store, newest, log.end_offset):
+        for lost in find_lost_ends(store, newest, log.end_offset):
             is_start = lost.end == store.start_offset
             problems.gap(store.segments[0 if is_start else -1].location, lost.text)
 
@@ -169,13 +169,13 @@ def _note_lost_ends(store: Store, report: StoreReport) -> None:
 # the broker's own state
 
 
-def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport:
+def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> StateReport:
     """Read checkpoint and abort, and ask for the lock."""
     report = StateReport(folders=_folders(store))
     report.epochs = read_epochs(store)
     with problems.noting_errors(store.root):
-        report.process = broker_process(store.root)
-    for mark in marks_of_files(store):
+        report.process = find_broker_process(store.root)
+    for mark in find_file_marks(store):
         marks.add(mark)
     for file in store.other_files:
         if file.about.kind is FileKind.ABORT:
@@ -195,15 +195,15 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
         report.broker = "not closed: it crashed, or this is a copy of a running one"
         problems.note(store.root, "abort exists, but no broker holds the lock")
     with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_FOLDER}"):
-        rows = rocksdb_state(store)
+        rows = read_rocksdb_state(store)
         if rows is not None:
             oldest = min((one.physical_offset for one in rows.transactions), default=None)
             times = [row.delivery_ms for row in rows.timers]
             due = min(times, default=None), max(times, default=None)
             report.rocksdb = RocksReport(rows.index_rows, len(rows.transactions), oldest, len(times), *due)
     with problems.noting_errors(f"{store.root}/timerwheel"):
-        timers = timer_state(store)
-        report.timers = timers and TimersReport(timers.wheel, timers.waiting, *timers.due)
+        timers = read_timer_state(store)
+        report.timers = timers and TimersReport(timers.wheel, timers.waiting_count, *timers.due_range_ms)
     _see_unknown(store, report, problems)
     return report
 
@@ -213,9 +213,9 @@ def inspect_topics(store: Store, problems: Problems) -> TopicEvidence:
     file = store.other_file(f"{CONFIG_FOLDER}/{TOPICS_FILE}")
     if file is not None and file.size <= _LARGEST_CONFIG:
         with problems.noting_errors(file.location):
-            decoded_file(store, file)
+            read_json_file(store, file)
     try:
-        return topic_evidence(store)
+        return collect_topic_evidence(store)
     except PermissionError:  # of that file: noted already
         return TopicEvidence(doubt=f"{CONFIG_FOLDER}/{TOPICS_FILE} cannot be read")
 
@@ -223,7 +223,7 @@ def inspect_topics(store: Store, problems: Problems) -> TopicEvidence:
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     unknown = [
         file
-        for file in store.of_kind(FileKind.UNKNOWN)
+        for file in store.files_of_kind(FileKind.UNKNOWN)
         if SET_ASIDE_MARK not in file.about.path.partition("/")[0] and file.about.path not in _OURS
     ]
     named = {segment.location for segment in store.segments}

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from jobs.dump.file import DumpFile
 from jobs.inspect.report import LogReport, Problems, SegmentReport
 from jobs.store.epochs import leftover_check_by_queues
-from jobs.store.log_ends import right_name, wrong_name_text
-from jobs.store.ranges import cut_short_segments, holes, newest_written, usual_size
-from jobs.store.record_places import COMPILED_AFTER, WalkedPiece, left_over_bytes, records_from, walk
+from jobs.store.log_ends import find_right_segment_name, wrong_name_text
+from jobs.store.ranges import cut_short_segments, find_holes, find_newest_written_offset, usual_size
+from jobs.store.record_places import COMPILED_WALK_MIN_BYTES, WalkedPiece, leftover_size, records_from, walk_pieces
 from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import framing_of
@@ -25,7 +25,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.store import name_of_offset
 
 _NEAR_END = 64 << 10
-_WALKED_ANYWAY = COMPILED_AFTER  # bytes before the newest known record: a small log is walked whole
+_WALKED_ANYWAY = COMPILED_WALK_MIN_BYTES  # bytes before the newest known record: a small log is walked whole
 _SAMPLED = 64 << 10  # bytes at the beginning of a segment, whose records are looked at
 _FAR_FROM_END = 8 << 20  # a blank is shorter than the largest record that a broker takes by default
 
@@ -51,7 +51,7 @@ class LogInspector:
         self._to_walk = self.store.log_size if deep else 0
         self._check_names()
         try:
-            newest = newest_written(self.store)
+            newest = find_newest_written_offset(self.store)
         except OSError:  # said again, with its file, when that file is looked at
             newest = self.store.segments[-1].base_offset
         for segment in self.store.segments:
@@ -102,7 +102,7 @@ class LogInspector:
             try:
                 record = log.record_at(0)
             except FormatError as error:
-                wrong_name = right_name(self.store, segment, log.read)
+                wrong_name = find_right_segment_name(self.store, segment, log.read)
                 if wrong_name is not None or is_walked:  # a walk tells more
                     return wrong_name
                 length = min(log.size, _NEAR_END)
@@ -133,7 +133,7 @@ class LogInspector:
     def _walk(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
         report.end, report.end_offset = "open", log.base_offset + start
         records = 0
-        for walked in walk(log, start, final=final, why_left_over=leftover_check_by_queues(self.store)):
+        for walked in walk_pieces(log, start, final=final, why_left_over=leftover_check_by_queues(self.store)):
             records += walked.records
             self._note(walked, report, log)
             report.end = str(END_BY_LAST_PIECE[walked.piece.kind])
@@ -158,7 +158,7 @@ class LogInspector:
             self.problems.gap(report.file, piece.reason, piece.offset)
         elif piece.kind is PieceKind.WAITING:
             # Complete records that the walk does not believe: the log was cut back, and continued before them.
-            self._report.left_over_bytes = left_over_bytes(log, piece)
+            self._report.left_over_bytes = leftover_size(log, piece)
             self._report.waiting_bytes = 0 if self._report.left_over_bytes else piece.size
 
     def _check_names(self) -> None:
@@ -170,8 +170,8 @@ class LogInspector:
                 self.problems.damage(segment.location, f"cut short: {text}")
             elif segment.size != usual:
                 self.problems.note(segment.location, text)
-        for hole in holes(segments):
-            location, position = hole.place(segments)
+        for hole in find_holes(segments):
+            location, position = hole.locate(segments)
             why = f"no segment {name_of_offset(hole.start)}" if position is None else "the file was cut short"
             self.problems.gap(location, f"the log lacks {hole.end - hole.start} bytes: {why}", hole.start)
 

@@ -13,11 +13,18 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from jobs.inspect.report import IndexFileReport, IndexReport, Problems, QueueReport, QueuesReport
-from jobs.store.queue_files import KINDS, StoredQueue, features_of, file_sizes, queues_of_files, stored_queues
+from jobs.store.queue_files import (
+    QUEUE_KINDS,
+    StoredQueue,
+    detect_storage_features,
+    list_queues,
+    queue_file_sizes,
+    queues_of_files,
+)
 from jobs.store.record_places import records_from, segment_bytes
-from jobs.store.release import Marks, index_marks
+from jobs.store.release import MarkCollector, find_index_marks
 from jobs.store.store import Store, geometry_stated_by_index_files
-from jobs.store.topics import Fate, TopicEvidence, newest_times
+from jobs.store.topics import TopicEvidence, TopicFate, newest_time_by_topic
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
@@ -32,13 +39,13 @@ _WITHOUT_UNIT = frozenset({TransactionType.PREPARED, TransactionType.ROLLBACK})
 
 def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
     """Look at the ends of every queue."""
-    database = features_of(store).queue_database
+    database = detect_storage_features(store).queue_database
     queues, error = _readable(store)
     with problems.noting_errors(f"{store.root}/{database}"):
         if error is not None:
             raise error
     in_files = sum(len(queue.files) for queue in queues if not queue.in_rocksdb)
-    sizes = {KINDS[kind]: size for kind, size in file_sizes(store).items() if kind in KINDS}
+    sizes = {QUEUE_KINDS[kind]: size for kind, size in queue_file_sizes(store).items() if kind in QUEUE_KINDS}
     report = QueuesReport(
         ext_files=len(store.queue_files) - in_files,
         in_rocksdb=database is not None,
@@ -59,7 +66,7 @@ def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
 def _readable(store: Store) -> tuple[list[StoredQueue], FormatError | None]:
     """Return the queues that can be read, and why those in RocksDB cannot."""
     try:
-        return stored_queues(store), None
+        return list_queues(store), None
     except FormatError as error:
         return queues_of_files(store.queue_files, store.storage), error
 
@@ -86,7 +93,7 @@ def _find_ends(report: QueueReport, queue: StoredQueue, log_start: int) -> None:
     if first is not None and not (isinstance(first, Unit) and first.is_pre_blank):  # units that fill up a first file
         report.first_physical_offset = first.physical_offset
     if first is not None and first.physical_offset < log_start:
-        report.min_offset = queue.first_from(log_start, report.next_unit)
+        report.min_offset = queue.first_unit_pointing_from(log_start, report.next_unit)
         first = queue.unit(report.min_offset)
     else:
         report.min_offset = queue.start
@@ -144,18 +151,18 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence
     known = {(queue.topic, queue.queue_id): queue for queue in queues.queues}
     # Newer records may wait for their units; where no queue is left, none of them does.
     newest = max((queue.last_physical_offset or 0 for queue in queues.queues), default=None)
-    sampled_ms = newest_times((topic, last.store_timestamp) for (topic, _), (_, last) in sampled.items())
+    sampled_ms = newest_time_by_topic((topic, last.store_timestamp) for (topic, _), (_, last) in sampled.items())
     for (topic, queue_id), ends in sorted(sampled.items()):
-        fate = Fate.ALIVE if topic in queues.topics else topics.fate(topic, sampled_ms[topic])
-        if fate is Fate.DELETED:
+        fate = TopicFate.ALIVE if topic in queues.topics else topics.fate(topic, sampled_ms[topic])
+        if fate is TopicFate.DELETED:
             queues.deleted_topics.add(topic)
             continue
         name = f"consumequeue/{topic}/{queue_id}"
         places = [place for place in ends if newest is None or place.physical_offset <= newest]
-        if places and fate is Fate.UNDECIDED and queues.queues:
+        if places and fate is TopicFate.UNDECIDED and queues.queues:
             text = "undecided: the topic was deleted, or the queue is lost, and the log has messages of it: "
             add = found.note if topics.unsupported else found.gap
-            add(name, text + topics.explain(topic), places[0].physical_offset)
+            add(name, text + topics.explain_undecided(topic), places[0].physical_offset)
         elif places:
             queue = known.get((topic, queue_id))
             if queue is None:
@@ -175,7 +182,7 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence
 # index files
 
 
-def inspect_index(store: Store, marks: Marks, problems: Problems) -> IndexReport:
+def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> IndexReport:
     """Look at every header, and at some entries where the geometry is known."""
     report = IndexReport()
     headers: dict[str, IndexHeader] = {}
@@ -197,7 +204,7 @@ def inspect_index(store: Store, marks: Marks, problems: Problems) -> IndexReport
     if geometry is not None:
         for location, header in headers.items():
             with problems.noting_errors(location):
-                marks.add_all(index_marks(store, location, header, geometry))
+                marks.add_all(find_index_marks(store, location, header, geometry))
     return report
 
 

@@ -10,7 +10,7 @@ from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.file import short_time
 from jobs.inspect.report import Problem, SegmentReport, StoreReport
 from jobs.store.release import DETECTED, era_text
-from jobs.store.waiting import MOST_COUNTED
+from jobs.store.waiting import MAX_INDEX_ROWS_COUNTED
 from rmq_formats.store import FileKind
 
 _SHOWN = 6  # lines of a list, before its middle is left out
@@ -123,7 +123,7 @@ def _queues(report: StoreReport) -> Iterator[str]:
 def _index_rows(report: StoreReport) -> Iterator[str]:
     rows = report.state.rocksdb.index_rows if report.state.rocksdb is not None else 0
     if rows:
-        count = f"{rows:,} rows" if rows < MOST_COUNTED else f"{rows:,} rows or more"
+        count = f"{rows:,} rows" if rows < MAX_INDEX_ROWS_COUNTED else f"{rows:,} rows or more"
         yield f"{count} in RocksDB{' and in files' if report.index.files else ', no files'}"
 
 

@@ -83,7 +83,7 @@ def has_fingerprint(fingerprint: Fingerprint, store: Store) -> bool | None:
         skip_lost_file()
     ):  # retention deletes while we look; of a sector that was readable once it is not known whose it is
         data = store.read(segment, fingerprint.offset - segment.base_offset, fingerprint.size)
-        return fingerprint.is_of(data) if any(data) else None  # zeros: not written yet, on a lagging slave
+        return fingerprint.matches(data) if any(data) else None  # zeros: not written yet, on a lagging slave
     return None
 
 
@@ -274,6 +274,6 @@ def _first_states(queues: Sequence[TierQueue]) -> list[QueueState]:
             reader = RangeReader(range_)
             with closing(reader.pieces()) as pieces:
                 next(pieces, None)
-            firsts = reader.seen.fingerprints[:1]
+            firsts = reader.facts.fingerprints[:1]
             found += [QueueState(queue.topic, queue.queue_id, 0, 0, None, first, None) for first in firsts]
     return found

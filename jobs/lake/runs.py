@@ -42,7 +42,7 @@ from jobs.lake.superseded import ObsoleteRows, Superseded, move_rows, rewrite_wi
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import PRODUCT_TABLES, RUNS, WRITTEN_BY_RUNS
 from jobs.store.record_places import Fingerprint
-from jobs.store.release import RELEASE
+from jobs.store.release import RELEASE_SETTING
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 
 MANIFEST_VERSION = 1
@@ -128,7 +128,7 @@ class KnownStore:
     @property
     def topic_choices(self) -> TopicChoices:
         """The part of the log from which runs took only selected topics."""
-        return TopicChoices.of(self.newest.state, self.newest.selection) if self.newest else TopicChoices()
+        return TopicChoices.from_state(self.newest.state, self.newest.selection) if self.newest else TopicChoices()
 
     @property
     def first_offset(self) -> int:
@@ -343,8 +343,8 @@ def _append_prepared(
         "counts": dict(manifest.counts),
         "gaps": list(manifest.gaps),
         COMMAND: manifest.state.get(COMMAND),
-        TOPIC_CHOICES_KEY: TopicChoices.of(manifest.state, manifest.selection).state,
-        **({RELEASE: rules[-1][1]} if rules else {}),
+        TOPIC_CHOICES_KEY: TopicChoices.from_state(manifest.state, manifest.selection).state,
+        **({RELEASE_SETTING: rules[-1][1]} if rules else {}),
     }
     values = {
         "from_offset": manifest.from_offset,

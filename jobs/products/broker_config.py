@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jobs.lake.tables import BROKER_CONFIG, CONFIG_FILES, CONSUMER_OFFSETS
 from jobs.products.product import FinishedProduct, Run, StartedProduct, State, nothing_to_collect
-from jobs.store.broker_config import BrokerConfig, broker_config, config_files, unpack_offsets
+from jobs.store.broker_config import BrokerConfig, read_broker_config, read_config_files, unpack_offsets
 
 FILES = "files"  # in the state: name → SHA-256 of the newest version that the lake has
 _KINDS = ("topic", "group")
@@ -26,7 +26,7 @@ KeptState = Mapping[str, Any]
 
 def start(run: Run, state: KeptState | None) -> StartedProduct[None]:
     """Prepare rows of settings and consumer offsets, one per change since the last run; none if they are unreadable."""
-    config, known = broker_config(run.store), kept_state(state)
+    config, known = read_broker_config(run.store), kept_state(state)
 
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
         if config.unread is not None:
@@ -44,7 +44,7 @@ def start(run: Run, state: KeptState | None) -> StartedProduct[None]:
 
 def start_files(run: Run, state: State | None) -> StartedProduct[None]:
     """Prepare rows of configuration files, one for each new, changed or deleted file."""
-    known, files = dict(state[FILES]) if state else {}, tuple(config_files(run.store))
+    known, files = dict(state[FILES]) if state else {}, tuple(read_config_files(run.store))
 
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
         digests = {file.name: sha256(file.data).hexdigest() for file in files}

@@ -81,7 +81,7 @@ class PieceCollector:
         self._write = write
         self._with_damage = selection.with_damage
         # Damage, and what follows the end of a full file, may be of messages that were not chosen.
-        self.with_bytes = selection.takes_or_all is None
+        self.with_bytes = selection.topic_filter is None
         self._reader: Reader | None = None
         self._entries: list[_Entries] = []
         if range_.start == 0 and range_.base_offset >= from_offset:

@@ -135,7 +135,7 @@ class _RangeMessages:
         """Start without files: a file is created by its first row."""
         output, self._rules, self._selection, self._from_offset, self._unmatched = shared
         self._matched = set[str]()
-        self._chooses = None if self._selection.takes_or_all is None else self._takes
+        self._chooses = None if self._selection.topic_filter is None else self._takes
         part, segment, run = f"{range_.start_offset:020d}", range_.base_offset, output.naming.run
         self._messages = files.enter_context(output.file(MESSAGES, part, segment=segment))
         self._traces = files.enter_context(output.file(TRACES, part))

@@ -15,27 +15,27 @@ from jobs.lake.lake import DEFAULT_BROKER
 from jobs.launch.arguments import file_system_options
 from jobs.query.lake_tables import (
     INDEX_ENTRIES,
+    IS_OWN_ROW,
     MESSAGES,
-    OWN_ROWS,
     QUARANTINE,
     RUNS,
     SUPERSEDED,
     LakeStore,
     LakeTables,
-    sql_in,
-    sql_literal,
+    quote_literal,
+    sql_in_condition,
 )
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message, count_entries_with_hash, has_key
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import (
-    MOST_OCCURRENCES,
-    TRAITS_OF_ANSWERS,
-    Check,
+    MAX_OCCURRENCES,
+    RELEASE_TRAITS_THAT_CHANGE_ANSWERS,
     Coverage,
     FactOrigin,
     KeyFact,
     Occurrence,
     OtherBrokerError,
+    PointerCheck,
     QueueFact,
     Reason,
     ReasonKind,
@@ -44,7 +44,7 @@ from jobs.query.source import (
 )
 from jobs.store.broker_config import ReaderKind, ReaderProgress
 from jobs.store.log_ends import LostPart
-from jobs.store.release import RELEASE, writers_of
+from jobs.store.release import RELEASE_SETTING, writers_of_eras
 from jobs.store.selection import TopicChoices
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.commitlog.record import Host, MessageRecord, parse_host, record_of_row
@@ -65,10 +65,10 @@ _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 _PREPARED = "state = 'prepared'"
 _QUEUES, _PROGRESS = "consume_queue", "consumer_offsets"
 _CHECKS = {  # by the status of a unit; where the record needs none, or agrees, it leads there
-    "matched": Check.LEADS_THERE,
-    "deleted": Check.LEADS_THERE,
-    "missing": Check.MISSING,
-    "expired": Check.NOT_KNOWN,
+    "matched": PointerCheck.LEADS_THERE,
+    "deleted": PointerCheck.LEADS_THERE,
+    "missing": PointerCheck.MISSING,
+    "expired": PointerCheck.NOT_KNOWN,
 }
 
 
@@ -97,29 +97,29 @@ class LakeSource(Source):
     @cached_property
     def possible_releases(self) -> tuple[Release, ...]:  # type: ignore[override]  # found when they are first needed
         """The given release, or the one that the newest run recorded, or those that the newest messages allow."""
-        recorded = self._newest_run(f"""contains(detail, '"{RELEASE}":')""")
-        names = [json.loads(run["detail"]).get(RELEASE) for run in recorded]
+        recorded = self._newest_run(f"""contains(detail, '"{RELEASE_SETTING}":')""")
+        names = [json.loads(run["detail"]).get(RELEASE_SETTING) for run in recorded]
         known = self._given_release or next((Release.of(name) for name in names if name), None)
         if known is not None:
             return (known,)
-        newest = self.select("max(physical_offset) AS offset", MESSAGES, OWN_ROWS)[0]["offset"] or 0
+        newest = self.select("max(physical_offset) AS offset", MESSAGES, IS_OWN_ROW)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
-        records = [_record(row) for row in self.select("*", MESSAGES, sampled, OWN_ROWS, rest=f"LIMIT {_SAMPLED}")]
-        writers = writers_of(
-            detect_eras(mark for record in records for mark in record_marks(record)), TRAITS_OF_ANSWERS
+        records = [_record(row) for row in self.select("*", MESSAGES, sampled, IS_OWN_ROW, rest=f"LIMIT {_SAMPLED}")]
+        writers = writers_of_eras(
+            detect_eras(mark for record in records for mark in record_marks(record)), RELEASE_TRAITS_THAT_CHANGE_ANSWERS
         )
         self.note_assumed_release(writers)
         return writers.value.possible
 
     # statements
 
-    def condition(self, *conditions: str) -> str:
+    def restrict_to_store(self, *conditions: str) -> str:
         """Return *conditions* as SQL, combined with the condition on the store."""
-        return " AND ".join((f"store_id = {sql_literal(self.store.store_id)}", *conditions))
+        return " AND ".join((f"store_id = {quote_literal(self.store.store_id)}", *conditions))
 
     def select(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
         """Return rows of a table for this store, none if the lake lacks it; the caller has quoted every text."""
-        sql = f"SELECT {columns} FROM {table} WHERE {self.condition(*conditions)} {rest}"  # noqa: S608
+        sql = f"SELECT {columns} FROM {table} WHERE {self.restrict_to_store(*conditions)} {rest}"  # noqa: S608
         return self.tables.rows(sql) if self.tables.has_table(table) else []
 
     def _newest_first(self, table: str, *conditions: str) -> Iterator[Message]:
@@ -136,7 +136,7 @@ class LakeSource(Source):
         """
         count = together
         while True:
-            where = self.condition(*conditions, f"physical_offset < {before}")
+            where = self.restrict_to_store(*conditions, f"physical_offset < {before}")
             order = f"ORDER BY physical_offset DESC LIMIT {count}"
             found = self.tables.read_integers(f"SELECT physical_offset FROM {table} WHERE {where} {order}")  # noqa: S608
             yield from (offset for offset, _ in groupby(found))
@@ -153,7 +153,7 @@ class LakeSource(Source):
         """
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
-            rows = self.select("*", MESSAGES, sql_in("physical_offset", some), OWN_ROWS)
+            rows = self.select("*", MESSAGES, sql_in_condition("physical_offset", some), IS_OWN_ROW)
             by_offset = {row["physical_offset"]: row for row in rows}
             lost = [offset for offset in some if offset not in by_offset]
             if lost:
@@ -164,12 +164,12 @@ class LakeSource(Source):
             yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
 
     def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
-        rows = self.select("*", MESSAGES, *conditions, OWN_ROWS, rest=f"ORDER BY physical_offset {order} LIMIT 1")
+        rows = self.select("*", MESSAGES, *conditions, IS_OWN_ROW, rest=f"ORDER BY physical_offset {order} LIMIT 1")
         return self._message(rows[0]) if rows else None
 
     def select_superseded(self, condition: str) -> Iterator[Message]:
         """Yield the matching messages that the broker has truncated."""
-        yield from map(self._message, self.select("*", SUPERSEDED, condition, OWN_ROWS))
+        yield from map(self._message, self.select("*", SUPERSEDED, condition, IS_OWN_ROW))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
@@ -194,7 +194,7 @@ class LakeSource(Source):
 
     def _note_left_out(self, note: Callable[[str], None], *topics: str) -> None:
         """Note that runs left out messages of *topics*, or of any topic."""
-        reason = self._chosen.left_out(topics) if isinstance(self._chosen, TopicChoices) else self._chosen
+        reason = self._chosen.left_out_note(topics) if isinstance(self._chosen, TopicChoices) else self._chosen
         if reason:
             note(reason)
 
@@ -204,7 +204,7 @@ class LakeSource(Source):
         count = sum(row["places"] for row in self.select("count(*) AS places", QUARANTINE))
         return f"the lake's table quarantine has {_places(count)}, whose messages are not answered" if count else None
 
-    def damage(self, low: int = 0, high: int = MAX_TIME) -> list[LostPart]:
+    def list_lost_parts(self, low: int = 0, high: int = MAX_TIME) -> list[LostPart]:
         """Return the damage and gaps that runs found between two offsets; their messages have no rows."""
         found: list[LostPart] = []
         inside = (f"physical_offset < {high}", f"physical_offset + length > {low}")
@@ -222,7 +222,7 @@ class LakeSource(Source):
         return found
 
     def note_known_damage(self, low: int = 0, high: int = MAX_TIME) -> None:
-        for lost in self.damage(low, high):
+        for lost in self.list_lost_parts(low, high):
             self.note_incomplete(lost.text)
 
     # messages
@@ -233,20 +233,20 @@ class LakeSource(Source):
     def by_key(self, wanted: KeyQuery) -> Iterator[Message]:
         self._note_left_out(self.note_incomplete, wanted.topic)
         self.note_known_damage()
-        key, of_topic = sql_literal(wanted.key), (f"topic = {sql_literal(wanted.topic)}", *_window(wanted))
+        key, of_topic = quote_literal(wanted.key), (f"topic = {quote_literal(wanted.topic)}", *_window(wanted))
         if wanted.kind is not KeyKind.KEY:
             column = "uniq_key" if wanted.kind is KeyKind.UNIQUE else "tags"
             found = self._newest_first(MESSAGES, f"{column} = {key}", *of_topic)
         elif self._has_index:
-            key_hash = index_key_hash(wanted.index_text)
+            key_hash = index_key_hash(wanted.hashed_text)
             found = self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", f"key = {key}", *of_topic)
         else:
             if not self._through_log:
                 self.say("the lake has no table index_entries: searching the keys of every message")
             found = self._newest_first(MESSAGES, f"array_has(keys, {key})", *of_topic)
         for message in found:
-            if wanted.has_key(message):
-                yield from [message] * wanted.times_indexed(message)
+            if wanted.is_kept_by_client(message):
+                yield from [message] * wanted.count_index_entries(message)
 
     @property
     def _has_index(self) -> bool:
@@ -258,7 +258,7 @@ class LakeSource(Source):
             return
         self._note_left_out(self.note_incomplete, wanted.topic)
         self.note_known_damage()
-        key_hash = index_key_hash(wanted.index_text)
+        key_hash = index_key_hash(wanted.hashed_text)
         for message in self._newest_first(INDEX_ENTRIES, f"key_hash = {key_hash}", *_window(wanted)):
             yield from [message] * count_entries_with_hash(message, key_hash)
 
@@ -293,7 +293,7 @@ class LakeSource(Source):
         together = limit + 1 if wanted.words is None else max(limit + 1, _DECOMPRESSED)
         for low in self._lower_bounds(before):
             inside = [f"physical_offset >= {low}"] if low else []
-            offsets = self._offsets(MESSAGES, OWN_ROWS, *conditions, *inside, before=before, together=together)
+            offsets = self._offsets(MESSAGES, IS_OWN_ROW, *conditions, *inside, before=before, together=together)
             yield from ((message.record.physical_offset, message) for message in self._placed(offsets))
             if low:
                 yield low, None
@@ -303,11 +303,18 @@ class LakeSource(Source):
         """Return the offsets of messages with a key, from the index, or with this unique key; descending."""
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
         window = _window(wanted)
-        of_topic = [f"topic = {sql_literal(wanted.topic)}"] if wanted.topic is not None else []
-        found = [self._offsets(MESSAGES, f"uniq_key = {sql_literal(key)}", OWN_ROWS, *of_topic, *window, before=before)]
+        of_topic = [f"topic = {quote_literal(wanted.topic)}"] if wanted.topic is not None else []
+        found = [
+            self._offsets(MESSAGES, f"uniq_key = {quote_literal(key)}", IS_OWN_ROW, *of_topic, *window, before=before)
+        ]
         if topics:
             hashes = {index_key_hash(key_text(topic, key)) for topic in topics}
-            entries = (sql_in("key_hash", hashes), sql_in("topic", topics), f"key = {sql_literal(key)}", *window)
+            entries = (
+                sql_in_condition("key_hash", hashes),
+                sql_in_condition("topic", topics),
+                f"key = {quote_literal(key)}",
+                *window,
+            )
             found.append(self._offsets(INDEX_ENTRIES, *entries, before=before))
         return (offset for offset, _ in groupby(merge(*found, reverse=True)))
 
@@ -315,14 +322,14 @@ class LakeSource(Source):
         yield from _window(wanted)
         for column, value in (("topic", wanted.topic), ("tags", wanted.tag)):
             if value is not None:
-                yield f"{column} = {sql_literal(value)}"
+                yield f"{column} = {quote_literal(value)}"
         if wanted.queue_id is not None:
             yield f"queue_id = {wanted.queue_id}"
         if wanted.key is not None:
-            yield f"(uniq_key = {sql_literal(wanted.key)} OR array_has(keys, {sql_literal(wanted.key)}))"
+            yield f"(uniq_key = {quote_literal(wanted.key)} OR array_has(keys, {quote_literal(wanted.key)}))"
         if wanted.words is not None:
             # Bodies are any bytes: SQL compares their digits, and the caller the bytes of each message that is found.
-            digits = sql_literal(wanted.words.encode().hex())
+            digits = quote_literal(wanted.words.encode().hex())
             inflated = "body_inflated" in self.tables.column_types(f"SELECT * FROM {MESSAGES}")  # noqa: S608 - a name of ours
             found = [f"contains(encode({name}, 'hex'), {digits})" for name in ("body", "body_inflated")[: 1 + inflated]]
             # What no run has decompressed is decompressed by the caller.
@@ -369,7 +376,9 @@ class LakeSource(Source):
     def queue_ids(self, topic: str) -> list[int]:
         self._note_left_out(self.note_incomplete, topic)
         return sorted(
-            self.tables.distinct_values("queue_id", self.condition(f"topic = {sql_literal(topic)}", _WITH_UNIT))
+            self.tables.distinct_values(
+                "queue_id", self.restrict_to_store(f"topic = {quote_literal(topic)}", _WITH_UNIT)
+            )
         )
 
     def has_topic(self, topic: str) -> bool:
@@ -378,24 +387,24 @@ class LakeSource(Source):
 
     def topics(self) -> frozenset[str]:
         self._note_left_out(self.say)
-        return frozenset(self.tables.distinct_values("topic", self.condition(OWN_ROWS)))
+        return frozenset(self.tables.distinct_values("topic", self.restrict_to_store(IS_OWN_ROW)))
 
     def topics_of(self, unique_key: str) -> frozenset[str]:
-        rows = self.select("DISTINCT topic", MESSAGES, f"uniq_key = {sql_literal(unique_key)}", OWN_ROWS)
+        rows = self.select("DISTINCT topic", MESSAGES, f"uniq_key = {quote_literal(unique_key)}", IS_OWN_ROW)
         if not rows:
             self._note_left_out(self.note_incomplete)
         return frozenset(row["topic"] for row in rows)
 
     def first_and_last(self, topic: str) -> tuple[Message, Message] | None:
-        first, last = (self._first(f"topic = {sql_literal(topic)}", order=order) for order in ("ASC", "DESC"))
+        first, last = (self._first(f"topic = {quote_literal(topic)}", order=order) for order in ("ASC", "DESC"))
         return (first, last) if first and last else None
 
     # to explain an empty answer
 
     def occurrences(self, text_: str) -> Iterator[Occurrence]:
-        quoted = sql_literal(text_)
+        quoted = quote_literal(text_)
         condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
-        oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {MOST_OCCURRENCES}"
+        oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {MAX_OCCURRENCES}"
         places = self.select("store_timestamp, physical_offset", MESSAGES, condition, rest=oldest_first)
         for message in self._placed(place["physical_offset"] for place in places):
             at, time = message.record.physical_offset, message.record.store_timestamp
@@ -405,8 +414,8 @@ class LakeSource(Source):
                     yield Occurrence(message, kind, any(other.record.physical_offset == at for other in indexed))
 
     def superseded_with(self, text_: str) -> Iterator[Message]:
-        quoted = sql_literal(text_)
-        ids = f"uniq_key = {quoted} OR offset_msg_id = {sql_literal(text_.upper())}"
+        quoted = quote_literal(text_)
+        ids = f"uniq_key = {quoted} OR offset_msg_id = {quote_literal(text_.upper())}"
         return self.select_superseded(f"({ids} OR array_has(keys, {quoted}))")
 
     def why_no_message_at(self, physical_offset: int) -> Reason:
@@ -429,10 +438,10 @@ class LakeSource(Source):
 
     def count(self, wanted: ListConditions) -> int | None:
         counted = wanted._replace(key=None, tag=None, words=None)
-        return int(self.select("count(*) AS messages", MESSAGES, OWN_ROWS, *self._conditions(counted))[0]["messages"])
+        return int(self.select("count(*) AS messages", MESSAGES, IS_OWN_ROW, *self._conditions(counted))[0]["messages"])
 
     def hosts(self) -> list[Host]:
-        return sorted(map(parse_host, self.tables.distinct_values("store_host", self.condition(OWN_ROWS))))
+        return sorted(map(parse_host, self.tables.distinct_values("store_host", self.restrict_to_store(IS_OWN_ROW))))
 
     def coverage(self) -> Coverage:
         row = self.select(
@@ -451,9 +460,9 @@ class LakeSource(Source):
         """Yield the messages with a unique key in every topic, including truncated ones."""
         del topics
         self._note_left_out(self.note_incomplete)
-        same_id = f"uniq_key = {sql_literal(unique_key)}"
+        same_id = f"uniq_key = {quote_literal(unique_key)}"
         if len(self.tables.stores) > 1:  # a client retries on another broker where it cannot reach the first
-            elsewhere = f"{same_id} AND store_id <> {sql_literal(self.store.store_id)}"
+            elsewhere = f"{same_id} AND store_id <> {quote_literal(self.store.store_id)}"
             found = self.tables.rows(f"SELECT DISTINCT broker, store_id FROM {MESSAGES} WHERE {elsewhere}")  # noqa: S608
             others = ", ".join(sorted(str(LakeStore(row["broker"], row["store_id"])) for row in found))
             if others:
@@ -477,18 +486,18 @@ class LakeSource(Source):
         facts = []
         for row in rows:
             at = row["topic"], row["queue_id"], row["queue_offset"]
-            check = _CHECKS.get(row["status"], Check.ELSEWHERE)
+            check = _CHECKS.get(row["status"], PointerCheck.ELSEWHERE)
             if row["status"] == "mismatched" and at == own:
-                check = Check.LEADS_THERE
+                check = PointerCheck.LEADS_THERE
             facts.append(QueueFact(*at, check, origin, row["tags_code"]))
         return facts
 
     def key_facts(self, message: Message) -> list[KeyFact]:
         hashes = {key: index_key_hash(key.text) for key in typed_index_keys(message.record, self.release)}
         if not self.tables.has_table(INDEX_ENTRIES):
-            return [KeyFact(key.kind.value, key.key, Check.NOT_KNOWN, None) for key in hashes]
+            return [KeyFact(key.kind.value, key.key, PointerCheck.NOT_KNOWN, None) for key in hashes]
         at = f"physical_offset = {message.record.physical_offset}"
-        of_keys = sql_in("key_hash", hashes.values())
+        of_keys = sql_in_condition("key_hash", hashes.values())
         rows = self.select("DISTINCT key_hash", INDEX_ENTRIES, of_keys, at) if hashes else []
         found, origin = {row["key_hash"] for row in rows}, self._origin(INDEX_ENTRIES)
         return [
@@ -498,7 +507,7 @@ class LakeSource(Source):
 
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         columns = "kind, consumer_group, topic, queue_id, next_offset"
-        rows = self.select(columns, _PROGRESS, sql_in("topic", topics), rest="ORDER BY run") if topics else []
+        rows = self.select(columns, _PROGRESS, sql_in_condition("topic", topics), rest="ORDER BY run") if topics else []
         # Rows come oldest first: of each reader of a queue the newest one stays.
         newest = {
             (row["kind"], row["consumer_group"], row["topic"], row["queue_id"]): row["next_offset"] for row in rows
@@ -540,7 +549,7 @@ def open_lake_stores(
 
 
 def _in_queue(topic: str, queue_id: int) -> tuple[str, str, str]:
-    return f"topic = {sql_literal(topic)}", f"queue_id = {queue_id}", _WITH_UNIT
+    return f"topic = {quote_literal(topic)}", f"queue_id = {queue_id}", _WITH_UNIT
 
 
 def _window(wanted: ListConditions | KeyQuery) -> list[str]:

@@ -29,11 +29,11 @@ QUARANTINE = "quarantine"
 SUPERSEDED = "superseded_messages"
 RUNS = "runs"
 # Every table but messages, and but dead_letters, whose name a view has as well; to import them would load the compiler.
-LISTED_TABLES = (
+TABLES_EXCEPT_MESSAGES = (
     *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
     *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
 )
-OWN_ROWS = "total_size IS NOT NULL"  # rows that another engine has added lack it
+IS_OWN_ROW = "total_size IS NOT NULL"  # rows that another engine has added lack it
 _TYPED, _DEAD_LETTERS, _LOG = "typed", "dead_letters", "_delta_log/"
 _FILE = re.compile(r"[^\s/]+/[^\s/]+\.parquet")  # table and name, in an error of the engine
 
@@ -95,7 +95,7 @@ class LakeTables:
                     reason = f"has another type of the column {field.name}: another engine has rewritten it"
                     raise OSError(f"the lake's table {MESSAGES} {reason}")
         try:
-            self._builder.register(quoted(name), table)
+            self._builder.register(quote_identifier(name), table)
         except DeltaError as error:
             reason = str(error).rpartition(": ")[2]
             advice = "Spark SQL reads it, and so do restore, diff and export"
@@ -156,7 +156,7 @@ class LakeTables:
     @cached_property
     def tables_of_runs(self) -> Mapping[str, tuple[str, str]]:
         """The tables and views that runs make, as `listed` has them."""
-        found = {name: ("table", "") for name in (MESSAGES, *LISTED_TABLES) if self.has_table(name)}
+        found = {name: ("table", "") for name in (MESSAGES, *TABLES_EXCEPT_MESSAGES) if self.has_table(name)}
         return found | {name: ("view", row) for name, row in self.view_descriptions.items()}
 
     @cached_property
@@ -183,9 +183,9 @@ class LakeTables:
         try:
             known = json.loads(detail)
             if TOPIC_CHOICES_KEY in known:
-                return TopicChoices.of(known[TOPIC_CHOICES_KEY], {})
+                return TopicChoices.from_state(known[TOPIC_CHOICES_KEY], {})
             known = json.loads(Lake(self._lake, self._options).read(manifest))
-            return TopicChoices.of(known["state"], known["selection"])
+            return TopicChoices.from_state(known["state"], known["selection"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # reported
             return f"runs may have left out topics: {manifest} cannot be read ({type(error).__name__})"
 
@@ -232,18 +232,18 @@ def is_lake(location: str, options: Mapping[str, str]) -> bool:
     return True
 
 
-def sql_literal(value: str) -> str:
+def quote_literal(value: str) -> str:
     """Quote a text for SQL."""
     return "'" + value.replace("'", "''") + "'"
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """Return the name of a table as SQL writes it: a topic's may have capital letters and signs."""
     return name if name.isidentifier() and name.islower() else f'"{name}"'
 
 
-def sql_in(column: str, values: Iterable[int | str]) -> str:
+def sql_in_condition(column: str, values: Iterable[int | str]) -> str:
     """Return the condition that a column has one of *values*."""
     return (
-        f"{column} IN ({', '.join(sql_literal(value) if isinstance(value, str) else str(value) for value in values)})"
+        f"{column} IN ({', '.join(quote_literal(value) if isinstance(value, str) else str(value) for value in values)})"
     )

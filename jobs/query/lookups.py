@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from jobs.query import reasons
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message
-from jobs.query.source import Answer, Reason, ReasonKind, Source, whole_number
+from jobs.query.source import Answer, Reason, ReasonKind, Source, parse_whole_number
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
@@ -49,7 +49,7 @@ def by_key(  # noqa: PLR0913 - the options of the query
     found = source.by_key(wanted)
     newest = list(islice(found, limit))
     if not newest:
-        return Answer(reason=reasons.no_message_under_key(source, wanted))
+        return Answer(reason=reasons.explain_no_message_with_key(source, wanted))
     answer = Answer(_in_log_order(newest))
     if limit is not None and next(found, None) is not None:
         shown = "message is" if limit == 1 else f"{limit} messages are"
@@ -88,7 +88,7 @@ def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, l
                 f"query by-key -t {topic} -k {key} finds it"
             )
             return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, text))
-    return Answer(reason=reasons.no_message_under_key(source, wanted))
+    return Answer(reason=reasons.explain_no_message_with_key(source, wanted))
 
 
 def by_unique_key(
@@ -104,7 +104,7 @@ def by_unique_key(
     wanted = KeyQuery(KeyKind.UNIQUE, topic, unique_key)
     found = _in_log_order(islice(source.by_key(wanted), limit))
     if not found:
-        return Answer(reason=reasons.no_message_under_key(source, wanted))
+        return Answer(reason=reasons.explain_no_message_with_key(source, wanted))
     found.sort(key=attrgetter("record.store_timestamp"))
     if not source.release.by_unique_key_keeps_all and limit is not None:
         del found[1:]
@@ -120,12 +120,12 @@ def by_offset_id(source: Source, text: str, *, any_host: bool = False) -> Answer
     if found is not None:
         return Answer([found])
     if named is None:
-        return Answer(reason=reasons.not_an_offset_id(text))
+        return Answer(reason=reasons.explain_invalid_offset_id(text))
     if not any_host:
         message, hosts = source.by_offset(named.physical_offset), set(source.hosts())
         if message is not None or named.host not in hosts:
             known = hosts if message is None else {*hosts, message.record.store_host}
-            return Answer(reason=reasons.other_broker(source, text, named, sorted(known)))
+            return Answer(reason=reasons.explain_other_broker(source, text, named, sorted(known)))
     return Answer(reason=source.why_no_message_at(named.physical_offset))
 
 
@@ -148,7 +148,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
             return Answer(found[:1])
     answer = by_offset_id(source, text, any_host=any_host)
     if topic and answer.reason and not reasons.confirms_offset_id(answer.reason):
-        of_topic = reasons.no_message_under_key(source, KeyQuery(KeyKind.UNIQUE, topic, text))
+        of_topic = reasons.explain_no_message_with_key(source, KeyQuery(KeyKind.UNIQUE, topic, text))
         if answer.reason.kind is not ReasonKind.OTHER_BROKER or of_topic.kind is not ReasonKind.NOT_ON_DISK:
             answer.reason = reasons.explain_wrong_id_kind(text, of_topic)
     return answer
@@ -157,13 +157,13 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
 def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int, *, broker: str | None = None) -> Answer:
     """Find the message with *queue_offset* in its queue; *broker* must be the source's, if that is known."""
     if broker is not None and source.broker not in {None, broker}:
-        return Answer(reason=reasons.other_broker_name(str(source.broker), broker))
+        return Answer(reason=reasons.explain_other_broker_name(str(source.broker), broker))
     offsets = source.queue_offsets(topic, queue_id)
     if offsets and offsets.minimum <= queue_offset < offsets.maximum:
         message = source.in_queue(topic, queue_id, queue_offset)
         if message:
             return Answer([message], offsets=offsets)
-    return Answer(reason=reasons.no_message_at_offset(source, topic, queue_id, queue_offset, offsets))
+    return Answer(reason=reasons.explain_no_message_at_offset(source, topic, queue_id, queue_offset, offsets))
 
 
 def _in_log_order(messages: "islice[Message] | list[Message]") -> list[Message]:
@@ -191,7 +191,7 @@ def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
     found: list[Message] = []
     page = Page(found, None)
     for offset, message in source.by_time(wanted, end, limit):
-        if message is not None and wanted.takes(message):
+        if message is not None and wanted.matches_except_topic(message):
             if len(found) == limit or room <= 0:
                 page = Page(found, found[-1].record.physical_offset)
                 break
@@ -206,7 +206,7 @@ def read_page(  # noqa: PLR0913, PLR0917 - the request, and three limits
 
 def parse_position(text: str) -> int:
     """Return the log offset of a page's position; raise `UnsupportedFormat` if the text is not a position."""
-    number = whole_number(text)
+    number = parse_whole_number(text)
     if number is None:
         raise UnsupportedFormat(f"{text[:40]!r} is not a position of a message")
     return number

@@ -132,7 +132,7 @@ class ListConditions(NamedTuple):
         """Whether the filter has conditions other than topic and time."""
         return (self.key, self.tag, self.words) != (None, None, None)
 
-    def takes(self, message: Message) -> bool:
+    def matches_except_topic(self, message: Message) -> bool:
         """Return whether a message matches, regardless of its topic."""
         return (
             self.begin <= message.record.store_timestamp <= self.end
@@ -153,12 +153,12 @@ class KeyQuery(NamedTuple):
     end: int = MAX_TIME
 
     @property
-    def index_text(self) -> str:
+    def hashed_text(self) -> str:
         """The text whose hash index entries have."""
         of_kind = tag_text if self.kind is KeyKind.TAG else key_text
         return of_kind(self.topic, self.key)
 
-    def has_key(self, message: Message) -> bool:
+    def is_kept_by_client(self, message: Message) -> bool:
         """
         Return whether a client keeps a message of the broker's answer, regardless of time.
 
@@ -167,15 +167,15 @@ class KeyQuery(NamedTuple):
         is_indexed = message.transaction is not TransactionType.ROLLBACK
         return is_indexed and message.topic == self.topic and has_key(message, self.kind, self.key)
 
-    def takes(self, message: Message) -> bool:
+    def matches(self, message: Message) -> bool:
         """Return whether a message of the log matches."""
-        return self.begin <= message.record.store_timestamp <= self.end and self.has_key(message)
+        return self.begin <= message.record.store_timestamp <= self.end and self.is_kept_by_client(message)
 
-    def times_indexed(self, message: Message) -> int:
+    def count_index_entries(self, message: Message) -> int:
         """Return the number of entries of a message in a broker's index; 1 for a tag if tags are not indexed."""
         if self.kind is KeyKind.TAG and not message.release.indexes_tags:
             return 1
-        return index_keys(message.record, message.release).count(self.index_text)
+        return index_keys(message.record, message.release).count(self.hashed_text)
 
 
 def has_key(message: Message, kind: KeyKind, key: str) -> bool:

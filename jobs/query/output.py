@@ -43,7 +43,7 @@ class Printer:
     _named: dict[str, list[int]] = field(default_factory=dict)  # name of a body's file → offsets of the messages
 
     @property
-    def replaces_text_layout(self) -> bool:
+    def prints_rows(self) -> bool:
         """Whether rows are printed instead of mqadmin's layout."""
         return self.form is not Form.TEXT
 
@@ -74,7 +74,7 @@ class Printer:
                 f"rmq-lake: the body of the message at offset {record.physical_offset} ({message.offset_id}) is "
                 f"damaged: its CRC is {computed:08x}, the record states {stored:08x}; it is shown as it is stored"
             )
-        is_shown_raw = self.replaces_text_layout or not sys.stdout.isatty()
+        is_shown_raw = self.prints_rows or not sys.stdout.isatty()
         return message if is_shown_raw else Message(message.record, message.release, shown=printable)
 
     def note(self, sentence: str) -> None:
@@ -108,24 +108,24 @@ class Printer:
 
     def print_row(self, kind: str, value: Mapping[str, object], shown: str) -> None:
         """Print one row: *shown* in mqadmin's layout, or else its values."""
-        if self.replaces_text_layout:
+        if self.prints_rows:
             self.print_object(kind, value)
         else:
             self.write(shown)
 
     def print_mqadmin_line(self, shown: str) -> None:
         """Print a line that exists only in mqadmin's layout."""
-        if not self.replaces_text_layout:
+        if not self.prints_rows:
             self.write(shown)
 
     def print_object(self, kind: str, value: Mapping[str, object]) -> None:
         """Print one row."""
         row = {"version": json_text.VERSION, "type": kind, **value}
         is_for_people = self.form in {Form.TABLE, Form.CSV}
-        self._rows = self._rows or self.plain_rows(self.form)
+        self._rows = self._rows or self.open_row_printer(self.form)
         self._rows.add(value if is_for_people else row)
 
-    def plain_rows(self, form: Form) -> RowPrinter:
+    def open_row_printer(self, form: Form) -> RowPrinter:
         """Return a printer for rows other than messages; it must be closed."""
         return RowPrinter(form, self.write, ascii_only=sys.stdout.isatty())
 
@@ -134,12 +134,12 @@ class Printer:
         for stored in answer.messages:
             path = self._write_body(stored)
             message = self.printable_message(stored)
-            if self.replaces_text_layout:
+            if self.prints_rows:
                 shown = json_text.message_object(message, answer.offsets, with_body=self.charset is not None)
                 self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
                 continue
             self.write(
-                text.detail_lines(
+                text.message_detail_text(
                     message,
                     self.zone,
                     has_offset_id=has_offset_id,
@@ -156,13 +156,13 @@ class Printer:
         """Print messages like queryMsgByKey: one line each."""
         paths = [self._write_body(message) if writes_bodies else None for message in answer.messages]
         messages = map(self.printable_message, answer.messages)
-        if self.replaces_text_layout:
+        if self.prints_rows:
             for message, path in zip(messages, paths, strict=True):
                 shown = json_text.message_object(message, with_body=self.charset is not None)
                 self.print_object("message", {**shown, **({"body_path": str(path)} if path else {})})
         elif answer.messages:
             asked = f"{topic}@{key_type}@{key}" if has_index_key else None
-            for line in text.key_rows(messages, asked):
+            for line in text.query_by_key_lines(messages, asked):
                 self.write(line)
 
     def _write_body(self, message: Message) -> Path | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
-from jobs.query.source import TRAITS_OF_ANSWERS, Progress, Source, do_nothing, only_one
+from jobs.query.source import RELEASE_TRAITS_THAT_CHANGE_ANSWERS, Progress, Source, do_nothing, only_one
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
 
@@ -44,7 +44,7 @@ class Place:
         """Whether this is a lake."""
         return self.lake is not None
 
-    def command(self, *words: str) -> str:
+    def command_line(self, *words: str) -> str:
         """Return a command line about this place, ready to paste."""
         given = [
             *(("--commitlog", ",".join(self.commitlog)) if self.commitlog else ()),
@@ -52,13 +52,13 @@ class Place:
         ]
         return " ".join([tool_command(), *map(quote, (*words, *given))])
 
-    def query(self, *words: str) -> str:
+    def query_command_line(self, *words: str) -> str:
         """Return a `query` command line for this place."""
         given = [
             *(("--broker", self.broker) if self.broker else ()),
             *(("--release", str(self.release)) if self.release else ()),
         ]
-        return self.command("query", *words, "--lake" if self.is_lake else "--store", self.location, *given)
+        return self.command_line("query", *words, "--lake" if self.is_lake else "--store", self.location, *given)
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def open_stores(place: Place, progress: Progress = do_nothing) -> Iterator[Seque
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
-        writers = None if place.release else likely_writers(reader)
+        writers = None if place.release else detect_likely_writers(reader)
         releases = writers.value.possible if writers else (place.release or NEWEST,)
         broker = place.broker or conf.broker_name or _own_name(reader.topic_config)
         source = StoreSource(reader, *releases, through_log=place.through_log, progress=progress, broker=broker)
@@ -97,11 +97,11 @@ def open_stores(place: Place, progress: Progress = do_nothing) -> Iterator[Seque
         yield [source]
 
 
-def likely_writers(reader: "StoreReader") -> "Known[Writers]":
+def detect_likely_writers(reader: "StoreReader") -> "Known[Writers]":
     """Return the releases that probably wrote a store, with few reads."""
-    from jobs.store.release import QUICK, known_writers
+    from jobs.store.release import QUICK, determine_writers
 
-    return known_writers(reader.store, None, TRAITS_OF_ANSWERS, QUICK, reader.index_readers())
+    return determine_writers(reader.store, None, RELEASE_TRAITS_THAT_CHANGE_ANSWERS, QUICK, reader.index_readers())
 
 
 def _own_name(topics: Mapping[str, Mapping[str, object]]) -> str | None:

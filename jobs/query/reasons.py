@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, ListConditions, Message
 from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_port_text, time_text
-from jobs.query.source import MOST_OCCURRENCES, Coverage, Occurrence, Reason, ReasonKind, Source
+from jobs.query.source import MAX_OCCURRENCES, Coverage, Occurrence, Reason, ReasonKind, Source
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC
@@ -33,12 +33,12 @@ _ONLY = {
 }
 
 
-def no_message_under_key(source: Source, wanted: KeyQuery) -> Reason:
+def explain_no_message_with_key(source: Source, wanted: KeyQuery) -> Reason:
     """Explain why no message was found under a key."""
     topic, key = wanted.topic, wanted.key
     age = attrgetter("message.record.store_timestamp", "message.record.physical_offset")
     seen = sorted(source.occurrences(key), key=age)
-    is_part = len(seen) >= MOST_OCCURRENCES or not source.searches_all
+    is_part = len(seen) >= MAX_OCCURRENCES or not source.searches_all
     here = [occurrence for occurrence in seen if occurrence.message.topic == topic]
     same_kind = [occurrence for occurrence in here if occurrence.kind is wanted.kind]
     if same_kind:
@@ -49,7 +49,7 @@ def no_message_under_key(source: Source, wanted: KeyQuery) -> Reason:
         return Reason(only, f"{key!r} {sentence} ({_places(here, is_part=is_part)})")
     names = ", ".join(sorted({occurrence.message.topic for occurrence in seen}))
     if not source.has_topic(topic):
-        reason = unknown_topic(source, topic)
+        reason = explain_unknown_topic(source, topic)
         return Reason(reason.kind, f"{reason.text}; {key!r} is under {names}") if seen else reason
     waiting = next((one for one in seen if one.message.properties.get(REAL_TOPIC) == topic), None)
     if waiting:
@@ -57,7 +57,7 @@ def no_message_under_key(source: Source, wanted: KeyQuery) -> Reason:
     if seen:
         places = _places(seen, is_part=is_part)
         return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {names}, not under {topic} ({places})")
-    return no_message_anywhere(source, key, wanted.kind)
+    return explain_no_message_in_any_topic(source, key, wanted.kind)
 
 
 def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Reason:
@@ -93,13 +93,13 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
     elif stored in (HALF_TOPIC, rocksdb_rows.HALF_TOPIC):
         kind = ReasonKind.HALF
         text = f"{key!r} is still half of a transaction: prepared under {stored}, not committed to {topic}"
-        if half_message_end(source, message)[0] is not None:
+        if find_half_message_end(source, message)[0] is not None:
             kind = ReasonKind.ROLLED_BACK
             text = f"the transaction of {key!r} was rolled back; its half message is under {stored}"
     return Reason(kind, f"{text} ({_place(message)})")
 
 
-def no_message_anywhere(source: Source, key: str, kind: KeyKind) -> Reason:
+def explain_no_message_in_any_topic(source: Source, key: str, kind: KeyKind) -> Reason:
     """Explain that no message in any topic has *key*."""
     named = parse_offset_id(key) if kind is KeyKind.UNIQUE else None
     if named is not None and named.host in source.hosts() and source.by_offset(named.physical_offset):
@@ -137,7 +137,7 @@ def coverage_text(coverage: Coverage) -> str:
     )
 
 
-def unknown_topic(source: Source, topic: str) -> Reason:
+def explain_unknown_topic(source: Source, topic: str) -> Reason:
     """Explain that a topic was deleted, or never existed, and suggest similar names."""
     from difflib import get_close_matches
 
@@ -165,7 +165,7 @@ def explain_wrong_id_kind(text: str, reason: Reason) -> Reason:
     return Reason(ReasonKind.WRONG_KIND_OF_ID, f"{text!r} is neither an offset id nor a producer's id; {reason.text}")
 
 
-def not_an_offset_id(text: str) -> Reason:
+def explain_invalid_offset_id(text: str) -> Reason:
     """Explain that a text cannot be an offset id."""
     return Reason(
         ReasonKind.WRONG_KIND_OF_ID,
@@ -173,7 +173,7 @@ def not_an_offset_id(text: str) -> Reason:
     )
 
 
-def other_broker(source: Source, text: str, named: OffsetId, known: Iterable[Host]) -> Reason:
+def explain_other_broker(source: Source, text: str, named: OffsetId, known: Iterable[Host]) -> Reason:
     """Explain that an offset id belongs to another broker, or is not an offset id at all."""
     if not 0 < named.host.port <= _HIGHEST_PORT:
         hint = other_case_hint(source, text)
@@ -198,12 +198,12 @@ def confirms_offset_id(reason: Reason | None) -> bool:
     return reason is not None and reason.kind not in others
 
 
-def no_message_at_offset(
+def explain_no_message_at_offset(
     source: Source, topic: str, queue_id: int, queue_offset: int, offsets: OffsetRange | None
 ) -> Reason:
     """Explain why a queue has no message with this queue offset."""
     if not source.has_topic(topic):
-        return unknown_topic(source, topic)
+        return explain_unknown_topic(source, topic)
     if offsets is None:
         ids = ", ".join(map(str, source.queue_ids(topic))) or "none"
         text = f"{topic} has no queue {queue_id}; its queues: {ids}"
@@ -231,9 +231,7 @@ def _time(milliseconds: int) -> str:
 def _places(seen: list[Occurrence], *, is_part: bool) -> str:
     """Describe the number of distinct messages, and the oldest one; for a part of them, any one."""
     count = len({(one.message.record.physical_offset) for one in seen})
-    number, which = (
-        (f"at least {min(count, MOST_OCCURRENCES)}", "one of them") if is_part else (f"{count}", "the first")
-    )
+    number, which = (f"at least {min(count, MAX_OCCURRENCES)}", "one of them") if is_part else (f"{count}", "the first")
     return f"{number} seen, {which}: {_place(seen[0].message)}"
 
 
@@ -241,17 +239,17 @@ def _place(message: Message) -> str:
     return f"offset id {message.offset_id}, stored {_time(message.record.store_timestamp)}"
 
 
-def other_broker_name(broker: str, named: str) -> Reason:
+def explain_other_broker_name(broker: str, named: str) -> Reason:
     """Explain that a query is about another broker."""
     return Reason(ReasonKind.OTHER_BROKER, f"this is the broker {broker}, not {named}")
 
 
-def why_empty(
+def explain_empty_page(
     source: Source, wanted: ListConditions, following: int | None, before: int | None, seconds: float
 ) -> Reason:
     """Explain why a page of the messages *before* a position has no *wanted* ones."""
     if wanted.topic is not None and not source.has_topic(wanted.topic):
-        return unknown_topic(source, wanted.topic)
+        return explain_unknown_topic(source, wanted.topic)
     if following is not None:
         text = f"nothing was found in {seconds:g} s, and the search stopped before the end"
         return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; to continue, add --before {following}")
@@ -268,8 +266,8 @@ def _no_key(source: Source, wanted: ListConditions, key: str) -> Reason:
     kind = KeyKind.UNIQUE if is_unique else KeyKind.KEY
     topic = wanted.topic or next((one.message.topic for one in seen if one.kind is kind), None)
     if topic is None:
-        return no_message_anywhere(source, key, kind)
-    return no_message_under_key(source, KeyQuery(kind, topic, key, wanted.begin, wanted.end))
+        return explain_no_message_in_any_topic(source, key, kind)
+    return explain_no_message_with_key(source, KeyQuery(kind, topic, key, wanted.begin, wanted.end))
 
 
 def _no_match(source: Source, wanted: ListConditions) -> Reason:
@@ -304,7 +302,7 @@ def _with(wanted: ListConditions) -> str:
 # the ends of half messages, by the queue of op messages
 
 
-def open_half_messages(source: Source, limit: int) -> tuple[list[Message], bool]:
+def find_open_half_messages(source: Source, limit: int) -> tuple[list[Message], bool]:
     """
     Find the open half messages among the newest *limit* of each queue: neither committed nor rolled back.
 
@@ -338,7 +336,7 @@ def open_half_messages(source: Source, limit: int) -> tuple[list[Message], bool]
     return newest, was_cut_short
 
 
-def half_message_end(source: Source, half: Message) -> tuple[Message | None, bool]:
+def find_half_message_end(source: Source, half: Message) -> tuple[Message | None, bool]:
     """
     Find the op message that ends a half message: commits and rollbacks both write one.
 

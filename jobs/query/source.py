@@ -18,11 +18,11 @@ from rmq_formats.release import Release
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
-MOST_OCCURRENCES = 20  # this many messages under a text are enough to explain an empty answer
+MAX_OCCURRENCES = 20  # this many messages under a text are enough to explain an empty answer
 
 
 # What a release prints, and how its index is read.
-TRAITS_OF_ANSWERS = (
+RELEASE_TRAITS_THAT_CHANGE_ANSWERS = (
     "property_parser",
     "indexes_tags",
     "by_unique_key_keeps_all",
@@ -146,7 +146,7 @@ class FactOrigin(NamedTuple):
 
 
 @unique
-class Check(StrEnum):
+class PointerCheck(StrEnum):
     """Whether a queue or the index points to a copy."""
 
     LEADS_THERE = "leads there"
@@ -161,7 +161,7 @@ class QueueFact(NamedTuple):
     topic: str
     queue_id: int
     queue_offset: int
-    check: Check
+    check: PointerCheck
     place: FactOrigin
     tags_code: int | None = None  # as the unit has it; of a delayed message its time of delivery
 
@@ -171,7 +171,7 @@ class KeyFact(NamedTuple):
 
     kind: str
     key: str
-    check: Check
+    check: PointerCheck
     place: FactOrigin | None
 
 
@@ -338,12 +338,12 @@ class Source(Protocol):
     def key_facts(self, message: Message) -> list[KeyFact]:
         """Return, for each key, whether the index points to a message."""
 
-    def check_of_key(self, kind: KeyKind, *, is_found: bool) -> Check:
+    def check_of_key(self, kind: KeyKind, *, is_found: bool) -> PointerCheck:
         """Return the check of a key: only some of the possible releases index tags."""
         if is_found:
-            return Check.LEADS_THERE
+            return PointerCheck.LEADS_THERE
         is_open = kind is KeyKind.TAG and not all(release.indexes_tags for release in self.possible_releases)
-        return Check.NOT_KNOWN if is_open else Check.MISSING
+        return PointerCheck.NOT_KNOWN if is_open else PointerCheck.MISSING
 
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         """Yield the positions of each reader of *topics*."""
@@ -369,7 +369,7 @@ def only_one(sources: Sequence[Source]) -> Source:
     return sources[0]
 
 
-def ask_each(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tuple[Source, Answer]:
+def find_only_answer(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tuple[Source, Answer]:
     """
     Return the answer of the only source that has one, with the source.
 
@@ -395,6 +395,6 @@ def ask_each(sources: Sequence[Source], ask: Callable[[Source], Answer]) -> tupl
     return sources[0], Answer(reason=Reason(kind, "; ".join(said)))
 
 
-def whole_number(text: str) -> int | None:
+def parse_whole_number(text: str) -> int | None:
     """Parse ASCII digits that surely fit into 64 bits; None for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < len(str(MAX_TIME)) else None

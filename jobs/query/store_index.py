@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, Message, count_entries_with_hash
 from jobs.query.mqadmin.text import OffsetRange
-from jobs.query.source import Check, FactOrigin, KeyFact, Progress, do_nothing
+from jobs.query.source import FactOrigin, KeyFact, PointerCheck, Progress, do_nothing
 from jobs.query.store_reader import StoreReader
-from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
-from jobs.store.rocksdb import Database, rows_under
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_holes, plan_ranges
+from jobs.store.rocksdb import Database, read_index_rows
 from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
@@ -35,8 +35,8 @@ from rmq_formats.properties import index_key_hash
 if TYPE_CHECKING:
     from jobs.query.store_source import StoreSource
 
-COMPILED_SCAN_FROM = 32 << 20
-LOG_SEARCHED_UNASKED = 1 << 30  # bytes: a log up to this size is searched if index or queue files leave a doubt
+COMPILED_SCAN_MIN_BYTES = 32 << 20
+MAX_LOG_SEARCHED_UNASKED = 1 << 30  # bytes: a log up to this size is searched if index or queue files leave a doubt
 
 OnLoss = Callable[[int, int, str], None]  # offsets of the log that hold no readable message, and why
 _ENTRY, _ROW = "an index entry", "a row of the index in RocksDB"
@@ -50,7 +50,7 @@ class Span(NamedTuple):
     end: int
 
 
-ALL = Span(0, 1 << 62)  # no log is as long
+WHOLE_LOG = Span(0, 1 << 62)  # no log is as long
 
 
 # Some records of the log: bytes, the physical offset of the first one, and ascending positions and sizes of records.
@@ -72,18 +72,18 @@ def _records_with(text: str, data: bytes, positions: Sequence[int], sizes: Seque
         place = data.find(needle, place + 1)
 
 
-def search(
-    store: StoreReader, text: str, progress: Progress, span: Span = ALL, lose: OnLoss = do_nothing
+def search_records(
+    store: StoreReader, text: str, progress: Progress, span: Span = WHOLE_LOG, lose: OnLoss = do_nothing
 ) -> Iterator[MessageRecord]:
     """Yield the records of *span* that contain *text*, in log order; call *lose* for unreadable parts."""
-    for before, start, end in holes(store.store.segments):
+    for before, start, end in find_holes(store.store.segments):
         if start < span.end and end > span.start:
             lose(start, end, f"no file holds it; {before.location} ends before it")
     # Whole segments: what chains from a segment's first byte is the truth, wherever else a record may seem to begin.
     ranges = list(_within(plan_ranges(store.store, range_size=WHOLE_SEGMENTS), span))
     total = sum(range_.end - range_.start for range_ in ranges)
     done = 0
-    blocks = _compiled_blocks if total >= COMPILED_SCAN_FROM else _scalar_blocks
+    blocks = _compiled_blocks if total >= COMPILED_SCAN_MIN_BYTES else _scalar_blocks
     for range_ in ranges:
         for block in blocks(store, range_):
             if isinstance(block, Piece):
@@ -123,7 +123,7 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[_Block | Piece
         return
     framing = store.framing(segment)
     start = range_.start_offset
-    data = bytes(store.file(segment.location).read(range_.start, range_.end - range_.start))
+    data = bytes(store.open_cached(segment.location).read(range_.start, range_.end - range_.start))
     log = SegmentBytes.of(data, start, framing)
     pieces = list(walk_segment(log, final=range_.final, why_left_over=range_.why_left_over))
     yield from (piece for piece in pieces if piece.is_lost)
@@ -196,7 +196,7 @@ class StoreIndex:
         """Yield the messages from the index, and those from uncovered parts of the log, newest first."""
         if self.database is not None:
             offsets = sorted(set(self._rows(self.database, wanted)), reverse=True)
-            yield from filter(wanted.has_key, self._messages_at(offsets, _ROW))
+            yield from filter(wanted.is_kept_by_client, self._messages_at(offsets, _ROW))
             return
         # A message comes as often as the broker has entries of it, though two files may share it and the log has it,
         # too: what files have given is not given again from the log. Files come newest first; once one begins before
@@ -218,7 +218,7 @@ class StoreIndex:
             if file.header.begin_timestamp < wanted.begin:
                 return
 
-    def entries(self, wanted: KeyQuery) -> Iterator[Message]:
+    def find_by_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         """Yield the message of every entry with a key's hash, in the broker's order, including other keys."""
         if self.database is not None:
             yield from self._messages_at(self._rows(self.database, wanted), _ROW)
@@ -266,7 +266,7 @@ class StoreIndex:
             check = self._store.check_of_key(key.kind, is_found=found is not None)
             return KeyFact(key.kind.value, key.key, check, place)
         if self.database is None:
-            check = Check.NOT_KNOWN if store.index_files else Check.MISSING
+            check = PointerCheck.NOT_KNOWN if store.index_files else PointerCheck.MISSING
             return KeyFact(key.kind.value, key.key, check, None)
         time = message.record.store_timestamp
         under_key = self._store.by_key(KeyQuery(key.kind, message.topic, key.key, time, time))
@@ -281,10 +281,10 @@ class StoreIndex:
         # Two keys of one message may have the same hash, and a broker that starts after a crash may index a message
         # again. Entries do not show which of the colliding keys each is of, and all lead to the same message: of each
         # round of them as many count as the message has this key.
-        for message in filter(wanted.has_key, self._messages_at(hits, _ENTRY)):
+        for message in filter(wanted.is_kept_by_client, self._messages_at(hits, _ENTRY)):
             offset = message.record.physical_offset
-            colliding = count_entries_with_hash(message, index_key_hash(wanted.index_text))
-            if not colliding or seen[offset] % colliding < wanted.times_indexed(message):
+            colliding = count_entries_with_hash(message, index_key_hash(wanted.hashed_text))
+            if not colliding or seen[offset] % colliding < wanted.count_index_entries(message):
                 yield message
             seen[offset] += 1
 
@@ -321,7 +321,7 @@ class StoreIndex:
         if not header.matches_time(*window):
             return []
         try:
-            return [hop.entry.physical_offset for hop in file.hits(wanted.index_text, *window, header)]
+            return [hop.entry.physical_offset for hop in file.hits(wanted.hashed_text, *window, header)]
         except CorruptData as damage:
             self._store.say(f"damaged index file: {damage}")
             return None
@@ -335,8 +335,8 @@ class StoreIndex:
         places = [*(record.physical_offset for record in records), span.end]
         for message in filter(None, map(self._store.by_offset, reversed(places))):
             offset = message.record.physical_offset
-            if wanted.takes(message):
-                times = wanted.times_indexed(message) - given[offset] - self._entries_later(wanted, span, offset)
+            if wanted.matches(message):
+                times = wanted.count_index_entries(message) - given[offset] - self._entries_later(wanted, span, offset)
                 if times > 0:
                     self._store.say(
                         f"no index file covers offsets {span.start} to {span.end}: the log itself is searched there"
@@ -352,7 +352,7 @@ class StoreIndex:
     def _rows(self, database: Database, wanted: KeyQuery) -> Iterator[int]:
         """Yield the message offsets of RocksDB rows, in row order: the oldest hour first."""
         try:
-            for row in rows_under(database, wanted.topic, wanted.kind, wanted.key):
+            for row in read_index_rows(database, wanted.topic, wanted.kind, wanted.key):
                 if wanted.begin <= row.store_timestamp <= wanted.end:
                     yield row.physical_offset
         except CorruptData as damage:
@@ -388,7 +388,7 @@ def read_few_records(store: StoreReader, span: Span) -> Sequence[MessageRecord] 
             offset = record.end_offset
             continue
         position = offset - segment.base_offset
-        beginning = bytes(store.file(segment.location).read(position, HEAD.size))
+        beginning = bytes(store.open_cached(segment.location).read(position, HEAD.size))
         is_last = segment is store.store.segments[-1]
         if is_last and not any(beginning):
             return records

@@ -13,11 +13,17 @@ from jobs.storage.locations import join
 from jobs.storage.model import Reader
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, read_config
 from jobs.store.epochs import Leftovers, read_epochs
-from jobs.store.queue_files import StoredQueue, features_of, keeps_light_in_rocksdb, queues_of_files, stored_queues
-from jobs.store.ranges import newest_segment
+from jobs.store.queue_files import (
+    StoredQueue,
+    detect_storage_features,
+    has_light_queues_only_in_rocksdb,
+    list_queues,
+    queues_of_files,
+)
+from jobs.store.ranges import find_newest_segment
 from jobs.store.record_places import record_bounds
-from jobs.store.rocksdb import Database, has_rows, open_database
-from jobs.store.store import Segment, Store, geometry_stated_by_index_files, lazy_read
+from jobs.store.rocksdb import Database, has_index_rows, open_database
+from jobs.store.store import Segment, Store, geometry_stated_by_index_files, lazy_reader
 from rmq_formats.broker_conf import Epoch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
@@ -57,7 +63,7 @@ class StoreReader:
         self._open.clear()
         self._stack.close()
 
-    def file(self, location: str) -> Reader:
+    def open_cached(self, location: str) -> Reader:
         """Return an open file."""
         if location not in self._open:
             if len(self._open) >= _OPEN_FILES:
@@ -68,16 +74,16 @@ class StoreReader:
     def framing(self, segment: Segment) -> Framing:
         """Return the framing of a segment: whether DLedger entry headers precede the records."""
         if segment.location not in self._framings:
-            file = self.file(segment.location)
+            file = self.open_cached(segment.location)
             self._framings[segment.location] = framing_of(file.read, segment.readable, segment.base_offset)
         return self._framings[segment.location]
 
     def read_record(self, physical_offset: int) -> MessageRecord | None:
         """Return the record at *physical_offset*, if one begins there."""
         segment = self.store.segment_at(physical_offset)
-        if segment is None or self.leftovers.has(segment, physical_offset):
+        if segment is None or self.leftovers.contains(segment, physical_offset):
             return None
-        file = self.file(segment.location)
+        file = self.open_cached(segment.location)
         position = physical_offset - segment.base_offset
         room = segment.readable - position
         data = bytes(file.read(position, min(_SMALL_READ, room)))
@@ -127,14 +133,14 @@ class StoreReader:
     @property
     def log_end(self) -> int:
         """The offset after the last record; the end of its file if no zeros follow it."""
-        newest = newest_segment(self.store)
+        newest = find_newest_segment(self.store)
         if newest is None:
             return self.store.end_offset
         segment = newest.segment
         file_end = segment.base_offset + segment.readable
         _, end = self.record_bounds_around(segment, file_end)
         left = min(HEAD.size, file_end - end)
-        return file_end if any(self.file(segment.location).read(end - segment.base_offset, left)) else end
+        return file_end if any(self.open_cached(segment.location).read(end - segment.base_offset, left)) else end
 
     def record_starts(self, segment: Segment, distance: int) -> Iterator[int]:
         """Yield positions of pieces that are at least *distance* apart."""
@@ -147,7 +153,7 @@ class StoreReader:
                 wanted = position + distance
 
     def _bytes(self, segment: Segment) -> SegmentBytes:
-        read = self.file(segment.location).read
+        read = self.open_cached(segment.location).read
         return SegmentBytes(read, segment.readable, segment.base_offset, self.framing(segment))
 
     @cached_property
@@ -168,7 +174,7 @@ class StoreReader:
     def is_left_over(self, physical_offset: int) -> bool:
         """Return whether the bytes at *physical_offset* are left over from a replaced master."""
         segment = self.store.segment_at(physical_offset)
-        return segment is not None and self.leftovers.has(segment, physical_offset)
+        return segment is not None and self.leftovers.contains(segment, physical_offset)
 
     @cached_property
     def index_geometry(self) -> Geometry | None:
@@ -182,11 +188,11 @@ class StoreReader:
     @cached_property
     def index_database(self) -> Database | None:
         """The index in RocksDB, if the broker writes no index files; raise `FormatError` if it cannot be read."""
-        folder = features_of(self.store).other_database
+        folder = detect_storage_features(self.store).other_database
         if folder is None or self.store.index_files:
             return None
         database = self._databases.enter_context(open_database(join(self.store.root, folder), self.store.storage))
-        return database if has_rows(database) else None
+        return database if has_index_rows(database) else None
 
     def index_readers(self) -> list[IndexReader]:
         """Return the index files, newest first; none if their geometry is unknown."""
@@ -194,7 +200,7 @@ class StoreReader:
         if geometry is None:
             return []
         files = reversed(self.store.index_files)
-        return [IndexReader(lazy_read(self.file, file.location), geometry, file.location) for file in files]
+        return [IndexReader(lazy_reader(self.open_cached, file.location), geometry, file.location) for file in files]
 
     def index_readers_around(self, physical_offset: int) -> Iterator[IndexReader]:
         """Yield the index files that cover an offset, newest first."""
@@ -205,7 +211,7 @@ class StoreReader:
 
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Return a file that stays open after the block."""
-        return nullcontext(self.file(location))
+        return nullcontext(self.open_cached(location))
 
     @cached_property
     def queues(self) -> Mapping[tuple[str, int], StoredQueue]:
@@ -216,7 +222,7 @@ class StoreReader:
     def unit_range(self, queue: StoredQueue) -> tuple[int, int]:
         """Return the number of a queue's first unit that points into the log, and the one after its last."""
         end = self._end_in_log(queue, queue.written_end())
-        return queue.first_from(self.store.start_offset, end), end
+        return queue.first_unit_pointing_from(self.store.start_offset, end), end
 
     def _end_in_log(self, queue: StoredQueue, end: int) -> int:
         """Return the first unit at a queue's end that points to a leftover of a replaced master."""
@@ -229,10 +235,10 @@ class StoreReader:
     @cached_property
     def _stored_queues(self) -> tuple[list[StoredQueue], str | None]:
         try:
-            queues = stored_queues(self.store, self)
+            queues = list_queues(self.store, self)
         except FormatError as error:
             return queues_of_files(self.store.queue_files, self), str(error)
-        if not queues and features_of(self.store).queue_database is not None:
+        if not queues and detect_storage_features(self.store).queue_database is not None:
             return queues, "RocksDB holds no unit of any queue, as after a kill"
         return queues, None
 
@@ -245,7 +251,11 @@ class StoreReader:
     def lacks_light_queues(self) -> bool:
         """Whether a killed broker with double write may have had every unit of its light queues in memory."""
         has_any = any(topic.startswith(LMQ_PREFIX) for topic, _ in self.queues)
-        return not has_any and not self.store.is_closed and keeps_light_in_rocksdb(self.store, self.queues.values())
+        return (
+            not has_any
+            and not self.store.is_closed
+            and has_light_queues_only_in_rocksdb(self.store, self.queues.values())
+        )
 
     @cached_property
     def topic_config(self) -> Mapping[str, Mapping[str, object]]:

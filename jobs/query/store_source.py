@@ -15,14 +15,14 @@ from heapq import merge, nlargest
 from itertools import chain, islice, product, zip_longest
 
 from jobs.query.message import MAX_TIME, KeyQuery, ListConditions, Message, has_key
-from jobs.query.mqadmin.text import OffsetRange, second_text
+from jobs.query.mqadmin.text import OffsetRange, time_text_without_ms
 from jobs.query.source import (
-    MOST_OCCURRENCES,
-    Check,
+    MAX_OCCURRENCES,
     Coverage,
     FactOrigin,
     KeyFact,
     Occurrence,
+    PointerCheck,
     Progress,
     QueueFact,
     Reason,
@@ -31,12 +31,20 @@ from jobs.query.source import (
     Source,
     do_nothing,
 )
-from jobs.query.store_index import ALL, COMPILED_SCAN_FROM, LOG_SEARCHED_UNASKED, LogQueue, Span, StoreIndex, search
+from jobs.query.store_index import (
+    COMPILED_SCAN_MIN_BYTES,
+    MAX_LOG_SEARCHED_UNASKED,
+    WHOLE_LOG,
+    LogQueue,
+    Span,
+    StoreIndex,
+    search_records,
+)
 from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
-from jobs.store.broker_config import BrokerConfig, ReaderProgress, broker_config, read_config
-from jobs.store.log_ends import LostPart, lost_ends
-from jobs.store.queue_files import QueueFile, QueueStorage, StoredQueue, features_of
-from jobs.store.ranges import newest_written
+from jobs.store.broker_config import BrokerConfig, ReaderProgress, read_broker_config, read_config
+from jobs.store.log_ends import LostPart, find_lost_ends
+from jobs.store.queue_files import QueueFile, QueueStorage, StoredQueue, detect_storage_features
+from jobs.store.ranges import find_newest_written_offset
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.consumequeue.dispatch import (
     DEFAULT_DELAY_LEVELS,
@@ -97,7 +105,7 @@ class StoreSource(Source):
         return StoreIndex(self)
 
     @cached_property
-    def rules(self) -> QueueRules:
+    def queue_rules(self) -> QueueRules:
         """The rules by which units are derived from records."""
         attributes = ((name, about.get("attributes")) for name, about in self.reader.topic_config.items())
         batch_topics = frozenset(
@@ -107,7 +115,7 @@ class StoreSource(Source):
 
     @property
     def searches_all(self) -> bool:  # type: ignore[override]
-        return self.through_log or self.reader.store.log_size <= LOG_SEARCHED_UNASKED
+        return self.through_log or self.reader.store.log_size <= MAX_LOG_SEARCHED_UNASKED
 
     # messages of the log
 
@@ -141,9 +149,9 @@ class StoreSource(Source):
         pointed_at = [(why, sorted(set(offsets))) for why, offsets in self._lost.items()]
         return [*self._reasons, *(f"{why} ({len(found)} offsets, the first {found[0]})" for why, found in pointed_at)]
 
-    def search(self, text: str, span: Span = ALL) -> Iterator[Message]:
+    def search(self, text: str, span: Span = WHOLE_LOG) -> Iterator[Message]:
         """Yield the messages of the log that contain *text*, in log order; note lost parts."""
-        for record in search(self.reader, text, self._progress, span, self._lose):
+        for record in search_records(self.reader, text, self._progress, span, self._lose):
             yield Message(record, self.release)
 
     def _lose(self, start: int, end: int, reason: str) -> None:
@@ -159,8 +167,8 @@ class StoreSource(Source):
         if why_not:
             self.say(f"{why_not}: the log itself is searched")
         # The log is walked forwards, and answers begin with the newest: places are kept, not messages of any size.
-        messages = filter(wanted.takes, self.search(wanted.key))
-        places = [(message.record.physical_offset, wanted.times_indexed(message)) for message in messages]
+        messages = filter(wanted.matches, self.search(wanted.key))
+        places = [(message.record.physical_offset, wanted.count_index_entries(message)) for message in messages]
         for offset, times in reversed(places):
             found = self.by_offset(offset)
             if found:
@@ -168,9 +176,9 @@ class StoreSource(Source):
 
     def by_key_hash(self, wanted: KeyQuery) -> Iterator[Message]:
         is_indexed = self._index.why_not_searchable(KeyKind.KEY) is None
-        return self._index.entries(wanted) if is_indexed else self.by_key(wanted)
+        return self._index.find_by_hash(wanted) if is_indexed else self.by_key(wanted)
 
-    def occurrences(self, text: str, searched: int = LOG_SEARCHED_UNASKED) -> Iterator[Occurrence]:
+    def occurrences(self, text: str, searched: int = MAX_LOG_SEARCHED_UNASKED) -> Iterator[Occurrence]:
         """
         Yield messages that have *text* as a key of any kind, in any topic; to explain an empty answer.
 
@@ -184,7 +192,7 @@ class StoreSource(Source):
             for message in islice(self._index.find_without_log(one), 1)
         )
         is_searched = self.through_log or self.reader.store.log_size <= searched
-        for one in chain(indexed, islice(self._logged(text), MOST_OCCURRENCES if is_searched else 0)):
+        for one in chain(indexed, islice(self._logged(text), MAX_OCCURRENCES if is_searched else 0)):
             place = (one.message.record.physical_offset, one.kind, one.is_hidden_by_batch_id)
             if place not in given:  # the log has what the index has led to
                 given.add(place)
@@ -208,7 +216,7 @@ class StoreSource(Source):
             yield from self.by_key(KeyQuery(KeyKind.UNIQUE, topic, unique_key))
         # The index has every copy but a rollback of these releases: a search would only find copies that it lost.
         is_whole = not self.release.half_message_in_real_topic
-        for seen in self.occurrences(unique_key, COMPILED_SCAN_FROM if is_whole else LOG_SEARCHED_UNASKED):
+        for seen in self.occurrences(unique_key, COMPILED_SCAN_MIN_BYTES if is_whole else MAX_LOG_SEARCHED_UNASKED):
             if seen.kind is KeyKind.UNIQUE:
                 yield seen.message
 
@@ -217,7 +225,7 @@ class StoreSource(Source):
     def _queue(self, topic: str, queue_id: int) -> StoredQueue | None:
         return None if self.through_log else self.reader.queues.get((topic, queue_id))
 
-    def queues_of(self, topic: str, queue_id: int | None = None) -> list[StoredQueue]:
+    def list_queues(self, topic: str, queue_id: int | None = None) -> list[StoredQueue]:
         """Return the queues of a topic that have files, or one of them."""
         queues = self.reader.queues.items()
         return [queue for (name, number), queue in queues if name == topic and queue_id in {None, number}]
@@ -232,7 +240,7 @@ class StoreSource(Source):
         return self._log_queues[topic]
 
     def _units(self, record: MessageRecord, topic: str) -> list[ExpectedUnit]:
-        return [unit for unit in expected_units(record, self.rules) if unit.queue.topic == topic]
+        return [unit for unit in expected_units(record, self.queue_rules) if unit.queue.topic == topic]
 
     def _message_in_log(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         queue = self._queues_in_log(topic).get(queue_id)
@@ -246,7 +254,7 @@ class StoreSource(Source):
         self._completed.add(topic)
         self._ranges = {name: known for name, known in self._ranges.items() if name[0] != topic}
         if not self.searches_all:
-            queues = self.queues_of(topic)
+            queues = self.list_queues(topic)
             for queue_id in sorted({*self.queue_ids(topic)} - {queue.name.queue_id for queue in queues}):
                 self.say(f"{topic}/{queue_id} has no files; --through-log searches the log for its messages")
             for queue in queues:
@@ -327,7 +335,7 @@ class StoreSource(Source):
         reader = self.reader
         if self.through_log:
             return True
-        if self.queues_of(topic):
+        if self.list_queues(topic):
             return False
         if reader.why_not_in_rocksdb is not None:
             self.say(
@@ -445,11 +453,11 @@ class StoreSource(Source):
         """Return the ids of a topic's queues: those that the broker counts, and those that have messages."""
         configured = self.reader.topic_config.get(topic, {}).get("writeQueueNums")
         counted = range(configured) if isinstance(configured, int) and 0 < configured <= _MOST_QUEUES else ()
-        in_files = (queue.name.queue_id for queue in self.queues_of(topic))
+        in_files = (queue.name.queue_id for queue in self.list_queues(topic))
         return sorted({*counted, *in_files, *(self._queues_in_log(topic) if self._is_in_log(topic) else ())})
 
     def has_topic(self, topic: str) -> bool:
-        if topic in self.reader.topic_config or self.queues_of(topic):
+        if topic in self.reader.topic_config or self.list_queues(topic):
             return True
         return self._is_lost(topic) and len(self._queues_in_log(topic)) > 0
 
@@ -479,7 +487,7 @@ class StoreSource(Source):
 
     @cached_property
     def config(self) -> BrokerConfig:  # type: ignore[override]
-        return broker_config(self.reader.store)
+        return read_broker_config(self.reader.store)
 
     def config_file(self, name: str) -> Mapping[str, object]:
         return read_config(self.reader.store, name) or {}
@@ -488,7 +496,7 @@ class StoreSource(Source):
 
     @cached_property
     def _lost_ends(self) -> list[LostPart]:
-        return list(lost_ends(self.reader.store))
+        return list(find_lost_ends(self.reader.store))
 
     def why_no_message_at(self, physical_offset: int) -> Reason:
         store = self.reader.store
@@ -506,14 +514,14 @@ class StoreSource(Source):
             named = f" (offset id {record.offset_id})" if record else ""
             text = f"offset {physical_offset} points inside the record at offset {begin}{named}"
             return Reason(ReasonKind.INSIDE_RECORD, text)
-        if segment.base_offset == newest_written(store):
+        if segment.base_offset == find_newest_written_offset(store):
             text = f"offset {physical_offset} is after the last record, which ends at {end}"
             return Reason(ReasonKind.BEHIND_LOG, text)
         text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
         return Reason(ReasonKind.NO_RECORD, text)
 
     def count(self, wanted: ListConditions) -> int | None:
-        if self.reader.store.log_size > COMPILED_SCAN_FROM:
+        if self.reader.store.log_size > COMPILED_SCAN_MIN_BYTES:
             return None
         counted = wanted._replace(key=None, tag=None, words=None)
         return sum(self._is_listed(message, counted) for message in self.search(wanted.topic or ""))
@@ -523,7 +531,7 @@ class StoreSource(Source):
 
     def _samples(self) -> Iterator[MessageRecord]:
         store = self.reader.store
-        newest = newest_written(store)
+        newest = find_newest_written_offset(store)
         for segment in store.segments:
             if segment.base_offset in {store.start_offset, newest}:
                 record = self.reader.first_record(segment)
@@ -535,9 +543,9 @@ class StoreSource(Source):
         store = self.reader.store
         times = [record.store_timestamp for record in self._samples()]
         newest = [*times, *(file.header.end_timestamp for file in self.reader.index_readers()[:1])]
-        for file in store.of_kind(FileKind.CHECKPOINT):
+        for file in store.files_of_kind(FileKind.CHECKPOINT):
             if file.size >= CHECKPOINT.size:
-                data = bytes(self.reader.file(file.location).read(0, CHECKPOINT.size))
+                data = bytes(self.reader.open_cached(file.location).read(0, CHECKPOINT.size))
                 newest.append(decode_checkpoint(data).physical_timestamp)
         first_time, last_time = (times[0], max(newest)) if times else (None, None)
         return Coverage(store.start_offset, self.reader.log_end, first_time, last_time)
@@ -553,17 +561,17 @@ class StoreSource(Source):
         before = min(before, self.reader.store.end_offset)
         if wanted.key is not None and (wanted.topic is not None or not self.searches_all):
             yield from ((offset, self.by_offset(offset)) for offset in self._under_key(wanted, before, limit))
-        elif not self.searches_all and wanted.topic is not None and self.queues_of(wanted.topic, wanted.queue_id):
+        elif not self.searches_all and wanted.topic is not None and self.list_queues(wanted.topic, wanted.queue_id):
             yield from self._queued(wanted.topic, wanted, before)
         else:
-            yield from self.by_time_from_log(wanted, before, limit)
+            yield from self.by_time_without_queues(wanted, before, limit)
 
     def _under_key(self, wanted: ListConditions, before: int, limit: int) -> Iterator[int]:
         topics = [wanted.topic] if wanted.topic is not None else sorted(self.topics())
         kept: set[int] = set()
         for topic, kind in product(topics, (KeyKind.KEY, KeyKind.UNIQUE)):
             for message in self.by_key(KeyQuery(kind, topic, wanted.key or "")):
-                if message.record.physical_offset < before and wanted.takes(message):
+                if message.record.physical_offset < before and wanted.matches_except_topic(message):
                     kept.add(message.record.physical_offset)
                 if len(kept) > 2 * (limit + 1):
                     kept = set(nlargest(limit + 1, kept))
@@ -571,7 +579,7 @@ class StoreSource(Source):
 
     def _queued(self, topic: str, wanted: ListConditions, before: int) -> Iterator[tuple[int, Message | None]]:
         self.complete_queues(topic)
-        queues = self.queues_of(topic, wanted.queue_id)
+        queues = self.list_queues(topic, wanted.queue_id)
         for part in self._parts(wanted, before):
             for offset in merge(*(self._offsets_within(queue, part) for queue in queues), reverse=True):
                 yield offset, self.message_pointed_at(offset, f"a unit of {topic}")
@@ -608,7 +616,9 @@ class StoreSource(Source):
             is_adjacent = is_wanted
         return parts[::-1]
 
-    def by_time_from_log(self, wanted: ListConditions, before: int, limit: int) -> Iterator[tuple[int, Message | None]]:
+    def by_time_without_queues(
+        self, wanted: ListConditions, before: int, limit: int
+    ) -> Iterator[tuple[int, Message | None]]:
         """Yield messages of the log itself, as `by_time` does."""
         # A span is read forwards and given backwards. It begins at a boundary, never inside a record: the chain of
         # records from there meets the beginning of the span before, so no record is in two spans or in none.
@@ -620,7 +630,7 @@ class StoreSource(Source):
             while end > part.start:
                 low = self._boundary_before(max(end - size, part.start))
                 kept: deque[int] = deque(maxlen=limit + 1)  # a span without boundaries may be a whole segment
-                for record in search(self.reader, text, do_nothing, Span(low, end), self._lose):
+                for record in search_records(self.reader, text, do_nothing, Span(low, end), self._lose):
                     if record.physical_offset < end and self._is_listed(Message(record, self.release), wanted):
                         kept.append(record.physical_offset)
                 yield from ((offset, self.by_offset(offset)) for offset in reversed(kept))
@@ -640,7 +650,7 @@ class StoreSource(Source):
         if topic != message.topic and not (is_light and self._units(message.record, topic)):
             return False
         is_left_over = self.reader.epochs and self.reader.is_left_over(message.record.physical_offset)
-        return wanted.takes(message) and not is_left_over
+        return wanted.matches_except_topic(message) and not is_left_over
 
     def _boundary_before(self, offset: int) -> int:
         """Return the last record at or before *offset* to which a queue points, else the segment's start."""
@@ -667,7 +677,7 @@ class StoreSource(Source):
         return FactOrigin(self.reader.store.path_below_root(segment.location), offset - segment.base_offset)
 
     def queue_facts(self, message: Message) -> list[QueueFact]:
-        return [self._queue_fact(expected) for expected in expected_units(message.record, self.rules)]
+        return [self._queue_fact(expected) for expected in expected_units(message.record, self.queue_rules)]
 
     def _queue_fact(self, expected: ExpectedUnit) -> QueueFact:
         name = expected.queue
@@ -675,23 +685,23 @@ class StoreSource(Source):
         queue = self.reader.queues.get((name.topic, name.queue_id))
         if queue is None:
             # Selective double write leaves light queues out: the broker itself says that they are empty.
-            writes_twice = features_of(self.reader.store).queues is QueueStorage.BOTH
+            writes_twice = detect_storage_features(self.reader.store).queues is QueueStorage.BOTH
             is_left_out = name.topic.startswith(LMQ_PREFIX) and writes_twice
             is_unknown = is_left_out or self.reader.why_not_in_rocksdb is not None
             place = FactOrigin(f"consumequeue/{name.topic}/{name.queue_id}")
-            return QueueFact(*at, Check.NOT_KNOWN if is_unknown else Check.MISSING, place)
+            return QueueFact(*at, PointerCheck.NOT_KNOWN if is_unknown else PointerCheck.MISSING, place)
         if queue.is_batch != (name.kind is QueueKind.BATCH):
-            return QueueFact(*at, Check.NOT_KNOWN, self._unit_origin(queue, expected.queue_offset))
+            return QueueFact(*at, PointerCheck.NOT_KNOWN, self._unit_origin(queue, expected.queue_offset))
         position = expected.queue_offset
         if queue.is_batch:
             position = _batch_position(queue, position, queue.written_end())
         unit = queue.unit(position) if 0 <= position < queue.capacity else None
         place = self._unit_origin(queue, position)
         if unit is None:
-            return QueueFact(*at, Check.MISSING, place)
+            return QueueFact(*at, PointerCheck.MISSING, place)
         leads = unit.physical_offset == expected.physical_offset
         code = unit.tags_code if isinstance(unit, Unit) else None
-        return QueueFact(*at, Check.LEADS_THERE if leads else Check.ELSEWHERE, place, code)
+        return QueueFact(*at, PointerCheck.LEADS_THERE if leads else PointerCheck.ELSEWHERE, place, code)
 
     def _unit_origin(self, queue: StoredQueue, position: int) -> FactOrigin:
         if queue.in_rocksdb:
@@ -723,7 +733,7 @@ class StoreSource(Source):
         # The broker uses the modification time of the file, which is about when the next segment began.
         due = first.store_timestamp + _RESERVED_HOURS * _HOUR_MS
         template = "retention deletes its segment after {time} UTC ({hours} hours are assumed)"
-        return Sentence(template, time=second_text(due, UTC), hours=_RESERVED_HOURS)
+        return Sentence(template, time=time_text_without_ms(due, UTC), hours=_RESERVED_HOURS)
 
     def unknown_facts(self) -> list[Sentence]:
         template, unread = "not all of the broker's configuration can be read: {reason}", self.config.unread

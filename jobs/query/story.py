@@ -17,8 +17,8 @@ from jobs.query import lookups
 from jobs.query.json_text import iso_time
 from jobs.query.message import KeyQuery, Message
 from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_port_text, time_text
-from jobs.query.reasons import TIMER_TOPIC, half_message_end
-from jobs.query.source import Answer, Check, FactOrigin, KeyFact, QueueFact, Sentence, Source, whole_number
+from jobs.query.reasons import TIMER_TOPIC, find_half_message_end
+from jobs.query.source import Answer, FactOrigin, KeyFact, PointerCheck, QueueFact, Sentence, Source, parse_whole_number
 from jobs.store.broker_config import ReaderKind, ReaderProgress
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.consumequeue.dispatch import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
@@ -176,7 +176,7 @@ def _or_elsewhere(source: Source, answer: Answer, topic: str | None, text: str) 
     return answer
 
 
-def stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
+def find_stories(source: Source, seeds: Iterable[Message]) -> Iterator[Story]:
     """Yield the history of each message of which *seeds* are copies, once."""
     seen: set[int] = set()
     for seed in seeds:
@@ -301,7 +301,7 @@ def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: li
         copy.queues, copy.keys = source.queue_facts(message), source.key_facts(message)
     if copy.role is Role.HALF:
         copy.ended_by, was_cut_short = (
-            half_message_end(source, message) if message.topic in HALF_TOPICS else (None, False)
+            find_half_message_end(source, message) if message.topic in HALF_TOPICS else (None, False)
         )
         copy.text = Sentence("{half}: {state}", half=copy.text, state=_half_state(copy, copies))
         if was_cut_short:
@@ -312,7 +312,7 @@ def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: li
         # The timer's property says when it is due, or the unit of a delayed message.
         codes = (fact.tags_code for fact in copy.queues if fact.tags_code is not None)
         is_timed = message.topic == TIMER_TOPIC
-        copy.due = whole_number(message.properties.get("TIMER_OUT_MS", "")) if is_timed else next(codes, None)
+        copy.due = parse_whole_number(message.properties.get("TIMER_OUT_MS", "")) if is_timed else next(codes, None)
         later = (one.message for one in copies if one.message.record.store_timestamp >= message.record.store_timestamp)
         if not any(_delivers(copy, one) for one in later):
             copy.text = Sentence("{waiting}; its delivery is not found", waiting=copy.text)
@@ -463,17 +463,17 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
     for unit in copy.queues:
         template = _QUEUES[unit.check]
         yield Sentence(template, topic=unit.topic, queue=unit.queue_id, number=unit.queue_offset, place=str(unit.place))
-    found = [fact for fact in copy.keys if fact.check is Check.LEADS_THERE]
+    found = [fact for fact in copy.keys if fact.check is PointerCheck.LEADS_THERE]
     if found:
         places = ", ".join(dict.fromkeys(str(fact.place) for fact in found))
         keys = ", ".join(dict.fromkeys(fact.key for fact in found))
         yield Sentence("index: found under {keys} ({places})", keys=keys, places=places)
     for fact in copy.keys:
-        if fact.check is Check.MISSING:
+        if fact.check is PointerCheck.MISSING:
             template = "index: NOT FOUND under the {kind} {key}" + (" in {place}" if fact.place is not None else "")
             kind = "unique key" if fact.kind == KeyKind.UNIQUE else fact.kind
             yield Sentence(template, kind=kind, key=fact.key, place=str(fact.place))
-    if any(fact.check is Check.NOT_KNOWN for fact in copy.keys):
+    if any(fact.check is PointerCheck.NOT_KNOWN for fact in copy.keys):
         yield Sentence("index: cannot be asked")
     for group in copy.groups:
         yield Sentence(
@@ -488,10 +488,10 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
 
 
 _QUEUES = {
-    Check.LEADS_THERE: "queue {topic}/{queue}: unit {number:,} leads here ({place})",
-    Check.ELSEWHERE: "queue {topic}/{queue}: unit {number:,} LEADS ELSEWHERE ({place})",
-    Check.MISSING: "queue {topic}/{queue}: unit {number:,} IS MISSING ({place})",
-    Check.NOT_KNOWN: "queue {topic}/{queue}: unit {number:,} cannot be read ({place})",
+    PointerCheck.LEADS_THERE: "queue {topic}/{queue}: unit {number:,} leads here ({place})",
+    PointerCheck.ELSEWHERE: "queue {topic}/{queue}: unit {number:,} LEADS ELSEWHERE ({place})",
+    PointerCheck.MISSING: "queue {topic}/{queue}: unit {number:,} IS MISSING ({place})",
+    PointerCheck.NOT_KNOWN: "queue {topic}/{queue}: unit {number:,} cannot be read ({place})",
 }
 
 

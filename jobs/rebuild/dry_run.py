@@ -15,7 +15,7 @@ from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, load_settings
 from jobs.rebuild.queue_run import RebuildQueuesRequest
 from jobs.rebuild.queues import ROCKSDB
-from jobs.store.ranges import describe_plan, holes, plan_ranges, written_size
+from jobs.store.ranges import describe_plan, find_holes, plan_ranges, written_size
 from jobs.store.store import Store
 
 
@@ -131,4 +131,4 @@ def _log_of(store: Store) -> dict[str, int | None]:
 
 
 def _gaps(store: Store) -> list[tuple[int, int]]:
-    return [(start, end) for _, start, end in holes(store.segments)]
+    return [(start, end) for _, start, end in find_holes(store.segments)]

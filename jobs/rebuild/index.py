@@ -38,9 +38,9 @@ from jobs.storage import storage_of
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import join, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.beside_broker import check_room
-from jobs.store.chain import ListedLog, read_to_end, read_undeleted
-from jobs.store.epochs import takeovers
+from jobs.store.beside_broker import check_disk_space
+from jobs.store.chain import ListedLog, read_ranges_not_deleted, read_to_end
+from jobs.store.epochs import takeover_offsets
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.ranges import plan_ranges
 from jobs.store.release import ASSUMED, UnknownSettingError
@@ -216,9 +216,9 @@ def load_settings(
     request: RebuildIndexRequest, options: Mapping[str, str], readers: int = 1
 ) -> tuple[Store, list[BrokerIndexFile], Settings]:
     """List the store and its index files, and determine the settings; raise `UndecidedError` if one must be given."""
-    store = request.listed(options, readers)
+    store = request.list_store(options, readers)
     store.require_log()
-    check_room(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
+    check_disk_space(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = real_files(store)
     settings = settle_index_settings(store, files, request.wanted)
     if settings.geometry.origin == ASSUMED and (request.proven_only or not may_have_default_file_sizes(store)):
@@ -252,7 +252,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
     """Return the keys of the log, the files to build in place of lost ones, and the explanation of each file."""
     store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
     keys, check = LogKeys(rules, scratch), LogCheck()
-    read_undeleted(workers, log, read_to_end, collectors=[keys, check])
+    read_ranges_not_deleted(workers, log, read_to_end, collectors=[keys, check])
     files, start = left_by_retention(files, store)
     row = replace(keys.row(log, start), doubtful=tuple(check.doubtful))
     explanation = explain(workers, store, row, files, geometry, rules)
@@ -427,7 +427,7 @@ def _left_out(row: KeyRow, files: Sequence[ExplainedFile], store: Store) -> Iter
     ahead = [explained.real.name for explained in files if explained.survivor and explained.survivor.tail]
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
     # A promotion that cut the log at its end took back later entries of index files.
-    if ahead and store.is_closed and not any(takeover > last for takeover in takeovers(store)):
+    if ahead and store.is_closed and not any(takeover > last for takeover in takeover_offsets(store)):
         yield f"keys of lost messages after the current end of the log: entries for them are in {', '.join(ahead)}"
 
 

@@ -36,8 +36,8 @@ from jobs.store.beside_broker import (
     RefusedError,
     acting_as,
     acting_as_root,
-    file_states,
-    user_of,
+    list_file_states,
+    owner_of,
 )
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.errors import FormatError
@@ -126,7 +126,7 @@ def plan_index(
     manifest = _read_manifest(source)
     new = {file["name"]: _new_file(source / file["name"], file["sha256"]) for file in manifest["files"]}
     headers = {name: index_header(file.source) for name, file in new.items()}
-    user = user_of(root)
+    user = owner_of(root)
     with acting_as(*user):
         index = (root / INDEX_FOLDER).resolve()
         there = sorted(path.name for path in index.iterdir() if path.is_file()) if index.is_dir() else []
@@ -188,7 +188,7 @@ def plan_queues(store: str, out: Path | None, changed: Mapping[str, Path] | None
         folder, _, path = name.partition("/")
         new.setdefault(folder, {}).setdefault(path, _new_file(source))
     plans = []
-    with acting_as(*user_of(root, _PLAIN)):
+    with acting_as(*owner_of(root, _PLAIN)):
         for name, files in sorted(new.items()):
             folder = (root / name).resolve()
             present = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
@@ -207,7 +207,7 @@ def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], k
         _mode_of(status, [folder / name for name in present]),
         _aside_of(folder),
         kept=tuple(kept),
-        states={str(path.relative_to(folder)): state for path, state in file_states(folder)},
+        states={str(path.relative_to(folder)): state for path, state in list_file_states(folder)},
         obstacles=tuple(_obstacles(folder.parent, status.st_uid, new)),
     )
 
@@ -224,7 +224,7 @@ def plan_files(folder: Path, files: Mapping[str, Path], base_path: Path) -> Inst
         _mode_of(status, there or sorted(path for path in folder.iterdir() if path.is_file())),
         _aside_of(base_path),
         is_exchange=False,
-        states={path.name: state for path in there if (state := FileState.of(path)) is not None},
+        states={path.name: state for path in there if (state := FileState.read(path)) is not None},
         obstacles=tuple(_obstacles(folder, status.st_uid, new)),
     )
 
@@ -341,7 +341,7 @@ def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) 
     made.rename(aside)
     flush_directory(aside.parent)
     exchange(aside, place)
-    found = FileState.of(aside)
+    found = FileState.read(aside)
     if found is None:  # deleted meanwhile
         place.unlink()
         raise _changed(place)
@@ -379,7 +379,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> N
     _check_is(made, plan.folder)
     flush_directory(plan.folder.parent)
     step("tidy up")
-    there = {str(path.relative_to(plan.aside)): state for path, state in file_states(plan.aside)}
+    there = {str(path.relative_to(plan.aside)): state for path, state in list_file_states(plan.aside)}
     changed = [name for name in there.keys() | plan.states.keys() if there.get(name) != plan.states.get(name)]
     if changed:  # until the exchange: the old set goes back
         if plan.aside.exists():

@@ -30,11 +30,16 @@ from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
 from jobs.storage.local import read_file
 from jobs.store.log_ends import has_lost_end
-from jobs.store.queue_files import QueueStorage, features_of, keeps_light_in_rocksdb, queues_in_rocksdb
-from jobs.store.ranges import holes
+from jobs.store.queue_files import (
+    QueueStorage,
+    detect_storage_features,
+    has_light_queues_only_in_rocksdb,
+    queues_in_rocksdb,
+)
+from jobs.store.ranges import find_holes
 from jobs.store.store import Store, StoredFile
-from jobs.store.topics import Fate, newest_times
-from jobs.store.units import Units, units_of
+from jobs.store.topics import TopicFate, newest_time_by_topic
+from jobs.store.units import Units, read_stored_units
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -65,23 +70,23 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     """
     out = request.out
     topics = joined.topics
-    has_light_files = not keeps_light_in_rocksdb(store, joined.queues)
+    has_light_files = not has_light_queues_only_in_rocksdb(store, joined.queues)
     real = {path_in_output(file.about.path): file for file in store.queue_files}
     ahead = joined.ahead_of_log()
     summary.has_lost_end = ahead is not None and has_lost_end(store, ahead, joined.log_end)
     comparison = _Comparison(store, settings, joined, out, built)
     verdicts = comparison.verdicts
     comparison.compare_all(real, {start for start, _ in check.doubtful})
-    newest = newest_times((queue.name.topic, queue.newest_ms) for queue in built)
+    newest = newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in built)
     selected: list[BuiltQueue] = []
     equal, unknown = 0, set[str]()
     for queue in built:
         is_file = has_light_files or not queue.name.topic.startswith(LMQ_PREFIX)
         fate = topics.fate(queue.name.topic, newest[queue.name.topic])
-        if fate is Fate.DELETED or not is_file:
+        if fate is TopicFate.DELETED or not is_file:
             _delete(out, queue.files)
             continue
-        if fate is Fate.UNDECIDED and joined.queues:  # without any queue a broker makes all of them again
+        if fate is TopicFate.UNDECIDED and joined.queues:  # without any queue a broker makes all of them again
             verdicts.update({file.path: _UNKNOWN_TOPIC for file in queue.files})
         if not comparison.is_proven(queue):
             verdicts.update({file.path: _UNDECIDED for file in queue.files if verdicts[file.path] in _NEEDED})
@@ -108,9 +113,9 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     if equal:
         summary.proof = f"{equal} rebuilt files are identical to the store's, byte for byte"
     summary.notes += [
-        f"undecided: the topic {topic!r} was deleted, or its queues are lost: {topics.explain(topic)}. The queue "
-        f"files of {topic!r} were not rebuilt. Copy the broker's current config/topics.json into the store, or name "
-        "each file with `repair --accept`"
+        f"undecided: the topic {topic!r} was deleted, or its queues are lost: {topics.explain_undecided(topic)}. The "
+        f"queue files of {topic!r} were not rebuilt. Copy the broker's current config/topics.json into the store, or "
+        "name each file with `repair --accept`"
         for topic in sorted(unknown)
     ]
     summary.notes += [
@@ -139,7 +144,7 @@ class _Comparison:
         self._store, self._settings, self._joined, self._out, self._built = store, settings, joined, out, built
         self._made = {file.sha256 for queue in built for file in queue.files}
         self._bases = np.array([segment.base_offset for segment in store.segments], np.int64)
-        self._lost = [*joined.damaged, *((start, end) for _, start, end in holes(store.segments))]
+        self._lost = [*joined.damaged, *((start, end) for _, start, end in find_holes(store.segments))]
         self._foreign_units: list[Units] = []  # of files that are of another queue
         self._confirmed: set[int] = set()  # segments whose records units in their places lead to
         # Records that units contradict, and segments that units contradict and none confirms.
@@ -318,11 +323,16 @@ class _Comparison:
         (place,) = np.flatnonzero(made != stored)[:1].tolist() or (None,)
         if place is None or made["tags_code"][place] == stored["tags_code"][place]:
             return False
-        is_double = features_of(self._store).queues is QueueStorage.BOTH  # files are a second copy of queues in RocksDB
+        is_double = (
+            detect_storage_features(self._store).queues is QueueStorage.BOTH
+        )  # files are a second copy of queues in RocksDB
         copies = {queue.name: queue for queue in queues_in_rocksdb(self._store)} if is_double else {}
         copy = copies.get(queue.name)
         position = _first_of(file, queue) + place
-        if copy is not None and units_of(copy, position, position + 1)["tags_code"][0] == made["tags_code"][place]:
+        if (
+            copy is not None
+            and read_stored_units(copy, position, position + 1)["tags_code"][0] == made["tags_code"][place]
+        ):
             return False
         return may_record_tags_have_changed(
             self._store, int(made["physical_offset"][place]), int(stored["tags_code"][place])

@@ -33,10 +33,10 @@ from jobs.storage.local import explaining_full_disk, flush_directory, flush_file
 from jobs.storage.locations import local_path
 from jobs.store.queue_files import queues_of_files
 from jobs.store.rocksdb import rocksdb_errors_as_oserror
-from jobs.store.rocksdb_queues import rocksdb_queues
+from jobs.store.rocksdb_queues import find_rocksdb_queues
 from jobs.store.store import Store
-from jobs.store.topics import Fate, topic_evidence
-from jobs.store.units import Units, units_of
+from jobs.store.topics import TopicFate, collect_topic_evidence
+from jobs.store.units import Units, read_stored_units
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.errors import FormatError
@@ -338,14 +338,14 @@ def stored_queue_ends(store: Store, but: Container[QueueName]) -> dict[QueueName
     for queue in queues_of_files(store.queue_files, store.storage):
         end = queue.written_end() if queue.name.kind is QueueKind.PLAIN and queue.name not in but else 0
         if end:
-            ends[queue.name] = UnitPlace(end - 1, int(units_of(queue, end - 1, end)["physical_offset"][0]))
+            ends[queue.name] = UnitPlace(end - 1, int(read_stored_units(queue, end - 1, end)["physical_offset"][0]))
     try:
-        stored = rocksdb_queues(store)
+        stored = find_rocksdb_queues(store)
     except FormatError:
         stored = None
     for prefix, bound in stored.bounds.items() if stored is not None else ():
         name = QueueName(QueueKind.PLAIN, prefix.topic, prefix.queue_id)
         if name not in but and bound.queue_offset > ends.get(name, UnitPlace(-1, -1)).queue_offset:
             ends[name] = UnitPlace(bound.queue_offset, bound.physical_offset)
-    topics = topic_evidence(store)
-    return {name: last for name, last in ends.items() if topics.fate(name.topic, 0) is not Fate.DELETED}
+    topics = collect_topic_evidence(store)
+    return {name: last for name, last in ends.items() if topics.fate(name.topic, 0) is not TopicFate.DELETED}

@@ -22,13 +22,13 @@ from jobs.rebuild.queue_database import BuiltQueueRows, build_database, stored_q
 from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, names_text, queue_note
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.beside_broker import check_room
+from jobs.store.beside_broker import check_disk_space
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import QueueStorage, features_of
-from jobs.store.ranges import holes
+from jobs.store.queue_files import QueueStorage, detect_storage_features
+from jobs.store.ranges import find_holes
 from jobs.store.release import ASSUMED
 from jobs.store.store import Store, StoreRequest
-from jobs.store.topics import Fate, RecordedTopics, newest_times, topic_evidence
+from jobs.store.topics import RecordedTopics, TopicFate, collect_topic_evidence, newest_time_by_topic
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
@@ -114,7 +114,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSumm
     store, settings = load_settings(request, workers.options, workers.width)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
-    is_database, features = request.to == ROCKSDB, features_of(store)
+    is_database, features = request.to == ROCKSDB, detect_storage_features(store)
     plain = settings.file_sizes[QueueKind.PLAIN]
     summary = QueueRebuildSummary(
         store.root, str(request.out), settings.release, settings.release_origin, plain.value,
@@ -139,7 +139,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSumm
         log = collect_log(workers, store, recipe.rules, recipe.groups, shared, request.range_size, checked)
         damaged = damaged_ranges(log.ranges)
         summary.from_offset, summary.records = log.start, sum(one.records for one in log.ranges)
-        summary.gaps = [(first, last) for _, first, last in holes(store.segments) if first >= log.start]
+        summary.gaps = [(first, last) for _, first, last in find_holes(store.segments) if first >= log.start]
         summary.damaged_bytes = sum(end - first for first, end in damaged)
         segments = tuple(segment.base_offset for segment in store.segments)
         recipe = replace(recipe, lost=tuple(sorted([*summary.gaps, *damaged])), segments=segments)
@@ -181,15 +181,15 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSumm
 
 def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | BuiltQueueRows]) -> Iterator[str]:
     """Yield the queues whose topics were deleted, or may have been deleted."""
-    topics = topic_evidence(store)
-    names: dict[Fate, list[QueueName]] = {fate: [] for fate in Fate}
-    newest = newest_times((queue.name.topic, queue.newest_ms) for queue in queues)
+    topics = collect_topic_evidence(store)
+    names: dict[TopicFate, list[QueueName]] = {fate: [] for fate in TopicFate}
+    newest = newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in queues)
     for queue in queues:
         names[topics.fate(queue.name.topic, newest[queue.name.topic])].append(queue.name)
-    if deleted := names[Fate.DELETED]:
+    if deleted := names[TopicFate.DELETED]:
         yield f"{len(deleted)} queues are of topics that were deleted ({names_text(deleted)})"
-    if topics.with_queues and (undecided := names[Fate.UNDECIDED]):
-        why = topics.explain(undecided[0].topic)
+    if topics.with_queues and (undecided := names[TopicFate.UNDECIDED]):
+        why = topics.explain_undecided(undecided[0].topic)
         yield f"{len(undecided)} queues may be of topics that were deleted ({names_text(undecided)}): {why}"
 
 
@@ -197,9 +197,9 @@ def load_settings(
     request: RebuildQueuesRequest, options: Mapping[str, str], readers: int = 1
 ) -> tuple[Store, QueueSettings]:
     """List the store and determine its settings; raise `UndecidedError` if one must be given."""
-    store = request.listed(options, readers)
+    store = request.list_store(options, readers)
     store.require_log()
-    check_room(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
+    check_disk_space(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
     settings = settle_queues(store, request.conf, request.release, request.seen)
     if request.proven_only:
         settings.require_known_size()
@@ -231,7 +231,7 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
     )
     if recipe.ext_file_size is not None:
         yield "ConsumeQueueExt units are made without filter bitmaps, which no log holds"
-    if features_of(store).queues is QueueStorage.ROCKSDB:
+    if detect_storage_features(store).queues is QueueStorage.ROCKSDB:
         yield "this store's own queues are in RocksDB (storeType=defaultRocksDB); these are those of storeType=default"
         yield from queue_note(
             "queues without a message in the log any more",

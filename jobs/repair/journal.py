@@ -17,7 +17,7 @@ from jobs.console.amounts import counted
 from jobs.console.result import RequestError
 from jobs.rebuild.install import Installation, delete_attempts, exchange, remove_empty, suppress_not_empty
 from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
-from jobs.store.beside_broker import acting_as, user_of
+from jobs.store.beside_broker import acting_as, owner_of
 
 JOURNAL = "REPAIR.json"
 CHECKPOINT_PART = "checkpoint"
@@ -95,7 +95,7 @@ class Journal:
 
     def undo(self) -> list[str]:
         """Restore the replaced files, the newest step first, as the store's owner; return a line for each step."""
-        owner = user_of(Path(self.store))
+        owner = owner_of(Path(self.store))
         with acting_as(*owner):
             undone: dict[Path, Path] = {}
             for entry in reversed(self.entries):

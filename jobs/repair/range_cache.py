@@ -19,7 +19,7 @@ from jobs.diagnosis.log_check import RangeCheck
 from jobs.products.index.key_row import RangeKeyCollector
 from jobs.products.queues.unit_files import collect_units
 from jobs.storage.locations import local_path
-from jobs.store.beside_broker import FileState, file_states
+from jobs.store.beside_broker import FileState, list_file_states
 from jobs.store.chain import Outcome, read_to_end, run_range, run_watched
 from jobs.store.ranges import Range
 from jobs.store.workers import Workers
@@ -105,10 +105,10 @@ class CachingWorkers:
     ) -> list[tuple[bytes, ...]]:
         """Return, for each range and part of the task, a hash of everything on which the result depends."""
         paths = {range_.location: Path(local_path(range_.location)) for range_ in ranges}
-        files = {location: FileState.of(path) for location, path in paths.items()}
+        files = {location: FileState.read(path) for location, path in paths.items()}
         logs = {path.resolve().parent for path in paths.values()}
         others = {*logs, self._root / INDEX_FOLDER}
-        rest = [one for one in file_states(self._root) if one[0].parent.resolve() not in others]
+        rest = [one for one in list_file_states(self._root) if one[0].parent.resolve() not in others]
         state = sha256(repr(rest).encode()).digest()
         functions = [part.func if isinstance(part, partial) else part for part in parts]
         rows = []

@@ -70,17 +70,17 @@ from jobs.restore.plan import Plan, count_messages_in_ranges, plan_log
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_beside
-from jobs.store.beside_broker import LockedStore, RefusedError, acting_as, broker_process, lock_store, user_of
+from jobs.store.beside_broker import LockedStore, RefusedError, acting_as, find_broker_process, lock_store, owner_of
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError, UnknownSettingError
 from jobs.store.store import (
     Store,
     StoreRequest,
-    checkpoint_file,
-    checkpoint_of,
+    find_checkpoint_file,
     geometry_stated_by_index_files,
-    header_of,
     list_store,
+    read_checkpoint,
+    read_index_header,
 )
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
@@ -217,7 +217,7 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
         in_lake, notes = None, []
         if request.lake is not None:
             try:
-                known = find_known_store(request.lake, request.listed(workers.options), request.broker)
+                known = find_known_store(request.lake, request.list_store(workers.options), request.broker)
                 in_lake = _InLake(request.lake, known, recorded_topics(request.lake, known.store_id))
             except NotInLakeError as error:
                 notes.append(str(error))
@@ -305,7 +305,7 @@ class _Repair:
 
     @property
     def store(self) -> Store:
-        return self.request.listed(self.workers.options)
+        return self.request.list_store(self.workers.options)
 
     def run(self, held: LockedStore | None) -> None:
         """Plan the repair, and carry it out if the store is *held*."""
@@ -330,7 +330,7 @@ class _Repair:
         self.summary.plan = [line for plan in plans for line in plan.describe(is_done=held is not None)]
         self.summary.files = sum(len(plan.new) for plan in plans)
         if held is None:
-            if broker_process(request.store) is not None:
+            if find_broker_process(request.store) is not None:
                 self.summary.notes.append(
                     "a broker runs on this store: the plan is of a store that changes. Stop the broker before --apply, "
                     "which plans again"
@@ -387,7 +387,7 @@ class _Repair:
     def _make_segments(self, in_lake: _InLake) -> None:
         """Create the segments that the lake has and the store has lost."""
         request, notes, lake = self.request, self.summary.notes, in_lake.lake
-        store = request.listed(self.workers.options)
+        store = request.list_store(self.workers.options)
         findings = list(self.summary.found.findings)
         walked = self.summary.found.walked
         ahead = None if walked is None else undecided_lost_end(store, walked.end)
@@ -579,7 +579,7 @@ class _Repair:
                 known = ", ".join(self.summary.undecided) or "no file"
                 raise NotRepairableError(f"--accept {name}: this file is not undecided; undecided: {known}")
         root = Path(local_path(self.request.store))
-        with acting_as(*user_of(root)):
+        with acting_as(*owner_of(root)):
             by_folder: dict[Path, dict[str, Path]] = {}
             for one in self.segments:
                 target = Path(one.target)
@@ -609,10 +609,10 @@ def _checkpoint(store: Store, times: Mapping[str, int], newest: int, *, is_alone
     never proven wrong: they may have any value. But a checkpoint that is created because of a wrong length keeps no
     time that does not occur in the store.
     """
-    file, stored = checkpoint_file(store), checkpoint_of(store)
+    file, stored = find_checkpoint_file(store), read_checkpoint(store)
     if file is None:
         return None
-    headers = (header_of(file, store) for file in store.index_files)
+    headers = (read_index_header(file, store) for file in store.index_files)
     # Up to this time keys are surely indexed: a broker that recovers begins no later.
     indexed = max((header.end_timestamp for header in headers if header is not None), default=0)
     if stored is None:

@@ -16,8 +16,8 @@ from jobs.console.amounts import counted
 from jobs.diagnosis.broker_start import BadPlace, gather_start_facts, truncation_places
 from jobs.repair.segments import MendedSegment
 from jobs.storage.locations import local_path
-from jobs.store.broker_config import broker_config
-from jobs.store.queue_files import QueueStorage, StoredQueue, features_of, queues_of_files
+from jobs.store.broker_config import read_broker_config
+from jobs.store.queue_files import QueueStorage, StoredQueue, detect_storage_features, queues_of_files
 from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
 from jobs.verify.verdict import Verdict
@@ -144,13 +144,15 @@ def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str,
 
 def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
     """Describe the all-zero messages that consumers receive for bridges, and the groups; empty if there are none."""
-    if holes and features_of(store).queues is QueueStorage.ROCKSDB:
+    if holes and detect_storage_features(store).queues is QueueStorage.ROCKSDB:
         return "a message of zeros for each lost one that a queue in RocksDB leads to"
     delivered = [unit.message for hole in holes for unit in hole.units if not unit.is_skipped]
     if not delivered:
         return ""
     behind: dict[str, set[str]] = {one.topic: set() for one in delivered}
-    progress = {(one.topic, one.queue_id, one.consumer_group, one.next_offset) for one in broker_config(store).progress}
+    progress = {
+        (one.topic, one.queue_id, one.consumer_group, one.next_offset) for one in read_broker_config(store).progress
+    }
     for topic, queue_id, group, next_offset in progress:
         if group and any(
             (one.topic, one.queue_id) == (topic, queue_id) and one.queue_offset >= next_offset for one in delivered
@@ -185,7 +187,7 @@ def _is_in(unit: Unit, place: BadPlace) -> bool:
 
 def _lost(queue: StoredQueue, end: int, place: BadPlace, *, is_skipped: bool) -> Iterator[UnitOfLostMessage]:
     """Yield a queue's units that point into a hole; they ascend and end at *end*."""
-    for position in range(queue.first_from(place.offset, end), end):
+    for position in range(queue.first_unit_pointing_from(place.offset, end), end):
         unit = queue.unit(position)
         if not isinstance(unit, Unit) or not _is_in(unit, place):
             return

@@ -26,7 +26,7 @@ from jobs.restore.plan import ROWS_DELETED, find_table_files
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.beside_broker import FileState
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE
-from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, eras_of, given_rules
+from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known, detect_store_eras, parse_rules
 from jobs.store.store import Store
 from jobs.store.topics import RecordedTopics, recorded_topics_in
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE, rounded_file_size
@@ -57,7 +57,7 @@ def create_or_compare(path: Path, data: bytes) -> FileState:
     """Create a file, or accept one with the same bytes from a killed run; return its state."""
     with suppress(FileExistsError):  # written by the attempt that was interrupted
         LocalStorage().create(str(path), data)
-    state = FileState.of(path)
+    state = FileState.read(path)
     if state is None or read_file(path) != data:
         raise changed_file_error(path)
     return state
@@ -154,8 +154,10 @@ class RebuiltFileSettings(NamedTuple):
             yield f"{kind.value}s of {size.value:,} bytes ({size.origin_text})"
         yield f"index files of {self.index_files.value} ({self.index_files.origin_text})"
         if self.release is not None:
-            allowed = [release for era in eras_of(restored) for release in era.candidates] if self.is_span else []
-            rules = span_of_rules(given_rules(self.release.value), allowed)
+            allowed = (
+                [release for era in detect_store_eras(restored) for release in era.candidates] if self.is_span else []
+            )
+            rules = span_of_rules(parse_rules(self.release.value), allowed)
             yield f"rules of RocketMQ {rules} ({self.release.origin_text})"
 
 

@@ -33,7 +33,7 @@ from jobs.restore.plan import Interval, NothingToRestoreError, Plan, last_store_
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
 from jobs.storage.scratch import scratch_beside
-from jobs.store.beside_broker import FileState, file_states
+from jobs.store.beside_broker import FileState, list_file_states
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
@@ -195,7 +195,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     for note in sorted(unfinished.glob(f"*{_NOTE}")):
         written |= {name: FileState(*expected) for name, expected in json.loads(read_file(note))["files"].items()}
     for name, expected in written.items():
-        if FileState.of(Path(name)) != expected:
+        if FileState.read(Path(name)) != expected:
             raise changed_file_error(Path(name))
     # The manifest names every file, and is the last one that a restore writes.
     described = {name: getattr(summary, name) for name in RestoreSummary.__dataclass_fields__}
@@ -271,7 +271,7 @@ def _finished(unfinished: Path, paths: Mapping[int, Path]) -> dict[int, Restored
         if not path.exists():
             continue
         note = json.loads(read_file(path))
-        file = FileState.of(place)
+        file = FileState.read(place)
         if file is None:
             path.unlink()
             continue
@@ -369,7 +369,7 @@ def _built(out: Path, unfinished: Path, part: str) -> Iterator[Path | None]:
         folder.mkdir(parents=True)
         yield folder
         states = {}
-        for made, state in file_states(folder):
+        for made, state in list_file_states(folder):
             parent, place = next(pair for pair in places if made.is_relative_to(pair[0]))
             states[str(place / made.relative_to(parent))] = state
         LocalStorage().create(str(note), json.dumps({"files": states}).encode())

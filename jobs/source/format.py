@@ -55,9 +55,9 @@ from jobs.source.log import (
 from jobs.source.options import NAME, NO_BOUNDS, ReadOptions
 from jobs.storage.locations import normalise
 from jobs.store.chain import retry_if_expired
-from jobs.store.log_ends import lost_ends
+from jobs.store.log_ends import find_lost_ends
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import WHOLE_SEGMENTS, Range, newest_segment, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_newest_segment, plan_ranges
 from jobs.store.store import Store, list_store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.segment import Piece
@@ -92,7 +92,7 @@ class RocketmqReader(DataSourceReader):
             raise data_loss(place.offset, store.start_offset, store.root)
         first = max(place.offset, wanted.from_offset)
         raise_or_warn_of_loss(
-            (*lost_files(store), *lost_ends(store)), first, wanted.to_offset, fails=wanted.fails_on_any_loss
+            (*lost_files(store), *find_lost_ends(store)), first, wanted.to_offset, fails=wanted.fails_on_any_loss
         )
         with StoreReader(store) as reader:
             return [InputPartition((part, writer)) for part in _parts(reader, store, place, wanted)]
@@ -151,7 +151,7 @@ def rows_of(partition: InputPartition, wanted: ReadOptions) -> Iterator[pa.Recor
                 raise CorruptData(item.reason, item.offset, range_.location)
             continue
         for group, parser in parts_by_release(item, writer.rules):
-            batch, bad = message_batch(group, parser, with_body=with_body, takes=selection.takes_or_all)
+            batch, bad = message_batch(group, parser, with_body=with_body, takes=selection.topic_filter)
             if bad and wanted.fails_on_damage:
                 raise CorruptData("a body with a wrong CRC", bad[0][0], range_.location)
             if (wanted.from_offset, wanted.to_offset, wanted.from_time, wanted.to_time) != NO_BOUNDS:
@@ -161,7 +161,7 @@ def rows_of(partition: InputPartition, wanted: ReadOptions) -> Iterator[pa.Recor
                 batch = batch.filter(pc.and_(in_offsets, in_times))
             if batch.num_rows:
                 yield table_rows(batch, range_.base_offset, writer.broker, writer.store_id, wanted.columns)
-    if reader.seen.was_deleted and wanted.fails_on_data_loss:
+    if reader.facts.was_deleted and wanted.fails_on_data_loss:
         raise data_loss(range_.start_offset, range_.end_offset, range_.location)
 
 
@@ -183,7 +183,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._end_of_log(self._listed()).to_json()
         store = self._listed(whole=True)  # `prepareForTriggerAvailableNow` comes first, and has listed it
         place, _ = self._known_start(store)
-        raise_or_warn_of_loss(lost_ends(store), place.offset, MAX_LONG, fails=self._wanted.fails_on_any_loss)
+        raise_or_warn_of_loss(find_lost_ends(store), place.offset, MAX_LONG, fails=self._wanted.fails_on_any_loss)
         return place.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -255,7 +255,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Follow the newest segment, which begins with a record, to its last complete record."""
 
         def look(now: Store) -> LogPosition:
-            newest = newest_segment(now)
+            newest = find_newest_segment(now)
             base = newest.segment.base_offset if newest else now.start_offset
             return walk_from(LogPosition(base), now, fails_on_data_loss=False)[0]
 
@@ -284,7 +284,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _is_all_read(store: Store, offset: int) -> bool:
     """Return whether nothing is written from *offset* on, judging by the first bytes there."""
-    newest = newest_segment(store)
+    newest = find_newest_segment(store)
     if newest is None:
         return True
     segment = newest.segment

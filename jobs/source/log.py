@@ -28,7 +28,7 @@ from jobs.source.options import ReadOptions
 from jobs.storage.locations import normalise
 from jobs.store.log_ends import LostPart
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import WHOLE_SEGMENTS, Range, holes, plan_ranges
+from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_holes, plan_ranges
 from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
 from rmq_formats.commitlog import kernels
@@ -57,7 +57,7 @@ def data_loss(start: int, end: int, location: str) -> DataLossError:
 
 def lost_files(store: Store) -> Iterator[LostPart]:
     """Yield the offsets inside a log that are in none of its files."""
-    for before, start, end in holes(store.segments):
+    for before, start, end in find_holes(store.segments):
         reason = f"no file of the log holds offsets {start} to {end}: a segment is missing or cut short"
         yield LostPart(start, end, f"{before.location}: {reason}")
 
@@ -127,7 +127,7 @@ def start_of_read(wanted: ReadOptions, store: Store) -> tuple[LogPosition, Write
     conflict = history_conflict(lake, known, store)
     if conflict is not None:
         raise UnsupportedFormat(f"option after: {store.root}: {conflict.why}: run ingest first", conflict.from_offset)
-    left_out = known.topic_choices.left_out(wanted.selection.topics)
+    left_out = known.topic_choices.left_out_note(wanted.selection.topics)
     if left_out is not None:
         say(f"rmq-lake: {lake.location}: {left_out}", "warning")
     place = _watermark(lake, known, wanted.after_version) or LogPosition(store.start_offset)
@@ -231,7 +231,7 @@ def _step(
         if taken:
             _cut(cuts, item, ends[:taken], part_size)
             place = LogPosition.after_record(item, taken - 1)
-    if reader.seen.was_deleted:
+    if reader.facts.was_deleted:
         raise FileNotFoundError(ENOENT, "deleted while it was read", range_.location)
     if place.offset == range_.start_offset and first.offset <= min(stop, range_.end_offset):
         place = first

@@ -34,7 +34,7 @@ class DiskWouldFillError(OSError):
     """The write would make the broker delete messages."""
 
 
-def broker_process(store: str) -> int | None:
+def find_broker_process(store: str) -> int | None:
     """Return the process that holds the store's lock; None if no broker is known to run on it."""
     path = Path(local_path(store)) / LOCK_FILE if is_local(store) else None
     if path is None or not path.is_file() or not sys.platform.startswith("linux"):
@@ -51,15 +51,15 @@ def care_beside(store: str, max_rate: int | None = None) -> Care | None:
 
     If a broker runs, this process lowers its priority before it starts a JVM or workers, which inherit it.
     """
-    if broker_process(store) is None:
+    if find_broker_process(store) is None:
         return Care(max_rate) if max_rate else None
     lower_priority()
     return Care(max_rate)
 
 
-def check_room(store: str, target: str, expected_bytes: int) -> None:
+def check_disk_space(store: str, target: str, expected_bytes: int) -> None:
     """Refuse to start when *expected_bytes* more in *target* would fill the file system of a running broker's store."""
-    if not (is_local(store) and is_local(target)) or broker_process(store) is None:
+    if not (is_local(store) and is_local(target)) or find_broker_process(store) is None:
         return
     root, path = Path(local_path(store)), Path(local_path(target))
     place = next(one for one in (path, *path.parents) if one.exists())
@@ -91,7 +91,7 @@ class FileState(NamedTuple):
     modified_ns: int
 
     @classmethod
-    def of(cls, path: Path) -> "FileState | None":
+    def read(cls, path: Path) -> "FileState | None":
         """Return the state of the file at *path*, through a link; None if there is none."""
         try:
             return cls.from_status(path.stat())
@@ -139,11 +139,11 @@ class LockedStore:
     def _list(self) -> Mapping[str, FileState]:
         """Return the state of each file, by the path that it has without links to directories."""
         resolve = cache(Path.resolve)
-        states = (state for folder in self._folders for state in file_states(folder))
+        states = (state for folder in self._folders for state in list_file_states(folder))
         return {str(resolve(path.parent) / path.name): state for path, state in states}
 
 
-def file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
+def list_file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
     """
     Yield every regular file below *folder* with its state, except those that installations have set aside or begun.
 
@@ -167,7 +167,7 @@ def file_states(folder: Path) -> Iterator[tuple[Path, FileState]]:
             path = place / entry.name
             if entry.is_dir():
                 pending.append(path)
-            elif entry.is_file() and (state := FileState.of(path)) is not None:
+            elif entry.is_file() and (state := FileState.read(path)) is not None:
                 yield path, state
 
 
@@ -186,7 +186,7 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
     folders = [root, *(Path(local_path(folder)) for folder in commitlog)]
     if any(out.resolve().is_relative_to(folder.resolve()) for folder in folders):
         raise RefusedError(f"{out}: this directory is inside the store; give one outside it")
-    owner = user_of(root)
+    owner = owner_of(root)
     descriptor = None
     try:
         with acting_as(*owner):
@@ -254,7 +254,7 @@ def acting_as_root() -> Iterator[None]:
         os.seteuid(user)
 
 
-def user_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
+def owner_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
     """Return the user and the group of a directory of the store, or of the store where there is none."""
     whole = root.stat()
     directory = root / name

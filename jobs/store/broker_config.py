@@ -84,7 +84,7 @@ class RocksConfig(NamedTuple):
         return config is None or self.counter >= change_counter(config)
 
 
-def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
+def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     """Return the rows in RocksDB; None without such a database, `FormatError` if it cannot be read."""
     folders = {file.about.path.rpartition("/")[0] for file in store.other_files if file.about.path.endswith("/CURRENT")}
     if table.folder in folders:
@@ -167,7 +167,7 @@ def read_config(store: Store, name: str) -> dict[str, object] | None:
     if name != TOPICS_FILE:
         return config
     with suppress(FormatError):  # a database that cannot be read has no topics
-        table = rocksdb_config(store, ConfigTable.TOPICS)
+        table = read_rocksdb_config(store, ConfigTable.TOPICS)
         if table is not None and table.rows and table.wins_over_json(config):
             return {TOPIC_TABLE: dict(table.rows)}
     return config
@@ -179,11 +179,11 @@ def read_json(store: Store, name: str) -> dict[str, object] | None:
     if file is None or file.size > _LARGEST:
         return None
     with skip_lost_file():  # also where it is no JSON: the broker cannot load it either
-        return decoded_file(store, file)
+        return read_json_file(store, file)
     return None
 
 
-def decoded_file(store: Store, file: StoredFile) -> dict[str, object]:
+def read_json_file(store: Store, file: StoredFile) -> dict[str, object]:
     """Return the content of a file of JSON, which a running broker writes over: a half-written one is read again."""
     try:
         return decode_config(store.read(file, 0, _LARGEST))
@@ -209,7 +209,7 @@ class ConfigFile(NamedTuple):
     data: bytes
 
 
-def config_files(store: Store) -> Iterator[ConfigFile]:
+def read_config_files(store: Store) -> Iterator[ConfigFile]:
     """
     Yield the configuration files of a broker that keeps them as JSON, by name.
 
@@ -285,7 +285,7 @@ class BrokerConfig(NamedTuple):
             yield from (ReaderProgress(kind, group, topic, *one, place) for one in unpack_offsets(offsets))
 
 
-def broker_config(store: Store) -> BrokerConfig:
+def read_broker_config(store: Store) -> BrokerConfig:
     """Return a store's configuration; tables that cannot be read are named, and left out."""
     parts = _Parts(store)
     topics, groups = (parts.table(table)[0] for table in (ConfigTable.TOPICS, ConfigTable.GROUPS))
@@ -298,7 +298,7 @@ class _Parts:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._files = {file.name: file.data for file in config_files(store)}
+        self._files = {file.name: file.data for file in read_config_files(store)}
         self.unread: str | None = None
 
     def table(self, table: ConfigTable) -> tuple[_Table, str]:
@@ -349,7 +349,7 @@ class _Parts:
 
     def _database(self, table: ConfigTable) -> RocksConfig | None:
         try:
-            return rocksdb_config(self._store, table)
+            return read_rocksdb_config(self._store, table)
         except FormatError as error:
             self._note(str(error))
             return None

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from jobs.store.range_reader import RangeFacts, RangeReader
-from jobs.store.ranges import NewestSegment, Range, balance_ranges, beginning_of, written_sizes
-from jobs.store.store import Store, list_again
+from jobs.store.ranges import NewestSegment, Range, balance_ranges, read_beginning, written_sizes
+from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
@@ -49,7 +49,7 @@ class LogCollector(Protocol):
     def range_collector(self) -> Callable[[], RangeCollector]:
         """Make the collector of a range."""
 
-    def add_ranges(self, outcomes: Sequence[Outcome[Any]]) -> None:
+    def add_outcomes(self, outcomes: Sequence[Outcome[Any]]) -> None:
         """Take the collectors of all ranges, in order."""
 
 
@@ -59,7 +59,7 @@ def read_to_end(_range: Range, pieces: Pieces) -> None:
         pass
 
 
-def discard_nothing(_: object) -> None:
+def keep_payload(_: object) -> None:
     """Discard nothing."""
 
 
@@ -67,7 +67,7 @@ def read_chained(
     workers: Workers,
     ranges: Sequence[Range],
     task: Task[T],
-    discard: Callable[[T], object] = discard_nothing,
+    discard: Callable[[T], object] = keep_payload,
     collectors: Sequence[LogCollector] = (),
 ) -> list[Outcome[T]]:
     """
@@ -80,7 +80,7 @@ def read_chained(
         watched = partial(run_watched, task=task, collectors=[one.range_collector for one in collectors])
         both = read_chained(workers, ranges, watched, lambda payload: discard(payload[0]))
         for number, one in enumerate(collectors):
-            one.add_ranges([Outcome(range_, seen, made[number]) for range_, seen, (_, made) in both])
+            one.add_outcomes([Outcome(range_, seen, made[number]) for range_, seen, (_, made) in both])
         return [Outcome(range_, seen, payload) for range_, seen, (payload, _) in both]
     run = partial(run_range, task=task)
     ranges, sizes = balance_ranges(ranges, written_sizes(ranges), workers.width)
@@ -101,7 +101,7 @@ def run_watched(
 def accept_chained(
     outcomes: Sequence[Outcome[T]],
     read_again: Callable[[Range], Outcome[T]],
-    discard: Callable[[T], object] = discard_nothing,
+    discard: Callable[[T], object] = keep_payload,
 ) -> list[Outcome[T]]:
     """Return the outcomes that chain, and those of ranges that were read again because they did not."""
     # A range that was cut inside a segment syncs: it begins at the first record that proves itself, which may be a copy
@@ -143,7 +143,7 @@ def run_range(range_: Range, task: Task[T]) -> Outcome[T]:
     """Run *task* on one range, here."""
     reader = RangeReader(range_)
     payload = task(range_, reader.pieces())
-    return Outcome(range_, reader.seen, payload)
+    return Outcome(range_, reader.facts, payload)
 
 
 _TIMES = 3  # attempts
@@ -157,7 +157,7 @@ class ListedLog(NamedTuple):
     ranges: Sequence[Range]
 
 
-class CutBackError(FileNotFoundError):
+class LogTruncatedError(FileNotFoundError):
     """The newest segments are missing: a broker that recovered from a crash has truncated its log."""
 
 
@@ -171,16 +171,16 @@ def confirm_deleted(store: Store, ranges: Iterable[Range]) -> None:
     Accept that these ranges were deleted while they were read only if retention has deleted them.
 
     Retention deletes the oldest segments and leaves the newest. A disk that was removed looks the same to a task, but
-    then nothing is left, or the missing part is not the beginning. `CutBackError` if it is the end.
+    then nothing is left, or the missing part is not the beginning. `LogTruncatedError` if it is the end.
     """
     deleted = list(ranges)
     if not deleted:
         return
-    now = list_again(store)
+    now = relist_store(store)
     if now.segments and now.start_offset >= max(range_.end_offset for range_ in deleted):
         return
     is_cut_back = now.segments and now.segments[-1].base_offset < min(range_.base_offset for range_ in deleted)
-    kind = CutBackError if is_cut_back else FileNotFoundError
+    kind = LogTruncatedError if is_cut_back else FileNotFoundError
     reason = "disappeared while it was read, and not by retention, or workers on other machines cannot see it"
     raise kind(errno.ENOENT, reason, deleted[0].location)
 
@@ -189,32 +189,32 @@ def confirm_not_rewritten(store: Store, ranges: Sequence[Range]) -> None:
     """
     Accept that a second read of these ranges returned less, if retention has deleted their files meanwhile.
 
-    `CutBackError` if a file still exists: a broker that recovered from a crash is rewriting it.
+    `LogTruncatedError` if a file still exists: a broker that recovered from a crash is rewriting it.
     """
     if ranges:
-        start = list_again(store).start_offset
+        start = relist_store(store).start_offset
         for range_ in ranges:
             if range_.end_offset > start:
-                raise CutBackError(errno.ESTALE, "the log was rewritten while it was read", range_.location)
+                raise LogTruncatedError(errno.ESTALE, "the log was rewritten while it was read", range_.location)
 
 
-def confirm_not_cut_back(store: Store, newest: NewestSegment | None) -> None:
+def confirm_not_truncated(store: Store, newest: NewestSegment | None) -> None:
     """
-    Raise `CutBackError` if the segment that was *newest* before the reading is gone, unless retention deleted it.
+    Raise `LogTruncatedError` if the segment that was *newest* before the reading is gone, unless retention deleted it.
 
     The segments before it were read as final: bytes in them that do not form a record never will. That holds only as
     long as no recovery has deleted the files after them and rewritten them.
     """
     if newest is None or (newest.beginning is not None and _still_begins(newest, store)):
         return
-    if list_again(store).start_offset > newest.segment.base_offset:
+    if relist_store(store).start_offset > newest.segment.base_offset:
         return
-    raise CutBackError(errno.ESTALE, "the log was truncated while it was read", newest.segment.location)
+    raise LogTruncatedError(errno.ESTALE, "the log was truncated while it was read", newest.segment.location)
 
 
 def _still_begins(newest: NewestSegment, store: Store) -> bool:
     try:
-        now = beginning_of(newest.segment, store)
+        now = read_beginning(newest.segment, store)
     except OSError as error:
         if not is_disk_error(error):
             raise
@@ -223,11 +223,11 @@ def _still_begins(newest: NewestSegment, store: Store) -> bool:
     return now is not None and all(old in {0, new} for old, new in zip(newest.beginning or b"", now, strict=False))
 
 
-def read_undeleted(
+def read_ranges_not_deleted(
     workers: Workers,
     log: ListedLog,
     task: Task[T],
-    discard: Callable[[T], object] = discard_nothing,
+    discard: Callable[[T], object] = keep_payload,
     collectors: Sequence[LogCollector] = (),
 ) -> tuple[int, list[Outcome[T]]]:
     """
@@ -238,13 +238,13 @@ def read_undeleted(
     ranges = [replace(range_, window=_NARROW) for range_ in log.ranges]
     outcomes = read_chained(workers, ranges, task, discard, collectors)
     confirm_deleted(log.store, ranges_deleted_meanwhile(outcomes))
-    start, stays = without_deleted(log, outcomes)
+    start, stays = drop_deleted_ranges(log, outcomes)
     for outcome in outcomes[: len(outcomes) - len(stays)]:
         discard(outcome.payload)
     return start, stays
 
 
-def without_deleted(log: ListedLog, outcomes: Sequence[Outcome[T]]) -> tuple[int, list[Outcome[T]]]:
+def drop_deleted_ranges(log: ListedLog, outcomes: Sequence[Outcome[T]]) -> tuple[int, list[Outcome[T]]]:
     """Return where the log begins after retention, and the outcomes of its remaining ranges."""
     deleted = {range_.location for range_ in ranges_deleted_meanwhile(outcomes)}
     first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in deleted), default=0)
@@ -260,7 +260,7 @@ def retry_if_expired(store: Store, look: Callable[[Store], T]) -> T:
         try:
             return look(store)
         except FileNotFoundError:
-            now = list_again(store)
+            now = relist_store(store)
             if now == store or now.end_offset < store.end_offset:
                 raise
             store = now

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from jobs.storage import AnyStorage
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.record_places import record_bounds, segment_bytes
-from jobs.store.store import Segment, Store, list_again
+from jobs.store.store import Segment, Store, relist_store
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import STALE, UNDECIDED, SegmentBytes, WhyLeftOver
@@ -39,7 +39,7 @@ def read_epochs(store: Store) -> tuple[Epoch, ...]:
     return ()
 
 
-def takeovers(store: Store) -> tuple[int, ...]:
+def takeover_offsets(store: Store) -> tuple[int, ...]:
     """Return the offsets at which all epochs but the first begin: a returning replica truncated its log there."""
     return tuple(epoch.start_offset for epoch in read_epochs(store)[1:])
 
@@ -57,7 +57,7 @@ class Leftovers:
         starts = (start for start in self._takeovers if segment.base_offset <= start <= physical_offset)
         return max(starts, default=None)
 
-    def has(self, segment: Segment, physical_offset: int) -> bool:
+    def contains(self, segment: Segment, physical_offset: int) -> bool:
         """Return whether the bytes at *physical_offset* are left over: the chain of records does not lead there."""
         start = self.takeover(segment, physical_offset)
         if start is None:
@@ -84,9 +84,9 @@ class Promotion(NamedTuple):
         return offset in self.left_over or offset >= self.segment_end
 
 
-def promotion_of(store: Store, log_end: int) -> Promotion | None:
+def find_last_promotion(store: Store, log_end: int) -> Promotion | None:
     """Return the last promotion of the log; None outside of controller mode, or without one."""
-    starts = [start for start in takeovers(store) if store.start_offset <= start <= log_end]
+    starts = [start for start in takeover_offsets(store) if store.start_offset <= start <= log_end]
     if not starts:
         return None
     promotion = Promotion(max(starts), log_end)
@@ -116,8 +116,8 @@ def leftover_check_by_queues(store: Store) -> WhyLeftOver:
 def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, gap: int, record: MessageRecord) -> str:
     """Return why *record* is none of the log unless units lead to it and to the one that was at the offset *gap*."""
     try:
-        store = list_again(Store(root, storage=storage, commitlog=commitlog))
-        if takeovers(store):  # a promotion leaves units of removed records
+        store = relist_store(Store(root, storage=storage, commitlog=commitlog))
+        if takeover_offsets(store):  # a promotion leaves units of removed records
             return STALE
         queues = queues_of_files(store.queue_files, store.storage)
         own = (queue for queue in queues if queue.name[1:] == (record.topic, record.queue_id))
@@ -137,7 +137,7 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
 
 def _unit_from(queue: StoredQueue, physical_offset: int) -> Unit | BatchUnit | None:
     end = queue.written_end()
-    return queue.unit(number) if (number := queue.first_from(physical_offset, end)) < end else None
+    return queue.unit(number) if (number := queue.first_unit_pointing_from(physical_offset, end)) < end else None
 
 
 def _has_unit(queue: StoredQueue, physical_offset: int) -> bool:

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from jobs.store.epochs import promotion_of
+from jobs.store.epochs import find_last_promotion
 from jobs.store.queue_files import StoredQueue, queues_of_files
-from jobs.store.ranges import holes, newest_segment, usual_size
+from jobs.store.ranges import find_holes, find_newest_segment, usual_size
 from jobs.store.record_places import find_record, record_bounds, segment_bytes
-from jobs.store.store import Segment, Store, StoredFile, header_of
+from jobs.store.store import Segment, Store, StoredFile, read_index_header
 from rmq_formats.commitlog.layout import HEAD, RECORD
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
 from rmq_formats.commitlog.segment import is_fully_written
@@ -22,7 +22,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.layout import Read
 from rmq_formats.store import name_of_offset
 
-FARTHEST = 1 << 30  # bytes after the log's end: a unit that points farther is not evidence
+MAX_BYTES_PAST_LOG_END = 1 << 30  # bytes after the log's end: a unit that points farther is not evidence
 _MOST_QUEUES = 256  # that are probed if the caller has not read all of them
 
 
@@ -41,7 +41,7 @@ class LostStart(NamedTuple):
     files: tuple[tuple[str, int], ...]  # that should have been deleted, and the newest offset in each
 
     @property
-    def oldest(self) -> int:
+    def oldest_known_offset(self) -> int:
         """An offset that the log certainly had."""
         return min(newest_offset for _, newest_offset in self.files)
 
@@ -56,7 +56,7 @@ class LostStart(NamedTuple):
         )
 
 
-def lost_ends(store: Store, newest: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:
+def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:
     """
     Yield the lost parts of a closed store's log: before its first segment, and after its last record.
 
@@ -66,9 +66,9 @@ def lost_ends(store: Store, newest: int | None = None, log_end: int | None = Non
     if not store.is_closed or not store.segments:
         return
     queues = queues_of_files(store.queue_files, store.storage)
-    started = lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
+    started = find_lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
     if started is not None:
-        yield LostPart(started.oldest, started.start, f"the log has lost its beginning: {started.text}")
+        yield LostPart(started.oldest_known_offset, started.start, f"the log has lost its beginning: {started.text}")
     newest = newest_known_offset(store, queues) if newest is None else newest
     log_end = _end_of_records(store, newest) if log_end is None else log_end
     if log_end is not None and has_lost_end(store, newest, log_end):
@@ -78,7 +78,7 @@ def lost_ends(store: Store, newest: int | None = None, log_end: int | None = Non
         yield LostPart(log_end, newest, text)
 
 
-def last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]:
+def read_last_units(queues: Iterable[StoredQueue]) -> Iterator[Unit | BatchUnit]:
     """Yield the last unit of each queue that has any."""
     for queue in queues:
         end = queue.written_end()
@@ -91,14 +91,14 @@ def newest_known_offset(store: Store, queues: Iterable[StoredQueue]) -> int:
     """Return the newest offset in the last index file and some queues; -1 without any."""
     modified = {file.location: file.modified_ms for file in store.queue_files}
     latest = sorted(queues, key=lambda queue: modified[queue.files[-1].location], reverse=True)[:_MOST_QUEUES]
-    known = [unit.physical_offset for unit in last_units(latest)]
+    known = [unit.physical_offset for unit in read_last_units(latest)]
     known += filter(None, (_newest_of(file, store) for file in store.index_files[-1:]))
-    return max((offset for offset in known if offset < store.end_offset + FARTHEST), default=-1)
+    return max((offset for offset in known if offset < store.end_offset + MAX_BYTES_PAST_LOG_END), default=-1)
 
 
 def _end_of_records(store: Store, newest: int) -> int | None:
     """Return the end of the newest segment's last record if no whole one is at *newest*; None otherwise."""
-    last = newest_segment(store)
+    last = find_newest_segment(store)
     if last is None or newest < last.segment.base_offset or _is_whole_at(newest, store):
         return None
     segment = last.segment
@@ -110,7 +110,7 @@ def _end_of_records(store: Store, newest: int) -> int | None:
         return max((end for _, end in places), default=segment.base_offset)
 
 
-def lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -> LostStart | None:
+def find_lost_start(store: Store, queues: Iterable[StoredQueue] | None = None) -> LostStart | None:
     """Return evidence that segments before the first one were not deleted by retention; None without any."""
     if not store.segments or not store.start_offset:
         return None
@@ -130,7 +130,7 @@ def _index_files(store: Store) -> Iterator[tuple[str, int]]:
 
 def _newest_of(file: StoredFile, store: Store) -> int | None:
     try:
-        header = header_of(file, store)
+        header = read_index_header(file, store)
     except FileNotFoundError:
         return None
     return None if header is None else header.end_physical_offset
@@ -149,9 +149,9 @@ def _queue_files(queues: Iterable[StoredQueue], log_start: int) -> Iterator[tupl
 
 def has_lost_end(store: Store, newest: int, log_end: int) -> bool:
     """Return whether *newest*, in queues or index files of a closed store, is a lost record after the log's end."""
-    if not log_end <= newest < log_end + FARTHEST or _is_whole_at(newest, store):
+    if not log_end <= newest < log_end + MAX_BYTES_PAST_LOG_END or _is_whole_at(newest, store):
         return False
-    promotion = promotion_of(store, log_end)
+    promotion = find_last_promotion(store, log_end)
     return promotion is None or not promotion.explains(newest)
 
 
@@ -164,7 +164,7 @@ _PLACE = RECORD[0].offset("physical_offset")
 _LONGEST_RECORD = 8 << 20
 
 
-def right_name(store: Store, segment: Segment, read: Read) -> int | None:
+def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int | None:
     """
     Return the right name of a segment that does not begin with a record of its place; None if nothing proves it.
 
@@ -173,7 +173,7 @@ def right_name(store: Store, segment: Segment, read: Read) -> int | None:
     them, and the unit contradicts a segment of another log.
     """
     right, size = int.from_bytes(read(_PLACE, 8)), usual_size(store.segments).size
-    is_missing = any(hole.start == right for hole in holes(store.segments))
+    is_missing = any(hole.start == right for hole in find_holes(store.segments))
     if not is_missing and not (right < store.start_offset and size and right % size == 0):
         return None
     try:

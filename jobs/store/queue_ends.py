@@ -13,11 +13,11 @@ from jobs.store.queue_files import (
     FIRST_PROBE_UNITS,
     StoredQueue,
     first_unwritten,
-    keeps_light_in_rocksdb,
-    stored_queues,
+    has_light_queues_only_in_rocksdb,
+    list_queues,
 )
 from jobs.store.record_places import find_record
-from jobs.store.store import Store, list_again
+from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueName, Unit
 from rmq_formats.properties import MAX_LONG
@@ -62,13 +62,13 @@ def probe_queue_ends(
     only show how far the log was dispatched.
     """
     known = watermarks or {}
-    every = stored_queues(store)
+    every = list_queues(store)
     looks = _look_at_all(workers, [(queue, known.get(queue.name), from_offset) for queue in every])
     dispatched = _dispatched(looks, store)
     closed = store.is_final
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
     # Dispatched units may be in a file, or a queue, that was created after the store was listed.
-    queues = every if closed else stored_queues(list_again(store))
+    queues = every if closed else list_queues(relist_store(store))
     queues = [queue for queue in queues if takes is None or takes(queue.name.topic)]
     if closed:
         seen = [first[queue.name] for queue in queues]
@@ -112,11 +112,11 @@ def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
 
     Rows that a killed broker had in memory are missing until its next start, while its files are complete.
     """
-    if not keeps_light_in_rocksdb(store, queues):
+    if not has_light_queues_only_in_rocksdb(store, queues):
         return NO_LIMIT
-    from jobs.store.rocksdb_queues import rocksdb_queues  # lazy import: numpy is slow to load
+    from jobs.store.rocksdb_queues import find_rocksdb_queues  # lazy import: numpy is slow to load
 
-    stored = rocksdb_queues(store)
+    stored = find_rocksdb_queues(store)
     if stored is None:
         return NO_LIMIT
     if stored.dispatched_end is not None:
@@ -166,5 +166,5 @@ def _end_anywhere(queue: StoredQueue, known: int | None, from_offset: int) -> _S
             end, watermark = queue.written_end(known), max(known, queue.start)
         else:
             end = queue.written_end()
-            watermark = queue.first_from(from_offset, end)
+            watermark = queue.first_unit_pointing_from(from_offset, end)
     return _Seen(watermark, end, queue.unit(end - 1) if end > queue.start else None)

@@ -30,7 +30,7 @@ from rmq_formats.consumequeue.dispatch import (
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind
 
-KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
+QUEUE_KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
 DELETED_BYTE = 0xFF  # every byte of a unit whose file was deleted after it was listed
 FIRST_PROBE_UNITS = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
@@ -113,7 +113,7 @@ class StoredQueue:
         """Return the unit with this number in bytes from `read`."""
         return (decode_batch_unit if self.is_batch else decode_unit)(data, number * self.unit_size)
 
-    def next_written(self, position: int) -> int:
+    def next_written_position(self, position: int) -> int:
         """Return the position of the next unit that may not be zeros, without reading the holes of sparse files."""
         at = position * self.unit_size
         for file in self.files:
@@ -129,7 +129,7 @@ class StoredQueue:
                 return max((file.base_offset + found) // self.unit_size, position)
         return self.capacity
 
-    def first_from(self, physical_offset: int, end: int) -> int:
+    def first_unit_pointing_from(self, physical_offset: int, end: int) -> int:
         """
         Return the number of the first unit before *end* that points to *physical_offset* or after it.
 
@@ -151,7 +151,7 @@ class StoredQueue:
             unit = next((unit for unit in units if unit.is_written), None)
             if unit is not None:
                 return unit
-            position, look = self.next_written(position + look), min(look * 4, _LARGEST_LOOK)
+            position, look = self.next_written_position(position + look), min(look * 4, _LARGEST_LOOK)
         return None
 
     def file_at(self, position: int) -> QueueFile | None:
@@ -234,7 +234,7 @@ _WRITTEN = {
 }
 
 
-def stored_queues(store: Store, opener: Opener | None = None) -> list[StoredQueue]:
+def list_queues(store: Store, opener: Opener | None = None) -> list[StoredQueue]:
     """
     Return the queues that have units in files or in RocksDB, sorted by name.
 
@@ -251,9 +251,9 @@ def queues_in_rocksdb(store: Store) -> list[StoredQueue]:
     """Return the queues that a store has in RocksDB, sorted by name; `FormatError` if it cannot be read."""
     if rocksdb_queue_folder(store) is None:
         return []
-    from jobs.store.rocksdb_queues import rocksdb_queues  # lazy import: numpy is slow to load
+    from jobs.store.rocksdb_queues import find_rocksdb_queues  # lazy import: numpy is slow to load
 
-    stored = rocksdb_queues(store)
+    stored = find_rocksdb_queues(store)
     return [] if stored is None else queues_of_files(stored.files, stored.rows, in_rocksdb=True)
 
 
@@ -266,8 +266,8 @@ def queues_of_files(
     for stored in queue_files:
         about = stored.about
         file = QueueFile(stored.location, about.base_offset or 0, stored.size)
-        if about.kind in KINDS:
-            name = QueueName(KINDS[about.kind], about.topic or "", about.queue_id or 0)
+        if about.kind in QUEUE_KINDS:
+            name = QueueName(QUEUE_KINDS[about.kind], about.topic or "", about.queue_id or 0)
             files.setdefault(name, []).append(file)
         else:
             extensions.setdefault((about.topic or "", about.queue_id or 0), []).append(file)
@@ -283,18 +283,18 @@ def queues_of_files(
     ]
 
 
-def keeps_light_in_rocksdb(store: Store, queues: Iterable[StoredQueue]) -> bool:
+def has_light_queues_only_in_rocksdb(store: Store, queues: Iterable[StoredQueue]) -> bool:
     """
     Return whether a store has its light queues only in RocksDB, and the other queues as files.
 
     This is double write since 5.5.0 (`combineCQUseRocksdbForLmq`); before, light queues are files as well.
     """
-    if features_of(store).queues is not QueueStorage.BOTH:
+    if detect_storage_features(store).queues is not QueueStorage.BOTH:
         return False
     return not any(queue.name.topic.startswith(LMQ_PREFIX) and not queue.in_rocksdb for queue in queues)
 
 
-def file_sizes(store: Store) -> dict[FileKind, int]:
+def queue_file_sizes(store: Store) -> dict[FileKind, int]:
     """Return the file size of each kind of queue, without the kinds whose files do not determine it."""
     by_kind: dict[FileKind, list[StoredFile]] = {}
     for stored in store.queue_files:
@@ -303,9 +303,9 @@ def file_sizes(store: Store) -> dict[FileKind, int]:
     return {kind: size for kind, size in sizes.items() if size is not None}
 
 
-def undecided_sizes(store: Store) -> dict[FileKind, list[int]]:
+def undecided_queue_file_sizes(store: Store) -> dict[FileKind, list[int]]:
     """Return the sizes of the files of each kind of queue for which the broker's own size is undecided."""
-    decided = file_sizes(store)
+    decided = queue_file_sizes(store)
     sizes: dict[FileKind, set[int]] = {}
     for stored in store.queue_files:
         if stored.size and stored.about.kind not in decided:
@@ -321,7 +321,7 @@ def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
     size. A length that its own name or the next one contradicts has no vote. A size that is not a multiple of a unit
     loses against one that is.
     """
-    unit = KINDS[kind].layout.size if kind in KINDS else 1
+    unit = QUEUE_KINDS[kind].layout.size if kind in QUEUE_KINDS else 1
     votes: Counter[int] = Counter()
     for _, group in groupby(sorted(files, key=_place), key=lambda file: _place(file)[:2]):
         of_queue = list(group)
@@ -340,7 +340,7 @@ def _place(file: StoredFile) -> tuple[str, int, int]:
     return file.about.topic or "", file.about.queue_id or 0, file.about.base_offset or 0
 
 
-def chunks(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+def split_into_chunks(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of [*start*, *stop*), none larger than *size*."""
     for at in range(start, stop, size):
         yield at, min(at + size, stop)
@@ -360,7 +360,7 @@ class QueueStorage(StrEnum):
     BOTH = "files and RocksDB"
 
 
-class Features(NamedTuple):
+class StorageFeatures(NamedTuple):
     """The settings of a broker that its store's folders show."""
 
     queues: QueueStorage
@@ -375,7 +375,7 @@ def may_have_default_file_sizes(store: Store) -> bool:
     return all(not found or default in found for found, default in sizes)
 
 
-def features_of(store: Store) -> Features:
+def detect_storage_features(store: Store) -> StorageFeatures:
     """Return which kinds of storage (files or RocksDB) a store uses, detected from its folders."""
     database = rocksdb_queue_folder(store)
     has_files = any(file.about.kind is not FileKind.CONSUME_QUEUE_EXT for file in store.queue_files)
@@ -383,7 +383,7 @@ def features_of(store: Store) -> Features:
         queues = QueueStorage.FILES if has_files else QueueStorage.NONE
     else:
         queues = QueueStorage.BOTH if has_files else QueueStorage.ROCKSDB
-    return Features(queues, database, _database(store, ROCKSDB_STORE_FOLDER))
+    return StorageFeatures(queues, database, _database(store, ROCKSDB_STORE_FOLDER))
 
 
 def rocksdb_queue_folder(store: Store) -> str | None:

@@ -14,7 +14,7 @@ from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import WINDOW, RawRecords, scan
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
 
-SETTLING = "stored too recently"
+STORED_TOO_RECENTLY = "stored too recently"
 _MOST_LOOKS = 3  # at one place
 _SLICE = 256 << 10  # bytes of a second look that are held at a time
 TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
@@ -94,7 +94,7 @@ class RangeReader:
                 unread = item.base_offset + int(item.positions[settled]) - framing.header_size
                 end = range_.base_offset + range_.segment_size
                 self._see(unread, end, PieceKind.WAITING)
-                yield Piece(PieceKind.WAITING, unread, end - unread, SETTLING)
+                yield Piece(PieceKind.WAITING, unread, end - unread, STORED_TOO_RECENTLY)
                 return None
         return None
 
@@ -154,7 +154,7 @@ class RangeReader:
         self._seen.records += count
 
     @property
-    def seen(self) -> RangeFacts:
+    def facts(self) -> RangeFacts:
         """The facts of the range, once its pieces are read."""
         if not self._seen.records:
             return self._seen

@@ -29,15 +29,15 @@ from rmq_formats.store import name_of_offset
 WHOLE_SEGMENTS = 1 << 62  # as a size of ranges: one for each segment, so none has to find its first record
 _BEGINNING = 256
 _CLOCKS_DIFFER_MS = 60_000  # between a broker and this machine, at the most
-SMALL = 64 << 20  # bytes of a log that the driver reads itself: a task would start later
+SMALL_LOG_SIZE = 64 << 20  # bytes of a log that the driver reads itself: a task would start later
 _LEAST_PIECE = 32 << 20  # bytes of a range that is cut for balance: each is a task, and a file of a table
 _STEP = 1 << 12
 _BLOCK = 512  # bytes: the smallest write of a disk
 _UNWRITTEN = 1 << 16  # zeros after which nothing is written
-MOST_RANGES = 100_000  # of one run: each is a task, and a file in the commit
+MAX_RANGES = 100_000  # of one run: each is a task, and a file in the commit
 
 
-class Settling(NamedTuple):
+class SettleLimits(NamedTuple):
     """The store times of records that are too new to be read, in ms."""
 
     limit: int  # of the newest record that is read
@@ -62,7 +62,7 @@ class Range:
     sync: bool  # find the first record: start is not a known boundary
     final: bool  # records follow in a later segment, so nothing here is incomplete
     store_timestamp: int | None = None  # of the last record before start, where known
-    settling: Settling | None = None  # records that are too new wait, unless the range is final
+    settling: SettleLimits | None = None  # records that are too new wait, unless the range is final
     window: int = 0  # bytes that are read at a time; 0: the scan decides
     storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
     why_left_over: WhyLeftOver = field(default=always_left_over, repr=False, compare=False)
@@ -92,7 +92,7 @@ def plan_ranges(
     from_offset: int = 0,
     range_size: int = DEFAULT_RANGE_SIZE,
     store_timestamp: int | None = None,
-    settling: Settling | None = None,
+    settling: SettleLimits | None = None,
 ) -> list[Range]:
     """
     Return the ranges of the log from the record boundary *from_offset* on, in order.
@@ -100,8 +100,8 @@ def plan_ranges(
     *store_timestamp* is that of the last record before *from_offset*; *settling* says which of
     the newest records wait.
     """
-    newest = newest_written(store)
-    while store.end_offset - max(from_offset, store.start_offset) > range_size * MOST_RANGES:
+    newest = find_newest_written_offset(store)
+    while store.end_offset - max(from_offset, store.start_offset) > range_size * MAX_RANGES:
         range_size *= 2  # so that the driver can hold the plan
     ranges, evidence = list[Range](), leftover_check_by_queues(store)  # one for all: there may be very many ranges
     for segment in store.segments:
@@ -194,7 +194,7 @@ class NewestSegment(NamedTuple):
     beginning: bytes | None  # its first bytes; empty if they cannot be read, None if it was deleted just now
 
 
-def newest_segment(store: Store) -> NewestSegment | None:
+def find_newest_segment(store: Store) -> NewestSegment | None:
     """
     Return the newest segment that has been written to.
 
@@ -202,7 +202,7 @@ def newest_segment(store: Store) -> NewestSegment | None:
     """
     for segment in reversed(store.segments):
         try:
-            beginning = beginning_of(segment, store)
+            beginning = read_beginning(segment, store)
         except OSError as error:  # the bytes cannot be read from the disk
             if not is_disk_error(error):
                 raise
@@ -212,13 +212,13 @@ def newest_segment(store: Store) -> NewestSegment | None:
     return None
 
 
-def newest_written(store: Store) -> int | None:
+def find_newest_written_offset(store: Store) -> int | None:
     """Return the offset of the newest segment that has been written to."""
-    newest = newest_segment(store)
+    newest = find_newest_segment(store)
     return newest.segment.base_offset if newest else None
 
 
-def beginning_of(segment: Segment, store: Store) -> bytes | None:
+def read_beginning(segment: Segment, store: Store) -> bytes | None:
     """Return the first bytes of a segment, enough to tell its first record from another; None when it is missing."""
     try:
         return store.read(segment, 0, _BEGINNING)
@@ -233,14 +233,14 @@ class Hole(NamedTuple):
     start: int
     end: int
 
-    def place(self, segments: Sequence[Segment]) -> tuple[str, int | None]:
+    def locate(self, segments: Sequence[Segment]) -> tuple[str, int | None]:
         """Return the file that was cut short, and where it ends; or the file that is missing."""
         if self.before.size < usual_size(segments).size:
             return self.before.location, self.before.size
         return f"{self.before.location.rpartition('/')[0]}/{name_of_offset(self.start)}", None
 
 
-def holes(segments: Sequence[Segment]) -> Iterator[Hole]:
+def find_holes(segments: Sequence[Segment]) -> Iterator[Hole]:
     """Yield the holes of a log, ascending."""
     for before, after in pairwise(segments):
         end = before.base_offset + before.size

@@ -48,7 +48,7 @@ class Fingerprint(NamedTuple):
         """The offset after the bytes."""
         return self.offset + self.size
 
-    def is_of(self, data: bytes) -> bool:
+    def matches(self, data: bytes) -> bool:
         """Return whether these are the bytes."""
         return sha256(data).hexdigest() == self.sha256
 
@@ -80,7 +80,7 @@ def record_bounds(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]
         position += size + header
 
 
-def left_over_bytes(log: SegmentBytes, piece: Piece) -> int:
+def leftover_size(log: SegmentBytes, piece: Piece) -> int:
     """Return the size of a piece up to the last of older records; 0 if it is not the leftover of a cut-back log."""
     if piece.reason not in {STALE, LEFTOVER}:  # a broker is writing there
         return 0
@@ -117,7 +117,7 @@ def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
     return None
 
 
-COMPILED_AFTER = 4 << 20  # bytes of records
+COMPILED_WALK_MIN_BYTES = 4 << 20  # bytes of records
 _SHOWN = 32  # records of a group
 
 
@@ -131,7 +131,7 @@ class WalkedPiece(NamedTuple):
     shown: Sequence[MessageRecord] = ()  # the last one is the run's last
 
 
-def walk(
+def walk_pieces(
     log: SegmentBytes, start: int, *, final: bool, why_left_over: WhyLeftOver = always_left_over
 ) -> Iterator[WalkedPiece]:
     """Yield the pieces after position *start*."""
@@ -143,7 +143,7 @@ def walk(
         wrong = [] if has_right_body_crc(record) else [record.physical_offset]
         yield WalkedPiece(piece, 1, {record.topic: 1}, wrong, [record])
         position = piece.end - log.base_offset
-        if position - start > COMPILED_AFTER:
+        if position - start > COMPILED_WALK_MIN_BYTES:
             yield from _in_groups(log, position, record.store_timestamp, why_left_over, final=final)
             return
 

@@ -2,8 +2,8 @@
 The release that wrote a store, as given by the user or as detected from its bytes; every verb uses this detector.
 
 It reads the names of files, checkpoint and abort, and the first records of some segments, without compiled code, so
-that commands that answer in a fraction of a second can use it. A verb that has read more adds its marks (`Marks`).
-Marks that only index files show need a comparison with the log (`jobs.products.index.settings`).
+that commands that answer in a fraction of a second can use it. A verb that has read more adds its marks
+(`MarkCollector`). Marks that only index files show need a comparison with the log (`jobs.products.index.settings`).
 
 The bytes of most stores match a range of releases, which is reported. If these releases differ in a behaviour that
 matters, the newest one is assumed, and reported as an assumption.
@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from jobs.console.result import RequestError
 from jobs.storage.locations import is_local, local_path
 from jobs.store.record_places import find_record, records_from
-from jobs.store.store import Segment, Store, geometry_stated_by_index_files, header_of
+from jobs.store.store import Segment, Store, geometry_stated_by_index_files, read_index_header
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord
@@ -47,7 +47,7 @@ from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
 Value = TypeVar("Value")
-RELEASE = "release"  # in `detail` of a row of `runs`: the release by whose rules the end of the log was read
+RELEASE_SETTING = "release"  # in `detail` of a row of `runs`: the release by whose rules the end of the log was read
 _BLOCK = 1 << 18  # of a segment, read in one piece
 _DAMAGE_SKIPPED = 4 << 20  # at most, before the search for the next record ends
 _ABORT_READ = 64
@@ -91,15 +91,15 @@ class Known(Generic[Value]):
         return self.origin if self.reason == self.origin else f"{self.origin}: {self.reason}"
 
 
-class Effort(NamedTuple):
+class ReadEffort(NamedTuple):
     """How much of a log is read."""
 
     segments: int  # evenly over the log, including the last two
     records: int  # at the beginning of each segment
 
 
-QUICK = Effort(1, 200)
-THOROUGH = Effort(16, 2000)
+QUICK = ReadEffort(1, 200)
+THOROUGH = ReadEffort(16, 2000)
 
 
 class Writers(NamedTuple):
@@ -118,7 +118,7 @@ class Writers(NamedTuple):
         return self.rules[-1].release
 
 
-class Marks:
+class MarkCollector:
     """Collects marks, and keeps only those that change the value of their switch."""
 
     def __init__(self) -> None:
@@ -137,8 +137,8 @@ class Marks:
             self.add(mark)
 
     @property
-    def kept(self) -> tuple[Mark, ...]:
-        """The kept marks, in the order in which they were added."""
+    def new_marks(self) -> tuple[Mark, ...]:
+        """The new marks, in the order in which they were added."""
         return tuple(self._marks)
 
     def eras(self) -> tuple[Era, ...]:
@@ -146,7 +146,7 @@ class Marks:
         return detect_eras(self._marks)
 
 
-def given_release(text: str) -> Release:
+def parse_release(text: str) -> Release:
     """Return the release that a user names; `UndecidedError` if RocketMQ never had it."""
     try:
         release = Release.of(text.strip())
@@ -160,25 +160,25 @@ def given_release(text: str) -> Release:
     return release
 
 
-def given_rules(text: str) -> Rules:
+def parse_rules(text: str) -> Rules:
     """Read `5.3.3`, or `5.3.3,5.4.0@11232` for a store that a newer release continued from an offset on."""
     rules: list[tuple[int, Release]] = []
     for part in text.split(","):
         name, _, offset = part.partition("@")
         if offset and not offset.strip().isdecimal():
             raise UndecidedError(f"--release: {part.strip()!r} is not of the form RELEASE[@OFFSET]")
-        rules.append((int(offset or 0), given_release(name)))
+        rules.append((int(offset or 0), parse_release(name)))
     try:
         return rules_of(*rules)
     except FormatError as error:
         raise UndecidedError(f"--release {text}: offsets must ascend") from error
 
 
-def known_writers(
+def determine_writers(
     store: Store,
     given: str | None,
     matter: Sequence[str],
-    effort: Effort = THOROUGH,
+    effort: ReadEffort = THOROUGH,
     index: Iterable[IndexReader] = (),
 ) -> Known[Writers]:
     """
@@ -187,12 +187,12 @@ def known_writers(
     *matter* names the relevant switches: if the possible releases differ in one of them, the result is an assumption.
     """
     if given is not None:
-        rules = given_rules(given)
+        rules = parse_rules(given)
         return Known(Writers(rules, _in_words((str(rule.release), rule.since) for rule in rules)), GIVEN, GIVEN)
-    return writers_of(eras_of(store, effort, index), matter)
+    return writers_of_eras(detect_store_eras(store, effort, index), matter)
 
 
-def writers_of(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
+def writers_of_eras(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
     """Return the rules for a store of these eras: those of the newest release of each."""
     # Records that contradict each other may begin two eras at one offset: the later one counts.
     starts = [0, *(era.first_offset for era in eras[1:])]  # the rules of the first era apply from the beginning
@@ -213,17 +213,17 @@ def _in_words(named: Iterable[tuple[str, int]]) -> str:
     return ", then ".join(f"{name} from offset {since}" if since else name for name, since in named)
 
 
-def eras_of(
-    store: Store, effort: Effort = THOROUGH, index: Iterable[IndexReader] = (), besides: Iterable[Mark] = ()
+def detect_store_eras(
+    store: Store, effort: ReadEffort = THOROUGH, index: Iterable[IndexReader] = (), besides: Iterable[Mark] = ()
 ) -> tuple[Era, ...]:
     """
     Return the eras of a store, by the marks in its files and records, and those known *besides*.
 
     *index* are index files to look tags up in.
     """
-    marks = Marks()
+    marks = MarkCollector()
     marks.add_all(besides)
-    marks.add_all(marks_of_files(store))
+    marks.add_all(find_file_marks(store))
     readers, tags_left = list(index), _TAGS_LOOKED_UP
     for segment in _sampled(store, effort):
         if not readers:
@@ -239,28 +239,28 @@ def eras_of(
     return marks.eras()
 
 
-def starting_writers(store: Store, given: str | None, wrong: Container[str] = ()) -> Known[Writers]:
+def determine_next_start_writers(store: Store, given: str | None, wrong: Container[str] = ()) -> Known[Writers]:
     """
     Return the releases that may start on a store next; its index files are evidence as well, as for `inspect`.
 
     *wrong*: paths (below the root) of index files that do not count as evidence.
     """
     if given is not None:
-        return known_writers(store, given, ())
+        return determine_writers(store, given, ())
     stated = None
     with suppress(OSError, FormatError):  # as for each file below
         stated = geometry_stated_by_index_files(store)
-    own = Marks()
+    own = MarkCollector()
     for file in store.index_files if stated is not None else ():
         if file.about.path not in wrong:
             with suppress(OSError, FormatError):  # unreadable: its comparison reports it
-                header = header_of(file, store)
+                header = read_index_header(file, store)
                 if header is not None and stated is not None:
-                    own.add_all(index_marks(store, file.location, header, stated.geometry))
-    return writers_of(eras_of(store, besides=own.kept), ())
+                    own.add_all(find_index_marks(store, file.location, header, stated.geometry))
+    return writers_of_eras(detect_store_eras(store, besides=own.new_marks), ())
 
 
-def index_marks(store: Store, location: str, header: IndexHeader, geometry: Geometry) -> Iterator[Mark]:
+def find_index_marks(store: Store, location: str, header: IndexHeader, geometry: Geometry) -> Iterator[Mark]:
     """Yield the marks in an index file: in its header, and in the entries of some of its newest messages."""
     count = min(header.entry_count, geometry.capacity)
     with store.storage.open(location) as reader:
@@ -279,7 +279,7 @@ def index_marks(store: Store, location: str, header: IndexHeader, geometry: Geom
         yield from filter(None, (mark, *tagged))
 
 
-def marks_of_files(store: Store) -> Iterator[Mark]:
+def find_file_marks(store: Store) -> Iterator[Mark]:
     """Yield the marks in names of files, in checkpoint and abort; files that cannot be read have none."""
     yield from file_marks(file.about for file in (*store.other_files, *store.queue_files))
     for file in store.other_files:
@@ -293,7 +293,7 @@ def marks_of_files(store: Store) -> Iterator[Mark]:
             yield mark
 
 
-def _sampled(store: Store, effort: Effort) -> list[Segment]:
+def _sampled(store: Store, effort: ReadEffort) -> list[Segment]:
     """Return some segments, evenly over the log, and the last two."""
     segments = store.segments
     step = -(-len(segments) // effort.segments) or 1
@@ -309,15 +309,15 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
     identity = None if segment in store.segments[-2:] else _identity(segment, records)
     if identity in _remembered:
         return _remembered[identity]
-    own = Marks()
+    own = MarkCollector()
     with suppress(OSError):  # the part read so far counts, this time
         for record in islice(_records(store, segment), records):
             own.add_all(record_marks(record))
         if identity and identity == _identity(segment, records):
             if len(_remembered) >= _MOST_REMEMBERED:
                 _remembered.clear()
-            _remembered[identity] = own.kept
-    return own.kept
+            _remembered[identity] = own.new_marks
+    return own.new_marks
 
 
 def _identity(segment: Segment, records: int) -> _Identity | None:

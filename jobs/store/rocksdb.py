@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rocksdict import Options, Rdict, RdictIter
 
 
-INSTALL = "pip install 'rocketmq-lake[rocksdb]'"
+INSTALL_COMMAND = "pip install 'rocketmq-lake[rocksdb]'"
 _ATTEMPTS = 3
 _AT_ONCE = 1 << 16  # rows
 _FEW = 64
@@ -102,12 +102,12 @@ class Database:
             raise CorruptData(_sentence(error, Path(family.path())), None, self._location) from error
 
 
-def check_installed(location: str, verb: str) -> None:
+def check_rocksdict_installed(location: str, verb: str) -> None:
     """Raise `UnsupportedFormat` if rocksdict, which is needed to *verb* a database, is not installed."""
     try:
         import_module("rocksdict")
     except ImportError as error:
-        reason = f"a RocksDB database; to {verb} it: {INSTALL}"
+        reason = f"a RocksDB database; to {verb} it: {INSTALL_COMMAND}"
         raise UnsupportedFormat(reason, None, location) from error
 
 
@@ -131,7 +131,7 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
 
     `UnsupportedFormat` if rocksdict is not installed, `CorruptData` if the folder has no sound database.
     """
-    check_installed(location, "read")
+    check_rocksdict_installed(location, "read")
     import rocksdict
 
     with TemporaryDirectory(prefix="rmq-lake-rocksdb-") as folder:
@@ -211,12 +211,12 @@ def _sentence(error: Exception, copy: Path | None = None) -> str:
     return " ".join(text.replace(f"{copy}/", "").split("  The file ")[0].split())
 
 
-def has_rows(database: Database) -> bool:
+def has_index_rows(database: Database) -> bool:
     """Return whether a database holds a row of an index: every newer store has the database."""
     return any(hour_of(key) is not None for key, _ in database.items(INDEX_FAMILY))
 
 
-def rows_under(database: Database, topic: str, kind: KeyKind, key: str) -> Iterator[IndexRow]:
+def read_index_rows(database: Database, topic: str, kind: KeyKind, key: str) -> Iterator[IndexRow]:
     """
     Yield the rows under a key in the order in which the broker finds them: by hour, unique key and offset.
 

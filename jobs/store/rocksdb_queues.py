@@ -95,7 +95,7 @@ class DatabaseQueueOpener:
         """Leave out the snapshot, which belongs to this process."""
         return {name: value for name, value in self.__dict__.items() if name != "snapshot"}
 
-    def files(self) -> Iterator[StoredFile]:
+    def list_queue_files(self) -> Iterator[StoredFile]:
         """Yield the file of each queue, by the keys of its first and last unit."""
         key = b""
         most = max(sum(size for _, size, _ in self.signature) * _UNITS_A_BYTE, _ANY)
@@ -106,7 +106,7 @@ class DatabaseQueueOpener:
             last = self.database.last_key(UNIT_FAMILY, prefix + ABOVE_ALL_NUMBERS)
             count = _number_of(last) - number + 1 if last is not None and last.startswith(prefix) else 1
             if count > most:
-                self.check()
+                self.check_all_rows()
                 reason = f"the units of {queue.topic} queue {queue.queue_id} reach from {number} to {number + count}"
                 raise CorruptData(reason, None, self.location)
             name = f"{queue.topic}/{queue.queue_id}/{name_of_offset(number * UNIT.size)}"
@@ -115,7 +115,9 @@ class DatabaseQueueOpener:
             yield StoredFile(f"{self.location}/{name}", about, count * UNIT.size, modified_ms)
             key = prefix + b"\xff" * (NUMBER_SIZE + 1)
 
-    def units(self, queue: QueuePrefix, start: int, stop: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
+    def read_units(
+        self, queue: QueuePrefix, start: int, stop: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
         """Yield the numbers in [*start*, *stop*) of units of a queue, and the units, some at a time."""
         prefix = queue.encoded
         for rows in self.database.rows(UNIT_FAMILY, encode_unit_key(queue, start), max(1, min(stop - start, _AT_ONCE))):
@@ -141,7 +143,7 @@ class DatabaseQueueOpener:
             units[name] = stored[name]
         return numbers, units
 
-    def check(self) -> None:
+    def check_all_rows(self) -> None:
         """Read every row; `CorruptData` if one cannot be read, or is not a unit."""
         for rows in self.database.rows(UNIT_FAMILY):
             for key, value in zip(rows.keys, rows.values, strict=True):
@@ -173,7 +175,7 @@ class _RowReader(Reader):
         end = min(position + length, self.size)
         start, stop = position // UNIT.size, -(-end // UNIT.size)
         made = np.zeros(max(stop - start, 0), _UNITS)
-        for numbers, units in self._rows.units(self._queue, self._first + start, self._first + stop):
+        for numbers, units in self._rows.read_units(self._queue, self._first + start, self._first + stop):
             made[numbers - (self._first + start)] = units
         return made.tobytes()[position - start * UNIT.size :][: max(end - position, 0)]
 
@@ -181,7 +183,7 @@ class _RowReader(Reader):
         """Return the position of the next number that has a row."""
         start = self._first + position // UNIT.size
         last = self._first + self.size // UNIT.size
-        for numbers, _ in self._rows.units(self._queue, start, last) if start < last else ():
+        for numbers, _ in self._rows.read_units(self._queue, start, last) if start < last else ():
             return max((int(numbers[0]) - self._first) * UNIT.size, position)
         return self.size
 
@@ -195,7 +197,7 @@ class RocksQueues(NamedTuple):
     bounds: dict[QueuePrefix, QueueBound]  # the last unit of each queue, as noted
 
 
-def rocksdb_queues(store: Store) -> RocksQueues | None:
+def find_rocksdb_queues(store: Store) -> RocksQueues | None:
     """
     Return the queues that a store has in RocksDB; None without such a database.
 
@@ -210,7 +212,7 @@ def rocksdb_queues(store: Store) -> RocksQueues | None:
         if file.about.path.startswith(f"{name}/")
     )
     rows = DatabaseQueueOpener(join(store.root, name), store.storage, signature)
-    return RocksQueues(rows, tuple(rows.files()), *_noted(rows.database))
+    return RocksQueues(rows, tuple(rows.list_queue_files()), *_noted(rows.database))
 
 
 def _noted(database: Database) -> tuple[int | None, dict[QueuePrefix, QueueBound]]:

@@ -44,7 +44,7 @@ class Selection:
     with_damage: bool = True
 
     @classmethod
-    def of(cls, manifest: Mapping[str, object]) -> Self:
+    def from_manifest(cls, manifest: Mapping[str, object]) -> Self:
         """Return the topics in a manifest."""
         topics, excluded = (cast("list[str]", manifest.get(name) or ()) for name in ("topics", "exclude_topics"))
         return cls(tuple(topics), tuple(excluded))
@@ -63,20 +63,20 @@ class Selection:
         carries = carries_other_topics(topic) or is_trace_topic(topic)
         return self.takes(topic) and not (carries and self.exclude_topics)
 
-    def unmatched(self, topics: Iterable[str]) -> tuple[str, ...]:
+    def unmatched_patterns(self, topics: Iterable[str]) -> tuple[str, ...]:
         """Return the patterns that match none of *topics*, nor a topic that brokers create for themselves."""
         left = dict.fromkeys((*self.topics, *self.exclude_topics))
         for topic in (*_BROKERS_OWN, *topics):
             left = {pattern: None for pattern in left if not fnmatchcase(topic, pattern)}
         return tuple(left)
 
-    def after(self, earlier: Mapping[str, object], *, is_changed: bool) -> "Selection":
+    def continued_from(self, earlier: Mapping[str, object], *, is_changed: bool) -> "Selection":
         """
         Return the selection of a run after one with the *earlier* topics, which are kept until they are changed.
 
         `TopicsError` if other topics are requested without `is_changed`.
         """
-        before = Selection.of(earlier)
+        before = Selection.from_manifest(earlier)
         is_same = (before.topics, before.exclude_topics) == (self.topics, self.exclude_topics)
         if is_changed or is_same:
             return self
@@ -94,11 +94,11 @@ class Selection:
         return " ".join(f"{option} {','.join(patterns)}" for option, patterns in names if patterns) or "all topics"
 
     @property
-    def takes_or_all(self) -> Callable[[str], bool] | None:
+    def topic_filter(self) -> Callable[[str], bool] | None:
         """The test, or None if every topic is wanted."""
         return self.takes if self.topics or self.exclude_topics else None
 
-    def describe(self) -> dict[str, object]:
+    def to_manifest(self) -> dict[str, object]:
         """Return the form that a manifest keeps."""
         return asdict(self)
 
@@ -110,7 +110,7 @@ class TopicChoices(NamedTuple):
     choices: tuple[Selection, ...] = ()
 
     @classmethod
-    def of(cls, state: Mapping[str, object], selection: Mapping[str, object]) -> Self:
+    def from_state(cls, state: Mapping[str, object], selection: Mapping[str, object]) -> Self:
         """Read the newest manifest of a store; one of an earlier version has only its own selection."""
         own = [selection.get("topics") or (), selection.get("exclude_topics") or ()]
         pairs = cast("list[list[list[str]]]", state.get(_CHOICES, [own] if any(own) else []))
@@ -119,7 +119,7 @@ class TopicChoices(NamedTuple):
 
     def after_run(self, selection: Selection, until: int) -> "TopicChoices":
         """Return the choices after one more run, up to *until*."""
-        if selection.takes_or_all is None:
+        if selection.topic_filter is None:
             return self
         own = Selection(selection.topics, selection.exclude_topics)
         is_known = self.choices or not self.until
@@ -131,7 +131,7 @@ class TopicChoices(NamedTuple):
         pairs = [(one.topics, one.exclude_topics) for one in self.choices]
         return {_UNTIL: self.until, _CHOICES: pairs} if self.until else {}
 
-    def left_out(self, topics: Iterable[str] = ()) -> str | None:
+    def left_out_note(self, topics: Iterable[str] = ()) -> str | None:
         """Return a note that messages of *topics*, or of any topic, may have been left out; None if none were."""
         asked = list(topics)
         is_whole = asked and self.choices and all(one.takes_all_of(topic) for one in self.choices for topic in asked)

@@ -102,7 +102,7 @@ class Store:
         """Return the file at a path below the root, if it exists and is not of log, queues or index."""
         return next((file for file in self.other_files if file.about.path == path), None)
 
-    def of_kind(self, kind: FileKind) -> tuple[StoredFile, ...]:
+    def files_of_kind(self, kind: FileKind) -> tuple[StoredFile, ...]:
         """Return the other files of one kind."""
         return tuple(file for file in self.other_files if file.about.kind is kind)
 
@@ -133,7 +133,7 @@ class Store:
     @property
     def is_closed(self) -> bool:
         """Whether a broker shut the store down properly, so that everything in the log was dispatched."""
-        return not self.of_kind(FileKind.ABORT)
+        return not self.files_of_kind(FileKind.ABORT)
 
     @property
     def is_final(self) -> bool:
@@ -168,18 +168,18 @@ def list_store(
 
 
 def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
-    files = list(files_below(root, storage))
+    files = list(list_files_below(root, storage))
     logs = list(_elsewhere(commitlog, storage)) or [file for file in files if file.about.kind in _LOG_KINDS]
     store = Store(
         root,
-        segments_of(logs),
+        order_segments(logs),
         tuple(file for file in files if file.about.kind in _QUEUE_KINDS),
         tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=lambda file: file.about.path)),
         tuple(file for file in files if file.about.kind not in _LOG_KINDS | _QUEUE_KINDS | {FileKind.INDEX}),
         storage,
         tuple(commitlog),
     )
-    if not (store.segments or store.queue_files or store.index_files or store.of_kind(FileKind.CHECKPOINT)):
+    if not (store.segments or store.queue_files or store.index_files or store.files_of_kind(FileKind.CHECKPOINT)):
         lacking = "no commitlog, consumequeue, index or checkpoint in it"
         if any(file.about.kind in TIER_KINDS for file in files):
             raise IsTierError(
@@ -189,19 +189,19 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
     return store
 
 
-def list_again(store: Store) -> Store:
+def relist_store(store: Store) -> Store:
     """List the store again."""
     return _list(store.root, store.commitlog, store.storage)
 
 
-def checkpoint_file(store: Store) -> StoredFile | None:
+def find_checkpoint_file(store: Store) -> StoredFile | None:
     """Return the broker's checkpoint, if it is there."""
-    return next(iter(store.of_kind(FileKind.CHECKPOINT)), None)
+    return next(iter(store.files_of_kind(FileKind.CHECKPOINT)), None)
 
 
-def checkpoint_of(store: Store) -> Checkpoint | None:
+def read_checkpoint(store: Store) -> Checkpoint | None:
     """Return the times of the broker's checkpoint; None if the file is missing or too short."""
-    stored = checkpoint_file(store)
+    stored = find_checkpoint_file(store)
     try:
         return decode_checkpoint(store.read(stored, 0, CHECKPOINT_SIZE)) if stored else None
     except FormatError:
@@ -228,7 +228,7 @@ def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequen
     return commitlog or [path for path in (*conf.commitlog, *conf.read_only_commitlog) if Path(path).is_dir()]
 
 
-def files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
+def list_files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
     """Yield every file, with the facts in its name."""
     for info in storage.list_files(root):
         yield StoredFile(join(root, info.name), classify(info.name), info.size, info.modified_ms)
@@ -243,7 +243,7 @@ def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredF
                 yield StoredFile(join(directory, info.name), about, info.size, info.modified_ms)
 
 
-def segments_of(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
+def order_segments(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
     """Return files of a log in its order."""
     placed = sorted((file.about.base_offset or 0, file.location, file.size) for file in files)
     ends = [base for base, _, _ in placed[1:]] + [1 << 63] * bool(placed)
@@ -283,7 +283,7 @@ def list_tier(root: str, options: Mapping[str, str], care: Care | None = None) -
     logs: dict[str, list[StoredFile]] = {}
     units: dict[str, list[StoredFile]] = {}
     index: dict[str, list[StoredFile]] = {}
-    for file in files_below(root, storage):
+    for file in list_files_below(root, storage):
         folder, _, name = file.about.path.rpartition("/")
         place, _, _ = folder.rpartition("/")
         about = file.about._replace(base_offset=first_offset(name))
@@ -297,7 +297,7 @@ def list_tier(root: str, options: Mapping[str, str], care: Care | None = None) -
     return Tier(
         root,
         [_queue(root, place, storage, logs.get(place, []), units.get(place, [])) for place in places],
-        {place: segments_of(files) for place, files in index.items()},
+        {place: order_segments(files) for place, files in index.items()},
         storage,
     )
 
@@ -307,7 +307,7 @@ def _queue(root: str, place: str, storage: AnyStorage, log: list[StoredFile], un
     folder, _, topic = folder.rpartition("/")
     queue_id = int(number) if number.isascii() and number.isdecimal() else -1
     named = [file._replace(about=file.about._replace(topic=topic, queue_id=queue_id)) for file in units]
-    return TierQueue(folder, topic, queue_id, Store(root, segments_of(log), tuple(named), storage=storage))
+    return TierQueue(folder, topic, queue_id, Store(root, order_segments(log), tuple(named), storage=storage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,11 +321,11 @@ class StoreRequest:
     care: Care | None = None  # how to read the store
     options: Sequence[str] = ()  # of the store, as given: printed commands repeat them
 
-    def listed(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Store:
+    def list_store(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Store:
         """List the store; *readers* parallel readers share the rate of reading."""
         return list_store(self.store, commitlog=self.commitlog, options=options, care=self._care_of(readers))
 
-    def tier(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Tier:
+    def list_tier(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Tier:
         """List the tier, if the store is one."""
         return list_tier(self.store, options or {}, self._care_of(readers))
 
@@ -343,11 +343,11 @@ def geometry_stated_by_index_files(
         def opened(location: str) -> Reader:
             return stack.enter_context(store.storage.open(location))
 
-        files = [Content(file.size, lazy_read(opened, file.location)) for file in store.index_files]
+        files = [Content(file.size, lazy_reader(opened, file.location)) for file in store.index_files]
         return stated_geometry(files, hash_slots, index_num)
 
 
-def header_of(file: StoredFile, store: Store) -> IndexHeader | None:
+def read_index_header(file: StoredFile, store: Store) -> IndexHeader | None:
     """Return the header of an index file; None if it is too short."""
     try:
         return decode_header(store.read(file, 0, HEADER.size))
@@ -355,6 +355,6 @@ def header_of(file: StoredFile, store: Store) -> IndexHeader | None:
         return None
 
 
-def lazy_read(opened: Callable[[str], Reader], location: str) -> Read:
+def lazy_reader(opened: Callable[[str], Reader], location: str) -> Read:
     """Return a function that reads a file, and opens it at the first call."""
     return lambda position, length: opened(location).read(position, length)

@@ -19,9 +19,9 @@ from jobs.store.broker_config import (
     TOPIC_TABLE,
     TOPICS_FILE,
     ConfigTable,
-    broker_config,
+    read_broker_config,
     read_json,
-    rocksdb_config,
+    read_rocksdb_config,
 )
 from jobs.store.store import Store
 from rmq_formats.broker_conf import change_counter, change_time, decode_config
@@ -33,7 +33,7 @@ _SYSTEM = ("rmq_sys_", "RMQ_SYS_", "%LMQ%", SCHEDULE_TOPIC, "TRANS_CHECK_MAX_TIM
 
 
 @unique
-class Fate(Enum):
+class TopicFate(Enum):
     """The fate of a topic whose messages have no queue."""
 
     ALIVE = "alive"  # the broker knows it: its queue is lost
@@ -53,33 +53,33 @@ class TopicEvidence(NamedTuple):
     doubt: str = ""  # why the table does not show which topics were deleted
     unsupported: str = ""  # why the table cannot be read here, although a broker could
 
-    def fate(self, topic: str, newest_ms: int) -> Fate:
+    def fate(self, topic: str, newest_ms: int) -> TopicFate:
         """Return the fate of a topic whose messages, the newest stored at *newest_ms*, have no queue."""
         if topic in self.with_queues or topic.startswith(_SYSTEM):
-            return Fate.ALIVE
+            return TopicFate.ALIVE
         if self.listed is None:
-            return Fate.UNDECIDED
+            return TopicFate.UNDECIDED
         if topic in self.listed:
-            return Fate.ALIVE
+            return TopicFate.ALIVE
         # The topic existed when its newest message was stored. An older table may not have it yet.
         is_newer = self.changed_ms is not None and self.changed_ms >= newest_ms
-        return Fate.DELETED if is_newer else Fate.UNDECIDED
+        return TopicFate.DELETED if is_newer else TopicFate.UNDECIDED
 
-    def fate_of_earlier(self, topic: str, newest_ms: int) -> Fate:
+    def fate_of_earlier(self, topic: str, newest_ms: int) -> TopicFate:
         """
         Return the fate of a topic's messages from before its queues restarted at 0.
 
         The newest of them was stored at *newest_ms*: a table without a later change shows no deletion.
         """
         if topic.startswith(_SYSTEM):
-            return Fate.ALIVE
+            return TopicFate.ALIVE
         if self.listed is None or topic not in self.listed or self.changed_ms is None:
-            return Fate.UNDECIDED
+            return TopicFate.UNDECIDED
         if self.changed_ms < newest_ms:
-            return Fate.UNDECIDED if self.is_recorded else Fate.ALIVE
-        return Fate.DELETED if self.absent.get(topic, -1) >= newest_ms else Fate.UNDECIDED
+            return TopicFate.UNDECIDED if self.is_recorded else TopicFate.ALIVE
+        return TopicFate.DELETED if self.absent.get(topic, -1) >= newest_ms else TopicFate.UNDECIDED
 
-    def explain(self, topic: str) -> str:
+    def explain_undecided(self, topic: str) -> str:
         """Return why it is undecided whether a topic was deleted."""
         if self.listed is None:
             reason = self.doubt
@@ -90,7 +90,7 @@ class TopicEvidence(NamedTuple):
         return reason + self.asked
 
 
-def newest_times(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
+def newest_time_by_topic(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Return when the newest message of each topic was stored, given that of each queue with its topic."""
     newest: dict[str, int] = {}
     for topic, newest_ms in queues:
@@ -98,9 +98,9 @@ def newest_times(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
     return newest
 
 
-def known_topics(store: Store) -> frozenset[str]:
+def list_known_topics(store: Store) -> frozenset[str]:
     """Return the topics that the broker's configuration lists or that have queues; the log may have others."""
-    return frozenset(broker_config(store).topics).union(
+    return frozenset(read_broker_config(store).topics).union(
         file.about.topic for file in store.queue_files if file.about.topic
     )
 
@@ -127,7 +127,7 @@ def recorded_topics_in(versions: Iterable[bytes]) -> tuple[RecordedTopics, ...]:
     return tuple(table for table in found if table is not None and table.changed_ms is not None)
 
 
-def topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | None = None) -> TopicEvidence:
+def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | None = None) -> TopicEvidence:
     """
     Return the broker's table of topics; an old copy, which lacks topics that have queues, is not used.
 
@@ -135,7 +135,7 @@ def topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | None = Non
     """
     with_queues = frozenset(file.about.topic for file in store.queue_files if file.about.topic)
     try:
-        stored = rocksdb_config(store, ConfigTable.TOPICS)
+        stored = read_rocksdb_config(store, ConfigTable.TOPICS)
     except UnsupportedFormat as error:
         return TopicEvidence(None, with_queues, doubt=error.reason, unsupported=error.reason)
     except FormatError as error:

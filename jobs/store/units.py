@@ -18,7 +18,7 @@ _BLOCK = 1 << 20
 DELETED_FIELD = -1  # in every field of a unit whose file was deleted after it was listed
 
 
-def units_of(queue: StoredQueue, start: int, stop: int) -> Units:
+def read_stored_units(queue: StoredQueue, start: int, stop: int) -> Units:
     """Return the units of a queue at positions [*start*, *stop*); positions without a file are zeros."""
     return np.frombuffer(queue.read(start, stop), UNITS[queue.name.kind])
 
@@ -31,7 +31,7 @@ def is_written(units: Units) -> NDArray[np.bool_]:
     return written
 
 
-def is_gone(units: Units) -> NDArray[np.bool_]:
+def is_deleted(units: Units) -> NDArray[np.bool_]:
     """Return for each unit whether its file was deleted after it was listed."""
     deleted: NDArray[np.bool_] = (
         (units["physical_offset"] == DELETED_FIELD)
@@ -41,7 +41,7 @@ def is_gone(units: Units) -> NDArray[np.bool_]:
     return deleted
 
 
-def stored_tags_codes(queue: StoredQueue, units: Units, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+def read_tags_codes(queue: StoredQueue, units: Units, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the tags codes of a queue's *units*; an invalid address stays."""
     codes: NDArray[np.int64] = units["tags_code"].astype(np.int64)
     addressed = np.flatnonzero(wanted & (codes <= MAX_EXT_ADDRESS))

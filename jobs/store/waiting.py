@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jobs.storage.locations import join
 from jobs.storage.model import Reader
-from jobs.store.queue_files import features_of
+from jobs.store.queue_files import detect_storage_features
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.errors import CorruptData, FormatError
@@ -41,20 +41,20 @@ class TimerState(NamedTuple):
     precision_ms: int
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """The number of waiting messages, without recalled ones."""
         return sum(slot.messages for slot in self.slots)
 
     @property
-    def due(self) -> tuple[int | None, int | None]:
+    def due_range_ms(self) -> tuple[int | None, int | None]:
         """The first and the last time at which one is due, in ms."""
         times = [slot.due_ms(self.precision_ms) for slot in self.slots]
         return min(times, default=None), max(times, default=None)
 
 
-def timer_state(store: Store) -> TimerState | None:
+def read_timer_state(store: Store) -> TimerState | None:
     """Return the waiting messages; None without a wheel or its progress. `FormatError` if damaged."""
-    wheel = max(store.of_kind(FileKind.TIMER_WHEEL), key=_snapshot_number, default=None)
+    wheel = max(store.files_of_kind(FileKind.TIMER_WHEEL), key=_snapshot_number, default=None)
     progress = store.other_file("config/timercheck")
     if wheel is None or progress is None:
         return None
@@ -68,7 +68,7 @@ def timer_state(store: Store) -> TimerState | None:
     return TimerState(wheel.about.path, slots, precision_ms)
 
 
-def waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
+def read_waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
     """Yield the units of the slots that are due, each slot's newest first; `CorruptData` if the chain is broken."""
     with _TimerLog(store) as log:
         for slot in state.slots:
@@ -93,7 +93,7 @@ class _TimerLog(ExitStack):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
-        self._files = sorted(store.of_kind(FileKind.TIMER_LOG), key=_base_offset)
+        self._files = sorted(store.files_of_kind(FileKind.TIMER_LOG), key=_base_offset)
         self._starts = [_base_offset(file) for file in self._files]
         self._opened: dict[int, Reader] = {}
 
@@ -129,7 +129,7 @@ def _snapshot_number(wheel: StoredFile) -> int:
     return int(wheel.about.path.partition(".")[2] or "-1")
 
 
-MOST_COUNTED = 1 << 20  # rows of an index: inspecting a store does not wait for all of them
+MAX_INDEX_ROWS_COUNTED = 1 << 20  # rows of an index: inspecting a store does not wait for all of them
 
 
 class RocksState(NamedTuple):
@@ -146,9 +146,9 @@ class RocksState(NamedTuple):
         return not (self.index_rows or self.transactions or self.timers)
 
 
-def rocksdb_state(store: Store) -> RocksState | None:
+def read_rocksdb_state(store: Store) -> RocksState | None:
     """Return the content of the folder; None if there is none. `FormatError` if it cannot be read."""
-    folder = features_of(store).other_database
+    folder = detect_storage_features(store).other_database
     if folder is None:
         return None
     with open_database(join(store.root, folder), store.storage) as database:
@@ -165,8 +165,8 @@ def _index_rows(database: Database) -> int:
     count = 0
     for rows in database.rows(rows_of.INDEX_FAMILY):
         count += len(rows.keys) - sum(key in progress for key in rows.keys)
-        if count >= MOST_COUNTED:
-            return MOST_COUNTED
+        if count >= MAX_INDEX_ROWS_COUNTED:
+            return MAX_INDEX_ROWS_COUNTED
     return count
 
 

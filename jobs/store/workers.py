@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Protocol, TypeVar
 
 from jobs.console.progress import Work, one_time_work, show_progress
-from jobs.store.ranges import SMALL
+from jobs.store.ranges import SMALL_LOG_SIZE
 from rmq_formats.compiled import CACHE_WAS_EMPTY
 from rmq_formats.warm_up import warm_up
 
@@ -93,7 +93,9 @@ class InProcessWorkers(SerialWorkers):
 class WorkersOnDemand:
     """Use this process for small plans, and Spark from the first large plan on until plans are small again."""
 
-    def __init__(self, spark: Callable[[], Workers], here: SerialWorkers | None = None, small: int = SMALL) -> None:
+    def __init__(
+        self, spark: Callable[[], Workers], here: SerialWorkers | None = None, small: int = SMALL_LOG_SIZE
+    ) -> None:
         """*spark* is called for the first plan of at least *small* bytes; *here* executes the others."""
         self._here = here or SerialWorkers()
         self._workers: Workers = self._here

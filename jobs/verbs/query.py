@@ -52,8 +52,8 @@ from jobs.query.source import (
     Reason,
     ReasonKind,
     Source,
-    ask_each,
     do_nothing,
+    find_only_answer,
 )
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
@@ -157,7 +157,7 @@ def _answer(
 ) -> ExitCode:
     """Ask the store, or each store of the lake; print the answer and return the exit code."""
     with _opened(options) as sources:
-        source, answer = ask_each(sources, ask)
+        source, answer = find_only_answer(sources, ask)
         show(answer, source)
         return options.printer.finish(answer, source)
 
@@ -259,7 +259,7 @@ def _print_ids(options: QueryOptions, texts: Sequence[str], topic: str | None) -
     with _opened(options) as sources:
         for text in texts:
             ask = partial(lookups.by_any_id, text=text, topic=topic, any_host=options.any_host)
-            source, answer = ask_each(sources, ask)
+            source, answer = find_only_answer(sources, ask)
             printer.print_details(answer)
             outcome = max(outcome, printer.finish(answer, source))
     return outcome
@@ -321,7 +321,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
 ) -> ExitCode:
     """List messages, the newest first, by their offsets in the log."""
     from jobs.query.lookups import parse_position, read_page
-    from jobs.query.reasons import why_empty
+    from jobs.query.reasons import explain_empty_page
 
     if queue_id is not None and topic is None:
         raise click.UsageError("--queue goes with -t TOPIC")
@@ -331,7 +331,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
         start = None if before is None else parse_position(before)
         page = read_page(source, wanted, start, limit, seconds)
         if not page.messages:
-            return Answer(reason=why_empty(source, wanted, page.next, start, seconds))
+            return Answer(reason=explain_empty_page(source, wanted, page.next, start, seconds))
         stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""
         following = f"{stopped}for the next page, add --before {page.next}"
         return Answer(list(page.messages), notes=[following] if page.next is not None else [])
@@ -368,7 +368,7 @@ def story(
         return stories.find_copies_by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
 
     def show(answer: Answer, source: Source) -> None:
-        for told in stories.stories(source, answer.messages):
+        for told in stories.find_stories(source, answer.messages):
             lines = (*story_lines(told, options.printer.zone), "")
             options.printer.print_row("story", story_object(told), "".join(f"{line}\n" for line in lines))
 
@@ -412,7 +412,7 @@ def sql(  # noqa: PLR0913 - one argument an option
             if out is not None:
                 cut = write_parquet(Batches(tables, statement or "", seconds), out, limit)
             else:
-                with closing(printer.plain_rows(Form(output))) as rows:
+                with closing(printer.open_row_printer(Form(output))) as rows:
                     found = describe_tables(tables) if statement is None else Batches(tables, statement, seconds).rows()
                     for row in islice(found, limit or None):
                         rows.add(row)
@@ -440,7 +440,7 @@ def decode_id(
     printer = _closing_printer(Printer(time_zone, _output_form(output, as_json=as_json)))
     readings = id_readings(message_id.strip(), time_zone or UTC, time.time_ns() // 1_000_000)
     if readings is None:
-        return printer.print_reason(reasons.not_an_offset_id(message_id))
+        return printer.print_reason(reasons.explain_invalid_offset_id(message_id))
     printer.print_row("id", *readings)
     return ExitCode.CLEAN
 
@@ -464,11 +464,13 @@ def mqadmin_line(
     Options of this tool come before the mqadmin command; -n and the cluster option are accepted and ignored.
     """
     from jobs.query.mqadmin import commands as mqadmin
-    from jobs.query.mqadmin.arguments import Context, parse
+    from jobs.query.mqadmin.arguments import Context, parse_mqadmin_line
 
     try:
         if not options.place.location:
-            parse(arguments, options.place.release or NEWEST)  # report an invalid line before a missing store
+            parse_mqadmin_line(
+                arguments, options.place.release or NEWEST
+            )  # report an invalid line before a missing store
         with _opened(options) as sources:
             line, source = mqadmin.parse_and_choose_source(arguments, sources)
             now = time.time_ns() // 1_000_000

@@ -31,8 +31,8 @@ from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Step
 from jobs.launch.failures import shown_as_usage
 from jobs.storage.locations import is_local, local_path
-from jobs.store.beside_broker import LockedStore, RefusedError, broker_process, lock_store
-from jobs.store.rocksdb import check_installed
+from jobs.store.beside_broker import LockedStore, RefusedError, find_broker_process, lock_store
+from jobs.store.rocksdb import check_rocksdict_installed
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
@@ -109,7 +109,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         out,
         settings.given_settings(run.conf),
         lost_only=how.lost_only,
-        broker_runs=broker_process(root) is not None,
+        broker_runs=find_broker_process(root) is not None,
         commitlog=run.commitlog,
         care=run.care,
         options=options_as_words(place, settings),
@@ -205,7 +205,7 @@ def _begun(place: StorePlace, how: _RebuildForm, settings: StoreSettings, engine
 
 def refuse_running_broker(store: str) -> None:
     """Refuse to change the store of a running broker."""
-    if broker_process(store) is not None:
+    if find_broker_process(store) is not None:
         raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")
 
 
@@ -285,7 +285,7 @@ def _refuse_for_database(store: str, out: Path, how: _RebuildForm) -> None:
             + "\n".join(_placing(store, out / CONSUME_QUEUE_FOLDER))
         )
     with shown_as_usage(UnsupportedFormat):
-        check_installed(str(out), "write")
+        check_rocksdict_installed(str(out), "write")
 
 
 def _placing(store: str, made: Path) -> Iterator[str]:

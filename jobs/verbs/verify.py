@@ -92,9 +92,11 @@ def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "
     from jobs.store.store import IsTierError
 
     try:
-        known = identify(lake, request.listed(lake.options), broker, register_new=False)
+        known = identify(lake, request.list_store(lake.options), broker, register_new=False)
     except IsTierError:
-        known = identify_tier(lake, request.tier(lake.options).queues, broker or DEFAULT_BROKER, register_new=False)
+        known = identify_tier(
+            lake, request.list_tier(lake.options).queues, broker or DEFAULT_BROKER, register_new=False
+        )
     record_findings(lake, known, broker, verdict.findings)
 
 

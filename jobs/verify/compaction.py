@@ -19,10 +19,10 @@ from jobs.diagnosis.log_check import LogCheck, RangeCheck
 from jobs.lake.findings import DAMAGED_COMPACTION, QUEUES, Finding
 from jobs.storage.model import Reader
 from jobs.store.chain import read_chained
-from jobs.store.queue_files import QueueFile, StoredQueue, stored_queues
+from jobs.store.queue_files import QueueFile, StoredQueue, list_queues
 from jobs.store.ranges import Range, plan_ranges
-from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, StoredFile, list_again
-from jobs.store.units import Units, is_gone, is_written, units_of
+from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store, StoredFile, relist_store
+from jobs.store.units import Units, is_deleted, is_written, read_stored_units
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.findings import (
     COMPACTED_FOREIGN_RECORD,
@@ -92,7 +92,7 @@ def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rule
     """Verify the compacted logs, and add the findings and the number of messages to the part."""
     files = _compacted_files(store)
     if not store.is_closed and not all(file.log and file.units for file in files):  # a broker replaces files just now
-        files = _compacted_files(list_again(store))
+        files = _compacted_files(relist_store(store))
     if not files:
         return
     bare = Store(store.root, store.segments, storage=store.storage)  # other files need not travel to tasks
@@ -114,11 +114,11 @@ def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rule
 def _compacted_files(store: Store) -> list[_CompactedFile]:
     """Return the files of all compacted logs, by queue and name."""
     logs, units = (
-        {_place(file): file for file in store.of_kind(kind)}
+        {_place(file): file for file in store.files_of_kind(kind)}
         for kind in (FileKind.COMPACTION_LOG, FileKind.COMPACTION_QUEUE)
     )
     places = sorted({*logs, *units})
-    originals = {queue.name[1:]: queue for queue in stored_queues(store) if not queue.is_batch} if places else {}
+    originals = {queue.name[1:]: queue for queue in list_queues(store) if not queue.is_batch} if places else {}
     return [_CompactedFile(*place, logs.get(place), units.get(place), originals.get(place[:2])) for place in places]
 
 
@@ -220,8 +220,8 @@ def _units(queue: StoredQueue, most: int) -> Units:
     stop = min(queue.capacity, most)
     units: Units = np.zeros(stop, UNITS[QueueKind.BATCH])
     end = at = 0
-    while (at := queue.next_written(at)) < stop:
-        some = units_of(queue, at, min(at + _UNITS_AT_ONCE, stop))
+    while (at := queue.next_written_position(at)) < stop:
+        some = read_stored_units(queue, at, min(at + _UNITS_AT_ONCE, stop))
         units[at : at + some.size] = some
         written = np.flatnonzero(is_written(some))
         end = at + int(written[-1]) + 1 if written.size else end
@@ -299,8 +299,8 @@ def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integer
     offsets = np.full(positions.size, -1, np.int64)
     for some in slices(positions.size, np.diff(positions // _UNITS_AT_ONCE) != 0):
         start, stop = int(positions[some].min()), int(positions[some].max()) + 1
-        units = units_of(queue, start, stop)[positions[some] - start]
-        offsets[some] = np.where(is_written(units) & ~is_gone(units), units["physical_offset"], -1)
+        units = read_stored_units(queue, start, stop)[positions[some] - start]
+        offsets[some] = np.where(is_written(units) & ~is_deleted(units), units["physical_offset"], -1)
     starts = np.array([segment.base_offset for segment in store.segments], np.int64)
     ends = np.array([segment.base_offset + segment.readable for segment in store.segments], np.int64)
     segments = np.searchsorted(starts, offsets, "right") - 1

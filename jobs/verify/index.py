@@ -28,10 +28,10 @@ from jobs.products.index.key_row import KeyRow, LogKeys, collect_keys
 from jobs.products.index.settings import GivenSettings, Settings, settle_index_settings
 from jobs.products.index.survivors import real_files
 from jobs.storage.scratch import Scratch
-from jobs.store.beside_broker import broker_process
+from jobs.store.beside_broker import find_broker_process
 from jobs.store.chain import ListedLog
-from jobs.store.release import UndecidedError, eras_of, given_rules
-from jobs.store.store import Store, checkpoint_of, header_of, list_again
+from jobs.store.release import UndecidedError, detect_store_eras, parse_rules
+from jobs.store.store import Store, read_checkpoint, read_index_header, relist_store
 from jobs.store.workers import Workers
 from jobs.verify.findings import CHECKPOINT_INDEX_TIME, ENTRIES_OF_LOST_MESSAGES, PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
@@ -116,7 +116,7 @@ def _report(explanation: Explanation, settings: Settings, store: Store) -> PartR
 
 def _without_files(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch: Scratch) -> PartReport:
     """Explain why a store has no index files, from the checkpoint, the broker's configuration and the keys."""
-    conf, checkpoint = wanted.conf, checkpoint_of(log.store)
+    conf, checkpoint = wanted.conf, read_checkpoint(log.store)
     time = 0 if checkpoint is None else checkpoint.index_timestamp
     if time > 0:
         expected = f"files up to store time {time_text(time)}, according to the checkpoint"
@@ -154,7 +154,7 @@ def _missing_before(
 
 def _sure_keys(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch: Scratch) -> KeyRow:
     """Return the keys that the broker has indexed: those of every release that is possible, if none is given."""
-    rules = given_rules(wanted.release) if wanted.release else rules_of((0, eras_of(log.store)[0].lowest))
+    rules = parse_rules(wanted.release) if wanted.release else rules_of((0, detect_store_eras(log.store)[0].lowest))
     return collect_keys(workers, log, rules, scratch)
 
 
@@ -250,7 +250,7 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     from_first = ", from physical offset {first} on"
     finding = _without_entries(row, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first)
     (first,), (last,) = row.keys(start, start + 1), row.keys(len(row) - 1, len(row))
-    may_come = not store.is_closed or broker_process(store.root) is not None
+    may_come = not store.is_closed or find_broker_process(store.root) is not None
     if (
         finding.kind == NOT_INDEXED_ON_REPLICA
         or not may_come
@@ -266,7 +266,7 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     A broker writes the end of a full file when it creates the next one; `restore` writes the end of the newest file.
     Both are right, because after a crash the broker deletes only the newest file.
     """
-    checkpoint = checkpoint_of(store)
+    checkpoint = read_checkpoint(store)
     if checkpoint is None:
         return
     *headers, newest = (explained.real.header for explained in explanation.files)
@@ -278,8 +278,8 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     is_of_newest = (full[-1] if full else 0) <= time <= last
     if time in full or is_of_newest or (time == 0 and len(full) <= crashed):
         return
-    now = list_again(store) if crashed else store
-    new = (header_of(file, now) for file in now.index_files) if crashed else ()
+    now = relist_store(store) if crashed else store
+    new = (read_index_header(file, now) for file in now.index_files) if crashed else ()
     if any(header and time == header.end_timestamp for header in new):  # a broker filled another file meanwhile
         return
     cause = "after a crash the broker would delete complete index files"

@@ -22,11 +22,17 @@ from jobs.lake.findings import (
     ZEROED_PROPERTIES,
     Finding,
 )
-from jobs.store.beside_broker import broker_process
-from jobs.store.log_ends import has_lost_end, lost_start, newest_known_offset, right_name, wrong_name_text
+from jobs.store.beside_broker import find_broker_process
+from jobs.store.log_ends import (
+    find_lost_start,
+    find_right_segment_name,
+    has_lost_end,
+    newest_known_offset,
+    wrong_name_text,
+)
 from jobs.store.queue_files import queues_of_files
-from jobs.store.ranges import cut_short_segments, holes
-from jobs.store.store import Store, checkpoint_file, checkpoint_of
+from jobs.store.ranges import cut_short_segments, find_holes
+from jobs.store.store import Store, find_checkpoint_file, read_checkpoint
 from jobs.verify.findings import (
     CHECKPOINT_AFTER_LOG,
     SHORT_CHECKPOINT,
@@ -106,9 +112,9 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
     pieces = [piece for check in checks for piece in check.damaged]
     findings, lost = _of_wrong_names(pieces, store)
     wrong_names = LostRanges(lost)
-    for hole in holes(store.segments):
+    for hole in find_holes(store.segments):
         cut = next((piece for piece in pieces if piece.end == hole.start), None)
-        location, position = hole.place(store.segments)
+        location, position = hole.locate(store.segments)
         cause = "the file was truncated: an interrupted copy, a full disk, or fsck"
         if position is None:
             cause = "a segment is missing: it was deleted, or not copied"
@@ -133,11 +139,11 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
     """
     findings: list[Finding] = []
     lost: list[LostRange] = []
-    gaps = {hole.end: hole.start for hole in holes(store.segments)}
+    gaps = {hole.end: hole.start for hole in find_holes(store.segments)}
     starts = {piece.offset for piece in pieces}
     for segment in (one for one in store.segments if one.base_offset in starts):
         with skip_lost_file(), store.open(segment) as file:
-            right = right_name(store, segment, file.read)
+            right = find_right_segment_name(store, segment, file.read)
             if right is not None:
                 names = name_of_offset(segment.base_offset), name_of_offset(right)
                 place = store.path_below_root(segment.location), 0, "name"
@@ -160,7 +166,7 @@ def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dic
         "records": sum(check.records for check in checks),
         "from_offset": store.start_offset,
         "to_offset": log_end,
-        "missing_bytes": sum(end - start for _, start, end in holes(store.segments)),
+        "missing_bytes": sum(end - start for _, start, end in find_holes(store.segments)),
         "damaged_bytes": sum(piece.size for check in checks for piece in check.damaged),
         "wrong_bodies": sum(len(check.wrong) for check in checks),
     }
@@ -178,9 +184,9 @@ def _cut_short(store: Store) -> Iterator[Finding]:
 
 def _lost_start(store: Store) -> Iterator[Finding]:
     """Yield a finding if segments before the first one are missing that retention did not delete."""
-    started = lost_start(store) if broker_process(store.root) is None else None
+    started = find_lost_start(store) if find_broker_process(store.root) is None else None
     if started is not None:
-        oldest = started.oldest
+        oldest = started.oldest_known_offset
         file = store.path_below_root(store.segments[0].location)
         doubt = "undecided: one file alone says so, which may be of another store, or " * (len(started.files) == 1)
         if not store.is_closed:
@@ -250,7 +256,7 @@ def early_log_end_finding(offset: int, store: Store) -> Finding:
 
 def undecided_lost_end(store: Store, log_end: int) -> int | None:
     """Return the offset after the end of a killed broker's log to which queues or index files point, if any."""
-    if store.is_closed or not store.segments or broker_process(store.root) is not None:
+    if store.is_closed or not store.segments or find_broker_process(store.root) is not None:
         return None
     with suppress(OSError):  # reported by the comparison of queues and index files
         newest = newest_known_offset(store, queues_of_files(store.queue_files, store.storage))
@@ -271,7 +277,7 @@ def lost_end_finding(log_end: int, ahead: int, store: Store) -> Finding:
 
 def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[str]]:
     """Return findings on the times of log and queues (*newest*: the log's latest), and notes on unknown times."""
-    stored = checkpoint_file(store)
+    stored = find_checkpoint_file(store)
     if stored is None:
         return [], ["the checkpoint is missing: how far the broker had flushed is unknown; its next start creates one"]
     findings = []
@@ -279,7 +285,7 @@ def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[
         cause = "the file was cut or lengthened; after a crash the broker would read more of its log than it has to"
         found = str(stored.size), str(CHECKPOINT_SIZE)
         findings.append(Finding(LOG, SHORT_CHECKPOINT, "checkpoint", stored.size, "size", *found, cause))
-    checkpoint = checkpoint_of(store)
+    checkpoint = read_checkpoint(store)
     # A running broker's may be newer than the log's copy.
     for name in _FLUSHED if checkpoint is not None and newest and store.is_closed else ():
         time = getattr(checkpoint, name)

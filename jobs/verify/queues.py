@@ -26,7 +26,14 @@ from jobs.lake.findings import (
 from jobs.products.queues.differences import WITHOUT_UNIT, Difference, DifferenceKind, JoinResult
 from jobs.products.queues.join import join
 from jobs.storage.scratch import Scratch
-from jobs.store.broker_config import CONSUMERS_FILE, TOPICS_FILE, ReaderKind, ReaderProgress, broker_config, read_config
+from jobs.store.broker_config import (
+    CONSUMERS_FILE,
+    TOPICS_FILE,
+    ReaderKind,
+    ReaderProgress,
+    read_broker_config,
+    read_config,
+)
 from jobs.store.chain import (
     LogCollector,
     confirm_deleted,
@@ -36,18 +43,18 @@ from jobs.store.chain import (
     watermark,
 )
 from jobs.store.queue_files import (
-    KINDS,
+    QUEUE_KINDS,
     QueueFile,
     StoredQueue,
-    features_of,
-    file_sizes,
-    undecided_sizes,
+    detect_storage_features,
+    queue_file_sizes,
+    undecided_queue_file_sizes,
 )
-from jobs.store.ranges import holes, plan_ranges
-from jobs.store.rocksdb_queues import rocksdb_queues
-from jobs.store.store import DEFAULT_RANGE_SIZE, Store, checkpoint_of
-from jobs.store.topics import Fate, RecordedTopics
-from jobs.store.units import units_of
+from jobs.store.ranges import find_holes, plan_ranges
+from jobs.store.rocksdb_queues import find_rocksdb_queues
+from jobs.store.store import DEFAULT_RANGE_SIZE, Store, read_checkpoint
+from jobs.store.topics import RecordedTopics, TopicFate
+from jobs.store.units import read_stored_units
 from jobs.store.workers import Workers
 from jobs.verify.findings import (
     CONSUMER_PAST_QUEUE_END,
@@ -140,9 +147,9 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
 ) -> QueueVerification:
     """Compare the queues of a store with its log in one pass; *collectors* see each record."""
     try:
-        stored = rocksdb_queues(store)
+        stored = find_rocksdb_queues(store)
         if stored is not None:
-            stored.rows.check()
+            stored.rows.check_all_rows()
     except FormatError as error:
         unreadable = PartReport([unreadable_database(QUEUES, error, store, ", or lack these queues")])
         if isinstance(error, UnsupportedFormat):
@@ -151,12 +158,12 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         outcomes = read_chained(workers, ranges, read_to_end, collectors=collectors)
         confirm_deleted(store, ranges_deleted_meanwhile(outcomes))
         return QueueVerification(unreadable, watermark(outcomes, store.start_offset))
-    progress = broker_config(store).progress  # read before the queues, because consumers may advance meanwhile
+    progress = read_broker_config(store).progress  # read before the queues, because consumers may advance meanwhile
     joined = join(workers, store, rules, range_size, collectors, scratch, recorded)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}
-    size = file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
+    size = queue_file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
     units = [_finding(queues[difference.queue], difference, size, joined) for difference in joined.differences]
     doubted = {unit.log_offset: unit.title for unit in units if unit.cause == _UNDECIDED}
     ends = [(queue, joined.ends[name]) for name, queue in queues.items()]
@@ -228,7 +235,7 @@ def _notes(
         )
     if joined.ahead:
         yield f"{joined.ahead:,} units are newer than the log: it was copied before them"
-    if not joined.queues and not store.is_closed and features_of(store).queue_database is not None:
+    if not joined.queues and not store.is_closed and detect_storage_features(store).queue_database is not None:
         yield unflushed_rows_note(store)
     if double is not None:
         yield double.sentence()
@@ -263,7 +270,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined:
     base = file.base_offset if file else position // file_size * file_size
     is_field = difference.field != "unit"
     if difference.kind is DifferenceKind.UNDECIDED_TOPIC:
-        cause = f"{_UNDECIDED_TOPIC}; {joined.topics.explain(queue.name.topic)}"
+        cause = f"{_UNDECIDED_TOPIC}; {joined.topics.explain_undecided(queue.name.topic)}"
     else:
         cause = _UNDECIDED if difference.may_be_changed_record else _CAUSES[difference.kind]
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
@@ -281,23 +288,23 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
             continue
         fate = joined.fate_of(name)
         kind, cause = DifferenceKind.MISSING_QUEUE.value, _ALL_LOST
-        if fate is Fate.DELETED:
+        if fate is TopicFate.DELETED:
             kind, cause = DELETED_TOPIC, _DELETED
-        elif joined.queues and fate is Fate.UNDECIDED:  # without any queue a broker makes all of them again
-            kind, cause = UNDECIDED_TOPIC, f"{_UNDECIDED_TOPIC}; {joined.topics.explain(name.topic)}"
+        elif joined.queues and fate is TopicFate.UNDECIDED:  # without any queue a broker makes all of them again
+            kind, cause = UNDECIDED_TOPIC, f"{_UNDECIDED_TOPIC}; {joined.topics.explain_undecided(name.topic)}"
         elif joined.queues:
             cause = _CAUSES[DifferenceKind.MISSING_QUEUE]
         expected = f"{count} units, the first for the record at log offset {first}"
-        times, log_offset = count if fate is Fate.DELETED else 1, first if count == 1 else None
+        times, log_offset = count if fate is TopicFate.DELETED else 1, first if count == 1 else None
         yield Finding(QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset)
 
 
 def _all_missing(joined: JoinResult, store: Store) -> Iterator[Finding]:
     """Yield a finding if a killed broker's queues are all missing: then none of its records counts as dispatched."""
-    checkpoint = None if joined.queues or store.is_closed else checkpoint_of(store)
+    checkpoint = None if joined.queues or store.is_closed else read_checkpoint(store)
     if checkpoint is None or checkpoint.logic_timestamp <= 0 or joined.log_end <= store.start_offset:
         return
-    if features_of(store).queue_database is None:
+    if detect_storage_features(store).queue_database is None:
         noted = f"queues up to store time {time_text(checkpoint.logic_timestamp)}, according to the checkpoint"
         place = "consumequeue", None, "files"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, *place, "none", noted, _ALL_LOST)
@@ -326,17 +333,17 @@ def _folder(path: str, queues: Sequence[Finding]) -> Finding:
 
 def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Finding]:
     queues = [queue for queue in queues if not queue.in_rocksdb]
-    usual = {KINDS[kind]: size for kind, size in file_sizes(store).items() if kind in KINDS}
-    for kind, sizes in undecided_sizes(store).items():
+    usual = {QUEUE_KINDS[kind]: size for kind, size in queue_file_sizes(store).items() if kind in QUEUE_KINDS}
+    for kind, sizes in undecided_queue_file_sizes(store).items():
         found = " or ".join(map(str, sizes))
-        folder = KINDS[kind].value if kind in KINDS else kind.value
+        folder = QUEUE_KINDS[kind].value if kind in QUEUE_KINDS else kind.value
         yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, "sizes", found, "one size", _UNDECIDED_SIZE)
     for queue in queues:
         for file in queue.files:
             # A broker creates a file before it sets its size: a killed one may leave an empty last file.
             if file.size or file != queue.files[-1] or store.is_closed:
                 yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
-    for path in (stored.about.path for stored in store.of_kind(FileKind.UNKNOWN)):
+    for path in (stored.about.path for stored in store.files_of_kind(FileKind.UNKNOWN)):
         if path.startswith(tuple(f"{kind}/" for kind in QueueKind)):
             cause = "not a name that a broker uses; a broker that starts now may refuse to load the queue"
             name = path.rpartition("/")[2]
@@ -379,7 +386,7 @@ def _next_offset(topic: str, queue_id: int, queues: Mapping[QueueName, StoredQue
     if plain in queues:
         return joined.ends[plain]
     end = joined.ends[batch] if batch in queues else 0
-    for unit in units_of(queues[batch], end - 1, end) if end else ():
+    for unit in read_stored_units(queues[batch], end - 1, end) if end else ():
         return int(unit["base_offset"]) + int(unit["batch_count"])
     return None
 
@@ -415,8 +422,8 @@ def _tail(queue: StoredQueue, end: int, looks: int) -> Finding | None:
 
 def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
     position, some = end, _READ_FIRST
-    while (position := queue.next_written(position)) < queue.capacity:
-        data = units_of(queue, position, min(position + some, queue.capacity)).view(np.uint8)
+    while (position := queue.next_written_position(position)) < queue.capacity:
+        data = read_stored_units(queue, position, min(position + some, queue.capacity)).view(np.uint8)
         if data.any():
             at = int(np.flatnonzero(data)[0])
             file = queue.file_at(position + at // queue.unit_size)
@@ -434,7 +441,7 @@ def sequence_findings(joined: JoinResult, store: Store) -> Iterator[Finding]:
     """Yield findings on records after the dispatched part of the log that do not continue their queues."""
     if not joined.queues or any(queue.in_rocksdb for queue in joined.queues):
         return  # the log alone was copied, or a killed broker had rows in memory
-    lost = [end for _, _, end in holes(store.segments)] + [end for _, end in joined.damaged]
+    lost = [end for _, _, end in find_holes(store.segments)] + [end for _, end in joined.damaged]
     if any(end > joined.dispatched for end in lost):
         return  # the lost records are unknown
     queues = {queue.name: queue for queue in joined.queues}

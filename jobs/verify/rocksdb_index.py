@@ -24,7 +24,7 @@ from jobs.products.queues.settings import known_releases
 from jobs.storage.locations import join
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import ListedLog
-from jobs.store.queue_files import features_of
+from jobs.store.queue_files import detect_storage_features
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
 from jobs.store.workers import Workers
@@ -48,7 +48,7 @@ _CAUSES = {
 def verify_rocksdb_index(workers: Workers, log: ListedLog, release: str | None, scratch: Scratch) -> PartReport | None:
     """Return the findings on a store's index in RocksDB; None if it has none."""
     store = log.store
-    folder = features_of(store).other_database
+    folder = detect_storage_features(store).other_database
     if folder is None:
         return None
     try:

@@ -23,11 +23,17 @@ from jobs.console.amounts import counted
 from jobs.console.result import Step
 from jobs.lake.findings import DAMAGED_TIMER, QUEUES, UNREADABLE_DATABASE, Finding
 from jobs.store.broker_config import has_topics_of_rocksdb_broker
-from jobs.store.queue_files import QueueStorage, StoredQueue, chunks, features_of, queues_in_rocksdb
+from jobs.store.queue_files import (
+    QueueStorage,
+    StoredQueue,
+    detect_storage_features,
+    queues_in_rocksdb,
+    split_into_chunks,
+)
 from jobs.store.record_places import segment_bytes
 from jobs.store.store import Segment, Store
-from jobs.store.units import units_of
-from jobs.store.waiting import rocksdb_state, timer_state, waiting_units
+from jobs.store.units import read_stored_units
+from jobs.store.waiting import read_rocksdb_state, read_timer_state, read_waiting_units
 from jobs.verify.findings import (
     DOUBLE_WRITE_DIFFERS,
     TIMER_ROW_WITHOUT_MESSAGE,
@@ -99,7 +105,7 @@ class DoubleWriteComparison:
 
 def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQueue]) -> DoubleWriteComparison | None:
     """Compare both kinds of queues; return None if a store does not have both."""
-    if features_of(store).queues is not QueueStorage.BOTH:
+    if detect_storage_features(store).queues is not QueueStorage.BOTH:
         return None
     result = DoubleWriteComparison()
     copies = {queue.name: queue for queue in queues_in_rocksdb(store)}
@@ -126,7 +132,7 @@ def _is_lite(name: QueueName) -> bool:
 
 def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueue | None, log_start: int) -> None:
     end = queue.written_end()
-    start = queue.first_from(log_start, end)  # units of deleted records may be deleted, of both kinds
+    start = queue.first_unit_pointing_from(log_start, end)  # units of deleted records may be deleted, of both kinds
     result.files += end - start
     if copy is None or copy.capacity == copy.start:
         result.is_selective |= end > start
@@ -135,11 +141,11 @@ def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueu
     first, last = copy.start, copy.capacity
     if start < first:
         result.first += min(first, end) - start
-        newest = units_of(queue, min(first, end) - 1, min(first, end))[0]
+        newest = read_stored_units(queue, min(first, end) - 1, min(first, end))[0]
         result.first_end = max(result.first_end, int(newest["physical_offset"]) + int(newest["size"]))
     _add_last(result, queue, max(last, start), end)
-    for low, high in chunks(max(start, first), min(end, last), _AT_ONCE):
-        own, other = units_of(queue, low, high), units_of(copy, low, high)
+    for low, high in split_into_chunks(max(start, first), min(end, last), _AT_ONCE):
+        own, other = read_stored_units(queue, low, high), read_stored_units(copy, low, high)
         are_blanks = (own["size"] == PRE_BLANK_SIZE) & (other["size"] == PRE_BLANK_SIZE)  # wherever they lead
         result.different += int(np.count_nonzero((own != other) & ~are_blanks))
 
@@ -147,7 +153,9 @@ def _compare(result: DoubleWriteComparison, queue: StoredQueue, copy: StoredQueu
 def _add_last(result: DoubleWriteComparison, queue: StoredQueue, start: int, end: int) -> None:
     if start < end:
         result.last += end - start
-        result.last_start = min(result.last_start, int(units_of(queue, start, start + 1)["physical_offset"][0]))
+        result.last_start = min(
+            result.last_start, int(read_stored_units(queue, start, start + 1)["physical_offset"][0])
+        )
 
 
 def queues_left_out_of_double_write(
@@ -160,7 +168,7 @@ def queues_left_out_of_double_write(
 
 def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
     """Return whether a finding is about rows, which only a broker writes, and not about files."""
-    features = features_of(store)
+    features = detect_storage_features(store)
     folder = finding.file.partition("/")[0]
     if finding.kind in {DOUBLE_WRITE_DIFFERS, UNREADABLE_DATABASE} or folder == features.other_database:
         return True
@@ -169,7 +177,7 @@ def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
 
 def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterator[Step]:
     """Yield the remedies for findings on rows, each once."""
-    features = features_of(store)
+    features = detect_storage_features(store)
     rows = [finding for finding in findings if is_about_rocksdb_rows(finding, store)]
     others = [finding for finding in rows if finding.file.partition("/")[0] == features.other_database]
     of_queues = [finding for finding in rows if finding not in others]
@@ -184,7 +192,7 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
 
 def step_for_rocksdb_queues(store: Store) -> Step | None:
     """Return the remedy for wrong queues of a store that has them only in RocksDB; None if they are files."""
-    storage = features_of(store).queues
+    storage = detect_storage_features(store).queues
     if storage is QueueStorage.ROCKSDB:
         return _set_aside(store)
     if storage is QueueStorage.NONE and has_topics_of_rocksdb_broker(store):
@@ -214,7 +222,7 @@ def _recovery_limit(store: Store) -> str:
 
 
 def _set_aside(store: Store) -> Step:
-    features = features_of(store)
+    features = detect_storage_features(store)
     folder = features.queue_database or CONSUME_QUEUE_FOLDER
     words = (
         f"{folder}: the queues are in RocksDB, and only a broker can write its rows. With the broker stopped, set the "
@@ -250,7 +258,7 @@ def verify_waiting_messages(part: PartReport, store: Store) -> None:
 
 
 def _in_rocksdb(part: PartReport, store: Store) -> Iterator[_Waiting]:
-    state = rocksdb_state(store)
+    state = read_rocksdb_state(store)
     if state is None or not (state.transactions or state.timers):
         return
     part.notes.append(
@@ -263,10 +271,10 @@ def _in_rocksdb(part: PartReport, store: Store) -> Iterator[_Waiting]:
 
 
 def _in_files(part: PartReport, store: Store) -> Iterator[_Waiting]:
-    state = timer_state(store)
+    state = read_timer_state(store)
     if state is not None and state.slots:
-        part.notes.append(f"{counted(state.waiting, 'timer message')} in {state.wheel} wait")
-        units = ((unit.physical_offset, unit.record_size, "") for unit in waiting_units(store, state))
+        part.notes.append(f"{counted(state.waiting_count, 'timer message')} in {state.wheel} wait")
+        units = ((unit.physical_offset, unit.record_size, "") for unit in read_waiting_units(store, state))
         yield TIMER_UNIT_WITHOUT_MESSAGE, TIMER_TOPIC, state.wheel, units
 
 

@@ -36,11 +36,11 @@ from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
 from jobs.products.queues.differences import OVERWRITTEN, WITHOUT_UNIT, DifferenceKind
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.beside_broker import broker_process, check_room
-from jobs.store.chain import ListedLog, LogCollector, read_to_end, read_undeleted, retry_if_expired
-from jobs.store.epochs import Promotion, promotion_of
+from jobs.store.beside_broker import check_disk_space, find_broker_process
+from jobs.store.chain import ListedLog, LogCollector, read_ranges_not_deleted, read_to_end, retry_if_expired
+from jobs.store.epochs import Promotion, find_last_promotion
 from jobs.store.ranges import plan_ranges
-from jobs.store.release import UndecidedError, given_rules, starting_writers
+from jobs.store.release import UndecidedError, determine_next_start_writers, parse_rules
 from jobs.store.store import IsTierError, Store, StoreRequest
 from jobs.store.topics import RecordedTopics
 from jobs.store.workers import Workers
@@ -75,22 +75,22 @@ class VerifyRequest(StoreRequest):
 def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     """Return the findings on a store; raise `UndecidedError` for an unknown release."""
     if request.wanted.release is not None:
-        given_rules(request.wanted.release)
+        parse_rules(request.wanted.release)
     try:
-        store = request.listed(workers.options, workers.width)
+        store = request.list_store(workers.options, workers.width)
     except IsTierError:
-        tier = request.tier(workers.options, workers.width)
+        tier = request.list_tier(workers.options, workers.width)
         return Verdict(request.store, verify_tier(tier, workers, request.range_size), options=request.options)
     place = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
     share = _SHARE_OF_UNITS + _SHARE_OF_KEYS * bool(store.index_files)
-    check_room(store.root, place or gettempdir(), int(store.log_size * share))
+    check_disk_space(store.root, place or gettempdir(), int(store.log_size * share))
     with scratch_for(request.scratch, workers.options) as scratch:
         check, indexing, queues = retry_if_expired(store, partial(_log_and_queues, request, workers, scratch))
         store = indexing.store
         index = retry_if_expired(store, partial(_index, request, workers, check, indexing, scratch))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == AHEAD_OF_LOG]
     ahead = max([offset for offset in (*known_ahead, queues.ahead) if offset is not None], default=None)
-    promotion = promotion_of(store, queues.log_end)
+    promotion = find_last_promotion(store, queues.log_end)
     if promotion is not None and promotion.explains(ahead):
         ahead = None
     checks = check.checks
@@ -101,9 +101,9 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     parts: dict[str, PartReport] = {LOG: log, QUEUES: queues.report, INDEX: index}
     start = None
     walked = walked_log(checks, queues.log_end)._replace(queue_stops=queues.stops)
-    if broker_process(store.root) is None:
+    if find_broker_process(store.root) is None:
         wrong = {finding.file for finding in index.findings}
-        starting = starting_writers(store, request.wanted.release, wrong).value
+        starting = determine_next_start_writers(store, request.wanted.release, wrong).value
         start = start_outcome(store, starting, walked, request.wanted.conf)
         _add_start(start, parts, store)
         if keeps_incomplete_record(store, Release.of(start.release), walked.end):
@@ -158,7 +158,7 @@ def _index(  # noqa: PLR0913, PLR0917 - what was asked, and what the pass over t
     if store is not indexing.store:  # retention has deleted files since
         indexing = IndexVerification(store, request.wanted, scratch)
         if indexing.collectors:
-            read_undeleted(workers, log, read_to_end, collectors=indexing.collectors)
+            read_ranges_not_deleted(workers, log, read_to_end, collectors=indexing.collectors)
     try:
         return indexing.report(workers, log, check)
     except UndecidedError as error:

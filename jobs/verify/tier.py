@@ -20,7 +20,7 @@ from jobs.store.chain import read_chained
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import Store, Tier, TierQueue
-from jobs.store.units import Units, units_of
+from jobs.store.units import Units, read_stored_units
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.findings import FOREIGN_RECORD, TIER_UNIT_DIFFERS, LostRanges, PartReport
 from jobs.verify.log import UNCHECKED_NOTE, log_numbers, record_findings
@@ -120,7 +120,7 @@ def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, 
     matched, findings = 0, []
     for start in range(stored.start, stored.capacity, _AT_ONCE):
         stop = min(start + _AT_ONCE, stored.capacity)
-        units = units_of(stored, start, stop)
+        units = read_stored_units(stored, start, stop)
         made = np.zeros(units.size, PACKED_UNIT)
         own = expected[(expected["queue_offset"] >= start) & (expected["queue_offset"] < stop)]
         made[own["queue_offset"] - start] = own

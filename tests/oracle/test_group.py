@@ -216,7 +216,7 @@ def _state(lake: Path, writer: str, record: MessageRecord) -> str:
     release = Release.of(writer)
     source = open_lake(lake, release)
     found = timeline.find_copies_by_id(source, Message(record, release).unique_key or "", None).messages
-    return next(timeline.stories(source, found)).state
+    return next(timeline.find_stories(source, found)).state
 
 
 def _put(member: RealBroker, key: str) -> int:

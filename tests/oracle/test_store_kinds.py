@@ -17,7 +17,7 @@ from jobs.console.result import ExitCode, Severity
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
-from jobs.store.queue_files import QueueStorage, features_of
+from jobs.store.queue_files import QueueStorage, detect_storage_features
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
@@ -199,7 +199,7 @@ def test_what_is_read_from_a_store_is_what_its_broker_answers(tmp_path: Path, ve
     units = _units_of(lake, cell)
     behind = found.parts["queues"].numbers["behind"]
 
-    assert features_of(list_store(str(copy))).queues is cell.kind.storage
+    assert detect_storage_features(list_store(str(copy))).queues is cell.kind.storage
     assert all(row in answers.rows for row in before.rows)
     assert [row for row in _rows_of(lake) if row[0] in _TOPICS] == answers.rows
     assert sorted(row[3] for row in _rows_of(lake)) == sorted(

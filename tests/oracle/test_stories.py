@@ -13,7 +13,7 @@ import pytest
 from jobs.query import story as timeline
 from jobs.query.mqadmin.text import HALF_TOPIC
 from jobs.query.reasons import OP_TOPIC
-from jobs.query.source import Check, Source
+from jobs.query.source import PointerCheck, Source
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.query.story import ConsumptionState as ConsumedFact
@@ -275,8 +275,8 @@ def _surprises(note: Note, story: Story) -> Iterator[str]:
 def _surprises_beside(note: Note, story: Story) -> Iterator[str]:
     """Yield each unit, key and group of its copies that differs from the note."""
     for copy in story.copies:
-        yield from (f"{fact}" for fact in copy.queues if fact.check is not Check.LEADS_THERE)
-        yield from (f"{fact}" for fact in copy.keys if fact.check is not Check.LEADS_THERE)
+        yield from (f"{fact}" for fact in copy.queues if fact.check is not PointerCheck.LEADS_THERE)
+        yield from (f"{fact}" for fact in copy.keys if fact.check is not PointerCheck.LEADS_THERE)
         if copy.message.topic == note.topic in GROUPS:
             is_consumed = copy.message.record.physical_offset in note.consumed
             expected = [(GROUPS[note.topic].group, ConsumedFact.CONSUMED if is_consumed else ConsumedFact.NOT_YET)]
@@ -314,7 +314,9 @@ def _state(note: Note) -> str:
 def _told(source: Source, note: Note) -> Story:
     """Tell a story by the id that the producer was told; a batch's message may have another in lakes."""
     for named in (note.unique_key, note.offset_id):
-        for story in timeline.stories(source, timeline.find_copies_by_id(source, named or "", note.topic).messages):
+        for story in timeline.find_stories(
+            source, timeline.find_copies_by_id(source, named or "", note.topic).messages
+        ):
             return story
     raise AssertionError(note)
 

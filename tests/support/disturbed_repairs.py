@@ -19,7 +19,7 @@ from jobs.rebuild.install import Installation, install
 from jobs.repair import journal
 from jobs.repair import run as story
 from jobs.repair.run import RepairRequest, repair
-from jobs.store.beside_broker import FileState, file_states, lock_store
+from jobs.store.beside_broker import FileState, list_file_states, lock_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.support.fault_kinds import WANTED
@@ -71,8 +71,10 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], step: Callable
 def of_now(plan: Installation) -> Installation:
     """Return a plan with the states of the files of this copy of the store."""
     if plan.is_exchange:
-        return replace(plan, states={str(path.relative_to(plan.folder)): it for path, it in file_states(plan.folder)})
-    states = {name: FileState.of(plan.folder / name) for name in plan.set_aside}
+        return replace(
+            plan, states={str(path.relative_to(plan.folder)): it for path, it in list_file_states(plan.folder)}
+        )
+    states = {name: FileState.read(plan.folder / name) for name in plan.set_aside}
     return replace(plan, states={name: state for name, state in states.items() if state is not None})
 
 

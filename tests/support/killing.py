@@ -43,7 +43,7 @@ from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import Table
 from jobs.lake.upkeep import optimize
 from jobs.storage.local import LocalStorage
-from jobs.store.chain import CutBackError
+from jobs.store.chain import LogTruncatedError
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.trace import TRACE_TOPIC, decode_traces
@@ -118,7 +118,7 @@ def run(root: Path) -> int:
     request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096)
     try:
         return int(ingest(request, SerialWorkers()).exit_code)
-    except CutBackError:
+    except LogTruncatedError:
         return int(ExitCode.FAILED)
 
 
@@ -127,7 +127,7 @@ def follow_for_ever(root: Path) -> int:
     request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096, step_bytes=8192)
     try:
         return int(Follower(request, SerialWorkers(), Pace(0.05), StopRequest()).run().exit_code)
-    except CutBackError:  # of the first step
+    except LogTruncatedError:  # of the first step
         return int(ExitCode.FAILED)
 
 

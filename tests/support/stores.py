@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.products.queues.settings import known_releases, queue_rules
-from jobs.store.queue_files import stored_queues
+from jobs.store.queue_files import list_queues
 from jobs.store.store import list_store
-from jobs.store.units import units_of
+from jobs.store.units import read_stored_units
 from jobs.store.workers import SerialWorkers
 from jobs.verify.findings import PartReport
 from jobs.verify.queues import verify_queues
@@ -98,9 +98,11 @@ def units_by_queue(store: Path) -> dict[str, list[list[int]]]:
     return {
         f"{queue.name.topic}/{queue.name.queue_id}": [
             [number, *map(int, unit)]
-            for number, unit in enumerate(units_of(queue, queue.start, queue.written_end()).tolist(), queue.start)
+            for number, unit in enumerate(
+                read_stored_units(queue, queue.start, queue.written_end()).tolist(), queue.start
+            )
         ]
-        for queue in stored_queues(list_store(str(store)))
+        for queue in list_queues(list_store(str(store)))
     }
 
 

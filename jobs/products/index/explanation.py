@@ -26,8 +26,8 @@ from jobs.products.index.key_row import KeyRow
 from jobs.products.index.plan import IndexPlan, is_covered
 from jobs.products.index.survivors import FilePlacer, Relation, Survivor, ranges_cut_by_promotion, refusal_reason
 from jobs.storage.model import file_exists
-from jobs.store.epochs import takeovers
-from jobs.store.store import Store, list_again
+from jobs.store.epochs import takeover_offsets
+from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.build import Part
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
@@ -113,7 +113,9 @@ class Explanation:
 def left_by_retention(files: Sequence[BrokerIndexFile], store: Store) -> tuple[list[BrokerIndexFile], int]:
     """Return those of *files* that still exist, and the offset at which the log begins now."""
     left = [file for file in files if file_exists(store.storage.open, file.location)]
-    return left, list_again(store).start_offset  # listed last: segments are deleted before the files that lead to them
+    return left, relist_store(
+        store
+    ).start_offset  # listed last: segments are deleted before the files that lead to them
 
 
 def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
@@ -127,7 +129,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     """Recompute and classify every file, whose headers were read before the keys of the log in *row*."""
     refused = {file.name: refusal_reason(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
-    row = replace(row, cut_by_promotion=ranges_cut_by_promotion(sane, takeovers(store), row, geometry, store))
+    row = replace(row, cut_by_promotion=ranges_cut_by_promotion(sane, takeover_offsets(store), row, geometry, store))
     survivors = FilePlacer(row, geometry, store).place_all(sane)
     plan = IndexPlan(store.storage, row, geometry, rules)
     recipes = [plan.recipe_of(survivor) for survivor in survivors]

@@ -201,7 +201,7 @@ def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) ->
     """Read a task's file on the driver; raise `OSError` if it differs from the task's result."""
     location = join(directory, built.name)
     is_here = built.state is not None and built.host == gethostname()
-    if is_here and FileState.of(Path(local_path(location))) == built.state:
+    if is_here and FileState.read(Path(local_path(location))) == built.state:
         return  # the very file that the task has read back
     try:
         with storage_of(location, options).open(location) as file:

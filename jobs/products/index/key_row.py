@@ -27,11 +27,11 @@ from jobs.store.chain import (
     ListedLog,
     Outcome,
     Pieces,
+    drop_deleted_ranges,
+    read_ranges_not_deleted,
     read_to_end,
-    read_undeleted,
-    without_deleted,
 )
-from jobs.store.ranges import Range, holes
+from jobs.store.ranges import Range, find_holes
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -218,22 +218,22 @@ class LogKeys:
         self._outcomes: Sequence[Outcome[RangeKeyCollector]] = ()
         self.range_collector = partial(RangeKeyCollector, rules, scratch)
 
-    def add_ranges(self, outcomes: Sequence[Outcome["RangeKeyCollector"]]) -> None:
+    def add_outcomes(self, outcomes: Sequence[Outcome["RangeKeyCollector"]]) -> None:
         """Take the keys of all ranges."""
         self._outcomes = outcomes
 
     def row(self, log: ListedLog, from_offset: int = 0) -> KeyRow:
         """Return the keys of the log that was read, or of what retention has left of it since, *from_offset* on."""
-        start, outcomes = without_deleted(log, self._outcomes)
+        start, outcomes = drop_deleted_ranges(log, self._outcomes)
         start, outcomes = max(start, from_offset), [one for one in outcomes if one.range.start_offset >= from_offset]
-        gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
+        gaps = tuple((first, last) for _, first, last in find_holes(log.store.segments) if first >= start)
         return KeyRow(self._scratch, tuple(outcome.payload.keys for outcome in outcomes), start, gaps)
 
 
 def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch) -> KeyRow:
     """Read a log and return its keys."""
     keys = LogKeys(rules, scratch)
-    read_undeleted(workers, log, read_to_end, collectors=[keys])
+    read_ranges_not_deleted(workers, log, read_to_end, collectors=[keys])
     return keys.row(log)
 
 

@@ -30,9 +30,9 @@ from jobs.store.release import (
     Known,
     UndecidedError,
     Writers,
-    eras_of,
-    known_writers,
-    writers_of,
+    detect_store_eras,
+    determine_writers,
+    writers_of_eras,
 )
 from jobs.store.store import Store, geometry_stated_by_index_files
 from rmq_formats.arrays import dtype_of
@@ -99,7 +99,7 @@ def settle_index_settings(store: Store, files: Sequence[BrokerIndexFile], wanted
     """Determine geometry, rules and time zone; raise `UndecidedError` if one cannot be determined."""
     geometry = settle_geometry(store, files, wanted)
     sound = [file for file in files if file.size == geometry.value.file_size]
-    eras = eras_of(store) if wanted.release is None else ()
+    eras = detect_store_eras(store) if wanted.release is None else ()
     rules = settle_rules(store, sound, geometry.value, wanted, eras)
     # An era of index files is named by its first release; those that the log allows are nearer to the truth.
     newest = eras[-1].lowest if rules.origin == DETECTED and eras else rules.value.newest
@@ -137,7 +137,7 @@ def settle_rules(
 ) -> Known[Writers]:
     """Return the rules of the files: given, detected from the files, or from the log's marks."""
     if wanted.release is not None:
-        return known_writers(store, wanted.release, SWITCHES)
+        return determine_writers(store, wanted.release, SWITCHES)
     candidates = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
     detected = rules_of_files(store, files, geometry, candidates or PUBLISHED)
     if detected is not None:
@@ -148,7 +148,7 @@ def settle_rules(
             "the release that wrote the store cannot be detected, and index files depend on it "
             f"({', '.join(undecided)}): give --release"
         )
-    return writers_of(eras, SWITCHES)
+    return writers_of_eras(eras, SWITCHES)
 
 
 def settle_zone(files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Known[tzinfo]:

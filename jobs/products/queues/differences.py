@@ -6,9 +6,9 @@ from enum import StrEnum, unique
 from typing import NamedTuple
 
 from jobs.lake.table_file import AddedFile
-from jobs.store.log_ends import FARTHEST
+from jobs.store.log_ends import MAX_BYTES_PAST_LOG_END
 from jobs.store.queue_files import StoredQueue
-from jobs.store.topics import Fate, TopicEvidence
+from jobs.store.topics import TopicEvidence, TopicFate
 from rmq_formats.consumequeue.dispatch import QueueName
 
 
@@ -67,9 +67,9 @@ _AGAINST_RECORD = _OF_OTHERS | {
     DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.MISPLACED, DifferenceKind.RESTARTED,
 }  # fmt: skip
 EARLIER_QUEUE_KINDS = {
-    Fate.DELETED: DifferenceKind.DELETED_TOPIC,
-    Fate.ALIVE: DifferenceKind.QUEUE_LOST,
-    Fate.UNDECIDED: DifferenceKind.UNDECIDED_TOPIC,
+    TopicFate.DELETED: DifferenceKind.DELETED_TOPIC,
+    TopicFate.ALIVE: DifferenceKind.QUEUE_LOST,
+    TopicFate.UNDECIDED: DifferenceKind.UNDECIDED_TOPIC,
 }
 _FEW = 2
 
@@ -183,7 +183,7 @@ class JoinResult:
         self.differences.sort(key=lambda one: one.queue)
         self.differences[:0] = (one for _, one in wrong)
 
-    def fate_of(self, name: QueueName) -> Fate:
+    def fate_of(self, name: QueueName) -> TopicFate:
         """Return what happened to a queue without files; a topic that was recreated has messages from before."""
         of_topic = [lacking for queue, lacking in self.without_queue.items() if queue.topic == name.topic]
         newest_ms = max(lacking.newest_ms for lacking in of_topic)
@@ -207,7 +207,7 @@ class JoinResult:
             if difference.kind is DifferenceKind.BEHIND_LOG
             and difference.log_offset is not None
             and difference.position + difference.times >= self.ends[difference.queue]
-            and difference.log_offset < self.log_end + FARTHEST
+            and difference.log_offset < self.log_end + MAX_BYTES_PAST_LOG_END
         ]
         # A queue without any unit in this log, or whose last unit in it points to no record, may belong to another log.
         # If no queue has a unit in it, the log is lost; a unit that points to the exact end of the log belongs to it.

@@ -50,13 +50,13 @@ from jobs.products.queues.unmatched import (
     resolve_records,
 )
 from jobs.storage.scratch import Scratch, scratch_for
-from jobs.store.chain import ListedLog, LogCollector, read_undeleted, watermark
+from jobs.store.chain import ListedLog, LogCollector, read_ranges_not_deleted, watermark
 from jobs.store.queue_ends import NO_LIMIT, QueueEnds, probe_queue_ends
 from jobs.store.queue_files import StoredQueue
-from jobs.store.ranges import holes, plan_ranges
+from jobs.store.ranges import find_holes, plan_ranges
 from jobs.store.store import DEFAULT_RANGE_SIZE, Store
-from jobs.store.topics import Fate, RecordedTopics, TopicEvidence, topic_evidence
-from jobs.store.units import Units, stored_tags_codes, units_of
+from jobs.store.topics import RecordedTopics, TopicEvidence, TopicFate, collect_topic_evidence
+from jobs.store.units import Units, read_stored_units, read_tags_codes
 from jobs.store.workers import Workers
 from rmq_formats.arrays import slices
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
@@ -73,7 +73,7 @@ def topics_of(
     store: Store, queues: Iterable[StoredQueue], recorded: Sequence[RecordedTopics] | None = None
 ) -> TopicEvidence:
     """Return the broker's table of topics; *queues* show additional existing topics."""
-    table = topic_evidence(store, recorded)
+    table = collect_topic_evidence(store, recorded)
     return table._replace(with_queues=table.with_queues | {queue.name.topic for queue in queues})
 
 
@@ -89,7 +89,7 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
     """Read a log and collect its expected units; *collectors* see each record."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, range_size))
     task = partial(collect_units, rules=rules, groups=groups, scratch=scratch)
-    start, outcomes = read_undeleted(workers, log, task, partial(discard_units, scratch), collectors)
+    start, outcomes = read_ranges_not_deleted(workers, log, task, partial(discard_units, scratch), collectors)
     open_ends = (outcome.seen.unfinished_from for outcome in outcomes if outcome.seen.unfinished_from is not None)
     end = next(open_ends, watermark(outcomes, start))
     return CollectedLog([outcome.payload for outcome in outcomes], scratch, groups, start, end)
@@ -137,7 +137,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
         dispatched=seen.dispatched if write is None else dispatched,
         light_dispatched=seen.light_dispatched,
         is_closed=store.is_final,
-        gaps=tuple((start, end) for _, start, end in holes(store.segments)),
+        gaps=tuple((start, end) for _, start, end in find_holes(store.segments)),
         damaged=tuple(damaged_ranges(log.ranges)),
         topics=topics,
         write=write,
@@ -258,7 +258,7 @@ class _GroupTask:
             known.units + stop, known.first, last, max(known.newest_ms, newest_ms)
         )
         if part.tag_numbers is not None:
-            is_deleted = log.topics.fate(part.name.topic, newest_ms) is Fate.DELETED
+            is_deleted = log.topics.fate(part.name.topic, newest_ms) is TopicFate.DELETED
             status = Status.DELETED if is_deleted else Status.MISSING
             yield block_of(part.name, part.units, status, part.tag_numbers)
 
@@ -275,7 +275,7 @@ class _GroupTask:
         if stored is not None:
             at_place = (stored["physical_offset"] == part.units["physical_offset"]) & (stored["size"] != 0)
             at_place &= stored["size"] != PRE_BLANK_SIZE  # a record may also begin at 0
-            right = {"size": stored["size"], "tags_code": stored_tags_codes(own.queue, stored, at_place)}
+            right = {"size": stored["size"], "tags_code": read_tags_codes(own.queue, stored, at_place)}
             wrong = {name: at_place & (values != part.units[name]) for name, values in right.items()}
             for name, kind in (("size", DifferenceKind.WRONG_SIZE), ("tags_code", DifferenceKind.WRONG_TAGS_CODE)):
                 for at in np.flatnonzero(wrong[name]).tolist():
@@ -310,7 +310,7 @@ def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     if low >= high:
         return None
     inside = (positions >= low) & (positions < high)
-    stored = units_of(queue, low, high)[np.where(inside, positions - low, 0)]
+    stored = read_stored_units(queue, low, high)[np.where(inside, positions - low, 0)]
     stored[~inside] = np.zeros(1, stored.dtype)
     return stored
 

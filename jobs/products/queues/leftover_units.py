@@ -36,7 +36,7 @@ from jobs.products.queues.unmatched import (
     runs,
     sort_gap_units,
 )
-from jobs.store.units import Units, is_gone, units_of
+from jobs.store.units import Units, is_deleted, read_stored_units
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -90,12 +90,12 @@ class _Settling:
         firsts = self._offsets[self._units["queue_offset"] == 0].tolist()
         firsts += [run.log_offset for run in self._remainder.lost if run.position == 0]
         if self._remainder.first_live == 0:
-            firsts.append(int(units_of(self._queue, 0, 1)["physical_offset"][0]))
+            firsts.append(int(read_stored_units(self._queue, 0, 1)["physical_offset"][0]))
         return max(firsts, default=0)
 
     def _expire(self, start: int, units: Units, chosen: NDArray[np.bool_], *, is_blank: bool) -> None:
         some = units[chosen]
-        if some.size and not is_gone(some).all():
+        if some.size and not is_deleted(some).all():
             positions = start + np.flatnonzero(chosen)
             block = block_of(self._name, some, Status.EXPIRED, places=positions)
             self.blocks.append(block._replace(is_pre_blank=is_blank))
@@ -210,7 +210,7 @@ class _Settling:
         elif position < self._queue.start:
             return None
         else:
-            unit = units_of(self._queue, position, position + 1)[0]
+            unit = read_stored_units(self._queue, position, position + 1)[0]
             at = int(unit["physical_offset"])
             is_known = not self._remainder.has_gap_at(position) or self._log.lost_within(at, at + 1)
             if not (0 < unit["size"] < PRE_BLANK_SIZE and is_known):
@@ -264,7 +264,7 @@ class _Settling:
         if self._queue.file_at(position) is None:
             return DifferenceKind.MISSING_FILE
         # The unit's place is free where zeros are stored, or no record claims it.
-        is_empty = not int(units_of(self._queue, position, position + 1)[0]["size"])
+        is_empty = not int(read_stored_units(self._queue, position, position + 1)[0]["size"])
         return DifferenceKind.MISSING if is_empty or self._remainder.has_gap_at(position) else DifferenceKind.DROPPED
 
     @cached_property

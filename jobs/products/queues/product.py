@@ -20,12 +20,12 @@ from jobs.products.queues.settings import queue_rules
 from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups, discard_units
 from jobs.products.queues.unmatched import CollectedLog
 from jobs.store.chain import Outcome, ranges_deleted_meanwhile
-from jobs.store.log_ends import lost_ends
+from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import QueueStorage, features_of
+from jobs.store.queue_files import QueueStorage, detect_storage_features
 from jobs.store.ranges import Range
 from jobs.store.store import Store
-from jobs.store.topics import Fate
+from jobs.store.topics import TopicFate
 from rmq_formats.commitlog.segment import UNDECIDED
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
 
@@ -34,7 +34,7 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     """Probe the queues before the log is read, so that the log contains the record of each unit found."""
     if state is not None and run.cut_back_to is not None:  # the broker has cut off its log there
         state = {**state, **{name: min(state[name], run.cut_back_to) for name in ("dispatched", "boundary")}}
-    takes = run.selection.takes_or_all
+    takes = run.selection.topic_filter
     taken_to = int(state["dispatched"]) if state else 0
     seen = probe_queue_ends(run.workers, run.store, _watermarks(state), taken_to, takes)
     from_offset = max(taken_to, run.store.start_offset)
@@ -65,7 +65,9 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         for part in kept:
             discard_units(scratch, part)
         # Losses before its own part of the log do not concern a later run.
-        lost = [one for one in lost_ends(run.store, seen.newest, to_offset) if state is None or one.end >= to_offset]
+        lost = [
+            one for one in find_lost_ends(run.store, seen.newest, to_offset) if state is None or one.end >= to_offset
+        ]
         gaps = [(one.start, one.end, f"{one.text}; `verify` says more") for one in lost]
         if outcomes and outcomes[-1].seen.reason == UNDECIDED:
             gaps.append((to_offset, seen.newest, UNDECIDED))
@@ -126,11 +128,11 @@ def count_contradictions(joined: JoinResult, store: Store) -> int:
     """
     if not joined.queues:
         return 0
-    is_double = features_of(store).queues is QueueStorage.BOTH
+    is_double = detect_storage_features(store).queues is QueueStorage.BOTH
     missing = [
         name
         for name in joined.without_queue
-        if joined.fate_of(name) is Fate.ALIVE
+        if joined.fate_of(name) is TopicFate.ALIVE
         and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
     ]
     wrong = sum(one.times for one in joined.differences if one.kind not in NOT_QUEUE_FAULTS)
@@ -142,13 +144,13 @@ def notes_of_undecided(joined: JoinResult) -> Iterator[str]:
     if not joined.queues:
         return
     topics = {
-        name.topic: joined.topics.explain(name.topic)
+        name.topic: joined.topics.explain_undecided(name.topic)
         for name in sorted(joined.without_queue)
-        if joined.fate_of(name) is Fate.UNDECIDED
+        if joined.fate_of(name) is TopicFate.UNDECIDED
     }
     for one in joined.differences:
         if one.kind is DifferenceKind.UNDECIDED_TOPIC:
-            topics.setdefault(one.queue.topic, joined.topics.explain(one.queue.topic))
+            topics.setdefault(one.queue.topic, joined.topics.explain_undecided(one.queue.topic))
     for topic, why in topics.items():
         yield f"undecided: the topic {topic!r} was deleted, or its queues are lost: {why}"
 

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, object_entries, read_config
-from jobs.store.queue_files import file_sizes, undecided_sizes
+from jobs.store.queue_files import queue_file_sizes, undecided_queue_file_sizes
 from jobs.store.release import (
     ASSUMED,
     DETECTED,
@@ -14,7 +14,7 @@ from jobs.store.release import (
     UndecidedError,
     UnknownSettingError,
     Writers,
-    known_writers,
+    determine_writers,
 )
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
@@ -52,7 +52,7 @@ class SeenQueues(NamedTuple):
 
     def merged_with_store(self, store: Store, conf: BrokerConf) -> dict[str, object]:
         """Return the form that manifests store, merged from current files and those that earlier runs saw."""
-        sizes = {**self.sizes, **{kind: Known(size, DETECTED, "") for kind, size in file_sizes(store).items()}}
+        sizes = {**self.sizes, **{kind: Known(size, DETECTED, "") for kind, size in queue_file_sizes(store).items()}}
         if conf.consume_queue_size:
             sizes[FileKind.CONSUME_QUEUE] = Known(rounded_file_size(conf.consume_queue_size), GIVEN, "")
         return {
@@ -111,10 +111,10 @@ def settle_queues(
     Raises `UndecidedError` if the files have several sizes, and it is unknown which of them is the broker's.
     """
     releases = known_releases(store, release)
-    shown = {kind: Known(size, DETECTED, DETECTED) for kind, size in file_sizes(store).items()}
+    shown = {kind: Known(size, DETECTED, DETECTED) for kind, size in queue_file_sizes(store).items()}
     sizes = {**seen.sizes, **shown}
     given = conf.consume_queue_size
-    for kind, found in undecided_sizes(store).items():
+    for kind, found in undecided_queue_file_sizes(store).items():
         if kind is not FileKind.CONSUME_QUEUE or not given:
             these = " or ".join(f"{size:,}" for size in found)
             option = ": give --consume-queue-size" if kind is FileKind.CONSUME_QUEUE else ""
@@ -148,7 +148,7 @@ def known_releases(store: Store, release: str | None) -> Known[Writers]:
     The differences between releases affect the queues of a healthy log only if properties are unusual, so the user need
     not specify one.
     """
-    return known_writers(store, release, _SWITCHES)
+    return determine_writers(store, release, _SWITCHES)
 
 
 def _batch_topics(store: Store) -> Iterator[str]:

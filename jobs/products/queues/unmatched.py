@@ -22,11 +22,11 @@ from jobs.products.queues.unit_files import GroupUnits, RangeUnits
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import confirm_deleted
 from jobs.store.queue_ends import NO_LIMIT
-from jobs.store.queue_files import StoredQueue, chunks
+from jobs.store.queue_files import StoredQueue, split_into_chunks
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.store import Store
 from jobs.store.topics import TopicEvidence
-from jobs.store.units import Units, is_gone, is_written, stored_tags_codes, units_of
+from jobs.store.units import Units, is_deleted, is_written, read_stored_units, read_tags_codes
 from jobs.store.workers import Workers
 from rmq_formats.arrays import slices
 from rmq_formats.commitlog.record import decode_record
@@ -192,7 +192,7 @@ def _first_newer(queue: StoredQueue, start: int, end: int, dispatched: int) -> i
     Older units may follow it if recovery truncated the queue: they wait to be overwritten.
     """
     for first, last in _in_files(queue, start, end):  # between files there may be very many places, and no unit
-        newer = np.flatnonzero(units_of(queue, first, last)["physical_offset"] >= dispatched)
+        newer = np.flatnonzero(read_stored_units(queue, first, last)["physical_offset"] >= dispatched)
         if newer.size:
             return first + int(newer[0])
     return end
@@ -202,7 +202,7 @@ def _in_files(queue: StoredQueue, start: int, end: int) -> Iterator[tuple[int, i
     """Yield the parts of [start, end) that are in files, in limited portions."""
     for file in queue.files:
         first, stop = file.base_offset // queue.unit_size, -(-file.end // queue.unit_size)
-        yield from chunks(max(start, first), min(end, stop), AT_ONCE)
+        yield from split_into_chunks(max(start, first), min(end, stop), AT_ONCE)
 
 
 def have_file(queue: StoredQueue, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -249,7 +249,7 @@ def sort_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[SortedGa
     wanted = np.unique(remainder.units["queue_offset"]) if is_plain else np.empty(0, np.int64)
     deleted_ranges = np.array(log.deleted_meanwhile, np.int64).reshape(-1, 2)
     for start, stop in (part for gap in remainder.gaps for part in _in_files(queue, *gap)):
-        units, places = units_of(queue, start, stop), np.arange(start, stop)
+        units, places = read_stored_units(queue, start, stop), np.arange(start, stop)
         before = places < (stop if remainder.first_live is None else remainder.first_live)
         blanks = (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0) & before & ~np.isin(places, wanted)
         offsets = units["physical_offset"]
@@ -258,11 +258,11 @@ def sort_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[SortedGa
         starts, ends = (np.searchsorted(deleted_ranges[:, side], offsets, "right") for side in (0, 1))
         deleted |= (starts > ends) & ~np.isin(offsets, remainder.units["physical_offset"])
         expired = is_written(units) & deleted & ~blanks
-        expired |= is_gone(units)
+        expired |= is_deleted(units)
         newer = np.zeros(units.size, np.bool_)
         if remainder.open_from is not None:  # written since this run has settled its end: these are the next run's
             newer = (places >= remainder.open_from) & (offsets >= log.dispatched)
-        codes = stored_tags_codes(queue, units, ~(expired | blanks)) if is_plain else units["tags_code"]
+        codes = read_tags_codes(queue, units, ~(expired | blanks)) if is_plain else units["tags_code"]
         odd = [
             UnmatchedUnit(
                 *(start + number, int(offsets[number]), int(units["size"][number]), int(codes[number])),
@@ -336,7 +336,7 @@ def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: QueueRules) 
             found.update(_records_in(item, inside, rules))
         elif item.kind is PieceKind.DAMAGE:
             found |= dict.fromkeys(inside[(inside >= item.offset) & (inside < item.end)].tolist(), DAMAGED)
-    return {**dict.fromkeys(inside.tolist(), DELETED), **found} if reader.seen.was_deleted else found
+    return {**dict.fromkeys(inside.tolist(), DELETED), **found} if reader.facts.was_deleted else found
 
 
 def _records_in(records: RawRecords, wanted: NDArray[np.int64], rules: QueueRules) -> Iterator[tuple[int, RecordAt]]:

@@ -54,7 +54,7 @@ COMMANDS: Mapping[str, str] = {
     "getConsumerConfig": "g:groupName!",
 }
 # The commands that nothing on a broker's disk answers, by the reason.
-UNANSWERED: Mapping[str, Sequence[str]] = {
+UNSUPPORTED_COMMANDS: Mapping[str, Sequence[str]] = {
     "makes brokers, name servers or controllers change something": (
         *("updateTopic", "updateTopicList", "updateTopicPerm", "updateStaticTopic", "remappingStaticTopic"),
         *("deleteTopic", "updateOrderConf", "updateSubGroup", "updateSubGroupList", "deleteSubGroup", "setConsumeMode"),
@@ -106,7 +106,7 @@ class ParsedLine(NamedTuple):
     command: str
     options: Mapping[str, str]
 
-    def integer(self, name: str, default: int | None = None) -> int:
+    def integer_option(self, name: str, default: int | None = None) -> int:
         """Return an integer option."""
         text = self.options.get(name)
         if text is None and default is not None:
@@ -116,7 +116,7 @@ class ParsedLine(NamedTuple):
         except ValueError as error:
             raise UnsupportedFormat(f"{self.command}: {name} must be a number, not {text!r}") from error
 
-    def moment(self, name: str, default: int, zone: tzinfo | None) -> int:
+    def time_option(self, name: str, default: int, zone: tzinfo | None) -> int:
         """Return a time option in *zone*, in mqadmin's format or in that of our own queries."""
         text = self.options.get(name)
         if text is None:
@@ -136,7 +136,7 @@ class ParsedLine(NamedTuple):
         """Return whether an option is `true`, ignoring case."""
         return self.options.get(name, default).lower() == "true"
 
-    def charset(self, name: str, default: str | None) -> str | None:
+    def charset_option(self, name: str, default: str | None) -> str | None:
         """Return a charset option."""
         text = self.options.get(name)
         if text is None:
@@ -170,13 +170,13 @@ class Context(NamedTuple):
         return self.finish(Answer(reason=reason))
 
 
-def parse(arguments: Sequence[str], release: Release) -> ParsedLine:
+def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> ParsedLine:
     """Parse a line as the mqadmin of *release* does; `UnsupportedFormat` names the part that it would reject."""
     words = _without_program(arguments)
     word = words.pop(0) if words else ""
     # mqadmin does not look at the case: up to 4.9.3 it wrote QueryMsgTraceById itself.
     name = next((command for command in COMMANDS if command.lower() == word.lower()), word)
-    why = next((why for why, names in UNANSWERED.items() if name.lower() in map(str.lower, names)), None)
+    why = next((why for why, names in UNSUPPORTED_COMMANDS.items() if name.lower() in map(str.lower, names)), None)
     if why is not None:
         raise UnsupportedFormat(f"mqadmin {name} is not answered from a disk: it {why}")
     if name not in COMMANDS or not _has(release, name):

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from jobs.console.result import ExitCode
 from jobs.query.mqadmin.arguments import Context, ParsedLine
-from jobs.query.mqadmin.java import map_text, set_order
-from jobs.query.mqadmin.text import OffsetRange, pad, second_text
+from jobs.query.mqadmin.java import hash_map_text, hash_set_order
+from jobs.query.mqadmin.text import OffsetRange, pad, time_text_without_ms
 from jobs.query.source import Reason, ReasonKind, Source
 from jobs.store.broker_config import BrokerConfig, ReaderKind
 from rmq_formats.consumequeue.dispatch import RETRY_PREFIX
@@ -50,7 +50,7 @@ def _config(context: Context) -> BrokerConfig:
     return config
 
 
-def topic_list(line: ParsedLine, context: Context) -> ExitCode:
+def print_topic_list(line: ParsedLine, context: Context) -> ExitCode:
     """Print the topics in the iteration order of the client's set."""
     if "clusterModel" in line.options:
         raise UnsupportedFormat("topicList -c lists the consumer groups of a topic, which only a running broker knows")
@@ -58,7 +58,7 @@ def topic_list(line: ParsedLine, context: Context) -> ExitCode:
     if not topics:
         why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's table of topics is not there, or empty")
         return context.refuse(why)
-    for topic in set_order(topics):
+    for topic in hash_set_order(topics):
         context.printer.print_row("topic", {"topic": topic, "settings": topics[topic]}, f"{topic}\n")
     return context.finish()
 
@@ -79,7 +79,7 @@ class _Row(NamedTuple):
         return self.broker_offset - self.consumer_offset
 
 
-def consumer_progress(line: ParsedLine, context: Context) -> ExitCode:
+def print_consumer_progress(line: ParsedLine, context: Context) -> ExitCode:
     """Print a group's progress in each queue; without -g, the total lag of each group."""
     group = line.options.get("groupName")
     if group is None:
@@ -92,7 +92,7 @@ def consumer_progress(line: ParsedLine, context: Context) -> ExitCode:
     if not rows:
         text = f"the broker knows no offset of the group {group}; {_known_groups(config)}"
         return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
-    if printer.replaces_text_layout:
+    if printer.prints_rows:
         for row in rows:
             printer.print_object("progress", {"consumer_group": group, **row._asdict(), "behind": row.behind})
         return context.finish()
@@ -102,7 +102,7 @@ def consumer_progress(line: ParsedLine, context: Context) -> ExitCode:
     # Releases with the column #Inflight print one blank less before the last column.
     printer.write(f"{_columns(*place, *client, '#Diff', *inflight)}{'' if is_recent else '  '}#LastTime\n")
     for row in rows:
-        time = second_text(row.last_timestamp, printer.zone) if row.last_timestamp else "N/A"
+        time = time_text_without_ms(row.last_timestamp, printer.zone) if row.last_timestamp else "N/A"
         named = (row.topic[:_WIDEST_TOPIC], row.broker[:_WIDEST_BROKER], row.queue_id)
         taken = (row.pull_offset - row.consumer_offset,) if is_recent else ()
         numbers = (row.broker_offset, row.consumer_offset, *("N/A" for _ in client), row.behind, *taken)
@@ -128,7 +128,7 @@ def _all_groups(line: ParsedLine, context: Context) -> ExitCode:
         return f"{group}  {count}  {version} {type_}  {model}  {pace}  {values[-1]}\n"
 
     printer.print_mqadmin_line(line_of("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
-    for topic in set_order(retries):
+    for topic in hash_set_order(retries):
         group = topic.removeprefix(RETRY_PREFIX)
         behind = sum(row.behind for row in _rows(line, config, group, context))
         shown = line_of(group, 0, "OFFLINE", "", "", 0, behind)
@@ -173,7 +173,7 @@ def _rows(line: ParsedLine, config: BrokerConfig, group: str, context: Context) 
     topics = [wanted] if wanted else {topic for kind, topic, _ in offsets if kind is ReaderKind.CONSUMER}
     for topic in topics:
         queues = config.topics.get(topic, {}).get("readQueueNums")
-        unread = -1 if static_queues(source, topic) else 0
+        unread = -1 if read_static_queues(source, topic) else 0
         for queue_id in range(queues if isinstance(queues, int) else 0):
             consumed = offsets.get((ReaderKind.CONSUMER, topic, queue_id), -1)
             pulled = offsets.get((ReaderKind.PULL, topic, queue_id), consumed)
@@ -184,7 +184,7 @@ def _rows(line: ParsedLine, config: BrokerConfig, group: str, context: Context) 
             yield _Row(topic, context.broker_name, queue_id, end, consumed, max(consumed, pulled), time)
 
 
-def consumer_config(line: ParsedLine, context: Context) -> ExitCode:
+def print_consumer_config(line: ParsedLine, context: Context) -> ExitCode:
     """Print the settings of a group, field by field."""
     config, printer, source = _config(context), context.printer, context.source
     group = line.options["groupName"]
@@ -192,7 +192,7 @@ def consumer_config(line: ParsedLine, context: Context) -> ExitCode:
     if settings is None:
         text = f"the broker has no settings of the group {group}; it has those of {', '.join(sorted(config.groups))}"
         return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
-    if printer.replaces_text_layout:
+    if printer.prints_rows:
         printer.print_object("group", {"consumer_group": group, "settings": settings})
         return context.finish()
     # The broker's own topics name its cluster.
@@ -211,7 +211,7 @@ def _java_text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if name == "attributes" and isinstance(value, Mapping):
-        return map_text({str(key): str(text) for key, text in value.items()}, _MAP_BUCKETS)
+        return hash_map_text({str(key): str(text) for key, text in value.items()}, _MAP_BUCKETS)
     if name == "groupRetryPolicy" and isinstance(value, Mapping):
         texts = dict.fromkeys(_POLICIES, "null")
         for policy in _POLICIES:
@@ -223,7 +223,7 @@ def _java_text(name: str, value: object) -> str:
     return str(value)
 
 
-class QueuePart(NamedTuple):
+class StaticQueueSegment(NamedTuple):
     """
     A broker's queue that is a part of a static topic's queue (5.0.0+), whose offsets stay when it moves.
 
@@ -236,12 +236,12 @@ class QueuePart(NamedTuple):
     start_offset: int  # in the broker's queue
     end_offset: int  # before the start: the queue still grows
 
-    def logical(self, offset: int) -> int:
+    def logical_offset(self, offset: int) -> int:
         """Return the static topic's offset of a message in the broker's queue."""
         return self.logic_offset + max(offset - self.start_offset, 0)
 
 
-def static_queues(source: Source, topic: str) -> dict[int, tuple[QueuePart, QueuePart]]:
+def read_static_queues(source: Source, topic: str) -> dict[int, tuple[StaticQueueSegment, StaticQueueSegment]]:
     """
     Return the queues of a static topic from a broker's table; none for any other topic.
 
@@ -254,7 +254,7 @@ def static_queues(source: Source, topic: str) -> dict[int, tuple[QueuePart, Queu
     for number, items in hosted.items() if isinstance(hosted, dict) else ():
         listed = items if isinstance(items, list) and number.isdecimal() else []
         parts = [
-            QueuePart(str(item.get("bname")), *(int(item.get(name, 0)) for name in _PART))
+            StaticQueueSegment(str(item.get("bname")), *(int(item.get(name, 0)) for name in _PART))
             for item in listed
             if isinstance(item, dict)
         ]
@@ -264,9 +264,11 @@ def static_queues(source: Source, topic: str) -> dict[int, tuple[QueuePart, Queu
     return dict(sorted(found.items()))
 
 
-def static_offsets(first: QueuePart, last: QueuePart, of_first: OffsetRange, of_last: OffsetRange) -> OffsetRange:
+def static_queue_offsets(
+    first: StaticQueueSegment, last: StaticQueueSegment, of_first: OffsetRange, of_last: OffsetRange
+) -> OffsetRange:
     """Return a static queue's offsets, derived from those of its first and last part."""
-    minimum = first.logical(of_first.minimum)
+    minimum = first.logical_offset(of_first.minimum)
     if first.end_offset >= first.start_offset:
-        minimum = min(minimum, first.logical(first.end_offset))
-    return OffsetRange(max(minimum, 0), max(last.logical(of_last.maximum), 0))
+        minimum = min(minimum, first.logical_offset(first.end_offset))
+    return OffsetRange(max(minimum, 0), max(last.logical_offset(of_last.maximum), 0))

@@ -11,17 +11,17 @@ from jobs.console.result import ExitCode
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import MAX_TIME, KeyQuery, Message
-from jobs.query.mqadmin.arguments import Context, ParsedLine, parse
+from jobs.query.mqadmin.arguments import Context, ParsedLine, parse_mqadmin_line
 from jobs.query.mqadmin.broker_tables import (
     LOGICAL_BROKER,
-    consumer_config,
-    consumer_progress,
-    static_offsets,
-    static_queues,
-    topic_list,
+    print_consumer_config,
+    print_consumer_progress,
+    print_topic_list,
+    read_static_queues,
+    static_queue_offsets,
 )
-from jobs.query.mqadmin.java import set_order
-from jobs.query.mqadmin.queues import consume, print_messages_of_queue, print_topic
+from jobs.query.mqadmin.java import hash_set_order
+from jobs.query.mqadmin.queues import print_consumed_messages, print_messages_of_queue, print_topic
 from jobs.query.mqadmin.text import (
     HALF_TOPIC,
     OffsetRange,
@@ -29,10 +29,10 @@ from jobs.query.mqadmin.text import (
     has_route,
     pad,
     queue_header,
-    second_text,
     time_text,
+    time_text_without_ms,
     topic_status_row,
-    unit_lines,
+    unit_text,
 )
 from jobs.query.source import Answer, Reason, ReasonKind, Source, only_one
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, SCHEDULE_TOPIC
@@ -58,13 +58,13 @@ def parse_and_choose_source(arguments: Sequence[str], sources: Sequence[Source])
 
     Raises `SeveralStoresError` if several can. If no store has the result, one that has the topic explains why.
     """
-    line = parse(arguments, sources[0].release)
+    line = parse_mqadmin_line(arguments, sources[0].release)
     if len(sources) > 1:
         named = [one for one in sources if line.options.get("brokerName") in {None, one.broker, one.name}]
         able = [one for one in named or sources if _has_answer(line, one)]
         with_topic = [one for one in named or sources if one.has_topic(line.options.get("topic", ""))]
         source = only_one(able) if able else [*with_topic, *named, *sources][0]
-        return parse(arguments, source.release), source
+        return parse_mqadmin_line(arguments, source.release), source
     return line, sources[0]
 
 
@@ -98,7 +98,7 @@ def run(line: ParsedLine, context: Context) -> ExitCode:
 
 
 def _limit(line: ParsedLine) -> int:
-    return max(min(line.integer("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
+    return max(min(line.integer_option("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
 
 
 def _by_key(line: ParsedLine, context: Context) -> ExitCode:
@@ -109,7 +109,7 @@ def _by_key(line: ParsedLine, context: Context) -> ExitCode:
         context.printer.write("index type error, just support K for keys or T for tags")
         return ExitCode.USAGE
     zone = context.printer.zone
-    window = TimeWindow(line.moment("beginTimestamp", 0, zone), line.moment("endTimestamp", MAX_TIME, zone))
+    window = TimeWindow(line.time_option("beginTimestamp", 0, zone), line.time_option("endTimestamp", MAX_TIME, zone))
     limit = _limit(line)
     if _KEY_KINDS[key_type] is KeyKind.KEY:
         answer = lookups.by_key_as_client(source, topic, key, window, limit)
@@ -143,8 +143,8 @@ def _by_unique_key(line: ParsedLine, context: Context) -> ExitCode:
     release, zone = context.source.release, context.printer.zone
     if answer.messages and release.unique_key_window_is_recent and context.now_ms is not None:
         # mqadmin's window counts from the moment of the call.
-        begin = line.integer("startTime", context.now_ms - _DAY_AND_A_HALF_MS)
-        end = line.integer("endTime", context.now_ms + _DAY_AND_A_HALF_MS)
+        begin = line.integer_option("startTime", context.now_ms - _DAY_AND_A_HALF_MS)
+        end = line.integer_option("endTime", context.now_ms + _DAY_AND_A_HALF_MS)
         if not any(begin <= message.record.store_timestamp <= end for message in answer.messages):
             answer.notes.append(
                 f"mqadmin of RocketMQ {release} asks for {time_text(begin, zone)} to {time_text(end, zone)} only and "
@@ -156,7 +156,7 @@ def _by_unique_key(line: ParsedLine, context: Context) -> ExitCode:
 
 def _by_id(line: ParsedLine, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
-    printer.charset = line.charset("bodyFormat", printer.charset)
+    printer.charset = line.charset_option("bodyFormat", printer.charset)
     for text in filter(None, (part.strip() for part in line.options["msgId"].split(","))):
         if source.release.by_id_takes_unique_key:
             topic = line.options.get("topic")
@@ -200,8 +200,8 @@ def _offset_id_only(text: str, context: Context) -> Answer:
 
 def _by_offset(line: ParsedLine, context: Context) -> ExitCode:
     printer, source = context.printer, context.source
-    printer.charset = line.charset("bodyFormat", printer.charset)
-    place = line.options["topic"], line.integer("queueId"), line.integer("offset")
+    printer.charset = line.charset_option("bodyFormat", printer.charset)
+    place = line.options["topic"], line.integer_option("queueId"), line.integer_option("offset")
     answer = lookups.by_offset(source, *place, broker=line.options["brokerName"])
     printer.print_details(answer)
     return context.finish(answer)
@@ -213,7 +213,7 @@ def _by_offset(line: ParsedLine, context: Context) -> ExitCode:
 def _message_traces(line: ParsedLine, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic, message_id = line.options.get("traceTopic", TRACE_TOPIC), line.options["msgId"]
-    window = TimeWindow(line.integer("beginTimestamp", 0), line.integer("endTimestamp", MAX_TIME))
+    window = TimeWindow(line.integer_option("beginTimestamp", 0), line.integer_option("endTimestamp", MAX_TIME))
     for name, moment in zip(("beginTimestamp", "endTimestamp"), window, strict=True):
         if not MIN_LONG <= moment <= MAX_LONG:
             raise UnsupportedFormat(f"{line.command}: {name} must be a time in milliseconds, not {moment}")
@@ -226,7 +226,7 @@ def _message_traces(line: ParsedLine, context: Context) -> ExitCode:
         for trace in decode_traces(message.record.body if message.body is None else message.body)
     ]
     of_message = [one for one in reported if one[0].message_id == message_id]
-    if printer.replaces_text_layout:
+    if printer.prints_rows:
         for trace, message in of_message:
             place = {"trace_topic": topic, "physical_offset": message.record.physical_offset}
             address = address_text(message.record.born_host)
@@ -271,7 +271,7 @@ def _trace_lines(reported: Sequence[_Reported], context: Context) -> Iterator[st
             yield f"{_trace_head('Producer', 'Send')}{_trace_line('Pub', one, context)}\n"
         elif one[0].kind is TraceKind.CONSUMED:
             groups.setdefault(one[0].client_group or "", []).append(one)
-    for group in set_order(groups):
+    for group in hash_set_order(groups):
         yield _trace_head("Consumer", "Consumer")
         for one in groups[group]:
             yield _trace_line("Sub", one, context)
@@ -287,7 +287,7 @@ def _trace_line(name: str, reported: _Reported, context: Context) -> str:
         context.printer.note("a trace does not say when it was: as mqadmin, this prints the moment of the call")
     group, address = message.shown(trace.client_group or ""), address_text(message.record.born_host)
     status = "failed" if trace.is_success is False else "success"
-    time = second_text(timestamp, context.printer.zone)
+    time = time_text_without_ms(timestamp, context.printer.zone)
     return _trace_columns(name, group, address, time, f"{trace.cost_ms}ms", status)
 
 
@@ -304,8 +304,8 @@ def _trace_columns(*values: str) -> str:
 
 def _query_cq(line: ParsedLine, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
-    topic, queue_id = line.options["topic"], line.integer("queue")
-    first, count = line.integer("index"), line.integer("count", _DEFAULT_UNITS)
+    topic, queue_id = line.options["topic"], line.integer_option("queue")
+    first, count = line.integer_option("index"), line.integer_option("count", _DEFAULT_UNITS)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is not None and not source.release.prints_queue_units:
         printer.write(queue_header(OffsetRange(0, 0)))
@@ -316,13 +316,13 @@ def _query_cq(line: ParsedLine, context: Context) -> ExitCode:
         return context.finish()
     end = 0 if offsets is None else min(first + count, offsets.maximum, source.pull_end(topic, queue_id, first))
     if offsets is None or end <= first:
-        return context.refuse(reasons.no_message_at_offset(source, topic, queue_id, first, offsets))
+        return context.refuse(reasons.explain_no_message_at_offset(source, topic, queue_id, first, offsets))
     printer.print_mqadmin_line(queue_header(offsets))
     for index in range(first, end):
         unit = source.unit(topic, queue_id, index)
         if unit:
             place = {"topic": topic, "queue_id": queue_id, "queue_offset": index}
-            printer.print_row("unit", {**place, **unit._asdict()}, unit_lines(index, unit))
+            printer.print_row("unit", {**place, **unit._asdict()}, unit_text(index, unit))
     return context.finish()
 
 
@@ -340,19 +340,19 @@ def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, Offse
         newest = source.in_queue(topic, queue_id, offsets.maximum - 1) if offsets.maximum > 0 else None
         queues[queue_id] = offsets, newest.record.store_timestamp if newest else 0
     yield from ((broker, queue_id, *queue) for queue_id, queue in queues.items())
-    for static_id, parts in static_queues(source, topic).items():
+    for static_id, parts in read_static_queues(source, topic).items():
         first, last = (queues.get(part.queue_id) if part.broker == broker else None for part in parts)
         if first is None or last is None:
             context.printer.note(f"queue {static_id} of {topic} is in part on another broker: left out")
         else:
-            yield LOGICAL_BROKER, static_id, static_offsets(*parts, first[0], last[0]), last[1]
+            yield LOGICAL_BROKER, static_id, static_queue_offsets(*parts, first[0], last[0]), last[1]
 
 
 def _topic_status(line: ParsedLine, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic = line.options["topic"]
     if not source.has_topic(topic):
-        return context.refuse(reasons.unknown_topic(source, topic))
+        return context.refuse(reasons.explain_unknown_topic(source, topic))
     printer.print_mqadmin_line(topic_status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"))
     for broker, queue_id, offsets, stored in sorted(_status_rows(topic, context)):
         queue = {"topic": topic, "broker": broker, "queue_id": queue_id}
@@ -373,10 +373,10 @@ _COMMANDS: dict[str, Callable[[ParsedLine, Context], ExitCode]] = {
     "queryMsgTraceById": _message_traces,
     "printMsg": print_topic,
     "printMsgByQueue": print_messages_of_queue,
-    "consumeMessage": consume,
+    "consumeMessage": print_consumed_messages,
     "queryCq": _query_cq,
     "topicStatus": _topic_status,
-    "topicList": topic_list,
-    "consumerProgress": consumer_progress,
-    "getConsumerConfig": consumer_config,
+    "topicList": print_topic_list,
+    "consumerProgress": print_consumer_progress,
+    "getConsumerConfig": print_consumer_config,
 }

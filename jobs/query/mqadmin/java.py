@@ -69,12 +69,12 @@ _LOAD_NUMERATOR, _LOAD_DENOMINATOR = 3, 4
 _Element = TypeVar("_Element")
 
 
-def map_text(properties: Mapping[str, str], buckets: int) -> str:
+def hash_map_text(properties: Mapping[str, str], buckets: int) -> str:
     """Format `{name=value, …}` like a HashMap that was created with *buckets* buckets."""
-    return "{" + ", ".join(f"{name}={properties[name]}" for name in set_order(properties, buckets)) + "}"
+    return "{" + ", ".join(f"{name}={properties[name]}" for name in hash_set_order(properties, buckets)) + "}"
 
 
-def set_order(names: Iterable[str], buckets: int = 16) -> list[str]:
+def hash_set_order(names: Iterable[str], buckets: int = 16) -> list[str]:
     """Return names in the iteration order of a HashSet."""
     return hash_order({name: java_hash(name) for name in names}, buckets)
 

@@ -16,7 +16,7 @@ from jobs.console.result import ExitCode
 from jobs.query import reasons
 from jobs.query.message import MAX_TIME, Message
 from jobs.query.mqadmin.arguments import Context, ParsedLine
-from jobs.query.mqadmin.java import hash_order, set_order
+from jobs.query.mqadmin.java import hash_order, hash_set_order
 from jobs.query.mqadmin.text import OffsetRange, message_line, pad
 from jobs.query.source import Answer, Reason, ReasonKind, Source
 from rmq_formats.consumequeue.layout import UNIT
@@ -51,11 +51,11 @@ class PulledQueue(NamedTuple):
         """Return `MessageQueue.toString()`."""
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker}, queueId={self.queue_id}]"
 
-    def asked_range(self, line: ParsedLine, context: Context, earliest: int = -MAX_TIME) -> OffsetRange:
+    def requested_offsets(self, line: ParsedLine, context: Context, earliest: int = -MAX_TIME) -> OffsetRange:
         """Return the requested range by store time; a time before the *earliest* message is no limit."""
 
         def limit(name: str, otherwise: int) -> int:
-            time = line.moment(name, -MAX_TIME - 1, context.printer.zone)
+            time = line.time_option(name, -MAX_TIME - 1, context.printer.zone)
             return self._offset_at(time) if time >= earliest else otherwise
 
         return OffsetRange(limit("beginTimestamp", self.offsets.minimum), limit("endTimestamp", self.offsets.maximum))
@@ -133,7 +133,7 @@ def _wanted_tags(line: ParsedLine) -> _Tags:
 def _print(messages: list[Message], queue: PulledQueue, context: Context, charset: str | None) -> None:
     """Print pulled messages, with bodies in a charset, or without bodies (None)."""
     printer = context.printer
-    if printer.replaces_text_layout:
+    if printer.prints_rows:
         printer.print_details(Answer(messages, offsets=queue.offsets))
         return
     for message in messages:
@@ -141,7 +141,7 @@ def _print(messages: list[Message], queue: PulledQueue, context: Context, charse
 
 
 def _charset(line: ParsedLine, prints_body: str = "true") -> str | None:
-    charset = line.charset("charsetName", "UTF-8")
+    charset = line.charset_option("charsetName", "UTF-8")
     return charset if line.is_true("printBody", prints_body) else None
 
 
@@ -149,11 +149,11 @@ def print_topic(line: ParsedLine, context: Context) -> ExitCode:
     """Print the messages of every queue of a topic (printMsg)."""
     source, printer, topic = context.source, context.printer, line.options["topic"]
     if not source.has_topic(topic):
-        return context.refuse(reasons.unknown_topic(source, topic))
+        return context.refuse(reasons.explain_unknown_topic(source, topic))
     charset, tags = _charset(line), _wanted_tags(line)
     newline = "\n" if source.release.print_msg_ends_lines else ""
     for queue in _queues(topic, context):
-        asked = queue.asked_range(line, context)
+        asked = queue.requested_offsets(line, context)
         printer.print_mqadmin_line(f"minOffset={asked.minimum}, maxOffset={asked.maximum}, {queue.name}{newline}")
         offset = asked.minimum
         while offset < asked.maximum:
@@ -174,10 +174,10 @@ def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
     if not isinstance(queue, PulledQueue):
         return queue
     charset, tags = _charset(line, "false"), _wanted_tags(line)
-    prints_messages = line.is_true("printMsg") or context.printer.replaces_text_layout
+    prints_messages = line.is_true("printMsg") or context.printer.prints_rows
     counted: Counter[str] = Counter()
     found = 0
-    asked = queue.asked_range(line, context)
+    asked = queue.requested_offsets(line, context)
     offset = asked.minimum
     while offset < asked.maximum:
         status, messages, offset = queue.pull(offset, tags)
@@ -188,7 +188,7 @@ def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
         if prints_messages:
             _print(messages, queue, context, charset)
     if line.is_true("calculate"):
-        for tag in sorted(set_order(counted), key=lambda tag: -counted[tag]):
+        for tag in sorted(hash_set_order(counted), key=lambda tag: -counted[tag]):
             context.printer.print_mqadmin_line(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
     if not found:
         text = (
@@ -201,21 +201,21 @@ def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
     return context.finish()
 
 
-def consume(line: ParsedLine, context: Context) -> ExitCode:
+def print_consumed_messages(line: ParsedLine, context: Context) -> ExitCode:
     """Print the oldest messages of a topic or queue, or those from an offset on (consumeMessage)."""
     refused = _why_not(line, context)
-    if refused and context.printer.replaces_text_layout:
+    if refused and context.printer.prints_rows:
         raise UnsupportedFormat(refused)
     if refused:
         context.printer.write(refused)
         return ExitCode.USAGE
-    charset, left = _charset(line), line.integer("messageNumber", _MESSAGES)
+    charset, left = _charset(line), line.integer_option("messageNumber", _MESSAGES)
     if "queueId" in line.options:
         queue = _named_queue(line, context)
         if not isinstance(queue, PulledQueue):
             return queue
-        first, last = queue.asked_range(line, context, earliest=1)
-        offset = line.integer("offset", 0)
+        first, last = queue.requested_offsets(line, context, earliest=1)
+        offset = line.integer_option("offset", 0)
         if offset > last:
             context.printer.print_mqadmin_line(f"{queue.name} no matched msg, offset={offset}\n")
             return context.finish()
@@ -227,7 +227,7 @@ def consume(line: ParsedLine, context: Context) -> ExitCode:
         return context.finish()
     topic = line.options["topic"]
     if not context.source.has_topic(topic):
-        return context.refuse(reasons.unknown_topic(context.source, topic))
+        return context.refuse(reasons.explain_unknown_topic(context.source, topic))
     _consume_queues(topic, left, line, context)
     return context.finish()
 
@@ -238,7 +238,7 @@ def _consume_queues(topic: str, left: int, line: ParsedLine, context: Context) -
         if left == 0:
             return
         # The last offset is included, which is that of the next message as a rule.
-        first, last = queue.asked_range(line, context, earliest=1)
+        first, last = queue.requested_offsets(line, context, earliest=1)
         if last - first > left:
             context.printer.print_mqadmin_line(
                 f"The older {left} message of the {queue.queue_id} queue will be provided\n"
@@ -252,13 +252,13 @@ def _consume_queues(topic: str, left: int, line: ParsedLine, context: Context) -
 
 def _why_not(line: ParsedLine, context: Context) -> str | None:
     options, now = line.options, context.now_ms
-    if line.integer("messageNumber", _MESSAGES) <= 0:
+    if line.integer_option("messageNumber", _MESSAGES) <= 0:
         return "Please input a positive messageNumber!"
     if "queueId" in options and "brokerName" not in options:
         return "Please set the brokerName before queueId!"
     if "offset" in options and "queueId" not in options:
         return "Please set queueId before offset!"
-    begin, end = (line.moment(name, 0, context.printer.zone) for name in ("beginTimestamp", "endTimestamp"))
+    begin, end = (line.time_option(name, 0, context.printer.zone) for name in ("beginTimestamp", "endTimestamp"))
     for name, time in (("beginTimestamp", begin), ("endTimestamp", end)):
         if now is not None and time > now:
             return f"Please set the {name} before now!"
@@ -295,11 +295,11 @@ def _queues(topic: str, context: Context) -> Iterator[PulledQueue]:
 
 def _named_queue(line: ParsedLine, context: Context) -> PulledQueue | ExitCode:
     source, named = context.source, line.options["brokerName"]
-    topic, queue_id = line.options["topic"], line.integer("queueId")
+    topic, queue_id = line.options["topic"], line.integer_option("queueId")
     if source.broker not in {None, named}:
-        return context.printer.print_reason(reasons.other_broker_name(str(source.broker), named))
+        return context.printer.print_reason(reasons.explain_other_broker_name(str(source.broker), named))
     source.complete_queues(topic)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
-        return context.refuse(reasons.no_message_at_offset(source, topic, queue_id, 0, offsets))
+        return context.refuse(reasons.explain_no_message_at_offset(source, topic, queue_id, 0, offsets))
     return PulledQueue(source, topic, named, queue_id, offsets)

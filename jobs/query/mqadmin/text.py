@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.query.message import Message
-from jobs.query.mqadmin.java import decode_as_java, map_text
+from jobs.query.mqadmin.java import decode_as_java, hash_map_text
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC, Unit
 from rmq_formats.errors import FormatError
@@ -57,7 +57,7 @@ def time_text(milliseconds: int, zone: tzinfo | None) -> str:
     return f"{moment:%H:%M:%S}".join((f"{moment.year:04d}-{moment:%m-%d} ", f",{moment.microsecond // 1000:03d}"))
 
 
-def second_text(milliseconds: int, zone: tzinfo | None) -> str:
+def time_text_without_ms(milliseconds: int, zone: tzinfo | None) -> str:
     """Format a time as `yyyy-MM-dd HH:mm:ss`."""
     return time_text(milliseconds, zone).partition(",")[0]
 
@@ -93,12 +93,12 @@ def properties_text(message: Message, offsets: OffsetRange | None = None) -> str
     stored = message.properties if message.record.properties_length > 0 else None
     buckets = _PLAIN_BUCKETS if stored is None else message.release.property_map_buckets
     if offsets is None:
-        return None if stored is None else map_text(stored, buckets)
+        return None if stored is None else hash_map_text(stored, buckets)
     pulled = {"MIN_OFFSET": str(offsets.minimum), "MAX_OFFSET": str(offsets.maximum)}
-    return map_text({**(stored or {}), **pulled}, buckets)
+    return hash_map_text({**(stored or {}), **pulled}, buckets)
 
 
-def key_rows(messages: Iterable[Message], asked: str | None) -> Iterator[str]:
+def query_by_key_lines(messages: Iterable[Message], asked: str | None) -> Iterator[str]:
     """Yield the lines of queryMsgByKey; *asked*, `topic@type@key`, is the last column from 5.4.0 on."""
     plain = f"{pad('#Message ID', 50)} {_lead('#QID', 4)} {_lead('#Offset', 40)}"
     yield f"{plain}\n" if asked is None else f"{plain} {pad('#IndexKey', 200)}\n"
@@ -111,7 +111,7 @@ def key_rows(messages: Iterable[Message], asked: str | None) -> Iterator[str]:
         yield f"{plain}\n" if asked is None else f"{plain} {pad(index_key, 200)}\n"
 
 
-def detail_lines(  # noqa: PLR0913 - what of a message is printed, and how
+def message_detail_text(  # noqa: PLR0913 - what of a message is printed, and how
     message: Message,
     zone: tzinfo | None,
     *,
@@ -174,7 +174,7 @@ def queue_header(offsets: OffsetRange) -> str:
     return f"Queue data: \nmax: {offsets.maximum}, min: {offsets.minimum}\n{_QUEUE_LINE}"
 
 
-def unit_lines(index: int, unit: Unit) -> str:
+def unit_text(index: int, unit: Unit) -> str:
     """Return the lines of queryCq for one unit."""
     return (
         f"idx: {index}\nConsumeQueueData{{physicOffset={unit.physical_offset}, physicSize={unit.size}, "

@@ -14,8 +14,8 @@ from jobs.store.ranges import (
     Range,
     balance_ranges,
     cut_short_segments,
-    holes,
-    newest_written,
+    find_holes,
+    find_newest_written_offset,
     plan_ranges,
     usual_size,
     written_sizes,
@@ -107,7 +107,7 @@ def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Stor
 def test_only_the_newest_written_segment_may_be_unfinished(golden: StoreOf) -> None:
     store = list_store(str(golden("b551-crash-before")))
 
-    assert newest_written(store) == store.segments[-2].base_offset
+    assert find_newest_written_offset(store) == store.segments[-2].base_offset
     assert [True] * (len(store.segments) - 2) + [False, False] == [r.final for r in plan_ranges(store)]
 
 
@@ -161,7 +161,7 @@ def test_offsets_that_no_file_holds_are_named(golden: StoreOf, tmp_path: Path) -
     first.write_bytes(first.read_bytes()[:10_000])
     second.unlink()
 
-    assert [(start, end) for _, start, end in holes(list_store(str(store)).segments)] == [(10_000, 32_768)]
+    assert [(start, end) for _, start, end in find_holes(list_store(str(store)).segments)] == [(10_000, 32_768)]
 
 
 @pytest.mark.parametrize(

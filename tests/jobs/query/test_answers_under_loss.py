@@ -22,7 +22,7 @@ from jobs.ingest.run import ingest
 from jobs.query import lookups
 from jobs.query.lookups import read_page
 from jobs.query.message import ListConditions as Listed
-from jobs.query.place import Place, likely_writers
+from jobs.query.place import Place, detect_likely_writers
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
@@ -76,7 +76,7 @@ def _lose(store: Path, kind: str, place: str, random: Random) -> Path:
 
 def _opened(stack: ExitStack, store: Path) -> StoreSource:
     reader = stack.enter_context(StoreReader(list_store(str(store)), _GEOMETRY))
-    return StoreSource(reader, likely_writers(reader).value.newest)
+    return StoreSource(reader, detect_likely_writers(reader).value.newest)
 
 
 @pytest.mark.sample(5)

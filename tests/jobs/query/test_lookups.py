@@ -180,14 +180,14 @@ def test_both_ways_to_search_a_log_find_the_same_records(
         everything = [stored.record for stored in stored_records(golden(name))]
         seen: list[tuple[int, int]] = []
         for compiled_from in (0, 1 << 40):
-            monkeypatch.setattr(store_index, "COMPILED_SCAN_FROM", compiled_from)
+            monkeypatch.setattr(store_index, "COMPILED_SCAN_MIN_BYTES", compiled_from)
             seen.clear()
 
-            found = list(store_index.search(reader, "", lambda *place: seen.append(place)))
+            found = list(store_index.search_records(reader, "", lambda *place: seen.append(place)))
             chosen = [record for record in everything if b"k1" in encode_record(record)]
 
             assert everything == found
-            assert chosen == list(store_index.search(reader, "k1", do_nothing))
+            assert chosen == list(store_index.search_records(reader, "k1", do_nothing))
             assert seen == sorted(seen)
 
 

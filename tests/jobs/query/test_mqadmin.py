@@ -13,7 +13,7 @@ from hypothesis import given
 
 from jobs.console.result import ExitCode
 from jobs.products.registry import NAMES
-from jobs.query.mqadmin.java import check_charset, decode_as_java, map_text
+from jobs.query.mqadmin.java import check_charset, decode_as_java, hash_map_text
 from jobs.query.mqadmin.text import host_port_text, pad, time_text
 from rmq_formats.commitlog.record import Host
 from rmq_formats.indexfile.layout import Geometry
@@ -76,10 +76,14 @@ def test_a_map_is_printed_bucket_by_bucket() -> None:
     names = ("REAL_TOPIC", "TAGS", "KEYS", "WAIT", "REAL_QID", "DELAY", "UNIQ_KEY")
     properties = dict(zip(names, ("T1", "TagD", "k", "true", "1", "1", "u"), strict=True))
 
-    assert "{REAL_TOPIC=T1, KEYS=k, UNIQ_KEY=u, WAIT=true, DELAY=1, TAGS=TagD, REAL_QID=1}" == map_text(properties, 16)
-    assert "{UNIQ_KEY=u, DELAY=1, TAGS=TagD, KEYS=k, WAIT=true, REAL_TOPIC=T1, REAL_QID=1}" == map_text(properties, 128)
+    assert "{REAL_TOPIC=T1, KEYS=k, UNIQ_KEY=u, WAIT=true, DELAY=1, TAGS=TagD, REAL_QID=1}" == hash_map_text(
+        properties, 16
+    )
+    assert "{UNIQ_KEY=u, DELAY=1, TAGS=TagD, KEYS=k, WAIT=true, REAL_TOPIC=T1, REAL_QID=1}" == hash_map_text(
+        properties, 128
+    )
     many = {f"n{number}": "v" for number in range(13)}  # such a map has grown
-    assert map_text(many, 32) == map_text(many, 16)
+    assert hash_map_text(many, 32) == hash_map_text(many, 16)
 
 
 def test_widths_count_utf_16_units() -> None:

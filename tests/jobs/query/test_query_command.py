@@ -18,7 +18,7 @@ import pytest
 from jobs.command import cli
 from jobs.console.result import ExitCode
 from jobs.console.rows import csv_line
-from jobs.query.mqadmin.arguments import COMMANDS, UNANSWERED, parse
+from jobs.query.mqadmin.arguments import COMMANDS, UNSUPPORTED_COMMANDS, parse_mqadmin_line
 from rmq_formats.commitlog.layout import COMPRESSED
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release
@@ -89,10 +89,10 @@ def test_a_body_is_written_only_on_request_and_never_out_of_the_folder(run: Run,
 def test_letters_mean_what_they_mean_in_the_release(release: str, line: str, expected: dict[str, str] | None) -> None:
     """`-c` of queryMsgByKey has had three meanings; None: the release would not take the line."""
     if expected is not None:
-        assert expected.items() <= parse(line.split(), Release.of(release)).options.items()
+        assert expected.items() <= parse_mqadmin_line(line.split(), Release.of(release)).options.items()
         return
     with pytest.raises(UnsupportedFormat, match=f"of RocketMQ {release}|for RocketMQ {release}|mqadmin "):
-        parse(line.split(), Release.of(release))
+        parse_mqadmin_line(line.split(), Release.of(release))
 
 
 @pytest.mark.parametrize("place", ["--store", "--lake"])
@@ -149,7 +149,7 @@ def test_what_is_piped_is_byte_for_byte_what_mqadmin_prints(run: Run, hostile: s
     assert ESC in run(*FIRST, "--body", "--store", hostile).out
 
 
-@pytest.mark.parametrize(("why", "names"), UNANSWERED.items())
+@pytest.mark.parametrize(("why", "names"), UNSUPPORTED_COMMANDS.items())
 def test_a_command_that_no_disk_answers_is_a_usage_error_that_says_why(
     why: str, names: tuple[str, ...], run: Run
 ) -> None:
@@ -164,7 +164,7 @@ def test_every_command_of_mqadmin_is_in_the_page_of_queries() -> None:
     docs = Path(__file__).parents[3] / "docs"
     page = (docs / "query.md").read_text() + (docs / "internals" / "queries.md").read_text()
     help_page = (docs / "reference.md").read_text()
-    unanswered = [name for names in UNANSWERED.values() for name in names]
+    unanswered = [name for names in UNSUPPORTED_COMMANDS.values() for name in names]
 
     assert [name for name in (*COMMANDS, *unanswered) if name not in page] == []
     assert [name for name in COMMANDS if name not in help_page] == []

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.query import lookups
 from jobs.query.lookups import TimeWindow
-from jobs.query.source import MOST_OCCURRENCES, Answer, ReasonKind
+from jobs.query.source import MAX_OCCURRENCES, Answer, ReasonKind
 from jobs.query.store_source import StoreSource
 from rmq_formats.commitlog.layout import TransactionType
 from rmq_formats.commitlog.record import Host, encode_record
@@ -108,7 +108,7 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
         (ONE, ("by_unique_key", "Orders", encode_offset_id(BROKER, 0)), ReasonKind.WRONG_KIND_OF_ID, "by-id finds it"),
         ((Sent(body=bytes(1500)),) * 4, ("by_offset_id", encode_offset_id(BROKER, SEGMENT_SIZE - 9)),
          ReasonKind.NO_RECORD, "no record begins"),
-        ((*ONE * (MOST_OCCURRENCES + 5), Sent(topic="Bills")), ("by_key", "Bills", "4711"),
+        ((*ONE * (MAX_OCCURRENCES + 5), Sent(topic="Bills")), ("by_key", "Bills", "4711"),
          ReasonKind.OTHER_TOPIC, "(at least 20 seen, one of them: offset id "),
     ],
 )  # fmt: skip

@@ -12,7 +12,7 @@ from jobs.browse.shown import Rows
 from jobs.browse.store_lists import StoreLists
 from jobs.lake.tables import TABLES
 from jobs.query.lake_source import LakeSource
-from jobs.query.lake_tables import LISTED_TABLES
+from jobs.query.lake_tables import TABLES_EXCEPT_MESSAGES
 from jobs.query.lookups import parse_position, read_page
 from jobs.query.message import MAX_TIME, ListConditions, Message
 from jobs.query.source import Source
@@ -126,7 +126,7 @@ def test_pages_hold_every_message_once(
     assert expected == found
     assert case == "quote" or expected
     narrow = wanted._replace(key=None, tag=None, words=None)
-    assert sum(narrow.takes(message) for message in _all(source, narrow)) == source.count(narrow)
+    assert sum(narrow.matches_except_topic(message) for message in _all(source, narrow)) == source.count(narrow)
 
 
 def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkey
         read.append(number)
         return unit(queue, number)
 
-    monkeypatch.setattr("jobs.query.store_source.LOG_SEARCHED_UNASKED", 0)
+    monkeypatch.setattr("jobs.query.store_source.MAX_LOG_SEARCHED_UNASKED", 0)
     monkeypatch.setattr(StoredQueue, "unit", count_unit)
     records = stored([Sent(queue_id=number % 2) for number in range(1000)])
     expected = [one.physical_offset for one in reversed(records)]
@@ -188,7 +188,7 @@ def test_chains_of_the_index_lead_to_their_message(both: list[Lists]) -> None:
     for lists in both:
         shown.append(set())
         for message in read_page(lists.source, ListConditions(), None, 20, 60).messages:
-            chains = list(lists.chains(message))
+            chains = list(lists.index_chains(message))
             assert chains
             assert all(chain["is_longer"] or any(link["leads_here"] for link in chain["links"]) for chain in chains)
             at = message.record.physical_offset
@@ -216,14 +216,14 @@ def test_a_page_of_a_table_has_its_newest_rows_or_says_that_they_are_not_sorted(
 
 
 def test_every_table_of_a_lake_is_listed() -> None:
-    assert {table.name for table in TABLES} == {*LISTED_TABLES, "messages", "dead_letters"}
+    assert {table.name for table in TABLES} == {*TABLES_EXCEPT_MESSAGES, "messages", "dead_letters"}
 
 
 def _unfinished(store: Path, lake: Path, release: str = "5.5.1") -> list[dict[str, Rows]]:
     ingest_store(store, lake, "b", release=release, hash_slots=100, index_num=20)
     with opened(store, Release.of(release), None) as source:
-        of_store = dict(StoreLists(source).unfinished())
-    return [of_store, dict(LakeLists(open_lake(lake, Release.of(release))).unfinished())]
+        of_store = dict(StoreLists(source).unfinished_messages())
+    return [of_store, dict(LakeLists(open_lake(lake, Release.of(release))).unfinished_messages())]
 
 
 @pytest.mark.parametrize(("name", "expected"), [("b420-base", 1), ("b551-base", 0), ("b551-transrocks/store", 4)])
@@ -244,7 +244,7 @@ def test_a_delayed_message_waits_until_it_is_delivered(store: Path, both: list[L
     sent = (store / "EXPECT" / "sent.txt").read_text()
     (waits,) = (line.split() for line in sent.splitlines() if line.startswith("SENT delay16 "))
 
-    table = dict(both[0].unfinished())["pending delayed messages"]
+    table = dict(both[0].unfinished_messages())["pending delayed messages"]
 
     assert ("due", "topic", "level", "id") == table.columns
     assert [("T2", 16, waits[3].removeprefix("msgId="))] == [row[1:] for row in table.rows]

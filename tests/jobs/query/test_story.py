@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.browse.pages import message_at, message_position
+from jobs.browse.pages import find_message_at, message_position
 from jobs.browse.shown import Words
 from jobs.query import story as timeline
 from jobs.query.lake_source import LakeSource
 from jobs.query.place import Place, open_place
-from jobs.query.source import Check, Source
+from jobs.query.source import PointerCheck, Source
 from jobs.query.story import ConsumptionState, Role, Story, timeline_lines
 from rmq_formats.release import Release
 from rmq_formats.trace import TRACE_TOPIC
@@ -60,7 +60,7 @@ def sent_lines(store: Path) -> list[SentLine]:
 
 
 def tell(source: Source, message_id: str, topic: str | None = None) -> Story:
-    (story,) = timeline.stories(source, timeline.find_copies_by_id(source, message_id, topic).messages)
+    (story,) = timeline.find_stories(source, timeline.find_copies_by_id(source, message_id, topic).messages)
     return story
 
 
@@ -85,7 +85,7 @@ def check_sent(source: Source, line: SentLine) -> Story:
     )
     checks = {fact.check for copy in story.copies for fact in copy.queues}
     checks |= {fact.check for copy in story.copies for fact in copy.keys}
-    assert {Check.LEADS_THERE} == checks, line
+    assert {PointerCheck.LEADS_THERE} == checks, line
     return story
 
 
@@ -142,7 +142,7 @@ def test_transactions_end_as_the_driver_ended_them(golden: StoreOf, name: str) -
     store, release = golden(name), Release.of(release_of(name))
     with opened(store, release, None) as source:
         told = {
-            key: list(timeline.stories(source, timeline.find_copies_by_key(source, "T1", key).messages))
+            key: list(timeline.find_stories(source, timeline.find_copies_by_key(source, "T1", key).messages))
             for key in ("txc", "txr", "txu")
         }
         if not any(told.values()):
@@ -173,7 +173,7 @@ def test_a_message_that_a_promotion_took_back_is_told_as_such(situation: StoreOf
             assert "truncated by its broker" == story.state
             assert ("superseded_messages", [], []) == (copy.place.name, copy.queues, copy.keys)
             assert_in_chinese(story)
-            assert copy.message.record == message_at(source, message_position(copy.message)).record
+            assert copy.message.record == find_message_at(source, message_position(copy.message)).record
 
 
 @pytest.mark.parametrize("kind", ["store", "lake"])
@@ -194,7 +194,7 @@ def test_messages_of_a_batch_that_share_its_id_have_stories_of_their_own(tmp_pat
         under_key = timeline.find_copies_by_key(source, "T1", "k1").messages
         at_offsets = [source.by_offset(one.physical_offset) for one in records]
         seeds = [*under_key, *(found for found in at_offsets if found is not None)]
-        stories = [next(timeline.stories(source, [seed])) for seed in seeds]
+        stories = [next(timeline.find_stories(source, [seed])) for seed in seeds]
     offsets = [[copy.message.record.physical_offset for copy in story.copies] for story in stories]
     own = [one.physical_offset for one in records]
     assert [[own[1], own[3]], [own[0]], [own[1], own[3]], [own[2]], [own[1], own[3]]] == offsets
@@ -276,4 +276,4 @@ def test_a_tag_is_not_missed_in_an_index_of_a_release_that_may_not_index_tags(tm
         story = tell(source, "ID", "Orders")
     checks = {fact.key: fact.check for fact in story.copies[0].keys}
 
-    assert {"ID": Check.LEADS_THERE, "k": Check.LEADS_THERE, "tag": Check.NOT_KNOWN} == checks
+    assert {"ID": PointerCheck.LEADS_THERE, "k": PointerCheck.LEADS_THERE, "tag": PointerCheck.NOT_KNOWN} == checks

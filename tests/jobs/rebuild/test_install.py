@@ -15,7 +15,7 @@ from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.rebuild.install import Installation, install, plan_index, plan_queues
-from jobs.store.beside_broker import RefusedError, broker_process, lock_store
+from jobs.store.beside_broker import RefusedError, find_broker_process, lock_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import StoreOf
@@ -137,7 +137,7 @@ def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
     """Also after a look for a running broker: POSIX locks end when any descriptor of the file is closed."""
     broker = [sys.executable, "-c", HOLD, str(store / "lock")]
     with lock_store(str(store), store.parent / "out"):
-        assert broker_process(str(store)) is None
+        assert find_broker_process(str(store)) is None
         (store / "lock").read_bytes()
         assert subprocess.run(broker, check=False, capture_output=True, input=b"\n").returncode != 0
     assert subprocess.run(broker, check=False, capture_output=True, input=b"\n").returncode == 0

@@ -37,7 +37,7 @@ from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.beside_broker import FileState
 from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
-from jobs.store.release import Known, Writers, given_rules
+from jobs.store.release import Known, Writers, parse_rules
 from jobs.store.store import Store, list_store
 from jobs.store.workers import InProcessWorkers, SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
@@ -250,7 +250,7 @@ def test_a_file_is_read_from_here_unless_it_is_the_one_that_was_written_here(tmp
         check_built(built, str(tmp_path), {})
     check_built(built._replace(sha256=hashlib.sha256(bytes(840)).hexdigest()), str(tmp_path), {})
 
-    own = built._replace(host=gethostname(), state=FileState.of(path))
+    own = built._replace(host=gethostname(), state=FileState.read(path))
     check_built(own, str(tmp_path), {})
     path.write_bytes(bytes(839))
     with pytest.raises(OSError, match="sha256"):
@@ -280,7 +280,7 @@ def settings_of(name: str) -> Settings:
     rules = RULES.get(name, release_of(name))
     return Settings(
         Known(TINY, "given", ""),
-        Known(Writers(given_rules(rules), rules), "given", ""),
+        Known(Writers(parse_rules(rules), rules), "given", ""),
         Known(UTC, "given", ""),
         Release.of(release_of(name)).empty_index_count,
     )
@@ -365,7 +365,7 @@ def planned_files(
 ) -> list[Planned]:
     span = RangeKeys("", keys, keys, int(ends_without_keys), 0, ())
     row = KeyRow(Scratch(""), (span,), 0 if is_whole else 1)
-    return IndexPlan(AnyStorage(), row, Geometry(1, capacity + 1), given_rules("5.3.3")).missing(kept)
+    return IndexPlan(AnyStorage(), row, Geometry(1, capacity + 1), parse_rules("5.3.3")).missing(kept)
 
 
 def test_a_message_without_keys_opens_a_file_behind_a_full_one() -> None:

@@ -13,10 +13,10 @@ from jobs.rebuild import queue_database
 from jobs.rebuild.queue_run import MANIFEST, QueueRebuildSummary, RebuildQueuesRequest, rebuild
 from jobs.rebuild.queues import FILES, ROCKSDB
 from jobs.storage import AnyStorage
-from jobs.store.queue_files import rocksdb_queue_folder, stored_queues
+from jobs.store.queue_files import list_queues, rocksdb_queue_folder
 from jobs.store.rocksdb import open_database
 from jobs.store.store import list_store
-from jobs.store.units import units_of
+from jobs.store.units import read_stored_units
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.record import MessageRecord
@@ -193,12 +193,12 @@ def test_tables_of_few_units_give_the_same_rows_as_one(
 def test_a_queue_without_a_message_in_the_log_goes_on_where_it_ended(golden: StoreOf, tmp_path: Path) -> None:
     """Its consumers are at its end; a broker that found no row would give the next message number 0."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
-    queue = next(queue for queue in stored_queues(list_store(str(store))) if queue.name.topic == "T1")
+    queue = next(queue for queue in list_queues(list_store(str(store))) if queue.name.topic == "T1")
     shutil.copytree(store / "consumequeue" / "T1" / "0", store / "consumequeue" / "Quiet" / "3")
     (store / "config" / "topics.json").unlink(missing_ok=True)
     summary = made(store, tmp_path / "out")
     end = queue.written_end()
-    place = int(units_of(queue, end - 1, end)["physical_offset"][0])
+    place = int(read_stored_units(queue, end - 1, end)["physical_offset"][0])
 
     bounds = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
     row = decode_bound_row(key := encode_bound_key(QueuePrefix("Quiet", 3), is_max=True), bounds[key])
@@ -235,7 +235,7 @@ def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(store: Pat
         assert place == _SEGMENT
         assert following.physical_offset >= 3 * _SEGMENT
     in_place(store, tmp_path / "out/consumequeue")
-    for queue in stored_queues(list_store(str(store))):
+    for queue in list_queues(list_store(str(store))):
         assert queue.written_end() == queue.capacity
 
 

@@ -20,12 +20,12 @@ from jobs.store.broker_config import (
     BrokerConfig,
     ReaderKind,
     ReaderProgress,
-    broker_config,
+    read_broker_config,
     read_config,
 )
-from jobs.store.release import QUICK, THOROUGH, Effort, eras_of
+from jobs.store.release import QUICK, THOROUGH, ReadEffort, detect_store_eras
 from jobs.store.store import list_store, read_broker_conf
-from jobs.store.waiting import timer_state
+from jobs.store.waiting import read_timer_state
 from jobs.store.workers import SerialWorkers
 from rmq_formats.indexfile.layout import Geometry, IndexEntry
 from rmq_formats.indexfile.lookup import IndexReader
@@ -44,7 +44,7 @@ _OF_THE_BROKER = "CID_RMQ_SYS_TRANS"
 
 
 def config_of(store: Path) -> BrokerConfig:
-    return broker_config(list_store(str(store)))
+    return read_broker_config(list_store(str(store)))
 
 
 def consumers(config: BrokerConfig) -> dict[str, dict[str, int]]:
@@ -209,22 +209,24 @@ def test_progress_after_the_end_of_a_shorter_log_is_left_out(store: Path) -> Non
 @pytest.mark.sample(20)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
 @pytest.mark.parametrize("effort", [QUICK, THOROUGH], ids=["quick", "thorough"])
-def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, effort: Effort, golden: StoreOf) -> None:
+def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(
+    name: str, effort: ReadEffort, golden: StoreOf
+) -> None:
     root = golden(name)
     store = list_store(str(root), commitlog=log_folders(root))
 
-    (era,) = eras_of(store, effort)
+    (era,) = detect_store_eras(store, effort)
 
     assert Release.of(release_of(name)) in era.candidates
 
 
 def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: StoreOf, tmp_path: Path) -> None:
     root = copy_of(golden("b551-base"), tmp_path)
-    before = eras_of(list_store(str(root)))
+    before = detect_store_eras(list_store(str(root)))
     for path in (root / "commitlog").iterdir():
         overwrite(path, 0, b"\1" * 100)
 
-    after = eras_of(list_store(str(root)))
+    after = detect_store_eras(list_store(str(root)))
 
     assert [era.candidates for era in before] == [era.candidates for era in after]
 
@@ -244,7 +246,7 @@ def test_a_tag_of_many_messages_is_looked_up_without_its_chain(tmp_path: Path, m
     monkeypatch.setattr(IndexReader, "entry", counted)
 
     with StoreReader(list_store(str(tmp_path / "store")), geometry) as reader:
-        (era,) = eras_of(reader.store, QUICK, reader.index_readers())
+        (era,) = detect_store_eras(reader.store, QUICK, reader.index_readers())
 
     assert "an index entry for a message's tags" in {mark.reason for mark in era.marks}
     assert len(read) < 500
@@ -265,8 +267,8 @@ def test_slots_of_half_a_second_are_known_by_their_units(tmp_path: Path) -> None
     waiting = []
     for read_until in (due, due + 500):
         (tmp_path / "config/timercheck").write_bytes(PROGRESS.pack(read_until, 0, 0, 0, 0, 0, 0))
-        state = timer_state(list_store(str(tmp_path)))
+        state = read_timer_state(list_store(str(tmp_path)))
         assert state is not None
-        waiting.append((state.precision_ms, state.waiting))
+        waiting.append((state.precision_ms, state.waiting_count))
 
     assert waiting == [(500, 1), (500, 0)]

@@ -12,7 +12,7 @@ from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.storage.local import LocalReader
 from jobs.store import queue_ends
-from jobs.store.queue_files import StoredQueue, first_unwritten, stored_queues
+from jobs.store.queue_files import StoredQueue, first_unwritten, list_queues
 from jobs.store.store import Store, list_store
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
@@ -30,7 +30,7 @@ def root(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def queue_of(store: Store) -> StoredQueue:
-    return next(queue for queue in stored_queues(store) if queue.name == T1)
+    return next(queue for queue in list_queues(store) if queue.name == T1)
 
 
 def queue_with_holes(folder: Path, holes: Container[int], first: int = 0) -> StoredQueue:
@@ -117,7 +117,7 @@ def test_a_queue_with_a_new_unit_is_read_once_a_look(root: Path, monkeypatch: py
 @pytest.mark.parametrize("first", [0, 17, 31, 33, 64])
 def test_the_first_unit_of_a_part_of_the_log_is_found_over_a_hole(hole: range, first: int, tmp_path: Path) -> None:
     """A place without a unit says nothing of the log: what is before and after it is found all the same."""
-    found = queue_with_holes(tmp_path, hole).first_from(first * 100, 64)
+    found = queue_with_holes(tmp_path, hole).first_unit_pointing_from(first * 100, 64)
     written = [at for at in range(64) if at not in hole]
 
     assert [at for at in written if at >= found] == [at for at in written if at >= first]

@@ -67,7 +67,7 @@ def filled_late(start: int, end: int) -> Iterator[None]:
 def read(tmp_path: Path, *, final: bool = False) -> tuple[int, list[PieceKind]]:
     reader = RangeReader(Range(str(tmp_path / f"{0:020d}"), 0, _SIZE, 0, _SIZE, sync=False, final=final))
     others = [item.kind for item in reader.pieces() if isinstance(item, Piece)]
-    return reader.seen.records, others
+    return reader.facts.records, others
 
 
 @pytest.mark.parametrize("start", [2 * _PAGE - 700, 2 * _PAGE - 1100, 2 * _PAGE - 30])
@@ -120,7 +120,7 @@ def _seen(raw: bytes, framing: Framing, *, final: bool) -> _Seen:
     records, topics, newest, end = 0, Counter[str](), None, _BASE
     wrong: list[int] = []
     others = []
-    for part in walking.walk(SegmentBytes.of(raw, _BASE, framing), 0, final=final):
+    for part in walking.walk_pieces(SegmentBytes.of(raw, _BASE, framing), 0, final=final):
         end = max(end, part.piece.end)  # damage inside a group comes before the group
         records += part.records
         topics.update(part.topics)
@@ -152,9 +152,9 @@ def test_the_compiled_walk_sees_what_the_other_sees(  # noqa: PLR0913, PLR0917 -
     raw = log_of(some, _BASE, framing)
     raw = a_segment(placed(some, _BASE), len(raw) + 400, _BASE, sealed=sealed) if framing is Framing.PLAIN else raw
     raw = data.draw(mutations(raw))
-    monkeypatch.setattr(walking, "COMPILED_AFTER", len(raw))
+    monkeypatch.setattr(walking, "COMPILED_WALK_MIN_BYTES", len(raw))
     expected = _seen(raw, framing, final=final)
-    monkeypatch.setattr(walking, "COMPILED_AFTER", data.draw(st.integers(-1, len(raw))))
+    monkeypatch.setattr(walking, "COMPILED_WALK_MIN_BYTES", data.draw(st.integers(-1, len(raw))))
     assert _seen(raw, framing, final=final) == expected
 
 

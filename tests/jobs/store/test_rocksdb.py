@@ -11,9 +11,9 @@ import pytest
 from jobs.storage import AnyStorage
 from jobs.store import rocksdb
 from jobs.store.queue_ends import probe_queue_ends
-from jobs.store.queue_files import Features, QueueStorage, features_of, stored_queues
+from jobs.store.queue_files import QueueStorage, StorageFeatures, detect_storage_features, list_queues
 from jobs.store.rocksdb import open_database
-from jobs.store.rocksdb_queues import rocksdb_queues
+from jobs.store.rocksdb_queues import find_rocksdb_queues
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
@@ -43,7 +43,7 @@ def test_folders_show_where_the_queues_are(name: str, tmp_path: Path) -> None:
     """RocksDB's files in `consumequeue/` do not mean that there are no others."""
     store = list_store(str(unpack_feature(name, tmp_path).root))
 
-    assert features_of(store) == Features(*_EXPECTED[name])
+    assert detect_storage_features(store) == StorageFeatures(*_EXPECTED[name])
 
 
 @pytest.mark.parametrize("name", [name for name in FEATURES if not name.endswith("rockscq-killed")])
@@ -58,7 +58,7 @@ def test_every_queue_has_the_units_that_the_broker_answered(name: str, tmp_path:
 
 
 def test_queues_that_rocksdb_alone_has_are_added_to_the_files(tmp_path: Path) -> None:
-    queues = stored_queues(list_store(str(unpack_feature("b551-lmq-selective", tmp_path).root)))
+    queues = list_queues(list_store(str(unpack_feature("b551-lmq-selective", tmp_path).root)))
 
     assert {queue.name.topic: queue.in_rocksdb for queue in queues} == {
         "%LMQ%$Lite$a": True,
@@ -70,7 +70,7 @@ def test_queues_that_rocksdb_alone_has_are_added_to_the_files(tmp_path: Path) ->
 
 def test_a_killed_broker_leaves_a_valid_database_without_rows(tmp_path: Path) -> None:
     """Neither damage nor a lost queue: units were in memory."""
-    stored = rocksdb_queues(list_store(str(unpack_feature("b551-rockscq-killed", tmp_path).root)))
+    stored = find_rocksdb_queues(list_store(str(unpack_feature("b551-rockscq-killed", tmp_path).root)))
 
     assert stored is not None
     assert stored.files == ()
@@ -79,7 +79,7 @@ def test_a_killed_broker_leaves_a_valid_database_without_rows(tmp_path: Path) ->
 
 def test_a_clean_stop_says_how_far_the_log_was_dispatched(tmp_path: Path) -> None:
     unpacked = unpack_feature("b551-rockscq-separate", tmp_path)
-    stored = rocksdb_queues(list_store(str(unpacked.root)))
+    stored = find_rocksdb_queues(list_store(str(unpacked.root)))
 
     assert stored is not None
     assert stored.dispatched_end == unpacked.before_stop["maxPhyOffset"]
@@ -91,7 +91,7 @@ def test_a_clean_stop_says_how_far_the_log_was_dispatched(tmp_path: Path) -> Non
 def test_reading_writes_nothing_into_the_store(tmp_path: Path) -> None:
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     before = tree_state(root)
-    rocksdb_queues(list_store(str(root)))
+    find_rocksdb_queues(list_store(str(root)))
 
     assert tree_state(root) == before
 
@@ -102,7 +102,7 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
 ) -> None:
     root = unpack_feature("b551-lmq-rockscq", tmp_path).root
     monkeypatch.setattr(rocksdb.Database.rows, "__defaults__", (b"", size))
-    queues = stored_queues(list_store(str(root)))
+    queues = list_queues(list_store(str(root)))
 
     assert len(queues) == 10
     assert sum(queue.capacity - queue.start for queue in queues) == 200
@@ -113,7 +113,7 @@ def test_without_rocksdict_one_line_says_what_to_install(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "rocksdict", None)
 
     with pytest.raises(UnsupportedFormat, match=r"pip install 'rocketmq-lake\[rocksdb\]'") as raised:
-        rocksdb_queues(list_store(str(root)))
+        find_rocksdb_queues(list_store(str(root)))
     assert "\n" not in str(raised.value)
 
 
@@ -214,7 +214,7 @@ def test_rows_are_read_as_a_file_of_units(start: int, stop: int, tmp_path: Path)
     """Numbers without a row are zeros, as where a queue file has a hole."""
     make_queue(tmp_path, 64)
     store = list_store(str(tmp_path))
-    (queue,) = stored_queues(store)
+    (queue,) = list_queues(store)
     expected = [UNIT.pack(at * 100, 100, 7) if at < 64 else bytes(UNIT.size) for at in range(start, stop)]
 
     assert queue.read(start, stop) == b"".join(expected)

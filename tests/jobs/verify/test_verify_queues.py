@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jobs.lake.findings import Finding
 from jobs.products.queues.join import join
 from jobs.products.queues.settings import known_releases, queue_rules
-from jobs.store.queue_files import stored_queues
+from jobs.store.queue_files import list_queues
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.findings import OUT_OF_SEQUENCE
@@ -159,7 +159,7 @@ def test_a_changed_record_without_a_unit_breaks_a_sequence(
 def test_a_unit_that_is_written_meanwhile_ends_no_sequence(store: Store) -> None:
     """Also that of a queue's first number that is left, and none before it, which no file holds."""
     store.file(T1, 0)[0].unlink()
-    (queue,) = (one for one in stored_queues(list_store(str(store.root))) if one.name.path == T1)
+    (queue,) = (one for one in list_queues(list_store(str(store.root))) if one.name.path == T1)
     first, last = (decode_unit(store.unit(T1, position)).physical_offset for position in (10, 25))
 
     assert (queue.start, queue.capacity) == (10, 30)
