@@ -13,6 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from jobs.storage import object_store_error
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.s3 import delta_location, delta_options
 
@@ -35,6 +36,9 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
     except TableNotFoundError:
         raise
     except (DeltaError, OSError) as error:
+        said = object_store_error(location, options, error) if isinstance(error, OSError) else error
+        if said is not error:
+            raise said from error
         if location in str(error):
             raise
         raise type(error)(f"{location}: {error}") from error

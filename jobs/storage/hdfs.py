@@ -186,7 +186,9 @@ def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **para
         else:
             _active[nodes] = node
             return data
-    raise OSError(f"{location}: HDFS does not answer: {reason}")
+    raise OSError(
+        f"{location}: HDFS does not answer: {reason}; check dfs.namenode.http-address, and that a name node is active"
+    )
 
 
 def _get(node: str, target: str, limit: int) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jobs.storage.locations import AZURE_SCHEMES, S3_SCHEMES, object_key, scheme_of
@@ -35,11 +36,13 @@ _DENIED = re.compile(
     r"MISSING_AUTHENTICATION|UNRECOGNIZED_CLIENT|HTTP status 40[13]|AccessDenied|InvalidAccessKeyId|InvalidToken|"
     r"Azure Error: \[\w*\] 40[13]|AuthenticationFailed|AuthorizationFailure"
 )
-
-
+_NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|ContainerNotFound")
+_UNREACHABLE = re.compile(
+    r"Connection refused|Could not connect to server|Could(?: not|n't) resolve host ?name|dns error|No route to host"
+)
 # An error response of Amazon or Azure in a message of `deltalake`.
 _ANSWER = re.compile(
-    r"status code\s.*?(?P<status>4\d\d) .*?<Code>(?P<code>\w+)</Code>\s*<Message>(?P<message>[^<\n]*)", re.DOTALL
+    r"status code:?\s.*?(?P<status>4\d\d) .*?<Code>(?P<code>\w+)</Code>\s*<Message>(?P<message>[^<\n]*)", re.DOTALL
 )
 
 
@@ -57,17 +60,18 @@ class _ArrowReader(Reader):
         return memoryview(self._calls(lambda: self._file.read_at(size, position)))
 
 
-def retry_server_failures(call: Callable[[], Result]) -> Result:
+def retry_server_failures(call: Callable[[], Result], *, has_answered: bool = True) -> Result:
     """
     Return the result of *call*, which is retried a few times after transient server failures.
 
-    Amazon's client also retries, but not if the error response is longer than the requested bytes.
+    Amazon's client also retries, but not if the error response is longer than the requested bytes. If a server that
+    never *has_answered* cannot be reached, its address is probably wrong, and the call is not retried.
     """
     for pause in _PAUSES_S:
         try:
             return call()
         except OSError as error:
-            if not _PASSING.search(str(error)):
+            if not _PASSING.search(str(error)) or (_UNREACHABLE.search(str(error)) and not has_answered):
                 raise
         time.sleep(pause)
     return call()
@@ -115,6 +119,9 @@ class ObjectStorage(Storage):
     filesystem: "FileSystem" = field(repr=False)  # never print what holds a key
     credentials_text: str = "with the credentials of the AWS environment"  # for messages
     service: str = "S3"
+    endpoint: str = "Amazon S3"  # as messages name it
+    endpoint_setting: str = "fs.s3a.endpoint"
+    has_answered: Event = field(default_factory=Event, repr=False, compare=False)  # in this process
 
     def list_files(self, location: str) -> list[FileInfo]:
         """Return every object below *location*, sorted by name."""
@@ -164,7 +171,10 @@ class ObjectStorage(Storage):
         return PythonFile(_Persistent(file, partial(self._call, location)), mode="r")
 
     def object_store_error(self, location: str, error: OSError) -> OSError:
-        """Return an error of `deltalake` with the server's message; *error* itself if there was no response."""
+        """Return an error of `deltalake` with its cause and a remedy; *error* itself if the cause is another one."""
+        known = self._missing_or_unreachable(location, str(error))
+        if known is not None:
+            return known
         found = _ANSWER.search(str(error))
         if found is None:
             return error
@@ -174,17 +184,38 @@ class ObjectStorage(Storage):
         return OSError(f"{location}: {self.service} refuses ({said[:_SHOWN]})")
 
     def _call(self, location: str, call: Callable[[], Result]) -> Result:
-        """Return the result of *call*; a denied access is reported as such, with the settings that were used."""
+        """Return the result of *call*; if access, bucket or address is wrong, the error names the settings to check."""
         try:
-            return retry_server_failures(call)
+            result = retry_server_failures(call, has_answered=self.has_answered.is_set())
         except FileNotFoundError as error:
+            self.has_answered.set()
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location) from error
         except OSError as error:
+            known = self._missing_or_unreachable(location, str(error))
+            if known is not None:
+                raise known from error
             if not _DENIED.search(str(error)) or isinstance(error, PermissionError):
                 raise
             raise self._denied(
                 location, re.split("(?:AWS|Azure) Error:? ", str(error))[-1].partition("\n")[0]
             ) from error
+        self.has_answered.set()
+        return result
+
+    def _missing_or_unreachable(self, location: str, said: str) -> OSError | None:
+        """Return an error that names the missing bucket or the unreachable server; None if *said* is another error."""
+        if (found := _NO_BUCKET.search(said)) is not None:
+            kind, name = "container" if self.service == "Azure" else "bucket", object_key(location).partition("/")[0]
+            return OSError(
+                f"{location}: the {kind} {name} does not exist on {self.endpoint} ({found[0]}); check its name and "
+                f"{self.endpoint_setting}, or create it"
+            )
+        if (found := _UNREACHABLE.search(said)) is not None:
+            return OSError(
+                f"{location}: cannot connect to {self.endpoint} ({found[0]}); check {self.endpoint_setting}, and that "
+                "the server is running"
+            )
+        return None
 
     def _denied(self, location: str, said: str) -> PermissionError:
         reason = f"{self.service} denies access ({said[:_SHOWN]}); asked {self.credentials_text}"
@@ -232,7 +263,7 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> ObjectStorage:
     )
     has_key = "access_key" in named
     asked = "with fs.s3a.access.key" if has_key else "without fs.s3a.access.key, as the AWS environment says"
-    return ObjectStorage(filesystem, asked)
+    return ObjectStorage(filesystem, asked, endpoint=endpoint or "Amazon S3")
 
 
 def azure_storage(location: str, options: tuple[tuple[str, str], ...]) -> ObjectStorage:
@@ -242,7 +273,9 @@ def azure_storage(location: str, options: tuple[tuple[str, str], ...]) -> Object
 
 @lru_cache(maxsize=8)
 def _azure_storage(settings: AzureSettings) -> ObjectStorage:
-    return ObjectStorage(azure_filesystem(settings), settings.credentials_text, "Azure")
+    endpoint = settings.endpoint or f"https://{settings.account}.blob.core.windows.net"
+    filesystem = azure_filesystem(settings)
+    return ObjectStorage(filesystem, settings.credentials_text, "Azure", endpoint, "fs.azure.endpoint")
 
 
 def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -221,3 +221,19 @@ def test_arrows_own_readers_read_through_failures() -> None:
 
     assert pq.ParquetFile(ObjectStorage(failing).arrow_file("s3a://bucket/x.parquet")).read().num_rows == 1000
     assert failing.left == 0
+
+
+@pytest.mark.parametrize("answers_first", [True, False])
+def test_only_a_server_that_has_answered_is_asked_again_when_it_refuses_a_connection(*, answers_first: bool) -> None:
+    said = "AWS Error NETWORK_CONNECTION during GetObject operation: curlCode: 7, Could not connect to server"
+    system = Failing(CONTENT, 0, said)
+    storage = ObjectStorage(system)
+    if answers_first:
+        storage.list_files("s3a://bucket")
+    system.left = 2
+    if answers_first:
+        assert CONTENT[10:15] == _read(storage)
+    else:
+        with pytest.raises(OSError, match="cannot connect to Amazon S3"):
+            _read(storage)
+        assert 1 == system.left

@@ -1,0 +1,128 @@
+"""A bucket that does not exist, and a server that cannot be reached: one line with the address, after a few seconds."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from time import monotonic
+
+import pytest
+
+from jobs.console.result import ExitCode
+from tests.support.commands import Run
+
+_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # Azurite's, public
+_AZURE = "abfss://nobucket@devstoreaccount1.dfs.core.windows.net"
+_REQUEST = (
+    "<RequestId>17A1B2C3D4E5F607</RequestId><HostId>dd9025bab4ad464b049177c95eb6ebf374d3b3fd1af9251148b6</HostId>"
+)
+LINES = {"a store": ("inspect", "{place}/store"), "a lake": ("query", "list", "--lake", "{place}/lake")}
+
+
+@contextmanager
+def answering(code: str) -> Iterator[str]:
+    """Yield the address of a server that answers every request with an error."""
+    data = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>It does not exist.</Message>{_REQUEST}</Error>'
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.send_header("x-ms-error-code", code)
+            if self.command == "GET":
+                self.send_header("Content-Type", "application/xml")
+                self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(data.encode())
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """Return the address of a port on which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AZURE_STORAGE_KEY", _KEY)
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+
+
+def _failure(line: tuple[str, ...], place: str, endpoint: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the one line that a command prints."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
+    outcome = run(*(word.format(place=place) for word in line))
+    assert (ExitCode.FAILED, "", 1) == (outcome.code, outcome.out, outcome.err.count("\n"))
+    assert outcome.err.startswith(f"rmq-lake: {place}/")
+    return outcome.err.rstrip()
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_missing_bucket_is_one_line_without_the_server_s_xml(
+    line: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering("NoSuchBucket") as endpoint:
+        said = _failure(line, "s3a://nobucket", endpoint, run, monkeypatch)
+
+    code = "NO_SUCH_BUCKET" if line[0] == "inspect" else "NoSuchBucket"
+    expected = (
+        f": the bucket nobucket does not exist on {endpoint} ({code}); check its name and fs.s3a.endpoint, or create it"
+    )
+    assert said.endswith(expected)
+
+
+def test_a_missing_container_is_one_line_without_the_server_s_xml(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering("ContainerNotFound") as endpoint:
+        said = _failure(LINES["a lake"], _AZURE, endpoint, run, monkeypatch)
+
+    assert said.endswith(
+        f": the container nobucket does not exist on {endpoint} (ContainerNotFound); check its name and "
+        "fs.azure.endpoint, or create it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "setting", "most"), [("s3a://bucket", "fs.s3a.endpoint", 9), (_AZURE, "fs.azure.endpoint", 20)]
+)
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_refused_connection_is_not_retried_for_a_minute(  # noqa: PLR0913, PLR0917 - fixtures
+    line: tuple[str, ...],
+    place: str,
+    setting: str,
+    most: float,
+    refusing: str,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An S3 server was asked for 11 s, and one of Azure for 47 s."""
+    started = monotonic()
+    said = _failure(line, place, refusing, run, monkeypatch)
+
+    assert f": cannot connect to {refusing} (" in said
+    assert said.endswith(f"); check {setting}, and that the server is running")
+    assert monotonic() - started < most
+
+
+def test_a_name_node_that_refuses_the_connection_is_named_with_its_setting(refusing: str, run: Run) -> None:
+    host = refusing.removeprefix("http://")
+    outcome = run("inspect", f"hdfs://{host}/store")
+
+    assert "HDFS does not answer" in outcome.err
+    assert outcome.err.endswith("check dfs.namenode.http-address, and that a name node is active\n")
