@@ -37,7 +37,17 @@ def test_a_name_that_is_taken_is_refused_and_what_is_there_stays(storage: Storag
     with pytest.raises(FileExistsError):
         storage.create(location, b"second")
 
-    assert b"first" == (tmp_path / "file").read_bytes()
+    assert b"first" == storage.read(location, 0, 10)
+
+
+def test_created_files_are_listed_until_they_are_deleted(storage: Storage, tmp_path: Path) -> None:
+    for name, data in (("b", b"1"), ("a", b"123")):
+        storage.create(_location(storage, tmp_path / name), data)
+
+    assert [("a", 3), ("b", 1)] == [(file.name, file.size) for file in storage.list_files(_location(storage, tmp_path))]
+    for _ in range(2):  # the second time, the file does not exist
+        storage.delete(_location(storage, tmp_path / "b"))
+    assert ["a"] == [file.name for file in storage.list_files(_location(storage, tmp_path))]
 
 
 def test_a_storage_that_is_only_read_says_so() -> None:
@@ -48,10 +58,10 @@ def test_a_storage_that_is_only_read_says_so() -> None:
 
 
 def test_every_reader_reads_into_a_buffer_and_says_where_bytes_follow(storage: Storage, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"0123456789")
-    buffer = bytearray(6)
+    location, buffer = _location(storage, tmp_path / "file"), bytearray(6)
+    storage.create(location, b"0123456789")
 
-    with storage.open(_location(storage, tmp_path / "file")) as reader:
+    with storage.open(location) as reader:
         counts = [reader.read_into(position, memoryview(buffer)) for position in (7, 2)]
         written = reader.next_written(4)
 
