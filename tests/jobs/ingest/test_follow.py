@@ -32,7 +32,6 @@ from jobs.lake.commit import FILE_RETENTION, LOG_RETENTION
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError
 from jobs.products.index import entries
-from jobs.products.product import Output
 from jobs.store.chain import read_chained
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
@@ -115,16 +114,7 @@ def test_a_table_that_comes_later_keeps_as_little_as_those_of_the_first_step(bro
     assert {(of[LOG_RETENTION], of[FILE_RETENTION]) for of in kept.values()} == {("interval 60 minutes",) * 2}
 
 
-def test_index_entries_are_chained_as_separate_runs_chain_them(
-    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads, real = Counter[str](), entries.read_entries
-
-    def read(output: Output, *args: Any) -> object:  # noqa: ANN401 - passed on
-        reads[output.lake.location] += 1
-        return real(output, *args)
-
-    monkeypatch.setattr(entries, "read_entries", read)
+def test_index_entries_are_chained_as_separate_runs_chain_them(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(20))
     asked = replace(request(broker), hash_slots=7, index_num=100)
     separate = replace(asked, lake=str(tmp_path / "separate"))
@@ -139,7 +129,9 @@ def test_index_entries_are_chained_as_separate_runs_chain_them(
 
     happens = [partial(broker.append, some_records(9, seed=seed)) for seed in range(2, 8)]
     story = Story([nothing, *happens[:4], cut_back, *happens[4:]])
-    Follower(asked, SerialWorkers(), AT_ONCE, story.stop, run_beside, story.look).run()
+    with patch.object(entries, "read_entries", side_effect=entries.read_entries) as read:
+        Follower(asked, SerialWorkers(), AT_ONCE, story.stop, run_beside, story.look).run()
+    reads = Counter(call.args[0].lake.location for call in read.call_args_list)
 
     assert indexed(Path(separate.lake)) == indexed(tmp_path / "lake")
     full = sum(row["is_complete"] for row in rows_of(tmp_path / "lake", "index_files", "index_file"))

@@ -12,8 +12,7 @@ import pytest
 
 from jobs.console.result import ExitCode
 from jobs.lake import history, identity
-from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, known_stores
+from jobs.lake.runs import known_stores
 from jobs.products.index import product as index_product
 from jobs.store import store as store_files
 from jobs.store.ranges import Range
@@ -149,13 +148,7 @@ def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(broke
     broker.append(some_records(60))
     first = ingest_beside(broker.root)
     broker.append(some_records(200, seed=2))
-    original = known_stores
-
-    def looked(lake: Lake) -> list[KnownStore]:
-        broker.expire(2)
-        return original(lake)
-
-    with patch.object(identity, "known_stores", looked):
+    with patch.object(identity, "known_stores", preceded(known_stores, lambda: broker.expire(2))):
         second = ingest_beside(broker.root)
 
     assert second.store_id == first.store_id

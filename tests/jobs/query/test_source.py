@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -20,7 +21,6 @@ from jobs.query.store_source import StoreSource
 from jobs.store.queue_files import StoredQueue
 from rmq_formats.body import decode_body
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.consumequeue.dispatch import BatchUnit, Unit
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import PropertyParser, parse_properties
 from rmq_formats.release import Release
@@ -131,19 +131,15 @@ def test_pages_hold_every_message_once(
 
 def test_a_page_of_a_topic_in_a_large_log_reads_few_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All units of the topic were read, and held in memory, before the first message was found."""
-    read, unit = list[int](), StoredQueue.unit
-
-    def count_unit(queue: StoredQueue, number: int) -> Unit | BatchUnit | None:
-        read.append(number)
-        return unit(queue, number)
-
     monkeypatch.setattr("jobs.query.store_source.MAX_LOG_SEARCHED_UNASKED", 0)
-    monkeypatch.setattr(StoredQueue, "unit", count_unit)
     records = stored([Sent(queue_id=number % 2) for number in range(1000)])
     expected = [one.physical_offset for one in reversed(records)]
-    with opened(write_store(tmp_path / "store", records, with_index=False)) as source:
+    with (
+        opened(write_store(tmp_path / "store", records, with_index=False)) as source,
+        patch.object(StoredQueue, "unit", autospec=True, side_effect=StoredQueue.unit) as read,
+    ):
         newest = read_page(source, ListConditions("Orders"), None, 5, 60)
-        assert (expected[:5], True) == (_offsets(newest.messages), len(read) < 200)
+        assert (expected[:5], True) == (_offsets(newest.messages), read.call_count < 200)
         assert expected[5:] == _offsets(read_page(source, ListConditions("Orders"), newest.next, 1000, 60).messages)
         narrow = ListConditions("Orders", begin=records[300].store_timestamp, end=records[310].store_timestamp)
         assert expected[-311:-300] == _offsets(read_page(source, narrow, None, 1000, 60).messages)
