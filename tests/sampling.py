@@ -42,6 +42,11 @@ def some_often(cases: Iterable[T], *often: T) -> list[ParameterSet]:
     return [pytest.param(case, marks=[] if case in often else pytest.mark.campaign) for case in cases]
 
 
+def on_any_worker(cases: Iterable[T]) -> list[ParameterSet]:
+    """Return the cases of a parameter, each as a group of its own: whichever worker is free runs it."""
+    return [pytest.param(case, marks=pytest.mark.xdist_group(f"case {number}")) for number, case in enumerate(cases)]
+
+
 def _commonness(case: str, seen: Counter[str]) -> float:
     return sum(seen[part] for part in case.split("-")) / len(case.split("-"))
 

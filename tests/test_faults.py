@@ -12,7 +12,7 @@ import pytest
 
 from jobs.console.result import ExitCode
 from tests.golden import unpack
-from tests.sampling import sample, some_often
+from tests.sampling import on_any_worker, sample, some_often
 from tests.support.fault_draws import Draw, drawn, failure, judged, of_faults, of_repairs
 from tests.support.fault_kinds import NO_FAULT, STORE
 from tests.support.faults import VERBS, line, matrix, page, said
@@ -22,7 +22,7 @@ JUDGES = {"faults": of_faults, "repairs": of_repairs}
 # What went wrong once, each shrunk to its smallest.
 _LINES = (ROOT / "tests" / "support" / "past_draws.txt").read_text(encoding="utf-8").splitlines()
 PAST = [line for line in _LINES if line.startswith("faults")]
-_OFTEN = sample(PAST, 32)
+_OFTEN = sample(PAST, 16)
 _PARTS = 5
 
 
@@ -52,7 +52,7 @@ def test_the_page_is_what_comes_out_now_and_verify_is_never_green_on_damage(fold
     assert every > 1 or text == page(rows)
 
 
-@pytest.mark.parametrize("past", [*sorted(_OFTEN), *(one for one in _LINES if one not in PAST)])
+@pytest.mark.parametrize("past", on_any_worker([*sorted(_OFTEN), *(one for one in _LINES if one not in PAST)]))
 def test_what_went_wrong_once_stays_right(past: str) -> None:
     what, _, draw = past.partition(" ")
     assert judged(Draw.parsed(draw), JUDGES[what]) == []
@@ -72,14 +72,14 @@ def _check(what: str, seed: int, most: int = 4) -> None:
         pytest.fail(f"python -m tests.support.fault_draws {what} {found}", pytrace=False)
 
 
-@pytest.mark.sample(8)
-@pytest.mark.parametrize("seed", range(33))
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("seed", on_any_worker(range(33)))
 def test_draws_break_no_rule(seed: int) -> None:
     _check("faults", seed)
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("seed", range(500_000, 500_006))
+@pytest.mark.parametrize("seed", on_any_worker(range(500_000, 500_006)))
 def test_repairs_with_lake_bridges_and_choices_break_no_rule(seed: int) -> None:
     _check("repairs", seed)
 

@@ -15,6 +15,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
+from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.broker_conf import BrokerConf
@@ -25,21 +26,6 @@ from tests.support.stores import log_folders, tree_state
 
 DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))  # DuckDB's reader
 REGISTRATION = "-0-registered-"
-TABLES = (
-    "messages",
-    "quarantine",
-    "consume_queue",
-    "index_entries",
-    "index_files",
-    "log_pieces",
-    "config_files",
-    "broker_config",
-    "consumer_offsets",
-    "traces",
-    "tiered",
-    "superseded_messages",
-    "runs",
-)
 
 
 class Options(TypedDict, total=False):
@@ -124,7 +110,7 @@ def leftovers(lake: Path) -> list[str]:
     commit (with a '#' in its name) may be another process's at work: it is deleted when it is old.
     """
     found = []
-    for table in TABLES:
+    for table in (one.name for one in WRITTEN_BY_RUNS):
         if not (lake / table / "_delta_log").exists():
             continue
         known = set(DeltaTable(lake / table).file_uris())

@@ -21,7 +21,7 @@ from jobs.command import VERBS
 from jobs.console.amounts import counted, duration_text, rate_text, size_text
 from jobs.console.lines import lines_under_heading, wrap_line
 from jobs.console.process import tool_command
-from jobs.console.result import ExitCode, Result, Severity
+from jobs.console.result import ExitCode, Severity
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.sampling import some_often
@@ -277,13 +277,6 @@ def test_a_shell_reads_a_broken_line_as_one(line: str) -> None:
 )
 def test_an_amount_has_the_largest_unit_that_it_fills_and_agrees_with_its_noun(made: str, text: str) -> None:
     assert text == made
-
-
-def test_a_result_says_what_how_much_and_how_fast() -> None:
-    result = Result(Severity.NOT_VERIFIED, "65 messages", 2.0, 4 << 20, "done")
-
-    assert "65 messages, 4.0 MiB in 2.00 s, 2.0 MiB/s" == result.amount
-    assert result.line("ingest").startswith("ingest: ")
 
 
 def test_the_numbers_are_those_that_are_documented() -> None:

@@ -52,7 +52,7 @@ from tests.support.lakes import (
     taken,
 )
 from tests.support.meanwhile import Meanwhile
-from tests.support.stores import records_of, segments_of, tree_state
+from tests.support.stores import records_of, segments_of
 
 _BASES = ("b420-base", "b551-base")
 _ALWAYS = {*_BASES, "b533-dledger"}
@@ -135,14 +135,6 @@ def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, spark_lake: Path)
     expected = spark.createDataFrame([(offset,) for offset in range(26)], "queue_offset bigint")
 
     assert_df_equality(of_queue.select("queue_offset"), expected, ignore_nullable=True, ignore_metadata=True)
-
-
-def test_a_store_is_never_written_to(golden: StoreOf, tmp_path: Path) -> None:
-    before = tree_state(golden("b470-base"))
-
-    ingest(request_of("b470-base", golden("b470-base"), tmp_path), SerialWorkers())
-
-    assert before == tree_state(golden("b470-base"))
 
 
 OF_A_RUN = {"run", "store_id"}  # columns that name the run

@@ -207,12 +207,15 @@ def test_what_was_never_read_is_missing_from_a_restored_log(tmp_path: Path, vers
     assert version == "earlier" or "no run could read these bytes" in summary.causes[0]
 
 
-def test_a_read_that_fails_for_another_reason_ends_the_run_before_anything_is_committed(tmp_path: Path) -> None:
-    """A timeout says nothing about the bytes: the next run must read them."""
+@pytest.mark.parametrize(("error", "raised"), [(errno.ETIMEDOUT, TimeoutError), (errno.ENOENT, FileNotFoundError)])
+def test_a_read_that_fails_for_another_reason_ends_the_run_before_anything_is_committed(
+    tmp_path: Path, error: int, raised: type[OSError]
+) -> None:
+    """The next run must read the bytes: a timeout says nothing about them, and retention never restores a file."""
     broker, end = _store_with_stale_bytes(tmp_path)
 
     # The end of the file is read by nothing else, the first time.
-    with _reads_fail(errno.ETIMEDOUT, lambda offset, _: offset == end), pytest.raises(TimeoutError):
+    with _reads_fail(error, lambda offset, _: offset == end), pytest.raises(raised):
         ingest_beside(broker.root, "b")
     assert [] == rows_of(tmp_path / "lake")
     ingest_beside(broker.root, "b")
@@ -241,16 +244,6 @@ def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_ga
     assert "end" not in {kind for kind, _, _ in places}
     assert len(placed) + 5 == summary.messages
     assert [(0, SEGMENT_SIZE)] == [(gap["from"], gap["to"]) for gap in summary.gaps]
-
-
-def test_a_file_that_disappears_at_the_end_of_its_range_and_comes_back_ends_the_run(tmp_path: Path) -> None:
-    """Retention brings no file back: this was an unmounted disk."""
-    broker, end = _store_with_stale_bytes(tmp_path)
-
-    with _reads_fail(errno.ENOENT, lambda offset, _: offset == end), pytest.raises(FileNotFoundError):
-        ingest_beside(broker.root, "b")
-
-    assert [] == rows_of(tmp_path / "lake")
 
 
 def test_memory_does_not_follow_the_records_whose_bodies_are_wrong(tmp_path: Path) -> None:

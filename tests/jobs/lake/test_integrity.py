@@ -25,8 +25,6 @@ from tests.support.commands import state_of
 from tests.support.lakes import ingest_store, raw_rows, rows_of, state_without_locks, table_of
 from tests.support.stores import files_in
 
-TABLES = ("messages", "consume_queue", "index_entries", "index_files")
-
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Broker:

@@ -36,7 +36,7 @@ from rmq_formats.indexfile.layout import Geometry
 from tests.golden import StoreOf
 from tests.rmq_formats.builders import STORED
 from tests.support.agreeing_verbs import of_agreement
-from tests.support.commands import Outcome, Run
+from tests.support.commands import Outcome, Run, overwrite
 from tests.support.fault_draws import Draw, drawn, failure, judged
 from tests.support.lakes import ingest_store
 from tests.support.query_stores import SEGMENT_SIZE, Sent, offsets, open_lake, stored, write_store
@@ -267,30 +267,17 @@ QUESTIONS = (
 )
 
 
-def _lose_queue(store: Path) -> None:
-    shutil.rmtree(store / "consumequeue" / "Orders" / "1")
+LOSSES: dict[str, Callable[[list[Path]], object]] = {
+    "the queue": lambda files: shutil.rmtree(files[0].parent),
+    "a file": lambda files: files[1].unlink(),
+    "units": lambda files: overwrite(files[-1], 20, bytes(files[-1].stat().st_size - 20)),
+    "the place that a unit leads to": lambda files: overwrite(files[0], 20, files[0].read_bytes()[:8]),
+}
 
 
-def _lose_queue_file(store: Path) -> None:
-    sorted((store / "consumequeue" / "Orders" / "0").iterdir())[1].unlink()
-
-
-def _zero_units(store: Path) -> None:
-    file = max((store / "consumequeue" / "Orders" / "0").iterdir())
-    data = file.read_bytes()
-    file.write_bytes(data[:20] + bytes(len(data) - 20))
-
-
-def _misdirect_unit(store: Path) -> None:
-    file = min((store / "consumequeue" / "Orders" / "0").iterdir())
-    data = bytearray(file.read_bytes())
-    data[20:28] = data[0:8]
-    file.write_bytes(data)
-
-
-@pytest.mark.parametrize("lose", [_lose_queue, _lose_queue_file, _zero_units, _misdirect_unit])
-def test_a_list_needs_no_queue_files(run: Run, store: Path, lose: Callable[[Path], None]) -> None:
-    lose(store)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_list_needs_no_queue_files(run: Run, store: Path, loss: str) -> None:
+    LOSSES[loss](sorted((store / "consumequeue" / "Orders" / "0").iterdir()))
     for line, expected in QUESTIONS:
         words = shlex.split(line)
         answer = run(*words[:2], "--store", store, *words[2:])
@@ -304,9 +291,7 @@ def _lose_segment(store: Path) -> None:
 
 
 def _damage_record(store: Path) -> None:
-    file = sorted((store / "commitlog").iterdir())[1]
-    data = file.read_bytes()
-    file.write_bytes(data[:300] + bytes(500) + data[800:])
+    overwrite(sorted((store / "commitlog").iterdir())[1], 300, bytes(500))
 
 
 @pytest.mark.parametrize("lose", [_lose_segment, _damage_record])

@@ -1,7 +1,6 @@
 """A broker's databases, read as of one moment, without writing into their folders."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,11 @@ from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.errors import FormatError, UnsupportedFormat
+from rmq_formats.errors import FormatError
 from rmq_formats.rocksdb.layout import UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
 from rmq_formats.store import name_of_offset
 from tests.golden import FEATURES, WRITTEN_BY_THE_STOP, unpack_feature
-from tests.support.stores import tree_state, units_by_queue
+from tests.support.stores import units_by_queue
 
 _SEPARATE = "consumequeue_rocksdb"
 _EXPECTED = {
@@ -57,26 +56,6 @@ def test_every_queue_has_the_units_that_the_broker_answered(name: str, tmp_path:
         assert (queues[queue][: expected["max"]] if is_longer else queues[queue]) == expected["units"]
 
 
-def test_queues_that_rocksdb_alone_has_are_added_to_the_files(tmp_path: Path) -> None:
-    queues = list_queues(list_store(str(unpack_feature("b551-lmq-selective", tmp_path).root)))
-
-    assert {queue.name.topic: queue.in_rocksdb for queue in queues} == {
-        "%LMQ%$Lite$a": True,
-        "%LMQ%$Lite$b": True,
-        "Lite": False,
-        "Orders": False,
-    }
-
-
-def test_a_killed_broker_leaves_a_valid_database_without_rows(tmp_path: Path) -> None:
-    """Neither damage nor a lost queue: units were in memory."""
-    stored = find_rocksdb_queues(list_store(str(unpack_feature("b551-rockscq-killed", tmp_path).root)))
-
-    assert stored is not None
-    assert stored.files == ()
-    assert stored.dispatched_end is None
-
-
 def test_a_clean_stop_says_how_far_the_log_was_dispatched(tmp_path: Path) -> None:
     unpacked = unpack_feature("b551-rockscq-separate", tmp_path)
     stored = find_rocksdb_queues(list_store(str(unpacked.root)))
@@ -86,14 +65,6 @@ def test_a_clean_stop_says_how_far_the_log_was_dispatched(tmp_path: Path) -> Non
     assert {f"{topic}/{queue_id}": bound.queue_offset + 1 for (topic, queue_id), bound in stored.bounds.items()} == {
         name: queue["max"] for name, queue in unpacked.before_stop["queues"].items()
     }
-
-
-def test_reading_writes_nothing_into_the_store(tmp_path: Path) -> None:
-    root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    before = tree_state(root)
-    find_rocksdb_queues(list_store(str(root)))
-
-    assert tree_state(root) == before
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -106,15 +77,6 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
 
     assert len(queues) == 10
     assert sum(queue.capacity - queue.start for queue in queues) == 200
-
-
-def test_without_rocksdict_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = unpack_feature("b551-rockscq-clean", tmp_path).root
-    monkeypatch.setitem(sys.modules, "rocksdict", None)
-
-    with pytest.raises(UnsupportedFormat, match=r"pip install 'rocketmq-lake\[rocksdb\]'") as raised:
-        find_rocksdb_queues(list_store(str(root)))
-    assert "\n" not in str(raised.value)
 
 
 def test_a_table_that_is_merged_away_meanwhile_is_looked_for_again(
