@@ -9,7 +9,11 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
+
+from jobs.browse.pages import Pages as RenderedPages
+from jobs.browse.workers import Question
+from jobs.query.place import Place
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "<script>alert('x')</script>&\"' OR 1=1 --\u202e"
@@ -55,6 +59,13 @@ class Pages:
             re.search(rb'<main id="main" data-status="(\d+)"', reply.body) if b'class="waiting"' in reply.body else None
         )
         return reply if late is None else reply._replace(status=int(late[1]))
+
+
+def rendered(place: Place, path: str, language: str = "en") -> Reply:
+    """Return what a process of the server renders: a page below its head, or a file."""
+    route, _, query = path.partition("?")
+    answer = RenderedPages(place).answer(0, Question(route, dict(parse_qsl(query)), language))
+    return Reply(answer.status, {}, answer.content)
 
 
 @contextmanager

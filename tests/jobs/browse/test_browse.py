@@ -38,7 +38,7 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.lakes import ingest_store
-from tests.support.pages import HOSTILE, ROOT, Pages, served
+from tests.support.pages import HOSTILE, ROOT, Pages, rendered, served
 from tests.support.stores import segments_of, stored_records, tree_state
 
 OWN_SCRIPT = '<script src="/bars.js" defer></script>'
@@ -316,8 +316,7 @@ def test_a_store_that_must_not_be_started_says_so_first(golden: StoreOf, tmp_pat
     (damaged / "abort").touch()
     (damaged / "checkpoint").unlink()
     expected = [one for one in start_lines(inspected(damaged).start) if one.startswith("do not start")]
-    with served(damaged) as pages:
-        page = unescape(pages.get("/").text)
+    page = unescape(rendered(Place(str(damaged)), "/").text)
 
     assert 1 == len(expected)
     assert expected[0] in page
@@ -444,10 +443,10 @@ def test_typed_tables_are_listed_and_shown(lake: Path, tmp_path: Path) -> None:
     place = shutil.copytree(lake, tmp_path / "lake")
     write_deltalake(place / "typed" / "Orders-1", pa.table({"id": ["7"], "time": ["noon"], "items": [[{"sku": "x"}]]}))
 
-    with served(place) as pages:
-        (path,) = links(pages.get("/").text, "/tables/typed")
-        page = pages.get(f"{path}?id=7").text
-        assert ("noon" in page, "columns of structures and maps are left out" in page) == (True, True)
+    at = Place(lake=str(place))
+    (path,) = links(rendered(at, "/").text, "/tables/typed")
+    page = rendered(at, f"{path}?id=7").text
+    assert ("noon" in page, "columns of structures and maps are left out" in page) == (True, True)
 
 
 def test_a_small_body_that_inflates_to_more_than_a_download_may_have_is_sent_as_it_is_stored(tmp_path: Path) -> None:
@@ -455,8 +454,7 @@ def test_a_small_body_that_inflates_to_more_than_a_download_may_have_is_sent_as_
     record = a_record(bomb, topic="T1", sys_flag=COMPRESSED)
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(encode_record(record).ljust(1 << 20, b"\0"))
-    with served(tmp_path) as pages:
-        assert bomb == pages.get("/body?at=0").body
+    assert bomb == rendered(Place(str(tmp_path)), "/body?at=0").body
 
 
 # how it begins and ends
@@ -510,8 +508,7 @@ def test_what_is_wrong_with_a_store_is_said_in_chinese_but_for_the_words_of_insp
 ) -> None:
     damaged = Path(shutil.copytree(store, tmp_path / "store"))
     sorted((damaged / "index").iterdir())[2].unlink()
-    with served(damaged) as pages:
-        chinese, english = pages.get("/?lang=zh").text, pages.get("/?lang=en").text
+    chinese, english = (rendered(Place(str(damaged)), "/", language).text for language in ("zh", "en"))
 
     assert ("缺口", True) == (
         re.findall(r'<h1><span class="severity gap">(.+)</span>', chinese)[0],
