@@ -23,10 +23,12 @@ from jobs.typed.values import TOO_LARGE, RefusedBodyError, Times, exact_context,
 
 _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, LookupError)
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and size of the schema id after it: Confluent's, RocketMQ's
-_INSTANT = pa.timestamp("us", "UTC")
 _UUID_SIZE = 16
-_FACTORS = {"millis": 1000, "micros": 1}
-
+_INSTANTS: Mapping[str, Callable[[int], int]] = {  # by the unit in the name of a logical type
+    "millis": lambda value: binary_values.instant(value * 1000),
+    "micros": binary_values.instant,
+    "nanos": binary_values.nanosecond_instant,
+}
 
 Schemas = Mapping[int | None, str]  # by registry id; None: the schema of bodies without an id
 
@@ -188,17 +190,13 @@ class _Record:
 
     def _long_or_instant(self, schema: _Schema) -> _Reading:
         kind, _, unit = schema.get("logicalType", "").rpartition("-")
-        if kind not in {"timestamp", "local-timestamp"} or unit not in {*_FACTORS, "nanos"}:
+        convert = _INSTANTS.get(unit)
+        if convert is None or kind not in {"timestamp", "local-timestamp"}:
             return _Reading(pa.int64(), _long)
-        factor, times = _FACTORS.get(unit, 1), self._times
-        instant = (
-            binary_values.nanosecond_instant if unit == "nanos" else lambda value: binary_values.instant(value * factor)
-        )
-        if kind == "timestamp":
-            return _Reading(_INSTANT, converted_read(_long, instant))
-        return _Reading(
-            _INSTANT, converted_read(_long, lambda value: binary_values.local_instant(instant(value), times))
-        )
+        instant = converted_read(_long, convert)
+        if kind == "local-timestamp":
+            instant = converted_read(instant, partial(binary_values.local_instant, times=self._times))
+        return _Reading(pa.timestamp("us", "UTC"), instant)
 
 
 def _int_or_date(schema: _Schema) -> _Reading:

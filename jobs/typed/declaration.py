@@ -76,9 +76,9 @@ class TopicType:
         return table_name(self.topic, self.name)
 
     @property
-    def tables(self) -> dict[str, str]:
-        """The tables of the topic, and the columns of each as text."""
-        return {one.table: sql_columns(one.all_columns) for one in (self.types.values() if self.by else (self,))}
+    def tables(self) -> dict[str, pa.Schema]:
+        """The tables of the topic, and the columns of the bodies in each."""
+        return {one.table: pa.schema(one.all_columns) for one in (self.types.values() if self.by else (self,))}
 
     @property
     def all_columns(self) -> tuple[pa.Field, ...]:

@@ -47,12 +47,11 @@ def read_bodies(columns: Sequence[pa.Field], times: Times, bodies: pa.Array) -> 
     exact = read_all((bodies[number].as_py() for number in again.tolist()), columns, times)
     merge_unknown(unknown, {path: one._replace(at=int(again[one.at])) for path, one in exact.unknown.items()})
     refusals = {int(again[number]): refusal for number, refusal in exact.refusals.items()}
-    plain = pa.array(~is_judged)
-    rows = [array.filter(plain) for array in arrays]
-    judged = np.delete(again, list(exact.refusals))
-    if judged.size:  # rows of both readers, in the order of their bodies
-        order = pa.array(np.argsort(np.concatenate([np.flatnonzero(plain), judged]), kind="stable"))
-        rows = [pa.concat_arrays(two).take(order) for two in zip(rows, exact.columns, strict=True)]
+    # The rows of the scalar reader follow those of the compiled one, which has a row for every body.
+    judged, places = np.delete(again, list(exact.refusals)), np.arange(len(bodies))
+    places[judged] = len(bodies) + np.arange(judged.size)
+    fitting = pa.array(np.delete(places, list(refusals)))
+    rows = [pa.concat_arrays(both).take(fitting) for both in zip(arrays, exact.columns, strict=True)]
     assert all(len(row) + len(refusals) == len(bodies) for row in rows)
     return TypedRows(rows, refusals, unknown)
 

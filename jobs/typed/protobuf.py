@@ -157,6 +157,7 @@ class _Body:
             for one in descriptor.fields
         }
         missing = {one.name: one.default for one in fields.values()}
+        checked = [one for one in fields.values() if one.is_required or one.oneof is not None]
 
         def read(body: bytes, at: int, end: int) -> dict[str, Any]:
             found: dict[str, Any] = {}
@@ -177,7 +178,7 @@ class _Body:
                         raise error.within(member_path("", field.name)) from None
                 if at > end:
                     raise refused_at_byte(binary_values.CUT, end)
-            _check(fields, found, end)
+            _check(checked, found, end)
             return {**missing, **found}
 
         return fields, read
@@ -227,9 +228,9 @@ class _Body:
         return _Scalar(type_, _SIZED, read, None)
 
 
-def _check(fields: _Fields, found: Mapping[str, object], end: int) -> None:
+def _check(fields: Sequence[_Field], found: Mapping[str, object], end: int) -> None:
     oneofs = set()
-    for field in fields.values():
+    for field in fields:
         if field.is_required and field.name not in found:
             raise refused_at_byte("a required value is missing", end).within(member_path("", field.name))
         if field.oneof is not None and field.name in found:

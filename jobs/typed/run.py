@@ -28,7 +28,7 @@ from jobs.lake.snapshots import kept_snapshots, transaction_of
 from jobs.lake.superseded import ObsoleteRows
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPING_TABLES
 from jobs.store.workers import Workers
-from jobs.typed.ddl import TYPING_APPLICATION, parse_columns
+from jobs.typed.ddl import TYPING_APPLICATION
 from jobs.typed.declaration import DeclarationError, TopicType, ValuesLostError, needs_rebuild
 from jobs.typed.formats import UnknownField
 from jobs.typed.task import TypedFile, type_file
@@ -359,8 +359,7 @@ def _new_columns(topic: _Topic, before: Typing) -> Iterator[str]:
     known = before.topics.get(topic.type.topic, NEVER_TYPED).tables
     for table, columns in topic.state.tables.items():
         if table in known:
-            old = {column.name for column in parse_columns(known[table])}
-            yield from (column.name for column in parse_columns(columns) if column.name not in old)
+            yield from (name for name in columns.names if name not in known[table].names)
 
 
 def absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:

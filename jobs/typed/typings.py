@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 from jobs.lake.commit import (
@@ -36,7 +37,7 @@ from jobs.lake.runs import (
 )
 from jobs.lake.superseded import ObsoleteRows, rewrite_without_rows
 from jobs.lake.table_file import AddedFile, FileNaming
-from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table
+from jobs.lake.tables import DEAD_LETTERS, TYPINGS, Table, sql_columns
 from jobs.typed.ddl import TYPING_APPLICATION, parse_columns, typed_table
 
 _KEPT = 8  # manifests
@@ -57,7 +58,7 @@ class TopicState:
 
     declared: Mapping[str, object]  # by `TopicType.describe`
     stores: Mapping[str, StoreState]
-    tables: Mapping[str, str]  # by table: its columns as SQL
+    tables: Mapping[str, pa.Schema]  # by table: the columns of the bodies
 
 
 NEVER_TYPED = TopicState({}, {}, {})
@@ -68,7 +69,7 @@ class TableChange:
     """One commit of a typing."""
 
     table: str
-    columns: str | None  # of the bodies, as SQL; None for `dead_letters`
+    columns: pa.Schema | None  # of the bodies; None for `dead_letters`
     added: tuple[AddedFile, ...] = ()
     removed: tuple[ObsoleteRows, ...] = ()
     replaces: bool = False  # whether all rows of the table are replaced
@@ -94,16 +95,18 @@ class Typing:
         values = asdict(self)
         for change in values["changes"]:
             change["removed"] = [{**one.values, "from_offset": one.from_offset} for one in change["removed"]]
-        return json.dumps(values).encode()
+        return json.dumps(values, default=sql_columns).encode()  # schemas as SQL
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Typing":
         """Return the typing with these stored values."""
         for one in values["changes"]:
+            one["columns"] = None if one["columns"] is None else pa.schema(parse_columns(one["columns"]))
             one["added"] = tuple(AddedFile(*action) for action in one["added"])
             one["removed"] = tuple(map(_obsolete, one["removed"]))
         for state in values["topics"].values():
             state["stores"] = {store: StoreState(**reached) for store, reached in state["stores"].items()}
+            state["tables"] = {table: pa.schema(parse_columns(text)) for table, text in state["tables"].items()}
         values["changes"] = tuple(TableChange(**one) for one in values["changes"])
         values["topics"] = {topic: TopicState(**state) for topic, state in values["topics"].items()}
         return cls(**values)
@@ -128,8 +131,8 @@ def newest_typing(lake: Lake) -> Typing:
 
 def typed_tables(lake: Lake) -> list[Table]:
     """Return the typed tables of a lake, sorted by name."""
-    columns = {name: text for state in newest_typing(lake).topics.values() for name, text in state.tables.items()}
-    return [typed_table(name, parse_columns(text)) for name, text in sorted(columns.items())]
+    tables = {name: columns for one in newest_typing(lake).topics.values() for name, columns in one.tables.items()}
+    return [typed_table(name, tables[name]) for name in sorted(tables)]
 
 
 def prepare(lake: Lake, typing: Typing) -> None:
@@ -156,7 +159,7 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
     transaction = (TYPING_APPLICATION, typing.number)
     note = {"typing": str(typing.number)}
     for change in typing.changes:
-        table = DEAD_LETTERS if change.columns is None else typed_table(change.table, parse_columns(change.columns))
+        table = DEAD_LETTERS if change.columns is None else typed_table(change.table, change.columns)
         with suppress(TransactionTakenError):  # another process committed it
             rewrite = rewrite_without_rows(lake, table, change.removed, transaction) if change.removed else None
             commit(lake, table, change.added, transaction, note, rewrite, replaces=change.replaces)
