@@ -34,9 +34,8 @@ _MOST_NAMES = 5_000  # per shape
 _EXACT = 1 << 53
 _SHOWN = 10
 _INDEX = re.compile(r"\[\d+\]")
-_TEXT_KINDS = ("date", "timestamp", "string")
-_TEXT_TYPES = {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}  # if all values are of one kind
-_FAMILIES = {"integer": "number", "fraction": "number", "date": "text", "timestamp": "text", "string": "text"}
+_TEXT_TYPES = {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "string": pa.string()}
+_FAMILIES = {"integer": "number", "fraction": "number", **dict.fromkeys(_TEXT_TYPES, "text")}
 
 
 @dataclass
@@ -103,7 +102,7 @@ class Shape:
         of_family = {
             "boolean": pa.bool_,
             "number": self._number_type,
-            "text": lambda: _TEXT_TYPES.get("".join(filter(self.kinds.__getitem__, _TEXT_KINDS)), pa.string()),
+            "text": self._text_type,
             "array": lambda: pa.list_((self.items.type() if self.items else None) or pa.string()),
             "object": self._object_type,
         }
@@ -115,6 +114,10 @@ class Shape:
         if self.is_inexact and self.digits + self.scale <= MOST_DIGITS:
             return pa.decimal128(MOST_DIGITS, self.scale)
         return pa.float64()
+
+    def _text_type(self) -> pa.DataType:
+        found = [type_ for kind, type_ in _TEXT_TYPES.items() if self.kinds[kind]]
+        return found[0] if len(found) == 1 else pa.string()
 
     def _object_type(self) -> pa.DataType:
         if len(self.members) > _MOST_MEMBERS:
