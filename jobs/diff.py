@@ -61,7 +61,7 @@ _OTHERS = (
     "the store has other records here: since the last run its broker has cut its log back and written on, or it is "
     "the store of another replica"
 )
-_MOST_RUNS = 64  # of one kind in a segment: every second record may be of a topic that was not chosen
+_MOST_RUNS = 64  # of one kind in a segment: every second record may be of a topic that was not selected
 _Columns = tuple[NDArray[Any], ...]
 
 
@@ -76,7 +76,7 @@ class DiffRequest(StoreRequest):
     lake: Lake
     broker: str | None = None
     bases: frozenset[int] | None = None  # of the store's segments that are read; None: of all
-    known: KnownStore | None = None  # what the lake knows of it; None: to be found
+    known: KnownStore | None = None  # the lake's registration of the store; None: search for it
 
 
 class Difference(NamedTuple):

@@ -121,8 +121,9 @@ def _unescape(match: re.Match[str]) -> str:
     return _CONTROLS.get(code, code)
 
 
-# A text, or a number where a name should be. Texts are matched first, so that nothing inside them is. Repeats give
-# nothing back (`*+`): for each way back `re` notes 130 bytes, which are gigabytes for a text of some megabytes.
+# A text, or a number where a name should be. Texts are matched first, so that nothing inside them is matched. Repeats
+# are possessive (`*+`): `re` stores 130 bytes per backtracking position, which are gigabytes for a text of some
+# megabytes.
 _NUMBER_AS_NAME = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{,]\s*+(-?[0-9]++)(?=\s*+:)')
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # of a pair, or alone
 
@@ -136,7 +137,7 @@ def decode_config(raw: bytes) -> dict[str, object]:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is also a ValueError
         raise CorruptData(f"no JSON: {error}") from error
-    if has_half:  # which no UTF-8 can hold: a broker's writer also makes a question mark of it
+    if has_half:  # UTF-8 cannot encode it; a broker also writes a question mark instead
         values = json.loads(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace"))
     if not isinstance(values, dict):
         raise CorruptData(f"JSON, but no object: {type(values).__name__}")

@@ -132,7 +132,7 @@ def message_size(read: Read, position: int, left: int, release: Release) -> int 
     total, magic = map(int, BLANK.unpack(head))
     if magic == MAGIC_BLANK:
         return None if release.start_checks_bytes_left and total > left else 0
-    # Before 5.3.2 a broker first takes memory for as many bytes as the record states, and may fail for want of it.
+    # Before 5.3.2 a broker first allocates as many bytes as the record states, and may run out of memory.
     if not _is_message(magic, release) or total > left or len(head) < RECORD[0].size:
         return None
     fixed = RECORD[int.from_bytes(head[_SYS_FLAG : _SYS_FLAG + 4]) & HOST_BITS]
@@ -208,7 +208,7 @@ def start_segment(
         return segments[-LAST_FILES_READ:][0].base_offset
     newest_first = list(reversed(segments))
     if release.start_checks_first_record:
-        newest_first = newest_first[:_MOST_SEGMENTS]  # it begins with the last one that it looks at
+        newest_first = newest_first[:_MOST_SEGMENTS]  # it begins with the last segment that it examines
     may_begin = (one for one in newest_first if _may_begin(one, release, checkpoint, queue_reach, has_abort=has_abort))
     return next(may_begin, newest_first[-1]).base_offset
 

@@ -25,7 +25,7 @@ from rmq_formats.kernels.integers import Bytes, as_int64, byte_at, number_at
 cgutils: Any
 try:
     from numba.core import cgutils
-except ImportError:  # a numba whose internals moved
+except ImportError:  # numba's internals have changed
     cgutils = None
 
 HAS_MULTIPLICATION = (
@@ -34,8 +34,8 @@ HAS_MULTIPLICATION = (
 _POLYNOMIAL = 0x104C11DB7
 _REFLECTED = 0xEDB88320
 _LOW_32 = (1 << 32) - 1
-_STEP = 16  # bytes that are taken together
-_LANES = 4  # that do not wait for each other
+_STEP = 16  # bytes per step
+_LANES = 4  # independent of each other
 _SHORTEST = _LANES * _STEP  # bytes below which tables are as fast; folded parts have at least so many
 types: Any = _types
 _Emitted: TypeAlias = Any  # a value of the code being made: llvmlite and numba declare no types

@@ -21,8 +21,8 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 MIN_LONG, MAX_LONG = -(1 << 63), (1 << 63) - 1
 MIN_INT, MAX_INT = -(1 << 31), (1 << 31) - 1
-# Character#isDigit knows the digits of all scripts; those after U+FFFF are two characters to Java.
-# No repeat gives characters back: a body of millions of zeros and a letter takes one pass.
+# Character#isDigit knows the digits of all scripts; those after U+FFFF are two characters to Java. Repeats are
+# possessive: matching a body of millions of zeros and a letter takes one pass.
 _INTEGER = re.compile(r"([+-]?)(?=\d)0*+((?:(?![^\0-\uffff])\d){0,20}+)")
 
 

@@ -33,7 +33,7 @@ class FileKind(StrEnum):
     INDEX = "index file"
     CHECKPOINT = "checkpoint"
     ABORT = "abort"  # there while the broker runs, and after a crash
-    ABORT_BACKUP = "abort.bak"  # 5.0.0+: says nothing, it stays after a clean stop too
+    ABORT_BACKUP = "abort.bak"  # 5.0.0+: has no meaning, because it also remains after a clean stop
     LOCK = "lock"
     CONFIG = "configuration"
     CONFIG_BACKUP = "configuration backup"

@@ -49,7 +49,7 @@ PROGRESS_SIZE = 4096
 PRECISION_MS = 1000
 """The default of timerPrecisionMs; the units of a slot show the actual value."""
 LARGEST_WHEEL = 1 << 30  # slots of a second for two weeks are 37 MiB
-NO_POSITION = -1  # where a position would be
+NO_POSITION = -1  # instead of a position
 
 _PLAIN, _ROLLED, _CANCELS = 1, 2, 4
 _FLAGS = frozenset({_PLAIN, _PLAIN | _ROLLED, _PLAIN | _CANCELS, _PLAIN | _ROLLED | _CANCELS})

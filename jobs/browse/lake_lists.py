@@ -34,10 +34,10 @@ from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.properties import index_key_hash
 
 _MOST_COUNTED = 20_000_000  # messages that are counted one by one for a histogram
-_MOST_JOINED = 5_000_000  # messages over which views with joins are run: they hold much of them in memory
+_MOST_JOINED = 5_000_000  # messages: above, views with joins, which hold most of them in memory, are not queried
 _MOST_SKIPPED = 1_000_000
 _MOST_SORTED = 3_000_000  # rows of a table that are sorted for a page of the newest
-_RUNS_READ = 200  # for their gaps
+_RUNS_READ = 200  # runs whose gaps are read
 _PREPARED = "state = 'prepared' AND run > 0"
 _LARGE = frozenset({"body", "body_inflated", "bytes", "properties", "properties_raw", "topic_raw"})
 _JOINED = frozenset({"not_consumed", "timers_pending", "transactions"})

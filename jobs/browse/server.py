@@ -39,10 +39,10 @@ from jobs.launch.engine import SetupError
 from jobs.query.place import Place, open_place
 
 HOST = "127.0.0.1"
-_PATIENCE = 2  # seconds that open requests have when the server stops
+_PATIENCE = 2  # seconds to finish open requests when the server stops
 _BACKLOG = 128  # connections that may wait to be accepted
 _HEADERS = {
-    # `nosniff` is part of this: of all that this server sends, bodies too, only its own script is one by its type.
+    # Because of `nosniff`, browsers run only our own script: all other responses, including bodies, have other types.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; form-action 'self'; "
         "base-uri 'none'; frame-ancestors 'none'"
@@ -112,7 +112,7 @@ def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
             folder = stack.enter_context(TemporaryDirectory(prefix="rmq-lake-browse-"))
             with suppress(webbrowser.Error):  # no browser starts: the address is printed
                 webbrowser.open(redirect_file(Path(folder), address).as_uri())
-        with suppress(KeyboardInterrupt):  # the way in which these pages end
+        with suppress(KeyboardInterrupt):  # the usual way to stop the server
             uvicorn.Server(config).run(sockets=[listener])
     return ExitCode.CLEAN
 
@@ -235,7 +235,7 @@ class Application:
         head = self._head(request, words, every)
         question = Question(request.url.path, dict(request.query_params), words.language)
         answer = asyncio.ensure_future(self._answer(question, words))
-        # A page that may redirect is not begun before its answer: a redirect must be the complete response.
+        # The head of a page that may redirect is not sent in advance: a redirect must be the complete response.
         may_lead_on = request.url.path == "/find" or "holds" in request.query_params
         is_soon = await _unless_gone(request.receive, answer, None if may_lead_on else _SOON)
         response = HTMLResponse(b"", HTTPStatus.OK)

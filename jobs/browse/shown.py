@@ -39,7 +39,7 @@ ChainEntry = tuple[int, int, int]  # its number, its physical offset, and the ha
 ShownChain = dict[str, Any]  # what the template shows of a chain
 WIDTH = 1000
 HEIGHT = 100  # of a histogram
-_MOST_QUEUES = 12  # that are drawn, the largest ones
+_MOST_QUEUES = 12  # the largest queues, which are drawn
 _THINNEST = 2.0
 _SHOWN_WRONG = frozenset({Severity.DAMAGE, Severity.CONTRADICTION, Severity.NOT_ACCESSIBLE})
 BODY_FORMS = ("json", "text", "hex")
@@ -123,7 +123,7 @@ class Rows(NamedTuple):
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    sql: str | None = None  # that gives it; None of a store
+    sql: str | None = None  # the statement that returns this table; None for a store
     note: str = ""
 
 

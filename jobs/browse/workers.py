@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from jobs.query.place import Place
 
-_MOST = 8  # questions that are answered at the same time; others wait for their turn
+_MOST = 8  # questions that are answered at the same time; further ones wait
 _KEPT = 2  # processes that wait for the next question
 
 # A process of its own, not a fork of this one: a fork would copy locks that threads of libraries hold.

@@ -16,7 +16,7 @@ class Verb(NamedTuple):
 
     name: str
     entry_point: str  # module and function
-    uses_spark: bool  # for work beyond a size, or when asked
+    uses_spark: bool  # for large work, or if the user selects it
     help: str  # one line in the list of verbs
     after_interrupt: str = "Nothing was written; the same command starts again."  # what to do after it was interrupted
 

@@ -163,7 +163,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
     """Run one command line and return its exit code; an error is one line on standard error."""
     began = monotonic()
     process.note_resumption("")
-    is_ours = not has_session()  # else it is a notebook's, which goes on with it
+    is_ours = not has_session()  # otherwise a notebook owns it, and continues to use it
     as_json = _is_given("--log-json", "RMQ_LAKE_LOG_JSON", arguments)
     with log_as_json(_verb_of(arguments)) if as_json else nullcontext():
         with _terminated_like_interrupted():
@@ -191,7 +191,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
     """Let SIGTERM, with which schedulers stop a run, end a command in order, as Ctrl-C does."""
 
     def end(_signal: int, frame: FrameType | None) -> None:
-        interrupt = signal.getsignal(signal.SIGINT)  # Spark's own cancels its jobs first
+        interrupt = signal.getsignal(signal.SIGINT)  # Spark's own handler cancels its jobs first
         if callable(interrupt):
             interrupt(signal.SIGINT, frame)
         raise KeyboardInterrupt

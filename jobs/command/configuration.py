@@ -29,7 +29,7 @@ _CONFIG_FILE = f"{__name__}.file"  # that was read, in click's context
 _MOST = 1 << 20  # bytes of a configuration file
 # Of a service, as Kubernetes names them: `…_SERVICE_HOST`, `…_SERVICE_PORT_HTTP`, `…_PORT_80_TCP_ADDR`.
 _OF_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
-_OF_A_VERB = "lake"  # verbs read, write or change it: a key that all of them share would not say which
+_OF_A_VERB = "lake"  # its role differs from verb to verb, so this key is not shared by all verbs
 # Keys that may be before the first table, although not every verb has the option.
 _SHARED = frozenset(
     (

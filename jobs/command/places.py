@@ -25,9 +25,9 @@ from rmq_formats.store import COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLD
 NAMED_PLACES = f"{__name__}.places"
 _STORES, _OUTPUTS = f"{__name__}.stores", f"{__name__}.outputs"
 _EXPECTED = f"{__name__}.expected"  # location, its check, its parameter: must be there when the verb runs
-_IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # alone they make none
+_IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # they make no store
 _OUTSIDE = "Choose a place outside the store"
-_MOST_LOOKED_AT = 10_000  # files: a directory with more is the verb's to judge
+_MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the verb to check
 
 
 def _guard(value: str, param: click.Parameter | None, ctx: click.Context | None, *, makes_store: bool = False) -> None:
@@ -212,7 +212,7 @@ class LocationType(click.ParamType[str]):
 
 def _kind_of(location: str) -> str | None:
     """Describe a local path in words (for example "a file"); None if it does not exist."""
-    with suppress(OSError, ValueError):  # a text that can be no name: the verb says so
+    with suppress(OSError, ValueError):  # not a valid file name: the verb reports it
         path = Path(local_path(location)) if is_local(location) else None
         if path is not None and path.exists():
             return "a directory" if path.is_dir() else "a file" if path.is_file() else "not a regular file"

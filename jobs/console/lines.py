@@ -73,8 +73,8 @@ def _broken(line: str, width: int, indent: str) -> Iterator[str]:
     first, *others = _GAP.split(line)
     pairs = list(zip(others[::2], others[1::2], strict=True))
     started, column = first, len(click.unstyle(first))
-    # A word goes on in this line if all of its column does, which begins at a wide gap; a column that is wider than a
-    # whole line is broken between its words after all.
+    # A word stays in this line if its whole column fits, which begins at a wide gap. A column that is wider than a line
+    # is broken between its words.
     for number, (gap, word) in enumerate(pairs):
         length = len(click.unstyle(word))
         cell = len(click.unstyle(_cell(pairs[number:])))

@@ -22,7 +22,7 @@ _SETTING = re.compile(rf"(?i)({_NAME}[\w.-]*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]+")
 # `://KEY:SECRET@`, where a secret may have slashes; not `://HOST:PORT/…@`
 _IN_URI = re.compile(r"(://)(?![^/\s@:\"']*:\d+/)[^/\s@:\"']+:[^\s@\"']+@")
 _HIDDEN = "***"
-_SHORTEST = 8  # a shorter text is in too many others
+_SHORTEST = 8  # shorter secrets are not masked, because they are part of too many other texts
 
 _known: set[str] = set()
 

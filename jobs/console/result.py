@@ -11,7 +11,7 @@ from jobs.console.amounts import duration_text, rate_text, size_text
 from jobs.console.progress import seconds_of_one_time_work
 
 _LEAST_ONCE_S = 1.0
-_LEAST_FOR_A_RATE = 1 << 20  # bytes: fewer take no longer than the start does
+_LEAST_FOR_A_RATE = 1 << 20  # bytes: reading fewer takes no longer than the start
 
 
 class ExitCode(IntEnum):
@@ -114,7 +114,7 @@ class Result(NamedTuple):
     what: str  # done: `65 messages, 168 index entries`
     seconds: float
     size: int = 0  # bytes of the log that were read; 0 where none were
-    verdict: str = ""  # where the word of the severity says too much or too little
+    verdict: str = ""  # replaces the word of the severity if it is not accurate
 
     @property
     def amount(self) -> str:

@@ -370,9 +370,7 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
     """Return the index files that a start after a kill deletes: those that end after the checkpoint's index time."""
     deleted = []
     for file in store.index_files:
-        header = read_index_header(
-            file, store
-        )  # None: a broker gives a short file its length, and takes its bytes for one
+        header = read_index_header(file, store)  # None: a broker extends a short file, and reads its bytes as a header
         if header is not None and header.end_timestamp > checkpoint.index_timestamp:
             deleted.append((file.about.path, header))
     return deleted
@@ -395,7 +393,7 @@ def truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPl
             yield place, passed
             passed = max(passed, place.end)
         elif stop.kind is StopKind.END_OF_FILE:
-            passed = segment.base_offset + segment.size  # it goes on with the next file
+            passed = segment.base_offset + segment.size  # the broker continues with the next file
 
 
 def _cut(facts: StartFacts, log: WalkedLog) -> Cut:

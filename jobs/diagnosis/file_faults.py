@@ -46,7 +46,7 @@ def file_fault(stored: Content, right: Content, header_size: int = 0) -> FileFau
     for position in range(0, size, _AT_ONCE):
         length = min(_AT_ONCE, size - position)
         found, wanted = (np.frombuffer(one.read(position, length), np.uint8) for one in (stored, right))
-        if found.size != wanted.size:  # cut while it was read: no fault of the file as it was
+        if found.size != wanted.size:  # truncated while it was read: not a fault of the file
             bits, all_zero, beyond_header = 2, False, 1
             break
         places = np.flatnonzero(found != wanted)

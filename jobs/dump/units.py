@@ -404,7 +404,7 @@ _DUMPERS: dict[FileKind, Callable[[DumpFile, FileKind, DumpRequest], Iterator[It
     FileKind.TIMER_WHEEL: dump_wheel,
     FileKind.TIMER_LOG: dump_timer_log,
 }
-# The kind that a user can say a file is of, by its name.
+# The kinds of files that a user can select, by name.
 KIND_NAMES = {
     "commitlog": FileKind.COMMITLOG,
     "consumequeue": FileKind.CONSUME_QUEUE,

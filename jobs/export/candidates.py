@@ -27,7 +27,7 @@ class CandidatePlan(NamedTuple):
     bounds: tuple[Mapping[str, tuple[Any, Any]], ...]  # of each item
     columns: tuple[str, ...]
     limit: int  # bytes of a body
-    undecoded: Path  # where bodies are noted that are not as their producers sent them
+    undecoded: Path  # folder for notes on bodies that could not be decompressed
 
     @property
     def may_leave_out_items(self) -> bool:
@@ -86,7 +86,7 @@ class CandidatesReader(datasource.DataSourceReader):
 
     def read(self, partition: datasource.InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the condition's columns, and the row numbers."""
-        # Of no partition at all, when all items are left out, Spark makes one of None.
+        # If there are no partitions, because all items are left out, Spark creates one partition, which is None.
         return iter(()) if partition.value is None else self._plan.rows(partition.value)
 
     def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:

@@ -59,7 +59,7 @@ def compile_condition(spark: "SparkSession", text: str) -> EvaluateCondition:
         _ = spark.createDataFrame([], _spark_schema(every)).where(text).schema
     except (AnalysisException, ParseException) as error:
         raise UnsupportedFormat(str(error).splitlines()[0]) from error
-    # A name that is somewhere in the text may be a column's: one that is read in vain does no harm.
+    # Any name in the text may be a column; reading a column that is not needed does no harm.
     words = {word.lower() for word in re.findall(r"\w+", text)}
     named = tuple(name for name in every if name in words)
     # Without any column, as in rand() < 0.1, a batch would have no rows.
@@ -76,9 +76,9 @@ def _choose(  # noqa: PLR0913, PLR0917 - bound by `compile_condition`
     undecoded.mkdir(parents=True)
     packed, bounds = tuple(map(pickle.dumps, items)), tuple(item.bounds for item in items)
     plan = CandidatePlan(packed, bounds, columns, limit, undecoded)
-    # The processes that find the candidates shall write the parts: Spark keeps idle ones, with their loaded modules,
-    # but starts others for tasks with another environment, in which SQL's tasks say how their errors look. The other
-    # difference, a seed, `jobs.launch.session` takes away before any worker starts.
+    # The processes that evaluate the condition should also write the parts. Spark reuses idle processes, with their
+    # loaded modules, only for tasks with the same environment, and for SQL's tasks it sets the format of errors there.
+    # The other difference, a seed, is removed by `jobs.launch.session` before any worker starts.
     spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
     schema = StructType([*_spark_schema(columns), *_spark_schema((_ITEM, _ROW))])
     if plan.may_leave_out_items:

@@ -144,7 +144,7 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     items: list[Item] = [
         LakeItem(lake, file, broker, asked.topics, checked, stores, asked.between) for file in in_order
     ]
-    # What runs did not choose: a gap where topics are asked for, else a note.
+    # Messages of topics that runs did not select: a gap if the export selects topics, otherwise a note.
     of_broker = [one for one in known if broker in {None, one.broker, one.store_id}]
     left_out = [(one, reason) for one in of_broker if (reason := one.topic_choices.left_out_note(asked.topics))]
     gaps = [ExportDefect(one.broker, 0, one.topic_choices.until, reason) for one, reason in left_out if asked.topics]
@@ -357,7 +357,7 @@ def merge(parts: Sequence[Part], folder: Path, form: Form, out: Path) -> int:
     if not files:
         return 0
     size = sum(path.stat().st_size for path in files)
-    # Under a name of its own until it is whole: a killed export leaves no FILE that looks like a result.
+    # The file has a temporary name until it is complete: a killed export leaves no FILE that looks like a result.
     try:
         with explaining_full_disk(str(out), size):
             if form is Form.PARQUET:

@@ -46,7 +46,7 @@ class NextRun:
     request: IngestRequest
     summary: Summary
     clock: StepTimer
-    was_cut_off: bool  # the run before this one: it did not end by itself
+    was_cut_off: bool  # the previous run was killed
     changes_topics: bool = field(default=False, init=False)  # compared with earlier runs
 
     def settle_topics(self) -> None:

@@ -35,10 +35,10 @@ from rmq_formats.store import offset_of_name
 
 _LOOK_AT_ALL_S = 60.0  # a run begins at least this often, even if the log does not change: queues, topics, the lake
 _AROUND_END = 4096  # bytes before and after the end of the log that are compared
-_FAILURES = 5  # in a row that end it
+_FAILURES = 5  # consecutive ones that end following
 _PAUSE_S = 5.0  # after a failure
 _SAME_REQUEST_S = 1.0
-_LOOKS = 8  # during the longest wait of a message
+_LOOKS = 8  # probes of the log during the longest wait of a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Follower:
                     self.done(step)
                     yield step
             except (OSError, FormatError) as error:
-                if not trials or (isinstance(error, ConnectionError) and death_of_jvm()):  # a JVM does not come back
+                if not trials or (isinstance(error, ConnectionError) and death_of_jvm()):  # it cannot be restarted
                     raise
                 trials -= 1
                 if not self._is_stopped_after(error):

@@ -91,8 +91,8 @@ class Summary(RatedOutcome):
     seconds: dict[str, float] = field(default_factory=dict)
     steps: int = 1  # runs that were committed one after the other
     bytes_left: int = 0  # of the log, that the next step will read
-    tier_queues: int | None = None  # of a tier: how many it has
-    newest_ms: int | None = None  # when the newest message of the store was stored that its lake has
+    tier_queues: int | None = None  # of a tier: the number of its queues
+    newest_ms: int | None = None  # store time of the store's newest message in the lake
 
     def plus_next_run(self, step: "Summary") -> "Summary":
         """Return the sum of this run and the next one."""

@@ -37,8 +37,8 @@ class LogInspector:
     store: Store
     problems: Problems
     known_records: Iterable[int]  # physical offsets of records that queues and index files name
-    see_record: Callable[[MessageRecord], None]  # is given every record that is met
-    progress: Callable[[int, int], None]  # is given how many bytes of how many were walked
+    see_record: Callable[[MessageRecord], None]  # called with every record that is read
+    progress: Callable[[int, int], None]  # called with the number of walked bytes, and the total
     epochs: Sequence[Epoch]  # of a broker in controller mode
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class LogInspector:
         self._check_names()
         try:
             newest = find_newest_written_offset(self.store)
-        except OSError:  # said again, with its file, when that file is looked at
+        except OSError:  # reported with its file when that file is read
             newest = self.store.segments[-1].base_offset
         for segment in self.store.segments:
             report = SegmentReport(segment.location, segment.base_offset, segment.size)
@@ -121,9 +121,9 @@ class LogInspector:
         """Return the position of the newest record of this segment that a queue or index file names, else 0."""
         takeovers = [epoch.start_offset - log.base_offset for epoch in self.epochs[1:]]
         takeover = max((position for position in takeovers if 0 <= position < log.size), default=None)
-        if takeover is not None:  # queues and index may name what a promotion took back
+        if takeover is not None:  # queues and index files may point to records that a promotion removed
             return takeover
-        # Newest first: of what queues and index name, the end may be lost, or not be written yet.
+        # Newest first: the last records to which queues and index files point may be lost, or not written yet.
         for offset in sorted(self.known_records, reverse=True):
             position = offset - log.base_offset - log.framing.header_size
             if 0 <= position < log.size and any(records_from(log, position)):
@@ -157,7 +157,7 @@ class LogInspector:
         elif piece.is_lost:
             self.problems.gap(report.file, piece.reason, piece.offset)
         elif piece.kind is PieceKind.WAITING:
-            # Complete records that the walk does not believe: the log was cut back, and continued before them.
+            # Complete records that are not part of the log: it was truncated before them, and then continued.
             self._report.left_over_bytes = leftover_size(log, piece)
             self._report.waiting_bytes = 0 if self._report.left_over_bytes else piece.size
 

@@ -186,7 +186,7 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
     """Look at every header, and at some entries where the geometry is known."""
     report = IndexReport()
     headers: dict[str, IndexHeader] = {}
-    # A broker that runs gives a file its length a moment after its name.
+    # A running broker creates a file, and sets its length a moment later.
     is_new = bool(store.index_files) and not store.index_files[-1].size and not store.is_closed
     for file in store.index_files[: -1 if is_new else None]:
         with problems.noting_errors(file.location):

@@ -93,7 +93,7 @@ class LogReport:
     first_store_timestamp: int | None = None
     last_store_timestamp: int | None = None
     waiting_bytes: int = 0  # a record that is not complete yet
-    left_over_bytes: int = 0  # records after the end of the log, from before it was cut back
+    left_over_bytes: int = 0  # records after the end of the log, from before it was truncated
     records: int | None = None
     topics: dict[str, int] = field(default_factory=dict)  # records by topic, where the log was walked
 
@@ -265,7 +265,7 @@ class StoreReport:
     def next_steps(self) -> list[tuple[str, str]]:
         """Return the commands to run next, with reasons."""
         store = quote(self.store)
-        # A file that is damaged or missing, and can be made from the log again.
+        # A file that is damaged or missing, and can be rebuilt from the log.
         made = tuple(f"{self.store}/{name}" for name in ("consumequeue/", "batchconsumequeue/", "index", "checkpoint"))
         refused = self.start and self.start.refuses
         repairs = bool(refused and refused.is_last and refused.length < refused.expected) or any(

@@ -138,7 +138,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
             raise_if_key_not_exists=False,
         )
 
-    with deltalake_as_oserror(lake, location, "written"), suppress(CommitFailedError):  # another process makes it now
+    with deltalake_as_oserror(lake, location, "written"), suppress(CommitFailedError):  # another process creates it
         retry_server_failures(create)
     return _opened(lake, table.name)
 

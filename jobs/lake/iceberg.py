@@ -40,7 +40,7 @@ _NAMESPACE = "rocketmq"  # the default
 _OWNER = "rmq-lake.delta-table"  # property of a table: location of the Delta table that it shows
 _TABLE_ID, _VERSION = "rmq-lake.delta-id", "rmq-lake.delta-version"  # of a snapshot: the version that it shows
 _ATTEMPTS = 20  # of other registrations that may come between
-_KEPT = 50  # snapshots that older readers may still ask for
+_KEPT = 50  # snapshots that older readers may still request
 _PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -112,7 +112,7 @@ class Registrar:
                     refused.append(str(error))
                 else:
                     done += [registration] if registration is not None else []
-        except Exception as error:  # a catalog is a server, a database, or anybody's code
+        except Exception as error:  # a catalog is a server, a database, or third-party code
             self._catalog = None
             raise self._failure(lake, str(error) or type(error).__name__) from error
         if refused:

@@ -202,7 +202,7 @@ def _major_version(home: Path) -> int:
         command = [str(home / "bin" / "java"), "-XshowSettings:properties", "-version"]
         try:
             answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # noqa: S603  found above
-        except (OSError, subprocess.TimeoutExpired):  # not executable here: no Java that will do
+        except (OSError, subprocess.TimeoutExpired):  # cannot be executed: not a usable Java
             return 0
         text = answer.stderr
     # JAVA_VERSION="17.0.15", java.version = 21, and Java 8's "1.8.0_412"

@@ -13,11 +13,11 @@ import click
 from jobs.launch.engine import SetupError, death_of_jvm
 from rmq_formats.errors import FormatError
 
-# What Spark says of a Python process that has ended, and what Python says of a file.
+# Spark's text about a Python process that has ended, and Python's text about a file.
 _DEAD_WORKER = "Python worker exited unexpectedly"
 _WORKER = re.compile(r"\(TID \d+\) \((\S+) executor")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
-_CAUSE = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")  # what `deltalake` makes of each colon of an error
+_CAUSE = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")  # `deltalake` replaces each colon of an error by this
 _FILE_ERROR = re.compile(r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'")
 
 

@@ -212,7 +212,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
         gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
     finally:
         os.close(writing)
-        # Ours are for this JVM alone: the next one of this process would take them for the user's.
+        # Our settings are only for this JVM: for this process's next JVM they would look like the user's.
         os.environ.pop(_JVM_FLAGS)
         if given is not None:
             os.environ[_JVM_FLAGS] = given
@@ -227,7 +227,7 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
         signal.signal(signal.SIGINT, interrupt)
     if not submitted.is_local:
         lacking = workers_lacking_modules(context)
-        if lacking:  # a run would fail a minute later, in the workers' words
+        if lacking:  # otherwise the run would fail a minute later, with a worker's error
             raise SetupError(f"{lacking[0]}. {worker_python_advice()}")
 
 
@@ -246,8 +246,8 @@ def copy_jvm_output(reading: int) -> None:
 
 def _without_late_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Suppress the tracebacks of cancelled tasks, which may arrive as late as in the next command."""
-    # Its last line alone says whether a traceback is of such a worker: until then its lines are held. A line that does
-    # not fit releases all held lines: they belong to another traceback, and every line of it counts.
+    # Only the last line of a traceback shows whether it is from such a worker; until then its lines are held. A line
+    # that does not fit releases all held lines: they belong to another traceback, of which every line is printed.
     held: list[bytes] = []
     tracebacks = 0  # that have no end yet: workers share one stream, and their lines may mix
     for line in lines:

@@ -31,11 +31,11 @@ _RECORDING_SECONDS = 3600  # after this, an unfinished class archive is started 
 # Four attempts a task: plain local[*] gives one, and a Python worker that is killed would end the run.
 DEFAULT_MASTER = "local[*,4]"
 
-# A JVM that schedules what Python computes, for seconds: one collector thread, and code compiled fast, not well.
+# The JVM only schedules Python's work, for a few seconds: use one garbage collector thread, and the fast compiler.
 _ONE_COLLECTOR, _COMPILED_FAST = "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
-# Little memory: a heap that grows (the JVM begins with a 64th of the machine's memory, and new objects walk
-# through a third of that once), and the class archive as it lies on disk: at another place every page that has an
-# address in it is a copy.
+# Use little memory: a heap that grows (by default the JVM begins with a 64th of the machine's memory, and new objects
+# fill a third of that once), and the class archive at its preferred address: at any other address, every page that
+# contains an address must be copied.
 _SMALL = ("-Xms64m", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _QUIET = f"-Dlog4j2.configurationFile={(CONF_DIRECTORY / 'log4j2.properties').as_uri()}"
 # Settings that every run needs, with any properties file of the user.
@@ -88,13 +88,13 @@ def submission(
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if local:
         flag, recording = class_archive(java_home, spark_home())
-        # The JVM talks about its archive on standard output, which is the data's.
+        # The JVM logs about its archive on standard output, which is reserved for data.
         flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", flag, _ONE_COLLECTOR, *_SMALL]
         environment["SPARK_SUBMIT_OPTS"] = _appended([*flags, *([] if lasts else [_COMPILED_FAST])], given)
         # Each of a JVM's many threads would keep the memory that it has freed of large columns; YARN also sets it.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
         environment["PYSPARK_PYTHON"] = sys.executable
-        environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # nothing listens outside
+        environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # no other interface
     else:
         environment["SPARK_SUBMIT_OPTS"] = _appended([_QUIET], given)
         options = _with_files(options, "--py-files", [str(code_archive())])

@@ -332,7 +332,7 @@ class LakeSource(Source):
             digits = quote_literal(wanted.words.encode().hex())
             inflated = "body_inflated" in self.tables.column_types(f"SELECT * FROM {MESSAGES}")  # noqa: S608 - a name of ours
             found = [f"contains(encode({name}, 'hex'), {digits})" for name in ("body", "body_inflated")[: 1 + inflated]]
-            # What no run has decompressed is decompressed by the caller.
+            # Bodies that no run has decompressed are decompressed by the caller.
             packed = f"sys_flag & {COMPRESSED} = {COMPRESSED}{' AND body_inflated IS NULL' if inflated else ''}"
             yield f"({' OR '.join(found)} OR ({packed}))"
 

@@ -28,7 +28,8 @@ INDEX_ENTRIES = "index_entries"
 QUARANTINE = "quarantine"
 SUPERSEDED = "superseded_messages"
 RUNS = "runs"
-# Every table but messages, and but dead_letters, whose name a view has as well; to import them would load the compiler.
+# Every table except messages, and except dead_letters, which is also a view. Importing the tables would load the
+# compiler.
 TABLES_EXCEPT_MESSAGES = (
     *("runs", "quarantine", "findings", "consumer_offsets", "broker_config", "traces", "tiered", "consume_queue"),
     *("index_files", "index_entries", "superseded_messages", "config_files", "log_pieces", "typings"),
@@ -166,7 +167,7 @@ class LakeTables:
         for topic in sorted({file.name.split("/")[0] for file in lake.list_files(_TYPED) if _LOG in file.name}):
             if self._table(f"{_TYPED}_{topic}", f"{_TYPED}/{topic}") is not None:
                 found[f"{_TYPED}_{topic}"] = "table", f"one body of the topic {topic}, typed"
-        # The view `dead_letters` has the messages that consumers gave up: these are bodies that no type fits.
+        # The view `dead_letters` has messages that consumers failed to process; this table has bodies that fit no type.
         refused = f"{_TYPED}_{_DEAD_LETTERS}"
         if refused not in found and any(_LOG in file.name for file in lake.list_files(_DEAD_LETTERS)):
             self._table(refused, _DEAD_LETTERS)

@@ -45,7 +45,7 @@ def explain_no_message_with_key(source: Source, wanted: KeyQuery) -> Reason:
         return _same_kind(same_kind, wanted, is_part=is_part)
     if here:
         kinds = {occurrence.kind for occurrence in here}
-        only, sentence = next(words for kind, words in _ONLY.items() if kind in kinds)  # not whichever was read first
+        only, sentence = next(words for kind, words in _ONLY.items() if kind in kinds)  # in a fixed order
         return Reason(only, f"{key!r} {sentence} ({_places(here, is_part=is_part)})")
     names = ", ".join(sorted({occurrence.message.topic for occurrence in seen}))
     if not source.has_topic(topic):

@@ -198,9 +198,9 @@ class StoreIndex:
             offsets = sorted(set(self._rows(self.database, wanted)), reverse=True)
             yield from filter(wanted.is_kept_by_client, self._messages_at(offsets, _ROW))
             return
-        # A message comes as often as the broker has entries of it, though two files may share it and the log has it,
-        # too: what files have given is not given again from the log. Files come newest first; once one begins before
-        # the window, older ones are outside of it.
+        # A message is returned once for each of the broker's entries. Two files may share a message, and the log also
+        # has it, so a message that index files have returned is not returned again from the log. Files are read newest
+        # first; once a file begins before the window, older files are outside of it.
         given: Counter[int] = Counter()  # offset → how often its message was given
         seen: Counter[int] = Counter()  # offset → its entries under the hash; two files may share a message
         for span, file in self._parts:
@@ -279,8 +279,8 @@ class StoreIndex:
 
     def _with_key(self, hits: Iterable[int], wanted: KeyQuery, seen: Counter[int]) -> Iterator[Message]:
         # Two keys of one message may have the same hash, and a broker that starts after a crash may index a message
-        # again. Entries do not show which of the colliding keys each is of, and all lead to the same message: of each
-        # round of them as many count as the message has this key.
+        # again. Entries do not show which of the colliding keys they are for, and all point to the same message. So of
+        # each round of entries, as many count as the message has this key.
         for message in filter(wanted.is_kept_by_client, self._messages_at(hits, _ENTRY)):
             offset = message.record.physical_offset
             colliding = count_entries_with_hash(message, index_key_hash(wanted.hashed_text))

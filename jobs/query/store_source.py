@@ -194,7 +194,7 @@ class StoreSource(Source):
         is_searched = self.through_log or self.reader.store.log_size <= searched
         for one in chain(indexed, islice(self._logged(text), MAX_OCCURRENCES if is_searched else 0)):
             place = (one.message.record.physical_offset, one.kind, one.is_hidden_by_batch_id)
-            if place not in given:  # the log has what the index has led to
+            if place not in given:  # the log also has the messages that the index found
                 given.add(place)
                 yield one
         if not is_searched:

@@ -57,7 +57,7 @@ _QUEUE_ROOTS = ("batchconsumequeue", "consumequeue_ext")  # in a rebuild's outpu
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 _EXCHANGE = 2
 _SPARE = 64 << 20  # bytes that are left free
-Step = Callable[[str], object]  # is told of each step before it
+Step = Callable[[str], object]  # called before each step
 
 
 class NewFile(NamedTuple):

@@ -96,7 +96,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
             verdicts.update({file.path: _WRONG for file in queue.files if file.path in decided})
         needed = [file for file in queue.files if verdicts[file.path] in _NEEDED]
         if needed and not comparison.has_own_units(queue) and comparison.lacks_extension(queue):
-            needed = list(queue.files)  # units name addresses in the extension: both are of one make
+            needed = list(queue.files)  # units contain addresses in the extension: both must be rebuilt together
         summary.replaced += {file.path for file in needed} & real.keys()
         rest = [file.path for file in queue.files if file not in needed]
         equal += sum(verdicts[path] == _EQUAL for path in rest)
@@ -198,9 +198,10 @@ class _Comparison:
 
     def _verdict(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
         """Classify the store's file by comparing it with the file built from the log."""
-        # From certain to doubtful: equal files; one flipped bit, which a record's tags may explain as well; what the
-        # log objects to nowhere, which may be right; one fault of the file; blanks of records that are back. All that
-        # is left differs as a whole: the file may be another queue's, or records of the log may have changed.
+        # In order of certainty: equal files; one flipped bit, which a record's tags may also explain; files to which
+        # the comparison with the log does not object, and which may be right; one fault of the file; blanks of records
+        # that exist again. Any other file differs as a whole: it may belong to another queue, or records of the log may
+        # have changed.
         if real is None:
             return _MISSING
         content = read_file(self._out / file.path)
@@ -220,8 +221,8 @@ class _Comparison:
         if fault is FileFault.BIT and has_units:
             return _UNDECIDED if self._may_be_record_fault(file, queue, made, stored) else _WRONG
         if is_as_long:
-            # What the log objects to may be the record's fault: then both files have the same unit there, and the
-            # store's own may lack units all the same, of records that a killed broker had not dispatched.
+            # If the comparison with the log objects to a unit, the record may be wrong: then both files have the same
+            # unit there. The store's own file may still lack units of records that a killed broker had not dispatched.
             first, is_other = _first_of(file, queue), made != stored
             places = (slice(max(one.start - first, 0), one.stop - first) for one in self._wrong.get(file.path, ()))
             if not has_units or not any(is_other[place].any() for place in places):

@@ -74,7 +74,7 @@ class BuiltQueueRows(NamedTuple):
     units: int
     first: UnitPlace
     last: UnitPlace
-    highest: int  # number; rows above the last one are of an earlier life of the queue
+    highest: int  # number; rows above the last one are from before the queue restarted
     overwritten: int
     blanks: int
     newest_ms: int  # when the newest of its records was stored

@@ -131,14 +131,14 @@ class RepairSummary(RatedOutcome):
     notes: list[str] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     blanks: list[str] = field(default_factory=list)  # those of them that differ in blanks for records of the log alone
-    asks_for_sizes: bool = False  # nothing shows some of the broker's, without which files cannot be made
-    asks_for_release: bool = False  # several may have written the store, and the files differ with them
-    defaults: list[str] = field(default_factory=list)  # options that give RocketMQ's, where the broker may have them
+    asks_for_sizes: bool = False  # a rebuild needs file sizes that nothing shows
+    asks_for_release: bool = False  # several releases may have written the store, and their files differ
+    defaults: list[str] = field(default_factory=list)  # options that set RocketMQ's defaults, if these may apply
     delivered: str = ""  # what consumers would receive for bridges that were not made
     at_risk: int = 0  # whole messages that the broker deletes at its next start, and that bridges would keep
     withheld: str | None = None  # why nothing is put in place: the broker would load the store, and delete messages
     kept: list[str] = field(default_factory=list)  # folders of the replaced files
-    left: Verdict | None = None  # after it has been done
+    left: Verdict | None = None  # the verdict after the repair
 
     @property
     def severity(self) -> Severity:

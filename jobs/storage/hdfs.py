@@ -159,13 +159,13 @@ def _parsed(data: bytes, location: str, take: Callable[[Any], T]) -> T:
         raise OSError(f"{location}: the server is not an HDFS name node: {error!r}") from error
 
 
-_active: dict[Sequence[str], str] = {}  # which of a pair has answered last
+_active: dict[Sequence[str], str] = {}  # the name node of each pair that answered last
 
 
 def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **parameters: str | int) -> bytes:
     """Return a response of at most *limit* bytes from a name node, or from the data node to which it redirects."""
     asked = {"op": operation, "user.name": _user(), **parameters}
-    path = location.split("://", 1)[1].partition("/")[2]  # as it is there: names may hold '?', '#' and '%'
+    path = location.split("://", 1)[1].partition("/")[2]  # not decoded: names may contain '?', '#' and '%'
     target = f"{_PREFIX}/{quote(path)}?{urlencode(asked)}"
     reason = "no dfs.namenode.http-address is set for it"
     for node in sorted(nodes, key=lambda node: node != _active.get(nodes)):
@@ -210,7 +210,7 @@ def _body(response: HTTPResponse, limit: int, deadline: float) -> bytes:
             raise OSError(errno.EMSGSIZE, f"answers with more than {limit} bytes")
         if monotonic() > deadline:
             raise OSError(errno.ETIMEDOUT, f"no complete response within {_SECONDS:g} s")
-    if response.length:  # bytes that were promised and did not come
+    if response.length:  # the response is shorter than its stated length
         raise IncompleteRead(bytes(data), response.length)
     return bytes(data)
 

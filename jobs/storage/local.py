@@ -69,7 +69,7 @@ def lower_priority() -> None:
     import ctypes
     import platform
 
-    with suppress(OSError):  # EPERM: a container without the right; reading is then only less polite
+    with suppress(OSError):  # EPERM: a container without the right; reads then only have a higher priority
         os.nice(max(_NICENESS - os.nice(0), 0))
     number = _IOPRIO_SET.get(platform.machine()) if sys.platform.startswith("linux") else None
     if number is not None:

@@ -116,7 +116,7 @@ class _Persistent(io.RawIOBase):
 class ObjectStorage(Storage):
     """An object store; objects appear only when they are complete."""
 
-    filesystem: "FileSystem" = field(repr=False)  # never print what holds a key
+    filesystem: "FileSystem" = field(repr=False)  # not printed, because it may contain a key
     credentials_text: str = "with the credentials of the AWS environment"  # for messages
     service: str = "S3"
     endpoint: str = "Amazon S3"  # as messages name it

@@ -104,12 +104,12 @@ def accept_chained(
     discard: Callable[[T], object] = keep_payload,
 ) -> list[Outcome[T]]:
     """Return the outcomes that chain, and those of ranges that were read again because they did not."""
-    # A range that was cut inside a segment syncs: it begins at the first record that proves itself, which may be a copy
-    # in a body. Only the outcome before it knows the true boundary:
+    # A range that begins inside a segment syncs: it begins at the first valid record, which may be a copy in a body.
+    # Only the previous outcome shows the true boundary:
     #     |---- accepted ----|b      b: `seen.next` of the last accepted outcome
     #                    |-- sync --|     first != b: discarded, and read again from b without a sync
-    #                         |- sync -|  ends before b: discarded, a record of the range before covers it
-    # So each accepted outcome begins where the one before it ended, for any cuts.
+    #                         |- sync -|  ends before b: discarded, a record of the previous range covers it
+    # So each accepted outcome begins where the previous one ended, for any division.
     accepted: list[Outcome[T]] = []
     for outcome in outcomes:
         range_, last = outcome.range, accepted[-1] if accepted else None

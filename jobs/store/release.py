@@ -229,7 +229,7 @@ def detect_store_eras(
         if not readers:
             marks.add_all(_marks_of(store, segment, effort.records))
             continue
-        with suppress(OSError):  # one that cannot be read gives nothing away
+        with suppress(OSError):  # an unreadable file gives no marks
             for record in islice(_records(store, segment), effort.records):
                 marks.add_all(record_marks(record))
                 if tags_left:

@@ -182,7 +182,7 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
     others = [finding for finding in rows if finding.file.partition("/")[0] == features.other_database]
     of_queues = [finding for finding in rows if finding not in others]
     is_of_files = any(finding.part == QUEUES and finding not in rows for finding in findings)
-    if is_of_files:  # where both kinds differ, it may be the files alone that are wrong
+    if is_of_files:  # if both kinds differ, possibly only the files are wrong
         of_queues = [finding for finding in of_queues if finding.kind != DOUBLE_WRITE_DIFFERS]
     if of_queues:
         yield step_for_rocksdb_queues(store) or _set_aside(store)

@@ -18,9 +18,9 @@ from rmq_formats.commitlog.segment import Framing, SegmentBytes
 from rmq_formats.errors import FormatError, is_disk_error
 from rmq_formats.layout import Buffer, Read
 
-BLOCK = 4096  # what a file system loses when a disk loses a sector
+BLOCK = 4096  # bytes that a file system loses if a disk loses a sector
 
-_PROBED = 16 << 20  # bytes in which something must prove itself
+_PROBED = 16 << 20  # bytes in which a valid record must be found
 _POS = DLEDGER_ENTRY.index("pos")
 
 

@@ -31,7 +31,7 @@ from rmq_formats.crc import crc32
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, read_i8, read_i16, read_i32, read_i64
 from rmq_formats.properties import CRC_NAME, CRC_SIZE, NAME_VALUE_SEPARATOR
 
-# Places of fields that no host moves.
+# Positions of the fields before the hosts.
 TOTAL_SIZE_AT = HEAD.offset("total_size")
 MAGIC_CODE_AT = HEAD.offset("magic_code")
 BODY_CRC_AT = HEAD.offset("body_crc")
@@ -42,10 +42,10 @@ PHYSICAL_OFFSET_AT = HEAD.offset("physical_offset")
 SYS_FLAG_AT = HEAD.offset("sys_flag")
 BORN_TIMESTAMP_AT = HEAD.offset("born_timestamp")
 BORN_HOST_AT = RECORD[0].offset("born_host_address")
-# Places of fields after a born host of IPv4; of IPv6, HOST_V6_GROWTH later.
+# Positions of the fields after an IPv4 born host; HOST_V6_GROWTH later for IPv6.
 STORE_TIMESTAMP_AT = RECORD[0].offset("store_timestamp")
 STORE_HOST_AT = RECORD[0].offset("store_host_address")
-# Places of fields after two hosts of IPv4; HOST_V6_GROWTH later for each of IPv6.
+# Positions of the fields after two IPv4 hosts; HOST_V6_GROWTH later for each IPv6 host.
 RECONSUME_TIMES_AT = RECORD[0].offset("reconsume_times")
 PREPARED_TRANSACTION_OFFSET_AT = RECORD[0].offset("prepared_transaction_offset")
 BODY_LENGTH_AT = RECORD[0].offset("body_length")
@@ -64,10 +64,10 @@ _ENTRY_TERM_AT = DLEDGER_ENTRY.offset("term")
 _ENTRY_POS_AT = DLEDGER_ENTRY.offset("pos")
 _ENTRY_BODY_LENGTH_AT = DLEDGER_ENTRY.offset("body_length")
 
-# What is at a position.
+# The kinds of bytes at a position.
 GOOD = 0
 SHORT = 1  # the buffer ends before it is known
-BAD = 2  # no record
+BAD = 2  # not a record
 END = 3  # the broker closed the file here
 RANGE_END = 4  # the range ends here
 NO_TERM = -(1 << 63)
@@ -79,7 +79,7 @@ _CRC_HEAD = (*CRC_NAME.encode(), *NAME_VALUE_SEPARATOR.encode())
 _CRC_HEAD_SIZE = len(_CRC_HEAD)
 _DIGITS = CRC_SIZE - _CRC_HEAD_SIZE - 1
 
-# What is wrong with a record that is framed soundly.
+# Defects of a record whose lengths are right.
 BODY_CRC = 1
 RECORD_CRC = 2  # the optional one over the full record; or a queue offset where brokers store 0
 TRAILING_ZEROS = 3  # its properties end in them

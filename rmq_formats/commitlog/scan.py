@@ -324,7 +324,7 @@ class _Log(SegmentBytes):
             if there < head:
                 return None, position, _UNREADABLE if there < left else kernels.BAD
             needed = self._header_size + int(read_i32(window.buffer, at + self._header_size + kernels.TOTAL_SIZE_AT))
-            # The size in the head was asked for already and is still not there: reading again would not end.
+            # The stated size was requested already, and bytes are still missing: reading again would loop forever.
             if needed > left or needed == wanted:
                 return None, position, kernels.BAD if needed > left else _UNREADABLE
             wanted = needed

@@ -61,7 +61,7 @@ class PieceKind(StrEnum):
     DAMAGE = "damage"  # bytes between or after records that do not form one
     BLANK = "blank"  # the end of a full segment; the bytes after its eight are meaningless
     UNWRITTEN = "unwritten"  # zeros to the end: not written yet
-    WAITING = "waiting"  # not complete yet, and nothing after it proves itself
+    WAITING = "waiting"  # not complete yet, and no valid record follows
 
 
 @unique
@@ -158,7 +158,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
                 continue
             yield from filter(None, (held, log.piece(PieceKind.DAMAGE, position, resume, error.reason)))
             held, position = None, resume
-            # As for a walk that begins there: damage says nothing of terms.
+            # Like a walk that begins here: damage does not show a term.
             term = LOWEST_TERM if final else log.term_before(resume)
             continue
         if not final and log.term_at(position) < term:
@@ -189,7 +189,7 @@ class OpenTail:
     returns all of them.
     """
 
-    file: "SegmentBytes"  # every look at it reads the file again
+    file: "SegmentBytes"  # each access reads the file again
     find_record: Callable[[int], int | None]
     newest: int | None  # store time of the last record that is part of the log
     why_left_over: WhyLeftOver
@@ -317,7 +317,7 @@ class SegmentBytes:
         return LOWEST_TERM
 
     def _decode(self, at: int) -> MessageRecord:
-        # A corrupt size must not make us read a gigabyte: what the head refutes is not read.
+        # A corrupt size must not cause a read of a gigabyte: a record with an invalid head is not read.
         head = self.read(at, HEAD.size)
         total_size, magic_code = map(int, BLANK.unpack(head))
         is_possible = magic_code in TOPIC_LENGTH and HEAD.size < total_size <= self.size - at

@@ -21,19 +21,19 @@ from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEU
 if TYPE_CHECKING:
     from rmq_formats.commitlog.scan import RawRecords
 
-# What is known of a unit: the rows of a matrix with one column a unit.
+# The fields of a unit: the rows of a matrix with one column per unit.
 QUEUE, QUEUE_OFFSET, PHYSICAL_OFFSET, TAGS_CODE, STORE_TIMESTAMP, SIZE, BATCH_COUNT, DISPATCHED, TAG = range(9)
 UNIT_ROWS = 9
 
-# What is known of a queue: the columns of `QueueTable.keys`.
+# The fields of a queue: the columns of `QueueTable.keys`.
 NUMBER, QUEUE_ID, NAME, NAME_END, READING, LEFT_OUT = range(6)
 KEY_COLUMNS = 6
 
 # How the records of a queue are read.
 ORDINARY, SCHEDULED, BATCHED = range(3)
 
-# Why a pass stops, and the caller's answer before it calls again from the same record, which left no unit behind. A tag
-# may have been numbered already; numbering it again finds the same number.
+# The reasons why a pass stops, and what the caller does before it calls again from the same record, of which no unit
+# was added. A tag may have been numbered already; numbering it again finds the same number.
 DONE = 0  # all records are read
 NEW_QUEUE = 1  # add the row of the record's queue
 NEEDS_SCALAR = 2  # let the scalar module collect this record, and begin after it
@@ -93,7 +93,7 @@ class TagTable(NamedTuple):
 def find_queue(buffer: Bytes, start: int, end: int, queue_id: int, queues: QueueTable) -> tuple[int, int]:
     """Return the row of a queue (-1 when it is new) and its slot."""
     slots, keys, names = queues
-    # Spread, or "T2" of queue 1 would be where "T3" of queue 0 is.
+    # Spread the hash: otherwise "T2" of queue 1 and "T3" of queue 0 would collide.
     slot = table_hash(buffer, start, end, (queue_id * _SPREAD) & _LOW_32) & (slots.size - 1)
     while slots[slot] >= 0:
         row = slots[slot]

@@ -40,10 +40,10 @@ from rmq_formats.release import Rules
 from rmq_formats.store import OFFSET_DIGITS, TIME_DIGITS
 
 Write = Callable[[int, Buffer], object]
-# The number of the first of some entries, the entries, and the keys that they were, where the log has these.
+# The number of the first entry, the entries, and their keys if the log has these.
 OnEntries = Callable[[int, NDArray[np.void], KeyBlock | None], object]
 _STEP = timedelta(minutes=15)  # every zone in use is a multiple of it away from UTC
-_SLACK = timedelta(minutes=5)  # between a file's making and its first message
+_SLACK = timedelta(minutes=5)  # between the creation of a file and its first message
 _FURTHEST = timedelta(hours=14)
 WESTERNMOST = timezone(timedelta(hours=-12))  # where a clock shows the earliest local time
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -202,7 +202,7 @@ def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) ->
     location = join(directory, built.name)
     is_here = built.state is not None and built.host == gethostname()
     if is_here and FileState.read(Path(local_path(location))) == built.state:
-        return  # the very file that the task has read back
+        return  # the same file that the task has read back
     try:
         with storage_of(location, options).open(location) as file:
             seen = hash_file(file.read)

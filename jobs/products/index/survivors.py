@@ -136,7 +136,7 @@ def refusal_reason(real: BrokerIndexFile, geometry: Geometry) -> str | None:
     if not 0 <= header.index_count <= geometry.index_num:
         return f"the header is damaged: index_count {header.index_count}"
     if header.begin_physical_offset < 0 or header.end_physical_offset < header.begin_physical_offset:
-        # A broker writes where a file begins with the first entry, and only then the count and where the file ends.
+        # With the first entry, a broker first writes the begin into the header, and only then the count and the end.
         is_begun = header.entry_count <= 1 and 0 <= header.end_physical_offset < header.begin_physical_offset
         what = "the machine stopped while the first entry was written" if is_begun else "the header is damaged"
         return f"{what}: begin offset {header.begin_physical_offset}, end offset {header.end_physical_offset}"
@@ -358,8 +358,9 @@ class FilePlacer:
 
     def _seams(self, reader: IndexReader, found: Survivor, lost: Sequence["_Lost"]) -> tuple[Discontinuity, ...]:
         """Return the discontinuities in the file; none if they do not explain it."""
-        # From gap to gap of the log, and to its end as one without entries: before a gap they follow the keys, but for
-        # jumps; then come the gap's own entries, a seam of lost ones; after them keys go on, found by the first few.
+        # The log is processed gap by gap; its end counts as a gap without entries. Before a gap, entries follow the
+        # keys, except for jumps. Then come entries of messages lost in the gap, which are one discontinuity. After
+        # these, the first few entries show where the keys continue.
         seams: list[Discontinuity] = []
         count, number, start = found.real.header.entry_count, found.head + 1, max(found.start, 0)
         for gap in [*lost, _Lost(count + 1, 0, len(self._row), 0)]:
@@ -390,8 +391,8 @@ class FilePlacer:
             last = min(end, number - 1 + len(self._row) - start)
             if last < number or not self._is_other(reader, start - number, last):
                 return seams
-            # Up to the first jump every entry is its key, and after it none is (entries ascend as the log does):
-            # halving finds the first wrong one. `last` is known to be wrong.
+            # Up to the first jump every entry matches its key, and after it no entry does (entries ascend as the log
+            # does): a binary search finds the first mismatch. `last` is known to be one.
             wrong = bisect_left(range(last), 1, number, key=partial(self._is_other, reader, start - number))
             again = self._find_again(reader, wrong, end) if wrong > number else None
             if again is None:

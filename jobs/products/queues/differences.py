@@ -37,16 +37,16 @@ class DifferenceKind(StrEnum):
     CORRUPT = "corrupt_unit"
     RESTARTED = "queue_restarted"
     DROPPED = "dropped_record"
-    # Messages from before a queue began at 0 once more.
+    # Messages from before a queue restarted at 0.
     DELETED_TOPIC = "deleted_topic"  # the topic was deleted and created again
-    QUEUE_LOST = "queue_lost_and_restarted"  # it was not: the queue's folder was lost
+    QUEUE_LOST = "queue_lost_and_restarted"  # the topic was not deleted: the queue's folder was lost
     UNDECIDED_TOPIC = "deleted_or_lost_queue"  # it is unknown which of the two
 
 
 _LOST = {DifferenceKind.LOST_RECORD, DifferenceKind.DAMAGED_RECORD, DifferenceKind.BLANK_OF_LOST}
 _OF_OTHERS = {DifferenceKind.FOREIGN, DifferenceKind.HIDDEN_RECORD, DifferenceKind.DUPLICATE}
 _OF_NO_RECORD = {DifferenceKind.DANGLING, DifferenceKind.FOREIGN, DifferenceKind.CORRUPT}
-# The place holds no unit of the record that should have it.
+# The position does not have the unit of its record.
 BAD_PLACES = _LOST | _OF_OTHERS | _OF_NO_RECORD | {
     DifferenceKind.BEHIND_LOG, DifferenceKind.MISSING_FILE, DifferenceKind.HOLE, DifferenceKind.BLANK_INSIDE,
 }  # fmt: skip

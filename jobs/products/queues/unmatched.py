@@ -266,7 +266,7 @@ def sort_gap_units(remainder: Remainder, log: CollectedLog) -> Iterator[SortedGa
         odd = [
             UnmatchedUnit(
                 *(start + number, int(offsets[number]), int(units["size"][number]), int(codes[number])),
-                units[number : number + 1].copy(),  # or a few units would keep all of them
+                units[number : number + 1].copy(),  # a copy: a slice would keep all units in memory
             )
             for number in np.flatnonzero(~(expired | blanks | newer)).tolist()
         ]
