@@ -24,7 +24,7 @@ def dtype_of(layout: Layout) -> np.dtype[np.void]:
 
 
 def slices(size: int, cuts: NDArray[np.bool_]) -> Iterator[slice]:
-    """Yield the parts of *size* elements that are cut after each one that *cuts* chooses; none of no elements."""
+    """Yield the slices of *size* elements, cut after each element that *cuts* selects; none without elements."""
     bounds = [0, *(np.flatnonzero(cuts) + 1).tolist(), size]
     return (slice(start, stop) for start, stop in pairwise(bounds) if start < stop)
 
@@ -67,7 +67,7 @@ def broken_links(read: Read, geometry: Geometry) -> Iterator[BrokenLink]:
 
 
 def _previous(slots: NDArray[np.int64], first: int, newest: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return for each entry of a block the one before it in its slot; *newest* goes on to the block's end."""
+    """Return, for each entry of a block, the previous one in its slot; *newest* is updated to the block's end."""
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]
     begins = np.ones(len(slots), np.bool_)

@@ -15,9 +15,9 @@ def column(name: str, type_: pa.DataType, comment: str) -> pa.Field:
 
 def required(name: str, type_: pa.DataType, comment: str) -> pa.Field:
     """
-    Return a column that every row has, since the table's first version: a file then says of no row that it is there.
+    Return a column without NULL, which the table had in its first version, so that files need not store its validity.
 
-    A column that a table gets later is never one of these: merged files have rows from before.
+    A column that was added later is never required, because merged files contain earlier rows.
     """
     return pa.field(name, type_, nullable=False, metadata={"comment": comment})
 

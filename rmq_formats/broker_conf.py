@@ -89,7 +89,7 @@ def parse_broker_conf(raw: bytes) -> BrokerConf:
 
 
 def java_properties(raw: bytes) -> dict[str, str]:
-    """Return the names and values of Java properties text; of a name that is there twice, the last value."""
+    """Return the names and values of Java properties text; the last value counts if a name occurs twice."""
     values = {}
     for line in _logical_lines(raw.decode("latin-1")):
         match = _SEPARATOR.search(line)
@@ -145,7 +145,7 @@ def decode_config(raw: bytes) -> dict[str, object]:
 
 
 def _with_quoted_names(text: str) -> str:
-    """Return JSON; written piece by piece, for a list of the names of a million positions takes ten times as much."""
+    """Return JSON, written piece by piece: a list of a million names with positions takes ten times the memory."""
     quoted, end = StringIO(), 0
     for found in _NUMBER_AS_NAME.finditer(text):
         if found[1]:
@@ -183,7 +183,7 @@ class Epoch(NamedTuple):
 
 
 def decode_epochs(raw: bytes) -> tuple[Epoch, ...]:
-    """Return the epochs of `epochFileCheckpoint`, oldest first; `CorruptData` when it is not what a broker writes."""
+    """Return the epochs of `epochFileCheckpoint`, oldest first; raise `CorruptData` if no broker writes such a file."""
     try:
         count, crc, *lines = raw.decode("ascii").splitlines()
         pairs = [tuple(map(int, line.split("-"))) for line in lines]

@@ -63,10 +63,10 @@ def compiled(function: Function) -> Function:
 
 def helper(function: Function) -> Function:
     """
-    Return *function*, which compiled ones may call: Python runs it as it is.
+    Return *function*, which compiled functions may call; Python calls it unchanged.
 
-    It is part of the machine code of its callers. So it needs no entry for Python and no file of its own in the cache,
-    which are a third of the time that compiling a small function takes.
+    It becomes part of its callers' machine code. So it needs no entry point for Python and no file in the cache, which
+    take a third of the time of compiling a small function.
     """
     return _helper(function, forceinline=False)
 

@@ -44,7 +44,7 @@ _Pair = ir.VectorType(_Word, 2)
 
 
 def _tables() -> NDArray[np.uint32]:
-    """Return, one table of 256 after the other, what a byte does to the CRC when 0 to 15 bytes follow it."""
+    """Return 16 tables of 256 numbers: the effect of a byte on the CRC if 0 to 15 bytes follow it."""
     first: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         first = np.asarray((first >> 1) ^ (first & 1) * np.uint32(_REFLECTED), np.uint32)
@@ -107,7 +107,7 @@ def _factors(steps: int) -> ir.Constant:
 # 2009), for a CRC whose bits are reflected: 16 bytes at one place leave the same remainder as their product with x to
 # the power of the distance at the later place. The low half lies 8 bytes further away than the high one: `bits + 32`.
 def _fold(builder: _Emitted, value: _Emitted, factors: ir.Constant, later: _Emitted) -> _Emitted:  # pragma: no cover
-    """Emit: *value* moved over to where *later* lies, and added to it."""
+    """Emit the folding of *value* into *later*."""
     multiply = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(_Pair, [_Pair, _Pair, ir.IntType(8)]), "llvm.x86.pclmulqdq"
     )
@@ -119,9 +119,9 @@ def _emit_folded(
     _context: _Emitted, _address: _Emitted, _steps: _Emitted, _crc: _Emitted
 ) -> _Emitted:  # pragma: no cover
     """
-    Return sixteen bytes, as two integers, that leave the same CRC as those at *address*, where a CRC goes before them.
+    Return sixteen bytes, as two integers, that have the same CRC as the bytes at *address* with a preceding CRC.
 
-    There are *steps* times sixteen of them, and at least as many steps as lanes.
+    There are *steps* times sixteen bytes, and at least as many steps as lanes.
     """
 
     def emit(target: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:

@@ -66,7 +66,7 @@ class Era(NamedTuple):
         return self.candidates[-1]
 
     def undecided(self, switches: Iterable[str]) -> list[str]:
-        """Name those of *switches* that the candidates disagree on."""
+        """Return those of *switches* in which the candidates differ."""
         return [switch for switch in switches if len({getattr(release, switch) for release in self.candidates}) > 1]
 
 
@@ -99,7 +99,7 @@ def _with(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
 
 
 def record_marks(record: MessageRecord) -> Iterator[Mark]:
-    """Yield the marks of a record's release; none of one that its CRC, or zeros at its end, show to be damaged."""
+    """Yield the marks of a record's release; none if its CRC, or zeros at its end, show that it is damaged."""
     offset = record.physical_offset
     has_right_crc = has_right_property_crc(record)
     if has_right_crc is False or record.properties_raw.endswith(b"\0"):
@@ -169,7 +169,7 @@ _FILE_SWITCHES = {
 
 
 def file_marks(files: Iterable[StoreFile]) -> Iterator[Mark]:
-    """Yield the marks of files that are there; absence says nothing, a copy may be incomplete."""
+    """Yield the marks of existing files; missing files prove nothing, because a copy may be incomplete."""
     for file in files:
         switch = _FILE_SWITCHES.get(file.kind)
         if file.path.startswith("rocksdbstore/"):

@@ -55,19 +55,19 @@ class NotAStore(FormatError):
 
 def is_disk_error(error: OSError) -> bool:
     """
-    Return whether a disk has these bytes and cannot give them: that is damage.
+    Return whether a disk cannot read its bytes, which counts as damage.
 
-    Everything else that prevents reading (no access, no network, no such file) says nothing of the bytes.
+    Any other error (no access, no network, no such file) proves nothing about the bytes.
     """
     return error.errno in _BAD_SECTOR
 
 
 def is_lost(error: OSError) -> bool:
     """
-    Return whether a file was deleted since it was listed, or its disk cannot give its bytes.
+    Return whether a file was deleted since it was listed, or its disk cannot read its bytes.
 
-    A reader may go on without such a file. Every other error (a timeout, no access) says nothing of the file: a reader
-    that went on would take existing bytes for absent.
+    A reader may continue without such a file. Any other error (a timeout, no access) proves nothing about the file: a
+    reader that continued would treat existing bytes as absent.
     """
     return isinstance(error, FileNotFoundError) or is_disk_error(error)
 
@@ -79,7 +79,7 @@ class skip_lost_file:  # noqa: N801 - used as `contextlib.suppress` is
         """Do nothing yet."""
 
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> bool:
-        """Return whether the error is one to go on after."""
+        """Return whether the error is suppressed."""
         return isinstance(error, FormatError) or (isinstance(error, OSError) and is_lost(error))
 
 

@@ -76,7 +76,7 @@ class Layout:
         """
         Return the values at *position*; `NeedMoreData` when the buffer is shorter than the layout.
 
-        The error names *offset*, where the position in the buffer says nothing to anybody.
+        The error contains *offset* instead of the position in the buffer, if it is given.
         """
         if position < 0 or memoryview(buffer).nbytes - position < self.size:
             found = max(memoryview(buffer).nbytes - position, 0)

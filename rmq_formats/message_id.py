@@ -82,7 +82,7 @@ def _unpack(text: str, layouts: dict[int, Layout]) -> tuple[int | bytes, ...]:
 
 
 def creation_time(unique_id: UniqueId, now_ms: int, zone: tzinfo) -> int:
-    """Return the time (ms) that a client reads from an id: in this month, else, if that is to come, in the last one."""
+    """Return the time (ms) that a client reads from an id: in this month, or the last if that is future."""
     # MessageClientIDSetter#getNearlyTimeFromID
     month = _month_start(now_ms, zone)
     time = month + unique_id.time_diff

@@ -90,7 +90,7 @@ def parse_properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
     """
     Return the properties as the broker sees them.
 
-    One entry a name: the last value wins, at the place where the name was first seen.
+    Each name has one entry: the last value wins, at the position of the name's first occurrence.
     """
     return dict(property_items(java_text(raw), parser))
 

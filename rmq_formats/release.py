@@ -182,7 +182,7 @@ Rules = tuple[Rule, ...]
 
 
 def rules_of(*rules: tuple[int, Release]) -> Rules:
-    """Return *rules* checked: ascending, at least one; before the first one's offset the first one holds."""
+    """Return *rules*, checked to ascend, and to be at least one; the first one also applies before its offset."""
     made = tuple(Rule(*rule) for rule in rules)
     if not made or any(later <= earlier for (earlier, _), (later, _) in pairwise(made)):
         raise CorruptData(f"rules must ascend: {[(rule.since, str(rule.release)) for rule in made]}")

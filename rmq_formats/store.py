@@ -125,7 +125,7 @@ def classify(path: str) -> StoreFile:
 
 
 def offset_of_name(name: str) -> int | None:
-    """Return the offset that a file is named by; None for anything but 20 digits that a signed 64-bit number holds."""
+    """Return the offset in a file's name; None for anything but 20 digits that fit into a signed 64-bit number."""
     if len(name) != OFFSET_DIGITS or not _is_decimal(name):
         return None
     offset = int(name)

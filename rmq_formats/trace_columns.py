@@ -110,7 +110,7 @@ def _decode_lines(lines: pa.Array) -> pa.RecordBatch:
 
 
 def _plain_lines(fields: pa.Array) -> Iterator[tuple[NDArray[np.int64], pa.RecordBatch]]:
-    """Yield rows of lines that have the same fields, with their places among all; only of those that are plain."""
+    """Yield rows of lines that have the same fields, with their numbers; only of lines with usual fields."""
     counts = np.asarray(pc.list_value_length(fields))
     values = pc.list_slice(fields, 0, MAX_FIELDS, 1, return_fixed_size_list=True).flatten()
     codes = np.asarray(pc.index_in(values.take(pa.array(np.arange(len(fields)) * MAX_FIELDS)), value_set=_KINDS))
@@ -136,7 +136,7 @@ def _plain_lines(fields: pa.Array) -> Iterator[tuple[NDArray[np.int64], pa.Recor
 
 
 def _plain(name: str, texts: pa.Array) -> pa.Array:
-    """Return the values of a field; NULL of one that has to be looked at."""
+    """Return the values of a field; NULL for a value that needs the scalar decoder."""
     if name in BOOLEAN_FIELDS:
         return pc.equal(pc.utf8_lower(texts), "true")
     if name in NUMBER_BITS:

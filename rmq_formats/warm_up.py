@@ -46,7 +46,7 @@ def compile_messages() -> None:
 
 
 def compile_queues_and_index() -> None:
-    """Compile what walks a log, and what makes units of queues and index files of it."""
+    """Compile the functions that walk a log, and that derive queue units and index files from it."""
     from rmq_formats.consumequeue.build import QueueBuilder
     from rmq_formats.consumequeue.collect import UnitCollector
     from rmq_formats.consumequeue.dispatch import QueueKind, QueueRules

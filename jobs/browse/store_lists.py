@@ -89,7 +89,7 @@ class StoreLists:
         return [time for time in times if time is not None]
 
     def is_system_topic(self, topic: str) -> bool:
-        """Return whether the broker made a topic for itself; those named after it and its cluster can be inherited."""
+        """Return whether a topic is the broker's own; those named after it and its cluster can be inherited."""
         permission = self._reader.topic_config.get(topic.removesuffix(_REPLY_SUFFIX), {}).get("perm")
         return is_system_topic(topic) or (isinstance(permission, int) and bool(permission & _INHERIT))
 

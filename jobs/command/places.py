@@ -25,7 +25,7 @@ from rmq_formats.store import COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLD
 NAMED_PLACES = f"{__name__}.places"
 _STORES, _OUTPUTS = f"{__name__}.stores", f"{__name__}.outputs"
 _EXPECTED = f"{__name__}.expected"  # location, its check, its parameter: must be there when the verb runs
-_IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # they make no store
+_IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # also found outside stores
 _OUTSIDE = "Choose a place outside the store"
 _MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the verb to check
 

@@ -419,7 +419,7 @@ KIND_NAMES = {
 
 
 def recognise_kind(file: DumpFile) -> FileKind:
-    """Return the kind of *file*; `UnsupportedFormat` when neither its place nor its bytes tell."""
+    """Return the kind of *file*; raise `UnsupportedFormat` if neither its path nor its bytes show it."""
     parts = file.location.split("/")
     kinds = [classify("/".join(parts[-depth:])).kind for depth in range(_DEPTH, 0, -1)]
     known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]

@@ -74,7 +74,7 @@ class NextRun:
 
     @property
     def earlier_damage(self) -> OpenDamage:
-        """The damage that earlier runs met and that are not acknowledged."""
+        """The damage that earlier runs found and that is not acknowledged."""
         newest = self.known.newest
         if newest is None:
             return OpenDamage()
@@ -93,9 +93,9 @@ class NextRun:
 
     def finish_earlier(self, spared: Collection[str]) -> dict[str, int]:
         """
-        Commit the run that an earlier process prepared, and delete the files of one that was cut off.
+        Commit the run that an earlier process prepared, and delete the files of a run that was killed.
 
-        First every table but those *spared* must hold the rows of all runs; return the newest run of each.
+        Before that, every table except those *spared* must contain the rows of all runs; return the newest run of each.
         """
         self.summary.store_id = self.known.store_id
         newest, leftover = self.known.newest, unfinished_run(self.lake, self.known)
@@ -122,9 +122,9 @@ class NextRun:
         superseded: Superseded | None = None,
     ) -> None:
         """
-        Commit the run with these files; without any change there is no run.
+        Commit the run with these files; without any change, no run is committed.
 
-        *stored_ms* is the time of its last record; *has_moved*: the next run begins at another place.
+        *stored_ms* is the time of its last record; *has_moved*: the next run begins at another offset.
         """
         newest, summary = self.known.newest, self.summary
         counts = {name: sum(action.rows for action in actions) for name, actions in files.items()}
@@ -182,9 +182,9 @@ def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Ma
     """
     Return a manifest without the tables whose files were deleted before the commit; it replaces the prepared one.
 
-    Where no table has the run yet, nothing is left: the next run begins where this one began. Else messages are there,
-    and each other product that lost a file goes on from its state before this run. A table that is left out still gets
-    the run's number: a process that still holds the old manifest cannot commit it there.
+    If no table has the run yet, the new manifest is empty, and the next run begins where this one began. Otherwise
+    `messages` has the run, and each other product that lost a file continues from its state before this run. A table
+    that is left out still gets the run's number, so a process with the old manifest cannot commit it there.
     """
     tables = {*tables_of_run(manifest), *([SUPERSEDED_MESSAGES.name] if manifest.superseded else ())}
     taken = {name for name in tables if committed_transaction(lake, name, manifest.store_id) >= manifest.run}

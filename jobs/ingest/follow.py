@@ -151,7 +151,7 @@ class Follower:
         return self.stop.wait(_PAUSE_S)
 
     def _steps(self, ends: float) -> Iterator[Summary]:
-        """Do runs whenever something may be new; hold the store's lock from the first one on."""
+        """Start a run whenever there may be new data; hold the store's lock from the first run on."""
         place: _Place | None = None
         is_kept = False
         tables = set[str]()  # that have a commit of this process

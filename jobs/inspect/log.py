@@ -95,7 +95,7 @@ class LogInspector:
     def _look_at_head(
         self, segment: Segment, log: SegmentBytes, report: SegmentReport, *, is_walked: bool
     ) -> int | None:
-        """Look at the first records of a segment; return its right name if they are of another place."""
+        """Read the first records of a segment; return its right name if they belong at another offset."""
         if log.size == 0:
             self.problems.note(report.file, "is empty")
         elif log.stated_end(0) is None:

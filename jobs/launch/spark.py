@@ -94,7 +94,7 @@ def submission(
         # Each of a JVM's many threads would keep the memory that it has freed of large columns; YARN also sets it.
         environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
         environment["PYSPARK_PYTHON"] = sys.executable
-        environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # no other interface
+        environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # listen on loopback only
     else:
         environment["SPARK_SUBMIT_OPTS"] = _appended([_QUIET], given)
         options = _with_files(options, "--py-files", [str(code_archive())])

@@ -125,7 +125,7 @@ class LockedStore:
             raise
 
     def refuse_changes(self, cause: Exception | None = None) -> None:
-        """Raise `RefusedError` if any file but those that were installed changed since the lock was taken."""
+        """Raise `RefusedError` if any file, except installed ones, has changed since the lock was taken."""
         before, now = self._states, self._list()
         changed = [path for path in before.keys() | now.keys() if before.get(path) != now.get(path)]
         names = sorted({*changed} - self.installed)
@@ -177,8 +177,8 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
     Hold the broker's own lock; `RefusedError` where another process holds it.
 
     *out* is where the command writes meanwhile, *commitlog* the directories of a log that is not below the store's
-    root. A store without a lock file (a copy, or a broker before 4.2.0) is only compared: a broker that starts on it
-    makes the file, which is a change.
+    root. A store without a lock file (a copy, or of a broker before 4.2.0) is only checked for changes: a broker that
+    starts on it creates the file, which is a change.
     """
     if not is_local(store):
         raise RefusedError(f"{store}: files are put only into stores on this machine")

@@ -144,7 +144,7 @@ def _v2_change_time(database: Database, table: ConfigTable) -> int | None:
 
 
 def _v2_rows(database: Database, table: ConfigTable) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the rows of a table, their keys without what all of them begin with."""
+    """Yield the rows of a table; their keys are without the common prefix."""
     prefix = _V2_KEY % table.number
     for key, value in database.items(_V2_FAMILY):
         if key.startswith(prefix):
@@ -162,7 +162,7 @@ def _text(name: bytes) -> str:
 
 
 def read_config(store: Store, name: str) -> dict[str, object] | None:
-    """Return the content of the store's `config/<name>`, or of RocksDB in its place; None if neither can be read."""
+    """Return the content of the store's `config/<name>`, or of RocksDB instead; None if neither can be read."""
     config = read_json(store, name)
     if name != TOPICS_FILE:
         return config
@@ -174,7 +174,7 @@ def read_config(store: Store, name: str) -> dict[str, object] | None:
 
 
 def read_json(store: Store, name: str) -> dict[str, object] | None:
-    """Return the content of the store's `config/<name>`; None if it is not there or cannot be read."""
+    """Return the content of the store's `config/<name>`; None if it does not exist or cannot be read."""
     file = store.other_file(f"{CONFIG_FOLDER}/{name}")
     if file is None or file.size > _LARGEST:
         return None
@@ -213,7 +213,7 @@ def read_config_files(store: Store) -> Iterator[ConfigFile]:
     """
     Yield the configuration files of a broker that keeps them as JSON, by name.
 
-    Of a file that is missing or empty a broker loads the backup: one that is at work may be writing the file again.
+    If a file is missing or empty, a broker loads the backup. A running broker may be rewriting the file.
     """
     kinds = {FileKind.CONFIG, FileKind.CONFIG_BACKUP}
     there = {file.about.path: file for file in store.other_files if file.about.kind in kinds}
@@ -340,7 +340,7 @@ class _Parts:
         return array("q", chain.from_iterable(sorted(checked.items())))
 
     def _json(self, name: str) -> dict[str, object]:
-        """Return the content of a file; nothing of one that is not there or cannot be read."""
+        """Return the content of a file; empty if it does not exist or cannot be read."""
         try:
             return decode_config(self._files[name]) if name in self._files else {}
         except CorruptData as error:

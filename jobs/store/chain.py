@@ -54,7 +54,7 @@ class LogCollector(Protocol):
 
 
 def read_to_end(_range: Range, pieces: Pieces) -> None:
-    """Do nothing with the pieces: a task for what collectors alone need."""
+    """Read the pieces and ignore them: the task of a pass that only serves collectors."""
     for _ in pieces:
         pass
 
@@ -71,7 +71,7 @@ def read_chained(
     collectors: Sequence[LogCollector] = (),
 ) -> list[Outcome[T]]:
     """
-    Run *task* on the ranges of the log, and return the outcomes that chain.
+    Run *task* on the ranges of the log, and return the contiguous outcomes.
 
     *task* must read its pieces to the end; *collectors* see every piece. *discard* undoes what a task wrote for a range
     that is not accepted.
@@ -103,7 +103,7 @@ def accept_chained(
     read_again: Callable[[Range], Outcome[T]],
     discard: Callable[[T], object] = keep_payload,
 ) -> list[Outcome[T]]:
-    """Return the outcomes that chain, and those of ranges that were read again because they did not."""
+    """Return contiguous outcomes; ranges that are not contiguous are read again."""
     # A range that begins inside a segment syncs: it begins at the first valid record, which may be a copy in a body.
     # Only the previous outcome shows the true boundary:
     #     |---- accepted ----|b      b: `seen.next` of the last accepted outcome

@@ -58,7 +58,7 @@ class Leftovers:
         return max(starts, default=None)
 
     def contains(self, segment: Segment, physical_offset: int) -> bool:
-        """Return whether the bytes at *physical_offset* are left over: the chain of records does not lead there."""
+        """Return whether the bytes at *physical_offset* are leftovers, which the chain of records does not reach."""
         start = self.takeover(segment, physical_offset)
         if start is None:
             return False
@@ -114,7 +114,7 @@ def leftover_check_by_queues(store: Store) -> WhyLeftOver:
 
 
 def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, gap: int, record: MessageRecord) -> str:
-    """Return why *record* is none of the log unless units lead to it and to the one that was at the offset *gap*."""
+    """Return why *record* is not part of the log; empty if units point to it and to the record at the offset *gap*."""
     try:
         store = relist_store(Store(root, storage=storage, commitlog=commitlog))
         if takeover_offsets(store):  # a promotion leaves units of removed records

@@ -166,11 +166,11 @@ _LONGEST_RECORD = 8 << 20
 
 def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int | None:
     """
-    Return the right name of a segment that does not begin with a record of its place; None if nothing proves it.
+    Return the right name of a segment whose first record states another offset; None if nothing proves it.
 
-    It begins with the record of an offset at which a segment is missing, or of one before the log. Two pieces of
-    evidence agree: the record, with its CRC, and the gap or the record's unit. One changed bit would contradict one of
-    them, and the unit contradicts a segment of another log.
+    The first record states an offset at which a segment is missing, or an offset before the log. Two pieces of evidence
+    must agree: the record, with its CRC, and the gap or the record's unit. A changed bit would contradict one of them,
+    and in a segment of another log the unit contradicts the record.
     """
     right, size = int.from_bytes(read(_PLACE, 8)), usual_size(store.segments).size
     is_missing = any(hole.start == right for hole in find_holes(store.segments))

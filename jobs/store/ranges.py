@@ -256,7 +256,7 @@ class UsualSize(NamedTuple):
 
 
 def usual_size(segments: Sequence[Segment]) -> UsualSize:
-    """Return the size that most segments have, or that their names say; 0 without any."""
+    """Return the size that most segments have, or that their names show; 0 without segments."""
     sizes = Counter(segment.size for segment in segments)
     # A broker names each segment by a multiple of its size.
     names = [one.base_offset for one in segments if one.base_offset]

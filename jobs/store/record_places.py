@@ -55,7 +55,7 @@ class Fingerprint(NamedTuple):
 
 def record_bounds(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]]:
     """
-    Yield the physical offsets at which each record of a segment begins and ends, up to the first byte that begins none.
+    Yield the physical offsets at which each record of a segment begins and ends, up to the first byte without a record.
 
     Follows the sizes from the segment's first byte, or from a known boundary at position *start*: other bytes that look
     like a record are not one.

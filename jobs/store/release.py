@@ -348,7 +348,7 @@ def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
 
 
 def _key_hashes(file: IndexReader, offset: int) -> set[int]:
-    """Return the hashes of a record's entries, which lie in the order of the log: a tag's chain may be very long."""
+    """Return the hashes of a record's entries by a search in log order, because a tag's chain may be very long."""
     count = min(file.header.index_count, file.geometry.index_num)
     first = bisect_left(range(count), offset, 1, key=lambda number: file.entry(number).physical_offset)
     own = takewhile(lambda entry: entry.physical_offset == offset, map(file.entry, range(first, count)))

@@ -188,7 +188,7 @@ def _copy(location: str, storage: Storage, copy: Path) -> None:
 
 
 def _names(location: str, storage: Storage) -> list[str]:
-    """Return the names of the files in the folder itself, which may also hold a hundred thousand folders of queues."""
+    """Return the names of the files in the folder itself, which may also have a hundred thousand folders of queues."""
     if is_local(location):
         return sorted(entry.name for entry in os.scandir(local_path(location)) if entry.is_file())
     return [info.name for info in storage.list_files(location) if "/" not in info.name]

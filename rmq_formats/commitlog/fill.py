@@ -174,10 +174,10 @@ def fill_columns(
     buffer: Bytes, positions: Integers, parser: int, with_body: int, spare: int, out: Output, distinct: Distinct
 ) -> tuple[int, int]:
     """
-    Fill all columns; return how many rows there are, and how it ended.
+    Fill all columns; return the number of rows, and how the pass ended.
 
-    By *spare* bytes malformed properties may grow when they are made text. Pass by pass over so many records that the
-    processor's cache keeps them from the first pass to the last.
+    Malformed properties may grow by *spare* bytes when they are decoded. Each group of records is small enough to stay
+    in the processor's cache from the first pass to the last.
     """
     rows, last = as_int64(0), as_int64(0)
     status = DONE
@@ -260,7 +260,7 @@ def fill_topics(
     numbers: Sizes,
     raw: Column,
 ) -> int:
-    """Write the number of each topic as Java reads it; *raw* has the bytes of malformed ones."""
+    """Write the number of each topic, decoded as in Java; *raw* has the bytes of malformed topics."""
     nothing = as_int64(0)
     number = number_at(numbers, first - 1) if first else -1
     for row in range(first, last):
@@ -329,9 +329,9 @@ def _fill_properties(
     out: Properties,
 ) -> tuple[int, int]:
     """
-    Write each row's properties as the parser sees them: each name once, at its first place, with its last value.
+    Write each row's properties as the parser returns them: each name once, at its first position, with its last value.
 
-    Return how it ended, and the rest of *spare*.
+    Return how the pass ended, and the rest of *spare*.
     """
     before = number_at(out.lists, first_row - 1) if first_row else 0
     first, keys = number_at(out.lists, first_row), number_at(out.key_lists, first_row)
@@ -362,9 +362,9 @@ def _parse_row(
     buffer: Bytes, start: int, end: int, parser: int, row: int, before: int, first: int, names: Names, out: Properties
 ) -> tuple[int, bool]:
     """
-    Find a row's properties; return how many there are, and whether the stored text can be made from them again.
+    Find a row's properties; return their number, and whether the stored text can be rebuilt from them.
 
-    The names from *before* to *first* are those of the row before: this one probably has the same.
+    The names from *before* to *first* are those of the previous row: this row probably has the same names.
     """
     # A guess saves hashing a name, and cannot be wrong: `_expected_value` compares the bytes of the guessed name, and
     # any mismatch parses the property in full. A repeated name keeps its first place and its last value, as in a map;
@@ -407,7 +407,7 @@ def _parse_row(
 
 @inlined
 def _expected_value(texts: TextTable, name: int, buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int]:
-    """Return the slice of the value if the next property has this name and is an ordinary one; else an empty slice."""
+    """Return the slice of the value if the next property has this name and an ordinary form, else an empty slice."""
     start = at + number_at(texts.ends, name + 1) - number_at(texts.ends, name) + 1
     if start >= end or byte_at(buffer, start - 1) != NAME_VALUE or not is_text_at(texts, name, buffer, at, start - 1):
         return at, at

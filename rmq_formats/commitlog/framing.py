@@ -25,7 +25,7 @@ _POS = DLEDGER_ENTRY.index("pos")
 
 
 def detect_framing(buffer: Buffer) -> Framing:
-    """Return by a segment's first bytes what its records follow; plain when they say nothing."""
+    """Return the framing of a segment's records according to its first bytes; plain if these do not show it."""
     view = memoryview(buffer)
     if view.nbytes < BLANK.size:
         return Framing.PLAIN
@@ -77,7 +77,7 @@ def _is_followed(log: SegmentBytes, position: int) -> bool:
 
 
 def _is_proper(head: bytes, base_offset: int) -> bool:
-    """Return whether a segment's first bytes are a record's, an end's, or those of an entry that says where it is."""
+    """Return whether a segment begins with a record, an end, or an entry that states its own offset."""
     first, second = map(int, BLANK.unpack(head))
     if second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or (first == DLEDGER_END_MAGIC and second > 0):
         return True

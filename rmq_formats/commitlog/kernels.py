@@ -118,9 +118,9 @@ def entry_term(buffer: Bytes, record: int) -> int:
 @compiled
 def count_settled(buffer: Bytes, positions: Integers, limit: int, ahead: int) -> int:
     """
-    Return how many records there are before the first one that was stored later than *limit*, but not after *ahead*.
+    Return the number of records before the first one that was stored later than *limit*, but not after *ahead*.
 
-    A time after *ahead* is of a clock that was wrong: it says nothing about how old the record is.
+    A time after *ahead* is from a wrong clock, and does not show the age of the record.
     """
     for number in range(positions.size):
         if limit < store_timestamp(buffer, positions[number]) <= ahead:
@@ -218,9 +218,9 @@ def follow_chain(
     term: int,
 ) -> ChainEnd:
     """
-    Follow records from *at* until one begins at *stop* or after it, or none can be followed.
+    Follow records from *at* until one begins at *stop* or after it, or no record follows.
 
-    *term* is that of the entry before, or NO_TERM: then terms are not looked at.
+    *term* is that of the previous entry, or NO_TERM if terms are not checked.
     """
     count = 0
     while at < stop:
@@ -286,7 +286,7 @@ def record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes, crcs: Integers
 
 @compiled
 def find_invalid_records(buffer: Bytes, positions: Integers, sizes: Sizes, offsets: Integers, numbers: Integers) -> int:
-    """Put the numbers of those that are not records of their physical offsets into *numbers*; return how many."""
+    """Write into *numbers* which positions do not have a record with the right physical offset; return their count."""
     count = 0
     for number in range(positions.size):
         at = positions[number]
@@ -388,7 +388,7 @@ def find_magic(buffer: Bytes, at: int, limit: int) -> int:
 
 @compiled
 def find_end(buffer: Bytes, at: int, limit: int, left: int, header_size: int) -> int:
-    """Return the place of an end that names exactly the bytes left, or -1; *left* are those at *at*."""
+    """Return the position of an end that states the right number of remaining bytes, or -1; *left* remain at *at*."""
     size_at = 4 if header_size else 0
     for i in range(limit - _BLANK_SIZE + 1 - at):
         if is_end(buffer, at + i, header_size) and read_i32(buffer, at + i + size_at) == left - i:

@@ -95,8 +95,8 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     """
     Return the record at *position*.
 
-    With *physical_offset*, the record must claim to be there, and errors name it; else they name *position*. The body's
-    CRC is not checked here: see `body_crc`.
+    With *physical_offset*, the record must state this offset, and errors contain it; otherwise they contain *position*.
+    The body's CRC is not checked here: see `body_crc`.
     """
     view = memoryview(buffer)
     place = position if physical_offset is None else physical_offset
@@ -226,7 +226,7 @@ class InnerMessage(NamedTuple):
 
 
 def decode_inner_batch(body: Buffer) -> Iterator[InnerMessage]:
-    """Yield the messages that an inner batch's one record holds."""
+    """Yield the messages in the record of an inner batch."""
     view = memoryview(body)
     position = 0
     while position < view.nbytes:
@@ -294,10 +294,10 @@ class LostMessage(NamedTuple):
 
 def bridge(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes | None:
     """
-    Return the bytes over the hole from *start* to *end*; None where it is too small for a record.
+    Return the bytes that bridge the hole from *start* to *end*; None if it is too small for a record.
 
-    *lost* are the messages in the hole that units still lead to, in the order of the log. Where they do not fit side by
-    side, one bridge covers all of it.
+    *lost* are the messages in the hole to which units still point, in log order. If no separate bridge fits for each
+    message, one bridge covers the hole.
     """
     if end - start < _SMALLEST:
         return None
@@ -308,7 +308,7 @@ def bridge(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: i
 
 
 def bridge_to_segment_end(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes:
-    """Return the bytes over a hole that reaches to the end of its segment: the last ones are a blank."""
+    """Return the bytes that bridge a hole up to the end of its segment; they end with a blank."""
     covered = bridge(start, end - BLANK.size, lost, store_timestamp) or b""
     left = end - start - len(covered)
     return covered + BLANK.pack(left, MAGIC_BLANK).ljust(left, b"\0")

@@ -51,9 +51,9 @@ class Window:
 
     def buffer_position_of(self, position: int, wanted: int) -> int:
         """
-        Return the place in the buffer of the byte at *position*, with *wanted* more after it where the file has them.
+        Return the position in the buffer of the byte at *position*, followed by *wanted* bytes.
 
-        They end early at the end of the file, and at blocks that cannot be read.
+        There are fewer at the end of the file, or before blocks that cannot be read.
         """
         at = position - self.position
         if not 0 <= at <= self.filled or (at + wanted > self.filled and not self._is_exhausted):
@@ -168,8 +168,8 @@ def scan(
     """
     Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.
 
-    Records come in groups, all other pieces one by one. *start* is where a piece begins, or with *sync* any position:
-    then the range begins at the first record that proves itself. *read* raises `OSError` for unreadable bytes; with
+    Records come in groups, all other pieces one by one. A piece begins at *start*; with *sync*, *start* is any
+    position, and the range begins at the first valid record. *read* raises `OSError` for unreadable bytes; with
     *read_into*, bytes are not copied a second time; with *next_written*, holes of the file are not searched. *final*,
     *store_timestamp* and *why_left_over* are those of `segment.walk_segment`.
     """
@@ -287,21 +287,21 @@ class _Log(SegmentBytes):
         self._sizes: Sizes = np.empty(self._positions.size, np.int32)
 
     def _seek(self, position: int, wanted: int) -> int:
-        """Return the place of a position in the buffer, with *wanted* bytes after it where the file has them."""
+        """Return the place of a position in the buffer, followed by *wanted* bytes if the file has them."""
         at = self._window.buffer_position_of(position, min(wanted, self.size - position))
         self.size = self._window.size
         return at
 
     def _shown(self, position: int, length: int) -> memoryview:
-        """Return the bytes that the window holds: `record_at` never makes it larger."""
+        """Return the bytes in the window, which `record_at` never enlarges."""
         at = self._seek(position, self._header_size + HEAD.size)
         return self._window.buffer.data[at : min(at + length, self._window.filled)]
 
     def chain(self, position: int, stop: int, term: int = NO_TERM) -> tuple[RawRecords | None, int, int]:
         """
-        Return the records that follow each other from *position*, their end, and the verdict on the bytes there.
+        Return the consecutive records from *position* on, their end, and the kind of the next bytes.
 
-        *term* is that of the entry before, where leftovers are looked for.
+        *term* is that of the previous entry, if leftovers are to be detected.
         """
         window = self._window
         stop = min(stop, position + self._group_size)

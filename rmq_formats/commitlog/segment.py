@@ -213,13 +213,13 @@ class OpenTail:
         return None if self.stale else found
 
     def last_pieces(self, log: "SegmentBytes", position: int, reason: str) -> list[Piece] | None:
-        """Return the pieces after the last record; None where a record is by now what would be damage."""
+        """Return the pieces after the last record; None if bytes that looked damaged have become a record."""
         pieces = list(log.tail(position, reason, final=self.final)) if position < log.size else []
         has_damage = any(piece.kind is PieceKind.DAMAGE for piece in pieces)
         return None if has_damage and self.has_record_now(position) else pieces
 
     def has_record_now(self, position: int) -> bool:
-        """Return whether a record is there by now; one place is read again a few times only."""
+        """Return whether a record is complete now; each position is read again only a few times."""
         self._looks = self._looks + 1 if position == self._place else 1
         self._place = position
         if self.final or self._looks > _MOST_LOOKS:
@@ -355,7 +355,7 @@ class SegmentBytes:
         return all(window.count(0) == len(window) for _, window in self._windows(position))
 
     def find_end(self, start: int) -> int | None:
-        """Return the place of a blank that names exactly the bytes left."""
+        """Return the position of a blank that states the right number of remaining bytes."""
         magic, magic_at = (_BLANK_MAGIC, _MAGIC_POSITION)
         if self.framing is Framing.DLEDGER:
             magic, magic_at = _DLEDGER_END_MAGIC, 0

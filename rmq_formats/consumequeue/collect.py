@@ -72,7 +72,7 @@ class PackedUnits(NamedTuple):
             yield name, slice(int(self.starts[number]), int(self.starts[number + 1]))
 
     def of_queue(self, topic: str, queue_id: int) -> NDArray[np.void]:
-        """Return the units of one queue; none where the records made none."""
+        """Return the units of one queue; none if the records add none."""
         own = [self.units[at] for name, at in self.queues() if (name.topic, name.queue_id) == (topic, queue_id)]
         return np.concatenate([self.units[:0], *own])
 
@@ -176,10 +176,10 @@ class UnitCollector:
 
 def _queues_met(batch_topics: frozenset[str]) -> "_Queues":
     """
-    Return the queues of this thread's ranges: entering one takes as long as collecting hundreds of units.
+    Return the queues of this thread's ranges: adding a queue takes as long as collecting hundreds of units.
 
-    Ranges may share them, for a queue keeps its number, numbers only grow, and `finish` names those alone that have
-    units. Two ranges at the same time may not: each thread has its own.
+    Ranges share them, because a queue keeps its number, numbers only grow, and `finish` returns only queues with units.
+    Two ranges at the same time must not share them, so each thread has its own.
     """
     met: _Queues | None = getattr(_THREAD, "met", None)
     if met is None or met.batch_topics != batch_topics or len(met.names) > _MOST_MET:
@@ -215,7 +215,7 @@ class _Queues:
         self.enter(topic, java_text(topic), int(read_i32(buffer, start + QUEUE_ID_AT)))
 
     def enter(self, raw: bytes, topic: str, queue_id: int) -> None:
-        """Enter a queue by the very bytes of its name, if it is not there."""
+        """Add a queue, by the bytes of its name, if it is not in the table."""
         name = np.frombuffer(raw, np.uint8).copy()
         if kernels.find_queue(name, 0, name.size, queue_id, self.table)[0] >= 0:
             return
@@ -245,7 +245,7 @@ class _Queues:
                 self._link(row)
 
     def _link(self, row: int) -> None:
-        """Let the hash of a queue's name lead to its row."""
+        """Add a queue's row to the hash table."""
         _, queue_id, start, end, _, _ = (int(value) for value in self.table.keys[row])
         _, slot = kernels.find_queue(self.table.names, start, end, queue_id, self.table)
         self.table.slots[slot] = row

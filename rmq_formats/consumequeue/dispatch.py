@@ -193,7 +193,7 @@ class ExpectedUnit(NamedTuple):
 
 
 def logical_offset(queue_offset: int) -> int:
-    """Return the place of the unit of *queue_offset* in its queue; -1 for one that no queue reaches."""
+    """Return the logical offset of the unit of *queue_offset*; -1 if no queue is that long."""
     return queue_offset * UNIT.size if abs(queue_offset) <= MAX_QUEUE_OFFSET else -1
 
 
@@ -265,10 +265,11 @@ def is_left_out_of_multi_dispatch(topic: str) -> bool:
 
 def multi_dispatch_queues(properties: Mapping[str, str], *, with_slashes: bool = False) -> Iterator[tuple[str, int]]:
     """
-    Yield name and queue offset of each further queue that a record appears in.
+    Yield name and queue offset of each additional queue of a record.
 
-    The broker goes on to the next record where an offset is not a number. A name with a slash is skipped: only some
-    releases do so, but none could read such a queue again; unless *with_slashes*, for RocksDB has keys, not folders.
+    If an offset is not a number, the broker continues with the next record. A name with a slash is skipped: only some
+    releases do so, but no release can read such a queue again. With *with_slashes* it is not skipped, because RocksDB
+    has keys instead of folders.
     """
     names = _java_split(properties.get(INNER_MULTI_DISPATCH, ""))
     offsets = _java_split(properties.get(INNER_MULTI_QUEUE_OFFSET, ""))

@@ -271,10 +271,10 @@ def collect_units(
 @compiled
 def group_units(block: Integers, ranks: Integers, places: Integers, units: Integers, tags: NDArray[np.int32]) -> None:
     """
-    Put the units of a block where those of their queues are, in the order in which they came.
+    Group the units of a block by queue, in their existing order.
 
-    *ranks* are the places of queues among all, *places* where the next unit of each one goes; *units* are rows of five
-    numbers, each row a `PACKED_UNIT`; *tags* may be empty.
+    *ranks* are the ranks of the queues, and *places* the position of the next unit of each queue; *units* are rows of
+    five numbers, each row a `PACKED_UNIT`; *tags* may be empty.
     """
     for i in range(block.shape[1]):
         rank = ranks[block[QUEUE, i]]

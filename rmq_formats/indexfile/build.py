@@ -257,10 +257,10 @@ class FileBuilder:
 
     def add_entries(self, entries: NDArray[np.uint8], header: IndexHeader) -> None:
         """
-        Chain entries of a real file whose messages the log does not hold, and write them.
+        Chain entries of a real file whose messages are not in the log, and write them.
 
-        Their seconds are kept, and so are begin and end of the file's *header*: the first entry gets the begin offset,
-        and an offset that is not between the two is moved to the nearer one.
+        Their seconds are kept, as are begin and end of the file's *header*: the first entry gets the begin offset, and
+        an offset that is not between the two is moved to the nearer one.
         """
         if not entries.size:
             return
@@ -283,7 +283,7 @@ class FileBuilder:
             self._write(self._geometry.entry_position(number), entries.data)
 
     def finish(self, empty_index_count: int = 1) -> IndexHeader:
-        """Write slots, then the header; *empty_index_count* is what a file without entries shows."""
+        """Write slots, then the header; *empty_index_count* is the count in a file without entries."""
         header = self.header
         if header.index_count <= 1:
             header = header._replace(index_count=empty_index_count)

@@ -122,10 +122,10 @@ def stated_geometry(
     files: Sequence[Content], hash_slots: int | None = None, index_num: int | None = None
 ) -> StatedGeometry | None:
     """
-    Return the geometry that index files have; None where they do not say.
+    Return the geometry of index files; None if they do not show it.
 
-    That is RocketMQ's default where files have its size, else what most full files say; *hash_slots* or *index_num*,
-    when given, says it of every file. A file that cannot be read says nothing.
+    It is RocketMQ's default if files have the default size, otherwise that of most full files; *hash_slots* or
+    *index_num*, if given, holds for every file. Files that cannot be read are ignored.
     """
     usual = 0 if hash_slots or index_num else sum(file.size == DEFAULT_GEOMETRY.file_size for file in files)
     for geometry, count in _supposed(files, usual, hash_slots, index_num):
@@ -182,9 +182,9 @@ def find_geometries(file: Content) -> list[Geometry]:
 
 def find_other_slot_count(file: Content, geometry: Geometry) -> int | None:
     """
-    Return in how many slots the entries of a file hang, if not in those of *geometry*; None where that does not show.
+    Return the number of slots by which a file's entries are chained, if not that of *geometry*; None if unknown.
 
-    A broker that is started with a larger maxHashSlotNum makes its old files longer, and reads them by the new number.
+    A broker that is started with a larger maxHashSlotNum extends its old files, and reads them by the new number.
     """
     count = IndexReader(file.read, DEFAULT_GEOMETRY).header.index_count
     end = _written_end(file)
@@ -214,10 +214,10 @@ def _written_end(file: Content) -> int:
 
 def fits_geometry(file: Content, geometry: Geometry) -> bool:
     """
-    Return whether the entries of a file hang in the slots that *geometry* gives them.
+    Return whether the entries of a file are chained in the slots that *geometry* determines.
 
-    Most of the newest or most of the first ones must: a damaged file also has its geometry. A file without entries fits
-    any geometry, a lost one none.
+    Most of the newest or most of the first entries must be, because a damaged file also has its geometry. A file
+    without entries fits any geometry, a lost file none.
     """
     with skip_lost_file():
         reader = IndexReader(file.read, geometry)

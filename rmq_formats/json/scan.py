@@ -41,7 +41,7 @@ class Members(NamedTuple):
 
 
 def scan_members(data: Bytes, starts: Sizes, ends: Sizes, kind: int) -> Members:
-    """Return the members of objects, or arrays, that lie anywhere in *data*; a missing one has a start below 0."""
+    """Return the members of objects, or arrays, at any positions in *data*; a missing document has a start below 0."""
     kinds, found = np.empty(starts.size, np.uint8), np.empty(starts.size, np.int32)
     room = int(np.maximum(ends - starts, 0).sum(dtype=np.int64)) // 2 + 1
     tape = np.empty(room * _PLACES, np.int32)

@@ -40,7 +40,7 @@ def _is_continuation(buffer: Bytes, at: int, end: int, low: int, high: int) -> b
 
 @helper
 def _next_long_character(buffer: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Decode what begins with a byte from 0x80 on; malformed input ends where Java's decoder gives up."""
+    """Decode a character that begins with a byte from 0x80 on; malformed input ends where Java's decoder stops."""
     first = byte_at(buffer, at)
     if first < 0xC2 or first > 0xF4:
         return _REPLACEMENT, at + 1

@@ -43,10 +43,10 @@ class RowBuilder:
 
     def __init__(self, lost: Sequence[tuple[int, int]] = (), segments: Sequence[int] = ()) -> None:
         """
-        *lost* are the ranges of the log, ascending, that hold no record any more; *segments* where its files begin.
+        *lost* are the ranges of the log, ascending, whose records are lost; *segments* are the offsets of its files.
 
-        A consumer of a queue in RocksDB never gets past a number without a row. So the numbers of lost records get
-        rows as well, which lead to no message, as `QueueBuilder` leaves blanks in files.
+        A consumer of a queue in RocksDB never gets past a number without a row. So the numbers of lost records also get
+        rows, which point to no message, just as `QueueBuilder` writes blanks into files.
         """
         self.first: UnitPlace | None = None  # lowest number
         self.last: UnitPlace | None = None  # newest record
@@ -97,8 +97,8 @@ class RowBuilder:
         """
         Return the offset of the segment before a record's own; 0 in the first one.
 
-        A broker that finds no message at a blank's offset skips the rest of the segment that the offset lies in. Once
-        the log begins after that offset, a broker deletes the row.
+        A broker that finds no message at a blank's offset skips the rest of the segment with this offset. Once the log
+        begins after that offset, a broker deletes the row.
         """
         number = int(np.searchsorted(self._segments, physical_offset, "right")) - 2
         return int(self._segments[number]) if number >= 0 else 0
@@ -153,7 +153,7 @@ _NO_KEY = -1  # no index stores a negative hash
 
 
 def hashed_keys(keys: Sequence[bytes], values: Sequence[bytes]) -> NDArray[np.void]:
-    """Return offset and key hash of each row that is one of an index; the others are left out."""
+    """Return offset and key hash of each index row; other rows are left out."""
     ends = np.cumsum(np.fromiter(map(len, keys), np.int64, len(keys)))
     offsets, hashes = np.empty(len(keys), np.int64), np.empty(len(keys), np.int32)
     _read_keys(as_bytes(b"".join(keys)), ends, offsets, hashes)

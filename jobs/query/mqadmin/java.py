@@ -45,7 +45,7 @@ def decode_as_java(data: bytes, charset: str) -> str:
 
 
 def _as_java(error: UnicodeError) -> tuple[str, int]:
-    """Return what Java makes of bytes that Python's GBK does not decode, and where it goes on."""
+    """Return how Java decodes bytes that Python's GBK rejects, and the position at which it continues."""
     assert isinstance(error, UnicodeDecodeError)
     pair, begins_nothing = error.object[error.start : error.start + 2], False
     if len(pair) > 1 and pair[0] in _LEADS:
