@@ -43,7 +43,7 @@ class StopKind(Enum):
 
     BAD_RECORD = "bad record"
     END_OF_FILE = "end of file"
-    AT_LIMIT = "at limit"  # where the caller wanted to stop
+    AT_LIMIT = "at limit"  # the caller's limit was reached
 
 
 class Stop(NamedTuple):
@@ -97,14 +97,14 @@ class StartOutcome:
     release: str
     starts: bool | None
     refuses: WrongLengthFile | None = None
-    ignores_from: WrongLengthFile | None = None  # and all files after it, in releases that do not refuse it
-    cuts_at: int | None = None  # where whole messages follow, or a segment that is deleted
+    ignores_from: WrongLengthFile | None = None  # and all later files, in releases that do not refuse it
+    cuts_at: int | None = None  # the offset, if complete messages follow or a segment is deleted
     deletes_messages: int | None = 0
     deletes_files: tuple[str, ...] = ()
     loses_keys: KeyRange | None = None
     unknown: str = ""
-    may_cut: Cut | None = None  # at worst, of a start whose outcome is unknown
-    after_repair: "StartOutcome | None" = None  # where it refuses files: what the start does when they are mended
+    may_cut: Cut | None = None  # the worst case of a start whose outcome is unknown
+    after_repair: "StartOutcome | None" = None  # if it refuses files: the outcome after they are repaired
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""

@@ -72,7 +72,7 @@ class BadPlace(NamedTuple):
 
     offset: int
     end: int
-    sound_before: int  # whole messages before it in the walked log
+    sound_before: int  # complete messages before it in the walked log
 
 
 class QueueStop(NamedTuple):
@@ -86,10 +86,10 @@ class QueueStop(NamedTuple):
 class WalkedLog(NamedTuple):
     """The result of a walk over the log, starting at or before the segment from which a broker starts to read."""
 
-    end: int  # of the last whole record
-    messages: int  # whole ones
+    end: int  # end of the last complete record
+    messages: int  # number of complete messages
     places: Sequence[BadPlace]  # in the order of the log
-    newest: int = 0  # store time of a message
+    newest: int = 0  # the latest store time
     queue_stops: Sequence[QueueStop] = ()  # known once all units are compared
 
 

@@ -79,7 +79,7 @@ class ExportRequest:
     """The messages to export, of a store or a lake, and the output file."""
 
     place: Place  # its broker is also the label of a store's messages
-    topics: tuple[str, ...] = ()  # none: all of them
+    topics: tuple[str, ...] = ()  # empty: all topics
     is_verified: bool = False  # check a lake's rows by their records
     between: TimeRange = ANY_TIME
     out: Path | None = None  # None: standard output

@@ -32,12 +32,12 @@ class IngestRequest(StoreRequest):
     hash_slots: int | None = None
     index_num: int | None = None
     conf: BrokerConf = field(default_factory=BrokerConf)
-    tables: frozenset[str] = NAMES  # which products
+    tables: frozenset[str] = NAMES  # the products to write
     step_bytes: int | None = None  # of the log that one run reads at most; the next run continues
     settle_ms: int = 0
     acknowledge: bool = False  # the damage that earlier runs have reported
     dry_run: bool = False
-    command: str = field(default_factory=lambda: uuid4().hex)  # all runs that are its steps name it
+    command: str = field(default_factory=lambda: uuid4().hex)  # an id in all runs that are its steps
 
     def __post_init__(self) -> None:
         """Raise `TopicsError` if the index is requested by name and topics are selected."""
@@ -75,14 +75,14 @@ class Summary(RatedOutcome):
     segment_ends: dict[str, int] = field(default_factory=dict)
     messages: int = 0
     quarantined: int = 0
-    units: dict[str, int] = field(default_factory=dict)  # of the queues, by the result of the join
+    units: dict[str, int] = field(default_factory=dict)  # number of queue units, by the result of the join
     index_entries: int = 0
     contradictions: int = 0  # units of queues that do not agree with the log
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list[GapRow] = field(default_factory=list)
     superseded: dict[str, int | str] | None = None
     topics: str = ""  # which topics runs of this store take, as options; empty: all
-    release: str = ""  # that wrote the store, and how it is known
+    release: str = ""  # the release that wrote the store, and how it is known
     notes: list[str] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
     recovered: int | None = None
@@ -90,7 +90,7 @@ class Summary(RatedOutcome):
     plan: dict[str, int | None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     steps: int = 1  # runs that were committed one after the other
-    bytes_left: int = 0  # of the log, that the next step will read
+    bytes_left: int = 0  # bytes of the log that are left for the next step
     tier_queues: int | None = None  # of a tier: the number of its queues
     newest_ms: int | None = None  # store time of the store's newest message in the lake
 

@@ -210,7 +210,7 @@ class RocksReport:
 class TimersReport:
     """Pending timer messages in the timer's files."""
 
-    wheel: str  # the file that counts
+    wheel: str  # the file in use
     waiting: int = 0
     first_due: int | None = None  # ms
     last_due: int | None = None
@@ -221,14 +221,14 @@ class StateReport:
     """The content of the small files of a store."""
 
     broker: str = "closed cleanly"
-    process: int | None = None  # that holds the lock
-    abort: str | None = None  # its content, where it exists
+    process: int | None = None  # the process that holds the lock
+    abort: str | None = None  # content of the file, if it exists
     checkpoint: dict[str, int] | None = None
     unknown_files: int = 0
     replica: str | None = None  # in controller mode: cluster, broker and the replica's number
     epochs: tuple[Epoch, ...] = ()  # in controller mode: the masters, and the offsets at which they began
     folders: list[FolderReport] = field(default_factory=list)
-    log_folders: tuple[str, ...] = ()  # that hold files named like segments, but were not given
+    log_folders: tuple[str, ...] = ()  # folders with files named like segments, which were not given
     rocksdb: RocksReport | None = None  # index, transactions and timer messages in RocksDB
     timers: TimersReport | None = None  # timer messages in files
 

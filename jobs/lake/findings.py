@@ -45,17 +45,17 @@ class Finding(NamedTuple):
     """One problem: something that contradicts the log, or damage of the log itself."""
 
     part: str  # log, queues, index
-    kind: str  # the class: what scripts branch on
+    kind: str  # scripts branch on this value
     file: str  # below the store's root
-    offset: int | None  # in the file, of the first byte that is wrong
+    offset: int | None  # position in the file of the first wrong byte
     field: str
     found: str  # the stored value
-    expected: str  # what should be
-    cause: str  # the likely one, in words
-    times: int = 1  # how often, from this place on
-    log_offset: int | None = None  # the place in the log that it is about
-    log_end: int | None = None  # where that part of the log ends, as far as it is known
-    right_time: int | None = None  # that the file should state, ms
+    expected: str  # the expected value
+    cause: str  # the likely cause, in words
+    times: int = 1  # number of occurrences, from this position on
+    log_offset: int | None = None  # the affected offset in the log
+    log_end: int | None = None  # end of the affected part of the log, if known
+    right_time: int | None = None  # the time that the file should state, ms
     follows: str = ""  # the title of the finding that it is a consequence of
 
     @property
@@ -98,7 +98,7 @@ class Finding(NamedTuple):
 # A range of a log that a lake will never have, as in manifests and summaries.
 GapRow = TypedDict("GapRow", {"broker": str, "from": int, "to": int, "why": str})
 OPEN_DAMAGE_KEY = "open"  # in a manifest's state
-_GAPS_KEPT = 100  # of those that are open; more are counted
+_GAPS_KEPT = 100  # open gaps that are kept; further ones are only counted
 
 
 class OpenDamage(NamedTuple):
@@ -109,7 +109,7 @@ class OpenDamage(NamedTuple):
     superseded: int = 0  # times that the broker's log was truncated or rewritten
     contradictions: int = 0  # units of queues that do not agree with the log
     gap_count: int = 0
-    gaps: tuple[GapRow, ...] = ()  # the first of them
+    gaps: tuple[GapRow, ...] = ()  # the first open gaps
 
     @classmethod
     def of(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":

@@ -54,7 +54,7 @@ COMMAND = "command"  # in a manifest's state and in `detail`: runs that are step
 TABLES_BEFORE = "tables"  # in a manifest's state: the newest run of each table before this one
 _NEWEST_KEPT = 32
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
-_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # of parsing an invalid manifest
+_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # errors from parsing an invalid manifest
 REGISTRY = "stores"  # the transaction that serialises registrations
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Manifest:
     run: int
     from_offset: int
     to_offset: int
-    store_timestamp: int | None  # of the last record before to_offset
+    store_timestamp: int | None  # store time of the last record before to_offset
     fingerprints: tuple[Fingerprint, ...]
     tables: Mapping[
         str, tuple[AddedFile, ...]
@@ -81,7 +81,7 @@ class Manifest:
     state: Mapping[str, object] = field(default_factory=dict)  # where products continue, each under its own key
     counts: Mapping[str, int] = field(default_factory=dict)
     gaps: tuple[GapRow, ...] = ()
-    superseded: Superseded | None = None  # rows of earlier runs that the log does not hold any more
+    superseded: Superseded | None = None  # rows of earlier runs that are no longer in the log
     started: str = ""
     version: int = MANIFEST_VERSION
 

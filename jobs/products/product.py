@@ -85,7 +85,7 @@ class Run:
     from_offset: int  # where the log's new part begins
     unmatched_topics: tuple[str, ...] = ()  # patterns of the selection that no known topic matches
     step_bytes: int | None = None  # of the log, if the run is limited to a step
-    cut_back_to: int | None = None  # where the broker has cut off its log since the last run
+    cut_back_to: int | None = None  # the offset at which the broker truncated its log since the last run
 
 
 class CollectorResult(NamedTuple, Generic[C_co]):
@@ -108,19 +108,19 @@ def nothing_to_collect(_range: Range, _files: ExitStack) -> Collector[None]:
     return lambda _: None, lambda: CollectorResult(None, {})
 
 
-Gap = tuple[int, int, str]  # from and to of offsets that the lake will not have, or not in full, and why
+Gap = tuple[int, int, str]  # start and end of a range that the lake will lack, fully or in part, and why
 
 
 @dataclass(slots=True)
 class FinishedProduct:
     """The files and figures of a product after the log was read."""
 
-    files: dict[str, list[AddedFile]] = field(default_factory=dict)  # by table, beyond those of the ranges
-    state: State | None = None  # for its next run
+    files: dict[str, list[AddedFile]] = field(default_factory=dict)  # additional files, by table
+    state: State | None = None  # for the next run
     units: Mapping[str, int] = field(default_factory=dict)  # of the queues, by the result of the join
-    undispatched_bytes: int = 0  # of the log, that the broker has not dispatched yet
+    undispatched_bytes: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: Sequence[Gap] = ()
-    notes: Sequence[str] = ()  # for the user to look at
+    notes: Sequence[str] = ()  # remarks for the user
     contradictions: int = 0  # units that contradict the log, and missing units
 
     def add(self, table: Table, *actions: AddedFile | None) -> None:

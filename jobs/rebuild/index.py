@@ -64,8 +64,8 @@ class RebuildIndexRequest(StoreRequest):
     wanted: GivenSettings = NOTHING_WANTED
     lost_only: bool = False
     broker_runs: bool = False
-    proven_only: bool = False  # each file by itself: one not proven wrong stays, one not proven right is not made
-    accepted: frozenset[str] = frozenset()  # names of files that a user has decided: the log is right
+    proven_only: bool = False  # keep each file that is not proven wrong; write only proven files
+    accepted: frozenset[str] = frozenset()  # files for which the user decided that the log is right
     scratch: Scratch | None = None  # of the caller; None: a directory below `out`
 
 
@@ -91,7 +91,7 @@ class ComparedSurvivor:
 
     name: str
     verdict: Verdict
-    role: str  # kept, lost, contradicts, or stays: a copy, which keeps no other file from being made
+    role: str  # kept, lost, contradicts, or stays (a copy, which does not block other files)
     detail: str
     differences: Sequence[str]
 
@@ -113,10 +113,10 @@ class IndexRebuildSummary(RatedOutcome):
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
     undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
-    log_bytes: int = 0  # that were read
+    log_bytes: int = 0  # bytes of the log that were read
     options: Sequence[str] = ()  # of the store, as given: the commands that are printed repeat them
     installed: bool = False  # the files are in the store
-    was_killed: bool = False  # then the next start deletes files that end after the checkpoint, new ones too
+    was_killed: bool = False  # the next start deletes files that end after the checkpoint, also new ones
 
     @property
     def contradictions(self) -> list[ComparedSurvivor]:

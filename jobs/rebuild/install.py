@@ -73,7 +73,7 @@ class NewFile(NamedTuple):
 class Installation:
     """The files to install in one folder, completely known before the first step."""
 
-    folder: Path  # the real one, where the store's is a link
+    folder: Path  # the target, if the store's folder is a link
     new: Mapping[str, NewFile]  # by path below the folder
     set_aside: tuple[str, ...]
     status: os.stat_result  # of the folder, or of the one above it: new folders have its user, group and mode

@@ -51,7 +51,7 @@ class RebuildQueuesRequest(StoreRequest):
     groups: int = _GROUPS
     lost_only: bool = False
     proven_only: bool = False  # no file whose size is only assumed
-    accepted: frozenset[str] = frozenset()  # files that a user has decided: the log is right
+    accepted: frozenset[str] = frozenset()  # files for which the user decided that the log is right
     recorded: RecordedUnits | None = None  # of the lake, which decides as well
     recorded_topics: Sequence[RecordedTopics] | None = None
     to: str = FILES
@@ -81,10 +81,10 @@ class QueueRebuildSummary(RatedOutcome):
     kept: int = 0  # files of the store that are right
     replaced: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)  # files that the log contradicts, and may be right
-    of_unknown_topics: list[str] = field(default_factory=list)  # files that are not there: the topic may be deleted
+    of_unknown_topics: list[str] = field(default_factory=list)  # missing files: the topic may be deleted
     proof: str = ""
     has_lost_end: bool = False
-    log_bytes: int = 0  # that were read
+    log_bytes: int = 0  # bytes of the log that were read
     to: str = FILES
     folder: str = ""  # of the database, below `out`
     has_place: bool = True  # for these files in the store: its own queues are not in RocksDB

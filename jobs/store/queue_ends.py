@@ -97,7 +97,7 @@ def _dispatched(looks: Sequence[_Seen], store: Store) -> int:
     """Return the end of the newest record to which the last unit of a queue points; a foreign unit has no record."""
     units = (one.last for one in looks if one.last is not None)
     last = {(unit.physical_offset + unit.size, unit.physical_offset) for unit in units}
-    # A unit that points after all files says nothing about the log; nor does a blank.
+    # A unit that points after all files proves nothing about the log; neither does a blank.
     ends = sorted((one for one in last if one[0] <= store.end_offset), reverse=True)
     for end, offset in ends[:_MOST_FOREIGN]:
         record = find_record(store, offset)

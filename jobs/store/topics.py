@@ -48,7 +48,7 @@ class TopicEvidence(NamedTuple):
     with_queues: frozenset[str] = frozenset()
     changed_ms: int | None = None  # when the table was last changed
     absent: Mapping[str, int] = {}  # the last time at which an earlier table lacked a topic
-    is_recorded: bool = False  # by the lake: the broker may have changed its own since
+    is_recorded: bool = False  # from the lake: the broker may have changed its table since
     asked: str = ""  # added if a lake does not help either
     doubt: str = ""  # why the table does not show which topics were deleted
     unsupported: str = ""  # why the table cannot be read here, although a broker could
@@ -122,7 +122,7 @@ def recorded_topics_in(versions: Iterable[bytes]) -> tuple[RecordedTopics, ...]:
     """Return the tables in versions of `config/topics.json` that have a time of change."""
     found = []
     for data in versions:
-        with suppress(FormatError):  # cut off while a run read it
+        with suppress(FormatError):  # truncated while a run read it
             found.append(_table_of(decode_config(data)))
     return tuple(table for table in found if table is not None and table.changed_ms is not None)
 

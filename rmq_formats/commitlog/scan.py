@@ -197,7 +197,7 @@ class _Walker:
     tail: OpenTail
     term_before: Callable[[int], int]  # of the entry that ends at a position
     term: int  # of the last entry, where a leftover may follow
-    held: RawRecords | None = None  # a copy of the last record, while only what follows can show whether it is complete
+    held: RawRecords | None = None  # a copy of the last record, until the next bytes show whether it is complete
 
     def walk(self, position: int) -> Iterator[RawRecords | Piece]:
         log, tail = self.log, self.tail

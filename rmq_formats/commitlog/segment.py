@@ -141,7 +141,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
     final = tail.final
     term = LOWEST_TERM if final else log.term_before(position)
     record: MessageRecord | None = None
-    held: Piece | None = None  # the piece of the last record: whether it is complete, only what follows can show
+    held: Piece | None = None  # the piece of the last record, until the next bytes show whether it is complete
     reason = ""
     while position < log.size:
         if log.ends_at(position, tail.next_record):

@@ -35,7 +35,7 @@ class ChainEntry(NamedTuple):
 
     number: int
     entry: IndexEntry
-    timestamp: int  # ms, the message's store time without its milliseconds, as the broker reads it
+    timestamp: int  # ms: the message's store time rounded down to seconds, as the broker reads it
 
 
 class IndexReader:

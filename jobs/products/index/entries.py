@@ -71,7 +71,7 @@ class EntryWork:
     opened: IndexHeader | None = None  # as the last run left it
     opened_in: tuple[StoredFile, ...] = ()  # the files of `index_entries` that hold its entries so far
     opened_ranges: tuple[Range, ...] = ()  # of the log that its entries are of; none where a part of it is deleted
-    left_out: int = 0  # of its entries, those without a row: their messages are not in the lake
+    left_out: int = 0  # number of its entries without a row, whose messages are not in the lake
     known_until: int = 0  # messages before it get rows only if the lake has them
 
 
@@ -110,7 +110,7 @@ class _FileWriter:
         self._known_until = work.known_until
         self._messages = LakeMessages(output.lake, output.naming.store_id)
         self._is_whole = True  # every entry of the file is known
-        self._found: NDArray[np.bool_] | None = None  # while lost rows are rebuilt: those that are there
+        self._found: NDArray[np.bool_] | None = None  # while lost rows are rebuilt: which rows exist
 
     def run(self) -> EntryRows:
         work, recipe, geometry = self._work, self._work.recipe, self._work.recipe.geometry

@@ -62,8 +62,8 @@ class RangeKeys(NamedTuple):
     keys: int
     records: int
     last_record: int | None  # physical offset of the last record, with keys or without
-    last_keyed: int | None  # of the last one with keys
-    damaged: tuple[tuple[int, int], ...]  # from and to of bytes that do not form a record
+    last_keyed: int | None  # physical offset of the last record with keys
+    damaged: tuple[tuple[int, int], ...]  # start and end of bytes that do not form a record
 
     @property
     def scratch_files(self) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ class KeyRow:
     scratch: Scratch
     spans: tuple[RangeKeys, ...]
     start_offset: int  # of the log
-    gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
+    gaps: tuple[tuple[int, int], ...] = ()  # ranges that no file of the log contains
     cut_by_promotion: tuple[
         tuple[int, int], ...
     ] = ()  # of messages that a promotion took back and index files still name

@@ -39,7 +39,7 @@ class Opening(NamedTuple):
     files: tuple[BrokerIndexFile, ...] = ()  # the broker's own, in the first run
     ordinal: int = 0  # of the open file
     header: IndexHeader | None = None  # the open file's, as the last run left it
-    left_out: int = 0  # of its entries, those without a row: their messages are not in the lake
+    left_out: int = 0  # number of its entries without a row, whose messages are not in the lake
 
 
 def start(run: Run, state: State | None) -> StartedProduct[RangeKeys]:

@@ -101,7 +101,7 @@ def settle_index_settings(store: Store, files: Sequence[BrokerIndexFile], wanted
     sound = [file for file in files if file.size == geometry.value.file_size]
     eras = detect_store_eras(store) if wanted.release is None else ()
     rules = settle_rules(store, sound, geometry.value, wanted, eras)
-    # An era of index files is named by its first release; those that the log allows are nearer to the truth.
+    # An era of index files is named by its first release; the releases that the log allows are more exact.
     newest = eras[-1].lowest if rules.origin == DETECTED and eras else rules.value.newest
     return Settings(geometry, rules, settle_zone(files, wanted), newest.empty_index_count)
 

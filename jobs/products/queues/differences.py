@@ -80,13 +80,13 @@ class Difference:
 
     kind: DifferenceKind
     queue: QueueName
-    position: int  # of the unit; where it should be, if there is none
+    position: int  # the unit's position, or the expected one if it is missing
     found: str
     expected: str
     field: str = "unit"
     times: int = 1
-    shift: int = 0  # by how much the unit's place differs from its queue offset
-    log_offset: int | None = None  # the place in the log that the first of them is about
+    shift: int = 0  # difference between the unit's position and its queue offset
+    log_offset: int | None = None  # offset in the log to which the first difference refers
 
     @property
     def may_be_changed_record(self) -> bool:
@@ -134,7 +134,7 @@ class QueueWithoutFiles(NamedTuple):
     units: int
     first: int  # physical offset of the first of them
     last: int
-    newest_ms: int = 0  # when the newest of their records was stored
+    newest_ms: int = 0  # store time of their newest record
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class JoinResult:
     expired: int = 0
     blanks: int = 0
     ahead: int = 0  # units newer than the log's end, of a store that was copied while it was written
-    waiting_light_units: int = 0  # units of light queues that RocksDB alone would have, and does not have yet
+    waiting_light_units: int = 0  # units of light queues that only RocksDB stores, and does not have yet
     wrong_fields: list[tuple[int, Difference]] = field(default_factory=list)  # of units at their place; with the range
     differences: list[Difference] = field(default_factory=list)  # from `finish` on all of them
     without_queue: dict[QueueName, QueueWithoutFiles] = field(default_factory=dict)
@@ -158,8 +158,8 @@ class JoinResult:
     newer: list[UndispatchedRecords] = field(
         default_factory=list
     )  # of records after the dispatched part, in the log's order
-    damaged: list[tuple[int, int]] = field(default_factory=list)  # from and to of bytes without a record
-    queues: tuple[StoredQueue, ...] = ()  # as they were looked at
+    damaged: list[tuple[int, int]] = field(default_factory=list)  # start and end of bytes without a record
+    queues: tuple[StoredQueue, ...] = ()  # as they were when they were read
     topics: TopicEvidence = TopicEvidence()  # noqa: RUF009 - a tuple
     log_end: int = 0
     dispatched: int = 0

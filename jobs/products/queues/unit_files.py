@@ -44,7 +44,7 @@ class RangeUnits(NamedTuple):
 
     parts: tuple[UnitFile, ...] = ()
     records: int = 0
-    damaged: tuple[tuple[int, int], ...] = ()  # from and to of bytes without a record
+    damaged: tuple[tuple[int, int], ...] = ()  # start and end of bytes without a record
     records_end: int | None = None  # the end of the last record that was processed
 
     @property

@@ -52,7 +52,7 @@ class MissingUnits(NamedTuple):
     last: Units
     log_offset: int  # of the first unit
     last_offset: int  # of the last unit
-    newest_ms: int  # when the newest of their records was stored
+    newest_ms: int  # store time of their newest record
 
     @property
     def end(self) -> int:
