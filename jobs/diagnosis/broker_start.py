@@ -317,7 +317,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:
     """
     Yield the files whose length differs from most of their kind, or from *conf*; the log's files come first.
 
-    A file with an invalid name is one of them, whatever its length: a broker parses the name as a number.
+    Files with invalid names are included, regardless of their length, because a broker parses names as numbers.
     """
     size, is_doubtful = (conf.segment_size, False) if conf.segment_size else usual_size(store.segments)
     newest = store.segments[-1].location if store.segments else ""

@@ -165,7 +165,7 @@ class LogCheck:
 
     @property
     def doubtful(self) -> list[tuple[int, int]]:
-        """The ranges of records that a broker accepts although they differ from what it wrote."""
+        """The ranges of records that a broker accepts although they differ from the written ones."""
         return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful]
 
     def add_outcomes(self, outcomes: Sequence[Outcome[RangeCheck]]) -> None:

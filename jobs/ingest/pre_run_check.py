@@ -80,7 +80,7 @@ class PreRunCheck:
         if summary.tier_queues is not None:
             return
         described = {field.name: getattr(summary, field.name) for field in fields(summary) if field.name != "open"}
-        # If the lake cannot be read now, or the cache cannot be written, there is no note.
+        # If the lake cannot be read now, or the cache cannot be written, no note is kept.
         with suppress(OSError):
             if self._manifests() != self._runs:
                 return  # another run has committed since
@@ -170,5 +170,5 @@ def _transaction(lake: Lake, table: str, store_id: str) -> int:
 
     try:
         return transaction_of(open_delta(lake.locate(table), lake.options), store_id)
-    except DeltaError:  # also where there is no table
+    except DeltaError:  # also if the table does not exist
         return -1

@@ -32,7 +32,7 @@ _TOTAL_SIZE, _MAGIC_CODE, _PHYSICAL_OFFSET = (
 
 
 class Fingerprint(NamedTuple):
-    """The digest of bytes at an offset; it identifies a store, whatever its path."""
+    """The digest of bytes at an offset; it identifies a store regardless of its path."""
 
     offset: int
     size: int

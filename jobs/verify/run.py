@@ -146,7 +146,7 @@ def _log_and_queues(
     return check, indexing, queues
 
 
-def _index(  # noqa: PLR0913, PLR0917 - what was asked, and what the pass over the log has collected
+def _index(  # noqa: PLR0913, PLR0917 - the request, and data from the pass over the log
     request: VerifyRequest,
     workers: Workers,
     check: LogCheck,

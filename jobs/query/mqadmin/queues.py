@@ -52,7 +52,7 @@ class PulledQueue(NamedTuple):
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker}, queueId={self.queue_id}]"
 
     def requested_offsets(self, line: ParsedLine, context: Context, earliest: int = -MAX_TIME) -> OffsetRange:
-        """Return the requested range by store time; a time before the *earliest* message is no limit."""
+        """Return the requested range by store time; a time before the *earliest* message is ignored."""
 
         def limit(name: str, otherwise: int) -> int:
             time = line.time_option(name, -MAX_TIME - 1, context.printer.zone)
