@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.query.message import MAX_TIME, MIN_TIME, KeyQuery, Message, count_entries_with_hash
@@ -160,6 +161,10 @@ class LogQueue:
         return self._places[at] if at >= 0 and queue_offset < self.firsts[at] + self._counts[at] else None
 
 
+class _DamagedFileError(Exception):
+    """An index file is damaged, which has been reported."""
+
+
 class StoreIndex:
     """The index of a store; messages in no index file are searched in the log."""
 
@@ -207,11 +212,11 @@ class StoreIndex:
             if file is None:
                 yield from self._find_uncovered(span, wanted, given)
                 continue
-            hits = self._hits(file, wanted)
-            for message in self._with_key(hits or (), wanted, seen):
-                given[message.record.physical_offset] += 1
-                yield message
-            if hits is None:
+            try:
+                for message in self._with_key(self._hits(file, wanted), wanted, seen):
+                    given[message.record.physical_offset] += 1
+                    yield message
+            except _DamagedFileError:
                 last = self._store.by_offset(span.end)
                 damaged = Span(span.start, last.record.end_offset if last else span.end)
                 yield from self._find_uncovered(damaged, wanted, given)
@@ -230,11 +235,12 @@ class StoreIndex:
                 if any(True for _ in self._find_uncovered(span, wanted, given)):
                     self._store.note_incomplete(f"mqadmin finds no message in that part of the log; {line} does")
                 continue
-            hits = self._hits(file, wanted)
-            if hits is None:
+            try:
+                for offset in self._hits(file, wanted):
+                    given[offset] += 1
+                    yield from self._messages_at([offset], _ENTRY)
+            except _DamagedFileError:
                 self._store.note_incomplete(f"{file.file} is damaged; {line} searches the log instead")
-            given.update(hits or ())
-            yield from self._messages_at(hits or (), _ENTRY)
             if file.header.begin_timestamp < wanted.begin:
                 return
 
@@ -244,7 +250,8 @@ class StoreIndex:
             yield from self.find(wanted)
         elif self._reader.index_readers():
             for file in (file for _, file in self._parts if file is not None):
-                yield from self._with_key(self._hits(file, wanted) or (), wanted, Counter())
+                with suppress(_DamagedFileError):  # it has been reported
+                    yield from self._with_key(self._hits(file, wanted), wanted, Counter())
 
     def leads_to(self, message: Message, kind: KeyKind, key: str) -> bool:
         """Return whether the index has a key of a message."""
@@ -314,17 +321,30 @@ class StoreIndex:
             parts.append((Span(store.start_offset, newer_first), None))
         return parts
 
-    def _hits(self, file: IndexReader, wanted: KeyQuery) -> list[int] | None:
-        """Return the offsets with a hash in an index file, newest first; None if the file is damaged."""
-        window = wanted.begin, wanted.end
+    def _hits(self, file: IndexReader, wanted: KeyQuery) -> Iterator[int]:
+        """
+        Yield the offsets with a hash in an index file, newest first; `_DamagedFileError` if its chain has a loop.
+
+        The chain is followed only as far as the caller reads, because a popular key may have millions of entries. A
+        broker chains each entry to an older one. An entry that does not follow this order is yielded only once the
+        chain is known to end, so no entry of a loop is yielded twice.
+        """
         header = file.header
-        if not header.matches_time(*window):
-            return []
+        if not header.matches_time(wanted.begin, wanted.end):
+            return
+        out_of_order: list[int] = []
+        before = file.geometry.index_num
         try:
-            return [hop.entry.physical_offset for hop in file.hits(wanted.hashed_text, *window, header)]
+            for hop in file.hits(wanted.hashed_text, wanted.begin, wanted.end, header):
+                if out_of_order or hop.number >= before:
+                    out_of_order.append(hop.entry.physical_offset)
+                    continue
+                before = hop.number
+                yield hop.entry.physical_offset
         except CorruptData as damage:
             self._store.say(f"damaged index file: {damage}")
-            return None
+            raise _DamagedFileError from damage
+        yield from out_of_order
 
     def _find_uncovered(self, span: Span, wanted: KeyQuery, given: Counter[int]) -> Iterator[Message]:
         """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
@@ -336,7 +356,8 @@ class StoreIndex:
         for message in filter(None, map(self._store.by_offset, reversed(places))):
             offset = message.record.physical_offset
             if wanted.matches(message):
-                times = wanted.count_index_entries(message) - given[offset] - self._entries_later(wanted, span, offset)
+                times = wanted.count_index_entries(message) - given[offset]
+                times -= self._entries_later(wanted, span, offset, max(times, 0))
                 if times > 0:
                     self._store.say(
                         f"no index file covers offsets {span.start} to {span.end}: the log itself is searched there"
@@ -344,10 +365,15 @@ class StoreIndex:
                     given[offset] += times
                     yield from [message] * times
 
-    def _entries_later(self, wanted: KeyQuery, span: Span, offset: int) -> int:
-        """Return how many entries of the first message of *span* are in the previous file, which follow later."""
+    def _entries_later(self, wanted: KeyQuery, span: Span, offset: int, most: int) -> int:
+        """Return how many entries, up to *most*, the first message of *span* has in the previous file, read later."""
         files = [file for part, file in self._parts if file and part.start <= offset == part.end == span.start]
-        return sum((self._hits(file, wanted) or []).count(offset) for file in files)
+        count = 0
+        for file in files:
+            with suppress(_DamagedFileError):  # it has been reported; entries before the damage are read later as well
+                for _ in islice((hit for hit in self._hits(file, wanted) if hit == offset), most - count):
+                    count += 1
+        return count
 
     def _rows(self, database: Database, wanted: KeyQuery) -> Iterator[int]:
         """Yield the message offsets of RocksDB rows, in row order: the oldest hour first."""
