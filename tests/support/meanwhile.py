@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from jobs.store.ranges import Range
@@ -13,10 +14,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile(SerialWorkers):
-    """Workers during whose work something happens: after the plan, before the first range, or before each range."""
+    """
+    Workers during whose work something happens: after the plan, before the first range, or before each range.
+
+    Each task goes to *attempt* first, with whether it is one of a pass over the log: it may do it, and die.
+    """
 
     happens: Callable[[], object] = lambda: None
     before_range: Callable[[Range], object] = id
+    attempt: Callable[[Callable[[], object], bool], object] = lambda _work, _is_of_pass: None
 
     def map(
         self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working", sizes: Sequence[int] = ()
@@ -24,6 +30,7 @@ class Meanwhile(SerialWorkers):
         def with_it(item: Item) -> Result:
             if isinstance(item, Range):
                 self.before_range(item)
+            self.attempt(partial(task, item), bool(sizes))
             return task(item)
 
         if sizes:

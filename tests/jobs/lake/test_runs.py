@@ -4,9 +4,9 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -39,10 +39,11 @@ from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
 from jobs.lake.upkeep import optimize
 from jobs.store.record_places import Fingerprint
-from jobs.store.workers import Item, Result, SerialWorkers
+from jobs.store.workers import SerialWorkers
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import ingest_store, leftovers, raw_rows, rows_of
+from tests.support.meanwhile import Meanwhile
 
 T = TypeVar("T")
 FIRST = Fingerprint(0, 100, "00")
@@ -259,30 +260,13 @@ def test_of_runs_that_bring_much_no_more_is_merged_at_once_than_makes_a_file_tha
     assert all("index_entries" not in of_run for of_run in merged.values() if "messages" in of_run)
 
 
-@dataclass(frozen=True, slots=True)
-class _TwoAttempts(SerialWorkers):
-    """Workers whose tasks die after they have written, and are done again."""
-
-    def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
-    ) -> list[Result]:
-        def twice(item: Item) -> Result:
-            task(item)
-            return task(item)
-
-        return SerialWorkers.map(self, items, twice if sizes else task, label, sizes)
-
-
 @pytest.mark.parametrize("is_known", [True, False])
 def test_what_a_task_wrote_that_died_and_was_done_again_is_deleted_as_the_run_ends(
     broker: Broker, tmp_path: Path, is_known: bool
 ) -> None:
     broker.append(some_records(5))
-    ingest(IngestRequest(str(broker.root), str(tmp_path / "lake")), _TwoAttempts(has_repeated=is_known))
+    workers = Meanwhile(has_repeated=is_known, attempt=lambda work, is_of_pass: is_of_pass and work())
+    ingest(IngestRequest(str(broker.root), str(tmp_path / "lake")), workers)
 
     assert len(raw_rows(tmp_path / "lake")) == 5
     assert (leftovers(tmp_path / "lake") == []) == is_known

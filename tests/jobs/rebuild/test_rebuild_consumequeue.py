@@ -7,9 +7,9 @@ place. A task that dies and is done again, as Spark does, leaves nothing of its 
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from unittest.mock import patch
@@ -23,11 +23,12 @@ from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
 from jobs.repair.run import RepairRequest, repair
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.spark_workers import SparkWorkers
-from jobs.store.workers import Item, Result, SerialWorkers, Workers
+from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.support.lakes import ingest_store
+from tests.support.meanwhile import Meanwhile
 from tests.support.stores import files_in, flip, log_folders, segments_of
 
 # Halted between append and dispatch, copied while being written, deleted in part, without queue files.
@@ -104,25 +105,18 @@ class _Killed(BaseException):
     """Stands for a signal that ends a process at once."""
 
 
-class _Dying(SerialWorkers):
-    """Workers each of whose tasks is killed once, as it would give its work a name; nothing is cleaned up then."""
-
-    def map(
-        self,
-        items: Sequence[Item],
-        task: Callable[[Item], Result],
-        label: str = "working",
-        sizes: Sequence[int] = (),
-    ) -> list[Result]:
-        for item in () if sizes else items:
-            with (
-                patch.object(Path, "rename", side_effect=_Killed),
-                patch.object(Path, "unlink"),
-                patch("jobs.rebuild.queues.rmtree"),
-                suppress(_Killed),
-            ):
-                task(item)
-        return SerialWorkers.map(self, items, task, label, sizes)
+def _kill_once(kills: list[_Killed], work: Callable[[], object], is_of_pass: bool) -> None:
+    """Begin a task, and be killed as it would give its work a name; nothing is cleaned up then."""
+    with (
+        patch.object(Path, "rename", side_effect=_Killed),
+        patch.object(Path, "unlink"),
+        patch("jobs.rebuild.queues.rmtree"),
+    ):
+        try:
+            if not is_of_pass:
+                work()
+        except _Killed as kill:
+            kills.append(kill)
 
 
 def index_files(store: Path, out: Path, workers: Workers) -> None:
@@ -154,8 +148,11 @@ def segment(store: Path, out: Path, workers: Workers) -> None:
 def test_what_an_attempt_that_died_had_begun_is_not_left(
     golden: StoreOf, tmp_path: Path, made: Callable[[Path, Path, Workers], None]
 ) -> None:
-    for name, workers in (("once", SerialWorkers()), ("again", _Dying())):
+    kills: list[_Killed] = []
+    for name, workers in (("once", SerialWorkers()), ("again", Meanwhile(attempt=partial(_kill_once, kills)))):
         made(golden(DIED), tmp_path / name, workers)
+
+    assert kills
 
     whole, again = (
         sorted(str(path.relative_to(tmp_path / name)) for path in (tmp_path / name).rglob("*"))
