@@ -106,21 +106,14 @@ def test_bytes_that_no_broker_fills_are_still_damage(reads: _Reads) -> None:
     assert kinds.count(PieceKind.DAMAGE) == 1
 
 
-def _times(*times: int) -> bytes:
-    return log_of([a_record(b"x" * 60, store_timestamp=time) for time in times], _BASE)
-
-
-def _with_second_record_zeroed(raw: bytes, size: int) -> bytes:
-    return raw[:size] + bytes(size) + raw[2 * size :] + bytes(100)
-
-
 _SIZE = a_record(b"x" * 60).total_size
 
 
 @pytest.mark.parametrize("is_proven", [False, True])
 def test_a_clock_that_stepped_back_does_not_make_a_leftover_of_what_queues_prove(is_proven: bool) -> None:
     """After damage in an open segment an older record is left over from a cut, unless queues lead over the damage."""
-    raw = _with_second_record_zeroed(_times(9000, 9001, 4000, 4001), _SIZE)
+    whole = log_of([a_record(b"x" * 60, store_timestamp=time) for time in (9000, 9001, 4000, 4001)], _BASE)
+    raw = whole[:_SIZE] + bytes(_SIZE) + whole[2 * _SIZE :] + bytes(100)  # the second record is zeroed
     asked: list[tuple[int, int]] = []
 
     def why_left_over(gap: int, record: object) -> str:

@@ -41,10 +41,6 @@ def kinds(pieces: list[Piece]) -> list[PieceKind]:
     return [piece.kind for piece in pieces]
 
 
-def starts(pieces: list[Piece]) -> list[int]:
-    return [piece.offset for piece in pieces]
-
-
 def offsets(messages: list[MessageRecord], base_offset: int = 0) -> list[int]:
     return [record.physical_offset for record in placed(messages, base_offset)] + [
         base_offset + sum(record.total_size for record in messages)
@@ -147,7 +143,7 @@ def test_a_blank_that_states_other_bytes_than_are_left_hides_no_record(stated: i
     pieces = list(walk(raw, 0, final=final))
 
     assert kinds(pieces) == [RECORD, DAMAGE, RECORD, BLANK_PIECE]
-    assert starts(pieces) == [*offsets([ONE, TWO, THREE])]
+    assert [piece.offset for piece in pieces] == offsets([ONE, TWO, THREE])
     assert "CBD43194" in pieces[1].reason
 
 

@@ -26,7 +26,6 @@ from jobs.browse.server import serve
 from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.inspect.inspection import inspect_store
-from jobs.inspect.report import StoreReport
 from jobs.query.message import Message
 from jobs.query.place import Place
 from jobs.query.source import do_nothing
@@ -81,10 +80,6 @@ def messages_of(pages: Pages, path: str = "/messages") -> list[str]:
         path = next(iter(links(page, path.partition("?")[0] + "?")[-1:]), "") if 'rel="next"' in page else ""
         path = path if "before=" in path else ""
     return found
-
-
-def inspected(store: Path) -> StoreReport:
-    return inspect_store(str(store), (), read_broker_conf(None), deep=False, progress=do_nothing)
 
 
 # who is let in
@@ -315,7 +310,8 @@ def test_a_store_that_must_not_be_started_says_so_first(golden: StoreOf, tmp_pat
     segment.write_bytes(content)
     (damaged / "abort").touch()
     (damaged / "checkpoint").unlink()
-    expected = [one for one in start_lines(inspected(damaged).start) if one.startswith("do not start")]
+    report = inspect_store(str(damaged), (), read_broker_conf(None), deep=False, progress=do_nothing)
+    expected = [one for one in start_lines(report.start) if one.startswith("do not start")]
     page = unescape(rendered(Place(str(damaged)), "/").text)
 
     assert 1 == len(expected)

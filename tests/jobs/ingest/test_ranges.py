@@ -145,14 +145,11 @@ def test_all_workers_end_at_about_the_same_time(gib: int, width: int) -> None:
     ]
     cut, sizes = balance_ranges(ranges, [range_.size for range_ in ranges], width)
 
-    assert [(range_.start_offset, range_.size) for range_ in cut] == list(zip(_starts(sizes), sizes, strict=True))
+    starts = [0, *accumulate(sizes)][:-1]
+    assert [(range_.start_offset, range_.size) for range_ in cut] == list(zip(starts, sizes, strict=True))
     ideal = gib * segment / (128 << 20) / width
     assert _seconds(sizes, width) < ideal * 1.1 + 0.25 + 0.02
     assert len(cut) <= len(ranges) + 12 * width
-
-
-def _starts(sizes: Sequence[int]) -> list[int]:
-    return [0, *accumulate(sizes)][:-1]
 
 
 def test_offsets_that_no_file_holds_are_named(golden: StoreOf, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ place. A task that dies and is done again, as Spark does, leaves nothing of its 
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -109,6 +110,7 @@ def _kill_once(kills: list[_Killed], work: Callable[[], object], is_of_pass: boo
     """Begin a task, and be killed as it would give its work a name; nothing is cleaned up then."""
     with (
         patch.object(Path, "rename", side_effect=_Killed),
+        patch.object(os, "link", side_effect=_Killed),
         patch.object(Path, "unlink"),
         patch("jobs.rebuild.queues.rmtree"),
     ):

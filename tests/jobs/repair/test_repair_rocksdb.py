@@ -51,11 +51,6 @@ def delete_rows(folder: Path) -> None:
     _change_rows(folder, lambda units, key: units.delete(key))
 
 
-def redirect_rows(folder: Path) -> None:
-    """Have some rows point elsewhere."""
-    _change_rows(folder, lambda units, key: units.put(key, b"\1" * UNIT_VALUE.size))
-
-
 def _change_rows(folder: Path, change: Callable[[Rdict, Any], object]) -> None:
     raw = Options(raw_mode=True)
     families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(folder), raw)}
@@ -86,7 +81,7 @@ def test_no_queue_files_take_the_place_of_rows_that_rocksdb_lacks(
 
 def test_rows_of_a_second_copy_that_differ_alone_are_set_aside(situation: StoreOf, tmp_path: Path) -> None:
     store = copied(situation, DOUBLE, tmp_path)
-    redirect_rows(store / "consumequeue")
+    _change_rows(store / "consumequeue", lambda units, key: units.put(key, b"\1" * UNIT_VALUE.size))
 
     (note,) = repaired(store, apply=False).notes
 
