@@ -172,7 +172,7 @@ class SegmentDiff:
 
 def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
     """Compare a store with its rows in a lake; raise `NotInLakeError` if there are none."""
-    store = request.list_store(workers.options, workers.width)
+    store = request.list_store(workers.options, workers.processes)
     known = request.known or find_known_store(request.lake, store, request.broker)
     assert known.newest is not None
     try:

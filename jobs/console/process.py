@@ -1,5 +1,5 @@
 """
-This process: the command as typed, its standard streams, its exit, and the import of pandas, which it prevents.
+This process: its command line, standard streams, exit and threads, and the import of pandas, which it prevents.
 
 Arrow imports pandas to check whether a list is a pandas object; that import takes as long as a query.
 """
@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import threading
+from contextvars import ContextVar
 from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
 from shlex import quote
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 ABANDONED_THREAD = "left behind"  # prefix of the name of a thread that cannot be stopped and ends with the process
 
 _left: list[str] = []
+_stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)  # of this thread
 
 
 def note_resumption(sentence: str) -> None:
@@ -34,6 +36,22 @@ def exit_process(code: int) -> None:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+class StoppedError(Exception):
+    """The result of this thread is not needed, because another thread has failed or the command was interrupted."""
+
+
+def stop_thread_on(event: threading.Event) -> None:
+    """Let `raise_if_stopped` raise in this thread once *event* is set."""
+    _stop.set(event)
+
+
+def raise_if_stopped() -> None:
+    """Raise `StoppedError` if this thread was asked to stop; long tasks call this between two steps."""
+    stop = _stop.get()
+    if stop is not None and stop.is_set():
+        raise StoppedError
 
 
 def resumption() -> str | None:

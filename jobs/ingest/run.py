@@ -115,7 +115,7 @@ def _ingest(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_ag
     integrity.refuse_foreign_files(lake)
     integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
     clock.lap("session")
-    store = request.list_store(lake.options, workers.width)
+    store = request.list_store(lake.options, workers.processes)
     if any(find_holes(store.segments)):  # a folder that changes while it is listed may not show all that is in it
         store = relist_store(store)
     store.require_log()

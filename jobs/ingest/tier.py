@@ -73,7 +73,7 @@ def tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> It
     """Yield the runs that bring new messages of a tier into the lake."""
     lake = Lake(normalise(request.lake), workers.options)
     integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
-    queues = _of_one_broker(request.list_tier(lake.options, workers.width).queues, request.broker)
+    queues = _of_one_broker(request.list_tier(lake.options, workers.processes).queues, request.broker)
     broker = request.broker or queues[0].broker
     unmatched = request.selection.unmatched_patterns(queue.topic for queue in queues)
     known = identify_tier(lake, queues, broker, register_new=not (request.dry_run or unmatched))
@@ -204,7 +204,7 @@ class _TierRun(NextRun):
         """Accept that segments were deleted while they were read, if they are not there any more."""
         if not deleted:
             return
-        queues = self.request.list_tier(self.lake.options, self.workers.width).queues
+        queues = self.request.list_tier(self.lake.options, self.workers.processes).queues
         there = {segment.location for queue in queues for segment in queue.store.segments}
         for outcome in deleted:
             range_, (topic, queue_id) = outcome.range, outcome.payload.queue

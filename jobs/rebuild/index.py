@@ -166,7 +166,7 @@ class IndexRebuildSummary(RatedOutcome):
 def rebuild(request: RebuildIndexRequest, workers: Workers) -> IndexRebuildSummary:
     """Build the files and the manifest in the output directory."""
     options = workers.options
-    store, files, settings = load_settings(request, options, workers.width)
+    store, files, settings = load_settings(request, options, workers.processes)
     directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
     log = ListedLog(store, plan_ranges(store, range_size=request.range_size))
     with scratch_for(request.scratch or directory, options) as scratch:
@@ -213,10 +213,10 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> IndexRebuildSumma
 
 
 def load_settings(
-    request: RebuildIndexRequest, options: Mapping[str, str], readers: int = 1
+    request: RebuildIndexRequest, options: Mapping[str, str], processes: int = 1
 ) -> tuple[Store, list[BrokerIndexFile], Settings]:
     """List the store and its index files, and determine the settings; raise `UndecidedError` if one must be given."""
-    store = request.list_store(options, readers)
+    store = request.list_store(options, processes)
     store.require_log()
     check_disk_space(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = real_files(store)

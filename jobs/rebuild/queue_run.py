@@ -111,7 +111,7 @@ class QueueRebuildSummary(RatedOutcome):
 
 def rebuild(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSummary:
     """Write the queues and the manifest to the output directory."""
-    store, settings = load_settings(request, workers.options, workers.width)
+    store, settings = load_settings(request, workers.options, workers.processes)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
     is_database, features = request.to == ROCKSDB, detect_storage_features(store)
@@ -194,10 +194,10 @@ def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | BuiltQueueRows]
 
 
 def load_settings(
-    request: RebuildQueuesRequest, options: Mapping[str, str], readers: int = 1
+    request: RebuildQueuesRequest, options: Mapping[str, str], processes: int = 1
 ) -> tuple[Store, QueueSettings]:
     """List the store and determine its settings; raise `UndecidedError` if one must be given."""
-    store = request.list_store(options, readers)
+    store = request.list_store(options, processes)
     store.require_log()
     check_disk_space(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
     settings = settle_queues(store, request.conf, request.release, request.seen)

@@ -49,6 +49,11 @@ class CachingWorkers:
         """The number of tasks that run in parallel."""
         return self._workers.width
 
+    @property
+    def processes(self) -> int:
+        """The number of processes in which tasks run."""
+        return self._workers.processes
+
     def map(
         self,
         items: Sequence[Item],

@@ -21,6 +21,7 @@ from threading import Lock
 from typing import NamedTuple, Self
 from uuid import uuid4
 
+from jobs.console.process import raise_if_stopped
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import FileInfo, Reader, Storage
 from rmq_formats.layout import Buffer
@@ -108,6 +109,7 @@ class LocalReader(Reader):
         """Fill *buffer*; drop pages that were read from disk, and respect the rate."""
         if self._care is not None and self._care.max_rate:
             _Pace(self._care.max_rate).wait(buffer.nbytes)
+            raise_if_stopped()
         if self._kernel_drops:
             try:
                 return self._fill(position, buffer, _DONTCACHE)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from jobs.console.process import raise_if_stopped
 from jobs.storage.locations import is_local
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
@@ -78,6 +79,7 @@ class RangeReader:
             next_written=file.next_written,
             why_left_over=range_.why_left_over,
         ):
+            raise_if_stopped()
             if isinstance(item, Piece):
                 self._see(item.offset, item.end, item.kind, item.reason)
                 yield item

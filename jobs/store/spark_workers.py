@@ -40,6 +40,11 @@ class SparkWorkers:
         """The cores of the session."""
         return self.spark.sparkContext.defaultParallelism
 
+    @property
+    def processes(self) -> int:
+        """The Python workers of these cores."""
+        return self.width
+
     def map(
         self,
         items: Sequence[Item],

@@ -321,16 +321,16 @@ class StoreRequest:
     care: Care | None = None  # how to read the store
     options: Sequence[str] = ()  # of the store, as given: printed commands repeat them
 
-    def list_store(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Store:
-        """List the store; *readers* parallel readers share the rate of reading."""
-        return list_store(self.store, commitlog=self.commitlog, options=options, care=self._care_of(readers))
+    def list_store(self, options: Mapping[str, str] | None = None, processes: int = 1) -> Store:
+        """List the store; this number of processes share the rate of reading."""
+        return list_store(self.store, commitlog=self.commitlog, options=options, care=self._care_of(processes))
 
-    def list_tier(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Tier:
+    def list_tier(self, options: Mapping[str, str] | None = None, processes: int = 1) -> Tier:
         """List the tier, if the store is one."""
-        return list_tier(self.store, options or {}, self._care_of(readers))
+        return list_tier(self.store, options or {}, self._care_of(processes))
 
-    def _care_of(self, readers: int) -> Care | None:
-        return self.care.shared_by(readers) if self.care else None
+    def _care_of(self, processes: int) -> Care | None:
+        return self.care.shared_by(processes) if self.care else None
 
 
 def geometry_stated_by_index_files(

@@ -11,8 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
+from threading import Event
 from typing import Protocol, TypeVar
 
+from jobs.console.process import stop_thread_on
 from jobs.console.progress import Work, one_time_work, show_progress
 from jobs.store.ranges import SMALL_LOG_SIZE
 from rmq_formats.compiled import CACHE_WAS_EMPTY
@@ -35,6 +37,10 @@ class Workers(Protocol):
         """The number of tasks that run side by side."""
 
     @property
+    def processes(self) -> int:
+        """The number of processes in which they run, each with its share of `--max-rate`."""
+
+    @property
     def has_repeated(self) -> bool:
         """Whether a task took more than one attempt, so that files of a failed attempt may remain."""
 
@@ -54,6 +60,7 @@ class SerialWorkers:
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     width: int = 1
+    processes: int = 1
     has_repeated: bool = False
 
     def map(
@@ -85,8 +92,9 @@ class InProcessWorkers(SerialWorkers):
         done = [0, *(accumulate(sizes) if sizes else range(1, len(items) + 1))]
         work = Work(label, done[-1]) if sizes else Work(label, done[-1], "parts")
         results: list[Result] = []
+        threads = min(self.width, len(items))
         with show_progress(work, lambda: done[len(results)], lambda: sum(map(record_count, results))):
-            results.extend(_in_threads(task, items, self.width) if self.width > 1 else map(task, items))
+            results.extend(_in_threads(task, items, threads) if threads > 1 else map(task, items))
         return results
 
 
@@ -111,6 +119,11 @@ class WorkersOnDemand:
     def width(self) -> int:
         """The number of tasks that run side by side."""
         return self._workers.width
+
+    @property
+    def processes(self) -> int:
+        """The number of processes in which they run."""
+        return self._workers.processes
 
     @property
     def has_repeated(self) -> bool:
@@ -145,8 +158,14 @@ def compile_at_first_use() -> None:
 
 
 def _in_threads(task: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """Yield the result for each item, in order, while *threads* threads work on the next ones."""
-    pool = ThreadPoolExecutor(threads)
+    """
+    Yield the result for each item, in order, while *threads* threads work on the next ones.
+
+    The first error in the order of the items is raised, whichever task fails first; the other threads are stopped. If
+    the caller is interrupted, all of them are.
+    """
+    stop = Event()
+    pool = ThreadPoolExecutor(threads, initializer=stop_thread_on, initargs=(stop,))
     working: deque[Future[Result]] = deque()
     try:
         for item in items:
@@ -156,4 +175,5 @@ def _in_threads(task: Callable[[Item], Result], items: Iterable[Item], threads: 
         while working:
             yield working.popleft().result()
     finally:
+        stop.set()
         pool.shutdown(cancel_futures=True)

@@ -77,9 +77,9 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     if request.wanted.release is not None:
         parse_rules(request.wanted.release)
     try:
-        store = request.list_store(workers.options, workers.width)
+        store = request.list_store(workers.options, workers.processes)
     except IsTierError:
-        tier = request.list_tier(workers.options, workers.width)
+        tier = request.list_tier(workers.options, workers.processes)
         return Verdict(request.store, verify_tier(tier, workers, request.range_size), options=request.options)
     place = request.scratch.location if isinstance(request.scratch, Scratch) else request.scratch
     share = _SHARE_OF_UNITS + _SHARE_OF_KEYS * bool(store.index_files)

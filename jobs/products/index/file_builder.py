@@ -26,6 +26,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from jobs.console.process import raise_if_stopped
 from jobs.products.index.key_row import KEYS_AT_ONCE, OWN_ENTRIES, KeyBlock, RowPart, key_blocks
 from jobs.storage import AnyStorage, storage_of
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
@@ -110,6 +111,7 @@ def put_entries(builder: FileBuilder, recipe: IndexRecipe, note: OnEntries | Non
             _adopt(builder, recipe, part, note)
             continue
         for keys, texts in key_blocks(recipe.scratch, part, with_texts=note is not None):
+            raise_if_stopped()
             entries = keys if note is None else keys.copy()
             number = builder.header.index_count
             builder.add(entries)

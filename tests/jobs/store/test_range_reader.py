@@ -3,10 +3,10 @@
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -16,13 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs.command.engine import workers_of
+from jobs.console.process import raise_if_stopped
 from jobs.console.result import ExitCode
 from jobs.launch.engine import Engine
-from jobs.storage.local import LocalReader
+from jobs.storage import AnyStorage
+from jobs.storage.local import Care, LocalReader, LocalStorage
 from jobs.store import record_places as walking
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
-from jobs.store.workers import InProcessWorkers
+from jobs.store.workers import InProcessWorkers, Item, Result
+from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes
 from tests.golden import StoreOf
@@ -250,6 +253,73 @@ def test_as_many_threads_work_as_the_workers_are_wide() -> None:
     together = Barrier(3, timeout=10)
 
     assert sorted(InProcessWorkers(width=3).map(range(3), lambda _: together.wait())) == [0, 1, 2]
+
+
+def test_the_first_error_in_the_order_of_the_items_is_raised_and_stops_the_other_threads() -> None:
+    """The second item fails first; the third, which would never end, is stopped by its next check."""
+    second_failed, stopped, begun = Event(), Event(), list[int]()
+
+    def work(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            assert second_failed.wait(10)
+            raise OSError("the first item")
+        if number == 1:
+            second_failed.set()
+            raise OSError("the second item")
+        try:
+            while True:
+                raise_if_stopped()
+                time.sleep(0.001)
+        finally:
+            stopped.set()
+
+    with pytest.raises(OSError, match="the first item"):
+        InProcessWorkers(width=3).map(range(20), work)
+
+    assert stopped.is_set()
+    assert len(begun) < 20
+
+
+def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path: Path) -> None:
+    (tmp_path / f"{0:020d}").write_bytes(bytes(8 << 20))
+    slow, begun = LocalStorage(Care(max_rate=1 << 20)), Event()
+
+    def work(number: int) -> None:
+        if number == 0:
+            assert begun.wait(10)
+            raise OSError("the first item")
+        begun.set()
+        with slow.open(str(tmp_path / f"{0:020d}")) as file:
+            file.read(0, 8 << 20)
+
+    began = time.monotonic()
+    with pytest.raises(OSError, match="the first item"):
+        InProcessWorkers(width=2).map(range(2), work)
+
+    assert time.monotonic() - began < 4
+
+
+def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
+    """They wait for one clock: if each was given a part of the rate, all together would use no more than a part."""
+    rates = set[Care | None]()
+
+    class Watched(InProcessWorkers):
+        def map(
+            self,
+            items: Sequence[Item],
+            task: Callable[[Item], Result],
+            label: str = "working",
+            sizes: Sequence[int] = (),
+        ) -> list[Result]:
+            rates.update(
+                one.storage.care for one in items if isinstance(one, Range) and isinstance(one.storage, AnyStorage)
+            )
+            return InProcessWorkers.map(self, items, task, label, sizes)
+
+    verify(VerifyRequest(str(golden("b551-base")), care=Care(1 << 30)), Watched(width=4))
+
+    assert rates == {Care(1 << 30)}
 
 
 @pytest.mark.parametrize(
