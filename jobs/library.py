@@ -21,6 +21,7 @@ from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offs
 from jobs.query.message import Message
 from jobs.query.place import Place, open_place
 from jobs.query.source import Answer, Reason, ReasonKind, Source
+from jobs.storage.local import Care
 from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
 from jobs.store.store import log_directories, read_broker_conf
@@ -74,6 +75,7 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     from jobs.ingest.run import ingest as run
 
     conf = read_broker_conf(broker_conf)
+    care = care_beside(str(store), max_rate)
     request = IngestRequest(
         store=str(store),
         lake=str(lake),
@@ -83,9 +85,9 @@ def ingest(  # noqa: PLR0913 - the options of the verb
         release=release,
         conf=conf,
         settle_ms=settle_ms,
-        care=care_beside(str(store), max_rate),
+        care=care,
     )
-    return run(request, workers or InProcessWorkers(file_system_options()))
+    return run(request, workers or _threads(care))
 
 
 def verify(  # noqa: PLR0913 - the options of the verb
@@ -112,9 +114,13 @@ def verify(  # noqa: PLR0913 - the options of the verb
     care = care_beside(str(store), max_rate)
     wanted = GivenSettings(hash_slots, index_num, release, None, conf)
     folders = tuple(log_directories(commitlog, conf))
-    threads = usable_threads(half=care is not None)
     request = VerifyRequest(str(store), wanted, commitlog=folders, care=care)
-    return run(request, workers or InProcessWorkers(file_system_options(), threads))
+    return run(request, workers or _threads(care))
+
+
+def _threads(care: Care | None) -> Workers:
+    """Return the threads of this process that may be used; *care*: a broker runs, and keeps half of the cores."""
+    return InProcessWorkers(file_system_options(), usable_threads(half=care is not None))
 
 
 @contextmanager

@@ -248,7 +248,7 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
         lacking = lacking_spark()
         if lacking:
             announce_once(f"rmq-lake: a large step is read in one process; Spark would use more cores. {lacking}")
-            return SerialWorkers(options)
+            return workers_of(Engine.HERE, half=half)
         return workers_of(Engine.SPARK, half=half)
 
     is_all_local = all(map(is_local, (request.store, request.lake, *request.commitlog)))

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores, unfinished_run
 from jobs.lake.upkeep import optimize
 from jobs.store.spark_workers import SparkWorkers
-from jobs.store.workers import SerialWorkers
+from jobs.store.workers import InProcessWorkers, SerialWorkers
 from rmq_formats.commitlog.record import encode_record, record_of_row
 from tests.golden import GOLDEN, SCENARIO, StoreOf, unpack, unpack_situation
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -44,6 +45,7 @@ from tests.support.lakes import (
     DELTA_EXTENSION,
     files,
     ingest_store,
+    leftovers,
     request_of,
     rows_of,
     said,
@@ -127,6 +129,31 @@ def test_spark_s_tasks_write_what_one_process_writes(spark_lake: Path, golden_la
     )
 
     assert expected.filter(pc.is_in(expected["broker"], pa.array(_BASES))).equals(made)
+
+
+@pytest.mark.parametrize("name", ["b551-types", "b533-dledger", "b420-live", "b498-expired"])
+def test_threads_write_what_one_thread_writes_also_in_a_program_that_runs_them_in_a_thread(
+    name: str, golden: StoreOf, tmp_path: Path
+) -> None:
+    store, lakes = golden(name), {width: tmp_path / str(width) for width in (1, 4)}
+    with ThreadPoolExecutor(1) as elsewhere:
+        for width, lake in lakes.items():
+            asked = request_of(name, store, lake, range_size=1 << 12)
+            elsewhere.submit(ingest, asked, InProcessWorkers(width=width)).result()
+
+    one, four = (contents(lake) for lake in lakes.values())
+    assert one == four
+    assert [] == leftovers(lakes[4])
+
+
+def contents(lake: Path) -> dict[str, list[str]]:
+    """Return the rows of all tables but `runs`, without the ids and times of the run."""
+    found = {}
+    for name in (path.name for path in lake.iterdir() if path.name != "runs" and (path / "_delta_log").exists()):
+        table = table_of(lake / name)
+        table = table.drop_columns([column for column in ("store_id",) if column in table.column_names])
+        found[name] = sorted(map(repr, table.to_pylist()))
+    return found
 
 
 def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, spark_lake: Path) -> None:

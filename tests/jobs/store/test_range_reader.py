@@ -324,7 +324,7 @@ def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
 
 @pytest.mark.parametrize(
     ("verb", "cores", "half", "width"),
-    [("verify", 3, False, 3), ("verify", 6, True, 3), ("verify", 16, False, 4), ("export", 8, False, 1)],
+    [("verify", 3, False, 3), ("ingest", 6, True, 3), ("ingest", 16, False, 4), ("export", 8, False, 1)],
 )
 def test_verbs_that_are_mostly_machine_code_use_the_cores_that_are_no_brokers_up_to_four(
     monkeypatch: pytest.MonkeyPatch, verb: str, cores: int, half: bool, width: int
