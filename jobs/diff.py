@@ -47,7 +47,7 @@ _CHANGED_IN_LAKE, _TWICE = "changed in the lake", "twice in the lake"
 # More about a run, as its segment shows it.
 _UNCHOSEN = "of topics that a run did not select"
 _UNWRITTEN = "the store's log ends before"
-_DAMAGED = "the store has bytes there that are not records, or bodies with another CRC"
+_DAMAGED = "the store has bytes there that are not records, or bodies with a wrong CRC"
 _CHANGED = "the log continues unchanged: the store was damaged later, or the lake was changed"
 _CHECKED = "the rows have the CRCs of the records that were read"
 
@@ -58,8 +58,8 @@ _DAMAGE = {
     _CHANGED: "changed since it was read: damaged in the store, or by another engine in the lake",
 }
 _OTHERS = (
-    "the store has other records here: since the last run its broker has cut its log back and written on, or it is "
-    "the store of another replica"
+    "the store has different records here: since the last run, its broker truncated the log and wrote new records, or "
+    "this is the store of another replica"
 )
 _MOST_RUNS = 64  # of one kind in a segment: every second record may be of a topic that was not selected
 _Columns = tuple[NDArray[Any], ...]
@@ -127,7 +127,7 @@ class DiffSummary(RatedOutcome):
         """Yield the summary as text: the worst differences first."""
         yield f"{self.store} \N{LEFT RIGHT ARROW} {self.lake}"
         yield f"  broker {self.broker} ({self.store_id}), offsets {self.from_offset:,} to {self.to_offset:,}"
-        yield f"  {counted(self.equal, 'record')} the same on both sides, byte for byte"
+        yield f"  {counted(self.equal, 'record')} identical on both sides, byte for byte"
         if self.incomplete:
             yield f"  {counted(self.incomplete, 'row')} without a body to compare"
         yield from (f"  NOTE {note}" for note in unchecked_note(self.unchecked))
@@ -237,7 +237,7 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
                 severity, cause = Severity.GAP, f"lost: {lost.text}"
             elif is_before_log:
                 severity = Severity.HEALTHY
-                cause = "expired: retention has deleted the segment, as far as the store shows"
+                cause = "expired: retention deleted the segment; nothing in the store shows that it was lost"
             else:
                 severity, cause = _lacking_in_store(run, store, has_file=result.store is not None)
             if is_rewritten and severity is Severity.GAP and run.what == ONLY_IN_STORE:
@@ -261,7 +261,7 @@ def _lacking_in_store(run: _Run, store: Store, *, has_file: bool) -> tuple[Sever
     if run.why == _UNWRITTEN or run.start >= store.end_offset:
         return Severity.GAP, "the store's log ends earlier: it was truncated, or the store is a lagging replica"
     if not has_file:
-        return Severity.GAP, "lost: no file of the store holds these offsets"
+        return Severity.GAP, "lost: no file of the store has these offsets"
     return Severity.CONTRADICTION, _OTHERS
 
 

@@ -136,11 +136,11 @@ def decode_config(raw: bytes) -> dict[str, object]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is also a ValueError
-        raise CorruptData(f"no JSON: {error}") from error
+        raise CorruptData(f"not valid JSON: {error}") from error
     if has_half:  # UTF-8 cannot encode it; a broker also writes a question mark instead
         values = json.loads(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace"))
     if not isinstance(values, dict):
-        raise CorruptData(f"JSON, but no object: {type(values).__name__}")
+        raise CorruptData(f"valid JSON, but not an object: {type(values).__name__}")
     return values
 
 

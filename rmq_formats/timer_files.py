@@ -108,7 +108,9 @@ def decode_read_timestamp(buffer: Buffer) -> int:
 def used_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:
     """Yield the number and the content of every slot of a wheel that was ever used."""
     if size > LARGEST_WHEEL:
-        raise CorruptData(f"a wheel of {size:,} bytes: no broker makes one of more than {LARGEST_WHEEL:,}")
+        raise CorruptData(
+            f"{size:,} bytes long, but brokers never write a timer wheel of more than {LARGEST_WHEEL:,} bytes"
+        )
     for start in range(0, size - size % SLOT.size, _WINDOW):
         window = bytes(read(start, min(_WINDOW, size - start)))
         if not window.strip(b"\0"):

@@ -42,7 +42,7 @@ _PREPARED = "state = 'prepared' AND run > 0"
 _LARGE = frozenset({"body", "body_inflated", "bytes", "properties", "properties_raw", "topic_raw"})
 _JOINED = frozenset({"not_consumed", "timers_pending", "transactions"})
 _TOO_MANY = f"not run over more than {_MOST_JOINED:,} messages: it would take too much memory here"
-_WITHOUT_NESTED = "columns of structures and maps are left out; query sql shows them"
+_WITHOUT_NESTED = "columns of structures and maps are omitted; `query sql` shows them"
 _UNFINISHED = (
     (
         "dead letters",
@@ -263,7 +263,9 @@ class LakeLists:
         if newest is not None and name in TABLES_EXCEPT_MESSAGES:
             low, count = self._newest_part(name, newest, None if filters else skip + limit)
             if count > _MOST_SORTED:
-                note = f"{count:,} rows are too many to be sorted here: in no order, and pages may repeat rows"
+                note = (
+                    f"{count:,} rows are too many to sort: they are in no particular order, and pages may repeat rows"
+                )
                 newest = None
             elif low is not None:
                 conditions.append(f"{newest} >= {low}")

@@ -163,7 +163,7 @@ class Mark(NamedTuple):
 
 def store_picture(report: StoreReport) -> dict[str, object] | None:
     """Draw a store to scale: the parts of the log that files and queues cover, and the problems."""
-    used = [one for one in report.log.segments if one.end != "made ahead of need"]
+    used = [one for one in report.log.segments if one.end != "preallocated"]
     if not used:
         return None
     start, end = used[0].base_offset, max(one.base_offset + one.size for one in used)

@@ -65,7 +65,7 @@ class StoreLists:
         samples = max(_MOST_SAMPLES // len(ranges), _FEWEST_SAMPLES)
         for done, (queue, first, end) in enumerate(ranges):
             if monotonic() > last_moment:
-                note = f"of {done} of {len(self._reader.queues)} queues: more would take too long"
+                note = f"of {done} of {len(self._reader.queues)} queues; reading more would take too long"
                 break
 
             # For a chart only: store times ascend in a queue but for steps of the broker's clock.
@@ -76,7 +76,7 @@ class StoreLists:
             high = bisect_left(range(end), start + len(counts) * step, low, key=stored)
             step_of_samples = max((high - low) // samples, 1)
             if step_of_samples > 1:
-                note = note or "times of messages between those that were looked at are estimated"
+                note = note or "only some messages were read; the times of the others are estimated"
             numbers = [*range(low, high, step_of_samples), *([high] if low < high else [])]
             times = (self.source.store_time_of(queue, min(number, high - 1)) for number in numbers)
             slots_of_numbers = [0 if time is None else (time - start) // step for time in times]

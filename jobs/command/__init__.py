@@ -18,18 +18,18 @@ class Verb(NamedTuple):
     entry_point: str  # module and function
     uses_spark: bool  # for large work, or if the user selects it
     help: str  # one line in the list of verbs
-    after_interrupt: str = "Nothing was written; the same command starts again."  # what to do after it was interrupted
+    after_interrupt: str = "Nothing was written; run the same command again."  # what to do after it was interrupted
 
     def load(self) -> "click.Command":
         """Import the verb's module, and return its command."""
         return cast("click.Command", resolve_name(self.entry_point))
 
 
-_EXACT = "Nothing is lost or doubled: the same command starts again."
-_EMPTY = "The store is as it was; begin again with an empty --out DIR."
+_EXACT = "Nothing is lost or duplicated: run the same command again."
+_EMPTY = "The store is unchanged; start again with an empty --out DIR."
 _ALL = (
     ("demo", "jobs.demo:demo", True, "Run a guided tour on a small store of a real broker.",
-     "Begin again in an empty directory."),
+     "Start again in an empty directory."),
     ("inspect", "jobs.verbs.viewers:inspect", False, "Show the contents of a store and the next command."),
     ("dump", "jobs.verbs.viewers:dump", False, "Decode one file of a store, field by field."),
     ("ingest", "jobs.verbs.ingest:ingest", True, "Append a store's new messages to Delta tables exactly once.", _EXACT),
@@ -37,13 +37,13 @@ _ALL = (
     ("rebuild-index", "jobs.verbs.rebuild:rebuild_index", True, "Rebuild a store's index files.", _EMPTY),
     ("rebuild-consumequeue", "jobs.verbs.rebuild:rebuild_consumequeue", True, "Rebuild a store's queues.", _EMPTY),
     ("restore", "jobs.verbs.lake:restore", True, "Restore a store from the lake, byte for byte.",
-     "The same command with --resume continues with the segments that are missing."),
+     "Run the same command with --resume to continue with the missing segments."),
     ("repair", "jobs.verbs.verify:repair", True, "Plan the repair of a store; --apply carries it out.",
      "Run the same command again to continue, or with --undo to revert it."),
     ("diff", "jobs.verbs.verify:diff", True, "Compare a store with a lake, and explain differences."),
     ("query", "jobs.verbs.query:query", False, "Find messages as mqadmin does, with the broker down."),
     ("browse", "jobs.verbs.viewers:browse", False, "Browse a store or a lake in a local web browser.",
-     "The same command opens the pages again."),
+     "Run the same command to open the pages again."),
     ("export", "jobs.verbs.export:export", True, "Export messages with decompressed bodies."),
     ("type", "jobs.verbs.type:type_bodies", True, "Turn the bodies of topics into typed tables.", _EXACT),
     ("optimize", "jobs.verbs.lake:optimize", True, "Compact a lake's tables and delete obsolete files.",

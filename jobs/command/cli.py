@@ -245,7 +245,7 @@ def _explained(error: click.ClickException, words: list[str]) -> click.ClickExce
         line = shlex.join(words[words.index(error.command_name) :])
         text = f"To run an mqadmin command, use:\n{tool_command()} query mqadmin --store STORE {line}"
     elif stores and isinstance(error, click.NoSuchOption) and error.option_name == "--store":
-        text = "No such option '--store': give STORE without it."
+        text = "No such option '--store': pass STORE without an option name."
     elif stores and "unexpected extra argument" in error.message:
         is_option = isinstance(stores[0], click.Option)
         text = f"{error.message}: {'a store is given with --store' if is_option else 'a command reads one STORE'}"

@@ -52,7 +52,7 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
         with path.open("rb") as file:
             raw = file.read(_MOST + 1)
         if len(raw) > _MOST:
-            raise _bad_file(f"larger than {_MOST} bytes: not a configuration", ctx)
+            raise _bad_file(f"larger than {_MOST:,} bytes, so not a configuration file", ctx)
         values = tomllib.loads(raw.decode())
     except RecursionError as error:
         raise _bad_file("arrays or tables are nested too deeply", ctx) from error
@@ -91,7 +91,9 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
             if key not in inner and key in known:
                 option = str(known[key].name)
                 if option in own:
-                    raise _bad_file(f"{' and '.join(keys_of(known[key]))} are names of one option: give one", ctx)
+                    raise _bad_file(
+                        f"{' and '.join(keys_of(known[key]))} are names of the same option: set only one", ctx
+                    )
                 own[option] = _value(key, value, known[key], ctx)
         if _EXCLUSIVE & own.keys() and all(isinstance(known.get(one), click.Option) for one in _EXCLUSIVE):
             found = {one: value for one, value in found.items() if one not in _EXCLUSIVE}

@@ -26,7 +26,7 @@ NAMED_PLACES = f"{__name__}.places"
 _STORES, _OUTPUTS = f"{__name__}.stores", f"{__name__}.outputs"
 _EXPECTED = f"{__name__}.expected"  # location, its check, its parameter: must be there when the verb runs
 _IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # also found outside stores
-_OUTSIDE = "Choose a place outside the store"
+_OUTSIDE = "Choose a location outside the store"
 _MOST_LOOKED_AT = 10_000  # files: a larger directory is left to the verb to check
 
 
@@ -257,7 +257,7 @@ class CommaSeparatedPathsType(click.ParamType[tuple[str, ...]]):
         given = value if isinstance(value, tuple | list) else str(value).split(",")
         paths = tuple(str(path).strip() for path in given)
         if not all(paths):
-            self.fail(f"{value!r} holds an empty path", param, ctx)
+            self.fail(f"{value!r} contains an empty path", param, ctx)
         return tuple(LOG_DIRECTORY.convert(path, param, ctx) for path in paths)
 
 

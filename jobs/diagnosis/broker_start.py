@@ -208,30 +208,33 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
     if outcome.refuses is not None:
         file, length, expected, _ = outcome.refuses
         is_named = file.rpartition("/")[2].isdigit()
-        wrong = "has a name that no broker uses"
+        wrong = "has a name that brokers do not use"
         if is_named:
             wrong = f"is {length:,} bytes long, and this broker's files are {expected:,} bytes long"
         yield f"{broker} refuses to start, so nothing is lost: {file} {wrong}"
         yield from (f"once that is repaired, {line}" for line in start_lines(outcome.after_repair))
     if outcome.cuts_at is not None:
-        messages = [counted(outcome.deletes_messages, "whole message")] if outcome.deletes_messages else []
+        messages = [counted(outcome.deletes_messages, "intact message")] if outcome.deletes_messages else []
         kinds = Counter(_FILE_WORDS.get(file.partition("/")[0], "segment") for file in outcome.deletes_files)
         files = (counted(kinds[word], word) for word in ("segment", "queue file", "index file") if kinds[word])
         deleted = ", ".join((*messages, *files))
         doubt = f" ({outcome.unknown})" * bool(outcome.unknown)
-        yield f"do not start {broker}: it would cut the log at {outcome.cuts_at:,} and delete {deleted}{doubt}"
+        yield (
+            f"do not start {broker}: it would truncate the log at offset {outcome.cuts_at:,} and delete "
+            f"{deleted}{doubt}"
+        )
     queues = sum(_FILE_WORDS.get(file.partition("/")[0]) == "queue file" for file in outcome.deletes_files)
     if outcome.cuts_at is None and queues:
         yield (
-            f"a start of {broker} deletes {counted(queues, 'queue file')} after the position of an invalid unit: "
-            "consumers do not receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
+            f"when it starts, {broker} deletes {counted(queues, 'queue file')} after an invalid unit: consumers do not "
+            "receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
         )
     if outcome.loses_keys is not None:
         index = counted(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")
         begin, end = outcome.loses_keys
         yield (
-            f"a start of {broker} deletes {index}: messages from {begin:,} to {end:,} cannot be found by key "
-            "afterwards, until `rebuild-index` has rebuilt the files"
+            f"when it starts, {broker} deletes {index}: messages at offsets {begin:,} to {end:,} cannot be found by "
+            "key until `rebuild-index` has rebuilt the files"
         )
 
 
@@ -241,7 +244,7 @@ def index_notes(outcome: StartOutcome | None) -> Iterator[str]:
         files = [file for file in outcome.deletes_files if file.startswith(INDEX_FOLDER)]
         if files:
             index = counted(len(files), "index file")
-            yield f"a start of this broker ({outcome.release}) deletes {index}, and indexes all of their keys again"
+            yield f"when it starts, this broker ({outcome.release}) deletes {index} and reindexes all of their keys"
 
 
 def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:
@@ -300,7 +303,7 @@ def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengt
     for segment in store.segments[-1:]:
         with store.open(segment) as reader:
             if segment_bytes(segment, reader).framing is Framing.DLEDGER:
-                return "the log is DLedger's, which recovers it by its own rules"
+                return "this is a DLedger log, and DLedger has its own recovery rules"
     return ""
 
 
@@ -310,7 +313,7 @@ def why_length_is_doubtful(store: Store, conf: BrokerConf) -> str:
         return ""
     odd = store.segments[-1]
     path = store.path_below_root(odd.location)
-    return f"{path} may have been cut: nothing says its length but its own {odd.size:,} bytes"
+    return f"{path} may have been truncated: only its own size ({odd.size:,} bytes) shows how long it should be"
 
 
 def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[WrongLengthFile]:

@@ -77,13 +77,13 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
     # Only at the end of the file: a dump that --limit ends before it says nothing about how the file ends.
     cut = cut_short if is_whole else None
     if is_segment and not cut and is_whole and last is not None and last.kind is PieceKind.RECORD:
-        cut = "cut off: the file ends with a record, and a broker ends it with a blank or with zeros"
+        cut = "truncated: the file ends with a record, but a broker ends it with a blank or with zeros"
     if cut is not None:
         damaged += last is None or last.kind is not PieceKind.DAMAGE  # else it is counted already
         yield damage_item(at, 0, cut)
     end = SegmentEnd.DAMAGED if cut else SegmentEnd.OPEN if last is None else END_BY_LAST_PIECE[last.kind]
     counts = counts_text(counted(records, "record"), damaged, start)
-    text = f"{end} segment: {counts}" if is_whole else f"{MORE_FOLLOWS}: {counts} so far"
+    text = f"{end} segment: {counts}" if is_whole else f"{MORE_FOLLOWS}: so far {counts}"
     values = {"end": str(end) if is_whole else None, "records": records, "damaged_places": damaged}
     yield Item(at, 0, "end", text, values)
 
@@ -135,7 +135,7 @@ def _explained(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -
     """
     size = leftover_size(segment, piece) if piece.kind is PieceKind.WAITING else 0
     if size:
-        reason = f"{size} bytes are left over from before the log was truncated: older records are in them"
+        reason = f"{size} bytes are left over from before the log was truncated; they contain older records"
         piece = piece._replace(reason=reason)
     position = piece.offset - segment.base_offset
     is_end = piece.kind in {PieceKind.WAITING, PieceKind.DAMAGE} and position + piece.size == segment.size
@@ -145,7 +145,7 @@ def _explained(segment: SegmentBytes, piece: Piece, *, is_whole_segment: bool) -
         size, magic = map(int, BLANK.unpack(head))
         needed = size + segment.framing.header_size
         if magic in TOPIC_LENGTH and needed > piece.size:
-            reason = f"cut off: the record has {needed} bytes, the file {piece.size} of them"
+            reason = f"truncated: the record is {needed} bytes long, but the file has only {piece.size} of them"
             return piece._replace(kind=PieceKind.DAMAGE, reason=reason)
     return piece
 

@@ -156,7 +156,9 @@ def open_file(location: str) -> Iterator[DumpFile]:
     """Open a local or remote file."""
     place = normalise(location)
     if is_local(place) and not stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116 - opening a pipe would wait
-        raise OSError(errno.EINVAL, "not a regular file: dump prints single files, inspect shows a store", place)
+        raise OSError(
+            errno.EINVAL, "not a regular file: `dump` prints single files; to show a store, use `inspect`", place
+        )
     with storage_of(place, file_system_options()).open(place) as reader:
         yield DumpFile(place, reader)
 
@@ -176,7 +178,10 @@ def compare_siblings(file: DumpFile) -> tuple[int | None, str | None]:
     if not file.size or file.size == largest or base_offset + file.size == following:
         return following, None
     rest = "" if following is None else f", and the next file begins at offset {following}"
-    return following, f"the file is cut short: it has {file.size} bytes, others here have {largest}{rest}"
+    return (
+        following,
+        f"the file is truncated: it is {file.size} bytes long, but other files here are {largest} bytes long{rest}",
+    )
 
 
 def list_numbered_files(file: DumpFile) -> list[tuple[str, int]]:

@@ -115,7 +115,7 @@ def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Ite
             yield _unit_item(layout, unit, position, (base_offset + position) // size, request)
         position = end
     if position < file.size and file.size - position < size:
-        yield damage_item(position, file.size - position, f"{file.size - position} bytes, less than a unit")
+        yield damage_item(position, file.size - position, f"{file.size - position} bytes, which is less than a unit")
 
 
 def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: int, request: DumpRequest) -> Item:
@@ -238,7 +238,7 @@ def _slots(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
             continue
         item = _slot_item((position - geometry.slot_position(0)) // SLOT.size, newest, position)
         is_lost = not 0 < newest <= count
-        yield item._replace(text=f"{item.text}  POINTS NOWHERE", is_damage=True) if is_lost else item
+        yield item._replace(text=f"{item.text}  INVALID ENTRY NUMBER", is_damage=True) if is_lost else item
         position += SLOT.size
 
 
@@ -302,7 +302,7 @@ def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[I
             yield Item(geometry.entry_position(hop.number), ENTRY.size, "entry", text, values)
     except CorruptData as error:
         yield damage_item(error.offset or 0, ENTRY.size, error.reason)
-    yield Item(position, 0, "end", f"{hops} entries in the chain", {"hops": hops})
+    yield Item(position, 0, "end", f"{counted(hops, 'entry')} in the chain", {"hops": hops})
 
 
 # the broker's own numbers, and its timer
@@ -316,7 +316,7 @@ def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterat
     for row, value in islice(rows, request.limit):
         shown = short_time(value) if row.name.endswith("timestamp") and value else value
         yield Item(row.offset, row.size, "field", f"{row.name} = {shown}", {"name": row.name, "value": value})
-    odd = [] if file.size == size else [f"{file.size} bytes instead of {size}"]
+    odd = [] if file.size == size else [f"{file.size} bytes long instead of {size}"]
     odd += ["bytes that are not zero"] if any(file.read(layout.size, size)) else []
     text = ", ".join(odd) or "zeros to the end"
     yield Item(layout.size, file.size - layout.size, "end", text, {"end": text}, is_damage=bool(odd))
@@ -337,7 +337,7 @@ def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterato
         item = request.item(TIMER_SLOT, slot, (number * TIMER_SLOT.size, "slot", text), slot=number, **slot._asdict())
         yield item._replace(is_damage=is_wrong)
     rest = file.size % TIMER_SLOT.size
-    text = f"{used:,} of {counted(count, 'slot')} were ever used; times for timerPrecisionMs={PRECISION_MS}"
+    text = f"{used:,} of {counted(count, 'slot')} have been used; times assume timerPrecisionMs={PRECISION_MS}"
     text += f"; {rest} bytes after the last slot" if rest else ""
     yield Item(file.size - rest, rest, "end", text, {"end": text}, is_damage=bool(rest) or not count)
 

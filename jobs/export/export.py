@@ -122,7 +122,7 @@ def plan(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
         LogItem(range_, parser, label, asked.topics, {STORE_TIME: times[range_.base_offset]}, asked.between)
         for range_ in ranges
     ]
-    gaps = [ExportDefect(label, start, end - start, "no file holds it") for _, start, end in find_holes(store.segments)]
+    gaps = [ExportDefect(label, start, end - start, "no file has it") for _, start, end in find_holes(store.segments)]
     gaps += [ExportDefect(label, lost.start, lost.end - lost.start, lost.text) for lost in find_lost_ends(store)]
     return ExportPlan(items, gaps)
 

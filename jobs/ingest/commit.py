@@ -63,8 +63,8 @@ class NextRun:
         self.changes_topics = before != chosen.topics_text
         if self.changes_topics:
             self.summary.notes.append(
-                f"from offset {newest.to_offset:,} on, runs ingest {chosen.topics_text}; earlier runs ingested "
-                f"{before}, and their rows are kept"
+                f"the selection of topics changes at offset {newest.to_offset:,}, from {before} to "
+                f"{chosen.topics_text}; rows of earlier runs are kept"
             )
         left_out = self.known.topic_choices.left_out_note()
         if left_out is not None and [one.topics_text for one in self.known.topic_choices.choices] != [
@@ -165,7 +165,7 @@ class NextRun:
         prepare(self.lake, manifest)
         source = "store" if self.summary.tier_queues is None else "tier"
         process.note_resumption(
-            f"Run {manifest.run} is prepared: the same command commits it, without reading the {source} again."
+            f"Run {manifest.run} is prepared: run the same command to commit it; the {source} is not read again."
         )
         self.summary.run = manifest.run
         self.summary.versions = commit_prepared(self.lake, manifest)
@@ -192,15 +192,18 @@ def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Ma
     lost = {name: found for name, actions in files.items() if (found := next(lost_files(lake, name, actions), None))}
     if not lost:
         return manifest
-    why = f"{next(iter(lost.values()))}: deleted before its commit by another engine's VACUUM"
+    why = f"{next(iter(lost.values()))}: another engine's VACUUM deleted this file before it was committed"
     left = _nothing_of(lake, known, manifest) if not taken else _without_products(lake, manifest, lost, taken)
     if left is None:
         raise FileNotFoundError(
-            f"{why}, and {min(taken)} has rows of run {manifest.run} already; nothing was written. Put the file back "
-            "from a copy of the lake, or make the lake again from its stores"
+            f"{why}, but {min(taken)} already has rows of run {manifest.run}; nothing was written. Restore the file "
+            "from a copy of the lake, or rebuild the lake from its stores"
         )
     out = ", ".join(name for name, actions in left.tables.items() if not actions)
-    say(f"rmq-lake: {why}; its rows are read from the store again (run {manifest.run} is left out of {out})", "warning")
+    say(
+        f"rmq-lake: {why}; its rows will be read from the store again (run {manifest.run} is omitted from {out})",
+        "warning",
+    )
     replace_prepared(lake, left, manifest)
     return left
 

@@ -147,7 +147,7 @@ class Follower:
 
     def _is_stopped_after(self, error: Exception) -> bool:
         """Report an error and wait; return whether a stop was requested meanwhile."""
-        say(f"rmq-lake: {one_line(error)}; trying again in {_PAUSE_S:.0f} s", "error")
+        say(f"rmq-lake: {one_line(error)}; retrying in {_PAUSE_S:.0f} s", "error")
         return self.stop.wait(_PAUSE_S)
 
     def _steps(self, ends: float) -> Iterator[Summary]:

@@ -176,13 +176,16 @@ class Summary(RatedOutcome):
                 without = "; no index tables (they need all topics)" if self.tier_queues is None else ""
                 yield f"  topics: {self.topics}{without}"
             if self.release:
-                yield f"  read as written by RocketMQ {self.release}"
+                yield f"  written by RocketMQ {self.release}"
             if any(self.units.values()):
                 yield f"  units: {', '.join(f'{count:,} {name}' for name, count in self.units.items())}"
             if self.contradictions:
-                yield f"  CONTRADICTION of log and queues, {counted(self.contradictions, 'time')}: `verify` says more"
+                yield (
+                    f"  CONTRADICTION between log and queues ({counted(self.contradictions, 'place')}): `verify` "
+                    "shows details"
+                )
             if self.index_entries:
-                yield f"  {self.index_entries:,} index entries"
+                yield f"  {counted(self.index_entries, 'index entry')}"
             if self.behind:
                 yield f"  the broker has not dispatched the last {self.behind:,} bytes of its log yet"
             if self.quarantined:

@@ -206,14 +206,15 @@ class _Run(NextRun):
             self.summary.superseded = superseded._asdict()
         if newest is None:
             self.summary.notes += [
-                f"not the log that the lake has as broker {self.known.broker} ({other.store_id}): kept apart"
+                f"this log differs from the one that the lake has as broker {self.known.broker} ({other.store_id}), so "
+                "it was registered as another store"
                 for other in namesakes(self.lake, self.known)
             ]
         self.summary.from_offset = self.summary.to_offset = start
         request = self.request
         if request.broker is not None and request.broker != self.known.broker:
             say(
-                f"rmq-lake: {self.store.root}: the lake already has this store, as broker {self.known.broker!r}. "
+                f"rmq-lake: {self.store.root}: the lake already has this store as broker {self.known.broker!r}. "
                 f"--broker {request.broker!r} is ignored, and its rows keep the name {self.known.broker!r}",
                 "warning",
             )
@@ -274,12 +275,12 @@ class _Run(NextRun):
         for before, start, end in find_holes(store.segments):
             # Holes after the end of the written log do not count; holes after this step belong to the next one.
             if summary.from_offset < end <= newest_offset and start < read_to:
-                summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
+                summary.add_gap(start, end, f"no file has these offsets; {before.location} ends before them")
         size = sum(range_.size for range_ in ranges)
         check_disk_space(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:
             process.note_resumption(
-                f"Nothing is lost or doubled: run {self.known.next_run} is not finished, and the same command reads "
+                f"Nothing is lost or duplicated: run {self.known.next_run} is not finished, and the same command reads "
                 f"offsets {ranges[0].start_offset:,} to {ranges[-1].end_offset:,} again."
             )
         return ranges

@@ -107,7 +107,7 @@ def _of_one_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[
 def _require_topics(selection: Selection, queues: Sequence[TierQueue]) -> None:
     unmatched = selection.unmatched_patterns(queue.topic for queue in queues)
     if unmatched:
-        raise TopicsError(f"{', '.join(unmatched)}: no topic of this tier matches; nothing was committed")
+        raise TopicsError(f"{', '.join(unmatched)}: no topic of this tier matches, so nothing was committed")
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class _TierRun(NextRun):
         size = max(-(-len(wanted) // (_CHUNKS_A_WORKER * self.workers.width)), 1)
         chunks = [wanted[start : start + size] for start in range(0, len(wanted), size)]
         settling = SettleLimits.of(request.settle_ms)
-        plans = self.workers.map(chunks, partial(_plans, settling=settling), "looking at queues")
+        plans = self.workers.map(chunks, partial(_plans, settling=settling), "reading queues")
         return [plan for some in plans for plan in some]
 
     def _read(self, bundles: Sequence[tuple[int, Bundle]]) -> list[BundleRead]:
@@ -230,7 +230,7 @@ def _plan(queue: TierQueue, state: QueueState | None, settling: SettleLimits | N
         gaps.append((start, log.start_offset, f"{name}: deleted before it was read"))
         state = state._replace(to_offset=log.start_offset)
     gaps += [
-        (low, high, f"{name}: no file holds these offsets; {before.location} ends before them")
+        (low, high, f"{name}: no file has these offsets; {before.location} ends before them")
         for before, low, high in find_holes(log.segments)
         if high > start
     ]

@@ -26,7 +26,7 @@ from jobs.launch.arguments import file_system_options
 from jobs.store.beside_broker import find_broker_process
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file
 from jobs.store.epochs import Leftovers, read_epochs
-from jobs.store.log_ends import find_lost_ends
+from jobs.store.log_ends import NO_SEGMENTS, find_lost_ends
 from jobs.store.record_places import segment_bytes
 from jobs.store.release import MarkCollector, find_file_marks, writers_of_eras
 from jobs.store.store import SET_ASIDE_MARK, Store, list_store, relist_store
@@ -103,11 +103,11 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
     place, indexed = f"{store.root}/index", (report.state.checkpoint or {}).get("index_timestamp", 0)
     if indexed > 0:
         noted = f"the checkpoint says that messages were indexed up to {short_time(indexed)}"
-        report.problems.gap(place, f"no index file, although {noted}")
+        report.problems.gap(place, f"there is no index file, although {noted}")
     elif is_closed and conf.is_given and conf.makes_index_files and report.log.end_offset:
         keyed = first_message_with_key(store, store.start_offset, report.log.end_offset)
         if keyed is not None:
-            text = "no index file, although the broker's configuration enables them and messages have keys"
+            text = "there is no index file, although the broker's configuration enables them and messages have keys"
             report.problems.gap(place, text, keyed)
 
 
@@ -118,8 +118,8 @@ def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
     refused = start.refuses or start.ignores_from
     file = "" if refused is None else f"{store.root}/{refused.file}"
     if refused is not None and not any(one.file == file and one.severity.is_alarm for one in report.problems):
-        does = "does not start" if start.refuses else "leaves out this file and all files after it"
-        report.problems.damage(file, f"for its length or name the broker {does}")
+        does = "does not start" if start.refuses else "ignores this file and all files after it"
+        report.problems.damage(file, f"because of the file's length or name, the broker {does}")
     if start.cuts_at is not None:
         file = next(one.file for one in reversed(report.log.segments) if one.base_offset <= start.cuts_at)
         report.problems.damage(file, "the broker would truncate the log here at its next start", start.cuts_at)
@@ -130,7 +130,7 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
     """Note units and index entries of messages that a promotion took back: these are not damage."""
     state, index, log, problems = report.state, report.index, report.log, report.problems
     epoch = state.epochs[-1]
-    since = f"epoch {epoch.number} begins at offset {epoch.start_offset}"
+    since = f"epoch {epoch.number} begins at offset {epoch.start_offset:,}"
     with ExitStack() as stack, problems.noting_errors(store.root):
         leftovers = Leftovers(
             state.epochs, lambda segment: segment_bytes(segment, stack.enter_context(store.open(segment)))
@@ -142,12 +142,12 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
 
         units = drop_left_over(report.queues, store, is_left_over)
         if units:
-            text = f"{units} units at the ends of queues are of messages that a promotion took back: {since}"
+            text = f"units at the ends of queues that point to messages truncated by a promotion: {units:,} ({since})"
             problems.note(store.root, text)
     if log.end_offset is not None and index.last_offset is not None and index.last_offset >= log.end_offset:
         text = (
-            f"index files name messages up to offset {index.last_offset}, after the end of the log at "
-            f"{log.end_offset}, and may lack those that the new master stored ({since})"
+            f"index files have entries up to offset {index.last_offset:,}, past the end of the log "
+            f"({log.end_offset:,}), and may lack messages that the new master stored ({since})"
         )
         problems.note(store.root, text)
 
@@ -156,8 +156,7 @@ def _note_lost_ends(store: Store, report: StoreReport) -> None:
     problems, index, log = report.problems, report.index, report.log
     if not store.segments:
         if not report.state.log_folders and (report.queues.queues or index.files):
-            text = "no segment: the log is in another directory (--commitlog, --broker-conf), or was deleted"
-            problems.gap(f"{store.root}/commitlog", text)
+            problems.gap(f"{store.root}/commitlog", NO_SEGMENTS)
         return
     newest = max(report.known_records(), default=-1)
     with suppress(OSError):  # said where queues and index files were looked at
@@ -188,12 +187,12 @@ def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> Sta
             with problems.noting_errors(file.location):
                 report.checkpoint = decode_checkpoint(store.read(file, 0, CHECKPOINT_SIZE))._asdict()
             if file.size != CHECKPOINT_SIZE:
-                problems.note(file.location, f"{file.size} bytes instead of {CHECKPOINT_SIZE}")
+                problems.note(file.location, f"{file.size:,} bytes long instead of {CHECKPOINT_SIZE:,}")
     if report.process is not None:
         report.broker = f"running: process {report.process} holds the lock"
     elif report.abort is not None:
-        report.broker = "not closed: it crashed, or this is a copy of a running one"
-        problems.note(store.root, "abort exists, but no broker holds the lock")
+        report.broker = "not closed cleanly: it crashed, or this is a copy of a running broker's store"
+        problems.note(store.root, "the file `abort` exists, but no broker holds the lock")
     with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_FOLDER}"):
         rows = read_rocksdb_state(store)
         if rows is not None:
@@ -235,10 +234,13 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     }
     report.log_folders = tuple(sorted(folders))
     for folder in report.log_folders:
-        problems.note(folder, "files named like segments: part of the log? --commitlog names its folders")
+        problems.note(
+            folder,
+            "its files are named like segments; if they are part of the log, name their folders with --commitlog",
+        )
     for file in unknown:
         if file.about.path.startswith(("commitlog/", "index/", "consumequeue/")):
-            problems.note(file.location, "not a file name that a broker uses: the broker ignores it")
+            problems.note(file.location, "brokers do not use this file name, and ignore the file")
 
 
 def _folders(store: Store) -> list[FolderReport]:

@@ -58,7 +58,7 @@ class LogInspector:
             report = SegmentReport(segment.location, segment.base_offset, segment.size)
             self._report.segments.append(report)
             if newest is None or segment.base_offset > newest:
-                report.end = "made ahead of need"
+                report.end = "preallocated"
                 continue
             with self.problems.noting_errors(segment.location):
                 self._inspect_segment(segment, report, is_newest=segment.base_offset == newest, deep=deep)
@@ -89,7 +89,7 @@ class LogInspector:
                 else:
                     report.end, report.end_offset = "sealed", log.base_offset + end
             for place in file.unreadable:
-                text = f"{place.size} bytes cannot be read: {place.reason}"
+                text = f"{place.size:,} bytes cannot be read: {place.reason}"
                 self.problems.damage(report.file, text, segment.base_offset + place.position)
 
     def _look_at_head(
@@ -107,10 +107,14 @@ class LogInspector:
                     return wrong_name
                 length = min(log.size, _NEAR_END)
                 if not any(log.read(0, length)) and not any(log.read(log.size - length, length)):
-                    text = "zeros at start and end, though a later segment is written: lost, or that one is misnamed"
+                    text = (
+                        "the segment begins and ends with zeros, although a later segment has data: either its records "
+                        "were lost, or the later segment has the wrong name"
+                    )
                     self.problems.gap(report.file, text, log.base_offset)
                 else:
-                    self.problems.damage(report.file, f"no record at its start: {error.reason}", log.base_offset)
+                    text = f"the segment does not begin with a valid record: {error.reason}"
+                    self.problems.damage(report.file, text, log.base_offset)
             else:
                 report.first_store_timestamp = record.store_timestamp
                 for sampled in records_from(replace(log, size=min(log.size, _SAMPLED))):
@@ -151,9 +155,10 @@ class LogInspector:
             for record in walked.shown:
                 self.see_record(record)
             for offset in walked.wrong:
-                self.problems.damage(report.file, "a record's body has another CRC", offset)
+                self.problems.damage(report.file, "the body of a record does not match its CRC", offset)
         elif piece.kind is PieceKind.DAMAGE:
-            self.problems.damage(report.file, f"{piece.size} bytes do not form a record: {piece.reason}", piece.offset)
+            text = f"{piece.size:,} bytes are not a valid record: {piece.reason}"
+            self.problems.damage(report.file, text, piece.offset)
         elif piece.is_lost:
             self.problems.gap(report.file, piece.reason, piece.offset)
         elif piece.kind is PieceKind.WAITING:
@@ -165,15 +170,16 @@ class LogInspector:
         segments = self.store.segments
         usual, short = usual_size(segments).size, [segment for segment, _ in cut_short_segments(segments)]
         for segment in segments:
-            text = f"{segment.size} bytes long, the others {usual}: a broker would not load this log"
+            sizes = f"the segment is {segment.size:,} bytes long, but the others are {usual:,} bytes long"
+            text = f"{sizes}: a broker would not load this log"
             if segment is segments[-1] and segment in short:
-                self.problems.damage(segment.location, f"cut short: {text}")
+                self.problems.damage(segment.location, f"truncated: {text}")
             elif segment.size != usual:
                 self.problems.note(segment.location, text)
         for hole in find_holes(segments):
             location, position = hole.locate(segments)
-            why = f"no segment {name_of_offset(hole.start)}" if position is None else "the file was cut short"
-            self.problems.gap(location, f"the log lacks {hole.end - hole.start} bytes: {why}", hole.start)
+            why = f"there is no segment {name_of_offset(hole.start)}" if position is None else "the file was truncated"
+            self.problems.gap(location, f"{hole.end - hole.start:,} bytes of the log are missing: {why}", hole.start)
 
     def _sum_up(self) -> None:
         report = self._report

@@ -12,6 +12,7 @@ from itertools import islice, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
+from jobs.console.amounts import counted
 from jobs.inspect.report import IndexFileReport, IndexReport, Problems, QueueReport, QueuesReport
 from jobs.store.queue_files import (
     QUEUE_KINDS,
@@ -74,16 +75,21 @@ def _readable(store: Store) -> tuple[list[StoredQueue], FormatError | None]:
 def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> None:
     for file in queue.files:
         if file.size % queue.unit_size:
-            problems.note(file.location, f"{file.size} bytes, not a multiple of a unit's {queue.unit_size}")
+            problems.note(
+                file.location, f"{file.size:,} bytes long, not a multiple of the unit size ({queue.unit_size} bytes)"
+            )
         if file.base_offset % queue.unit_size:
-            problems.note(file.location, f"its name is not a multiple of a unit's {queue.unit_size} bytes")
+            problems.note(file.location, f"its name is not a multiple of the unit size ({queue.unit_size} bytes)")
     for before, after in pairwise(queue.files):
         if before.end != after.base_offset and before.size == size:
-            problems.gap(after.location, f"the file before it ends at {before.end}")
+            problems.gap(
+                after.location, f"units are missing before this file: the previous file ends at position {before.end:,}"
+            )
     for file in queue.files:
         if size is not None and file.size and file.size != size:
-            how = "cut short" if file.size < size else "too long"
-            text = f"{how}: {file.size} bytes long, the others {size}: a broker would not load this queue"
+            how = "truncated" if file.size < size else "too long"
+            sizes = f"the file is {file.size:,} bytes long, but the others are {size:,} bytes long"
+            text = f"{how}: {sizes}: a broker would not load this queue"
             problems.damage(file.location, text)
 
 
@@ -160,22 +166,23 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence
         name = f"consumequeue/{topic}/{queue_id}"
         places = [place for place in ends if newest is None or place.physical_offset <= newest]
         if places and fate is TopicFate.UNDECIDED and queues.queues:
-            text = "undecided: the topic was deleted, or the queue is lost, and the log has messages of it: "
+            text = "undecided: the log has messages of this queue, but the topic was deleted, or the queue was lost"
             add = found.note if topics.unsupported else found.gap
-            add(name, text + topics.explain_undecided(topic), places[0].physical_offset)
+            add(name, f"{text}: {topics.explain_undecided(topic)}", places[0].physical_offset)
         elif places:
             queue = known.get((topic, queue_id))
             if queue is None:
                 found.gap(
                     name,
-                    "the queue has no folder, although the log has messages of it",
+                    "the queue's folder is missing, although the log has messages of the queue",
                     places[0].physical_offset,
                 )
             elif queue.kind is QueueKind.PLAIN:
                 missing = (place for place in places if not queue.first_unit <= place.queue_offset < queue.next_unit)
                 for place in islice(missing, 1):
-                    has = f"the files have {queue.first_unit} to {queue.next_unit - 1}, and the log has its message"
-                    found.gap(name, f"unit {place.queue_offset} is missing: {has}", place.physical_offset)
+                    has = f"the files have units {queue.first_unit:,} to {queue.next_unit - 1:,}"
+                    text = f"unit {place.queue_offset:,} is missing, although the log has its message; {has}"
+                    found.gap(name, text, place.physical_offset)
     return found
 
 
@@ -196,9 +203,9 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
     stated = geometry_stated_by_index_files(store)
     if stated is not None:
         report.hash_slots, report.index_num = stated.geometry
-        shown = f"as {stated.files} full file{'s show' if stated.files > 1 else ' shows'}"
+        shown = f"detected from {counted(stated.files, 'full file')}"
         is_default = stated.geometry == DEFAULT_GEOMETRY
-        report.geometry_origin = "the default: the files have its size" if is_default else shown
+        report.geometry_origin = "the default, which the file size matches" if is_default else shown
     geometry = report.geometry
     _check_sizes(report, geometry, problems)
     if geometry is not None:
@@ -213,12 +220,12 @@ def _check_sizes(report: IndexReport, geometry: Geometry | None, problems: Probl
     usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
     for file in report.files:
         if file.size < usual:
-            problems.damage(file.file, f"cut short: {file.size} bytes long, the others {usual}")
+            problems.damage(file.file, f"truncated: {file.size:,} bytes long, but the others are {usual:,} bytes long")
         elif file.size > usual:
-            problems.note(file.file, f"{file.size} bytes long, the others {usual}")
+            problems.note(file.file, f"{file.size:,} bytes long, but the others are {usual:,} bytes long")
         if geometry is not None and file.index_count > geometry.index_num:
             problems.damage(
-                file.file, f"index_count is {file.index_count}, but the file has room for {geometry.index_num}", 36
+                file.file, f"index_count is {file.index_count:,}, but the file has room for {geometry.index_num:,}", 36
             )
 
 
@@ -231,9 +238,9 @@ def compare_index(store: Store, index: IndexReport, problems: Problems, end: int
         found = None if limit is None else first_message_with_key(store, start, limit, is_indexed=before is not None)
         nearest = after or before
         if found is not None and nearest is not None:
-            which = "the first" if before is None else "this"
-            until = "to the end of the log" if after is None else f"up to offset {limit}, where {which} one begins"
-            text = f"no index file has the keys of messages from offset {found} {until}"
+            which = "the first file" if before is None else "this file"
+            until = "to the end of the log" if after is None else f"up to offset {limit:,}, where {which} begins"
+            text = f"no index file has the keys of messages from offset {found:,} {until}"
             problems.gap(nearest.file, f"{text}: either a file is missing, or the index was disabled", found)
 
 

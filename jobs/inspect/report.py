@@ -76,7 +76,7 @@ class SegmentReport:
     base_offset: int
     size: int
     framing: Framing = Framing.PLAIN
-    end: str = "unknown"  # sealed, open, damaged, misnamed; "made ahead of need" for zeros after the newest segment
+    end: str = "unknown"  # sealed, open, damaged, misnamed; "preallocated" for zeros after the newest segment
     end_offset: int | None = None  # where its records end
     first_store_timestamp: int | None = None
     last_store_timestamp: int | None = None

@@ -80,13 +80,13 @@ def _log(report: StoreReport) -> Iterator[str]:
         yield "none"
         return
     end = "unknown" if log.end_offset is None else f"{log.end_offset:,}"
-    records = "" if log.records is None else f", {log.records:,} records"
+    records = "" if log.records is None else f", {counted(log.records, 'record')}"
     yield f"{counted(len(log.segments), 'segment')}, offsets {log.start_offset:,} to {end}{records}"
     yield f"stored {_span(log.first_store_timestamp, log.last_store_timestamp)}"
     if log.waiting_bytes:
-        yield f"{log.waiting_bytes:,} bytes at the end are not a complete record yet: being written"
+        yield f"the last {log.waiting_bytes:,} bytes are not a complete record: it is still being written"
     if log.left_over_bytes:
-        yield f"{log.left_over_bytes:,} bytes after the end are left over from before the log was truncated"
+        yield f"{log.left_over_bytes:,} bytes after the end are left over from before a truncation"
     yield from _shortened([_segment(segment, report.store) for segment in log.segments])
     for topic, records_of_topic in list(log.topics.items())[:_SHOWN]:
         yield f"{records_of_topic:>12,}  {printable(topic)}"
@@ -101,16 +101,18 @@ def _segment(segment: SegmentReport, store: str) -> str:
 def _queues(report: StoreReport) -> Iterator[str]:
     queues = report.queues
     if queues.in_rocksdb and not queues.queues:
-        yield "in RocksDB, which holds no unit: after a kill the next start makes them from the log"
+        yield (
+            "in RocksDB, which has no units: if the broker was killed, it rebuilds them from the log at its next start"
+        )
         return
     units = sum(queue.units for queue in queues.queues)
-    counts = f"{counted(len(queues.topics), 'topic')}, {counted(len(queues.queues), 'queue')}, {units:,} units"
+    counts = f"{counted(len(queues.topics), 'topic')}, {counted(len(queues.queues), 'queue')}, {counted(units, 'unit')}"
     yield counts if queues.queues else "none"
     alone = sum(not queue.files for queue in queues.queues)
     if queues.in_rocksdb and not alone:
-        yield "and once more in RocksDB (double write): verify compares them"
+        yield "also in RocksDB (double write); `verify` compares both"
     elif queues.in_rocksdb:
-        yield "all in RocksDB" if alone == len(queues.queues) else f"{counted(alone, 'queue')} in RocksDB alone"
+        yield "all in RocksDB" if alone == len(queues.queues) else f"{counted(alone, 'queue')} only in RocksDB"
     if queues.deleted_topics:
         names = ", ".join(map(printable, sorted(queues.deleted_topics)[:_SHOWN]))
         yield f"deleted topics whose messages are still in the log: {names}"
@@ -123,7 +125,7 @@ def _queues(report: StoreReport) -> Iterator[str]:
 def _index_rows(report: StoreReport) -> Iterator[str]:
     rows = report.state.rocksdb.index_rows if report.state.rocksdb is not None else 0
     if rows:
-        count = f"{rows:,} rows" if rows < MAX_INDEX_ROWS_COUNTED else f"{rows:,} rows or more"
+        count = counted(rows, "row") if rows < MAX_INDEX_ROWS_COUNTED else f"{rows:,} rows or more"
         yield f"{count} in RocksDB{' and in files' if report.index.files else ', no files'}"
 
 
@@ -133,15 +135,18 @@ def _index(report: StoreReport) -> Iterator[str]:
         yield from () if report.has_index else ("none",)
         return
     entries = sum(file.entries for file in index.files)
-    yield f"{counted(len(index.files), 'file')}, {entries:,} entries"
+    yield f"{counted(len(index.files), 'file')}, {counted(entries, 'entry')}"
     if index.geometry is not None:
         last = index.files[-1].entries
         slots, entry_number = index.geometry
-        yield f"made for {slots:,} slots and {entry_number:,} entries, {index.geometry_origin}"
+        yield f"sized for {slots:,} slots and {entry_number:,} entries per file ({index.geometry_origin})"
         up_to = "none" if index.last_offset is None else f"{index.last_offset:,}"
-        yield f"the newest is {last / index.geometry.capacity:.0%} full, up to offset {up_to}"
+        yield f"the newest file is {last / index.geometry.capacity:.0%} full, up to offset {up_to}"
     else:
-        yield "no full file shows the numbers of slots and entries: pass --hash-slots and --index-num"
+        yield (
+            "no file is full, so the numbers of slots and entries per file are unknown: pass --hash-slots and "
+            "--index-num"
+        )
 
 
 def _pending(report: StoreReport) -> Iterator[str]:
@@ -163,7 +168,7 @@ def _timers(report: StoreReport) -> Iterator[str]:
 def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
     for era in report.eras:
         since = f" from offset {era.first_offset:,}" if era.first_offset else ""
-        how = "detected; --verbose lists the evidence" if era.marks else "nothing in the store shows which"
+        how = "detected; --verbose lists the evidence" if era.marks else "nothing in the store shows the exact release"
         yield f"{era_text(era)}{since} ({DETECTED if verbose and era.marks else how})"
         yield from (mark.reason for mark in era.marks if verbose)
 

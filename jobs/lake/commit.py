@@ -335,7 +335,7 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
             snapshot.update_incremental()
             if snapshot.version() == before or not _is_possible(lake, snapshot, new):
                 raise
-    raise CommitFailedError(f"{new.table.name}: {_ATTEMPTS} concurrent commits came first")
+    raise CommitFailedError(f"{new.table.name}: {_ATTEMPTS} attempts failed, because other commits came first")
 
 
 def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:

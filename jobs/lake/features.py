@@ -75,9 +75,9 @@ def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
     statements = dict.fromkeys(line.format(table=f"delta.`{location}`") for _, drop in found for line in drop)
     what = ", ".join(what for what, _ in found)
     raise UnsupportedTableError(
-        f"{location}: another engine has given this table what rmq-lake does not write"
+        f"{location}: another engine has enabled features on this table that rmq-lake cannot write"
         f"{' here' if lacking else ''}: {what}; nothing was written. "
-        + (f"Spark's own Delta writes it, and cannot start: {lacking} " if lacking else "")
+        + (f"Spark's own Delta could write it, but Spark cannot start: {lacking} " if lacking else "")
         + f"To remove it, run in Spark SQL: {'; '.join(statements)}"
     )
 
@@ -109,8 +109,9 @@ def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], ta
         statements = ("CREATE OR REPLACE TABLE {table} USING delta AS SELECT * FROM {table}",)
     if what:
         raise UnsupportedTableError(
-            f"{location}: another engine has given this table what rmq-lake does not read: {', '.join(what)}. "
-            f"To remove it, run in Spark SQL: {'; '.join(statements).format(table=f'delta.`{location}`')}"
+            f"{location}: another engine has enabled features on this table that rmq-lake cannot read: "
+            f"{', '.join(what)}. To remove it, run in Spark SQL: "
+            f"{'; '.join(statements).format(table=f'delta.`{location}`')}"
         )
 
 

@@ -143,7 +143,7 @@ class OpenDamage(NamedTuple):
             (self.quarantined, "damaged place", " in quarantine"),
             (self.gap_count, "gap", ""),
             (self.superseded, "superseded part", " of the log"),
-            (self.contradictions, "contradiction", " of log and queues"),
+            (self.contradictions, "contradiction", " between log and queues"),
         )
         if self:
             text = ", ".join(counted(count, noun) + where for count, noun, where in counts if count)

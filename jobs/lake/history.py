@@ -72,10 +72,10 @@ def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded 
     agreed_end = agreed[-1].end if agreed else 0
     before = _boundary_before(agreed, store) if differs is None else None
     if differs is not None:
-        why = f"bytes at {differs} are not those read before"
+        why = f"bytes at {differs} differ from those that were read before"
     elif before is not None and not leads_to(agreed[-1].offset, before, store):
         agreed_end = before
-        why = f"the record at {agreed[-1].offset} is not reached any more"
+        why = f"the record at {agreed[-1].offset} can no longer be reached"
     elif agreed and agreed_end < known.newest.to_offset:  # after the last record was the end of its file
         why = f"no record followed at {agreed_end}"
     else:
@@ -83,7 +83,7 @@ def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded 
     start = first_difference(lake, known, store, agreed_end)
     if start is None:
         return None
-    why = f"the log holds other records from here on; {why}"
+    why = f"the log has different records from here on; {why}"
     return Superseded(known.store_id, known.next_run, start, known.newest.to_offset, why)
 
 

@@ -62,7 +62,7 @@ def parse_iceberg_target(text: str) -> str:
         raise ValueError(f"pyiceberg cannot read its configuration, .pyiceberg.yaml: {reason}") from error
     if catalog not in known:
         raise ValueError(
-            f"pyiceberg knows no catalog {catalog!r}: name it in ~/.pyiceberg.yaml, or set "
+            f"pyiceberg has no catalog {catalog!r}: define it in ~/.pyiceberg.yaml, or set "
             f"PYICEBERG_CATALOG__{catalog.upper()}__URI"
         )
     return f"{catalog}.{namespace or _NAMESPACE}"
@@ -160,7 +160,7 @@ class Registrar:
                 continue
             self._shown[table.name] = newest
             return Registration(table.name, newest[1], *change)
-        raise OSError(f"{table.name}: {_ATTEMPTS} concurrent commits came first")
+        raise OSError(f"{table.name}: {_ATTEMPTS} attempts failed, because other commits came first")
 
     def _table(self, catalog: "Catalog", lake: Lake, table: Table, snapshot: DeltaTable) -> "IcebergTable":
         """Return the catalog's table, creating it if necessary; refuse a table with another owner."""

@@ -102,7 +102,9 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
         if found is not None or not firsts():
             return found
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
-            raise AmbiguousBrokerError("the lake has another store without a broker name: name this one by --broker")
+            raise AmbiguousBrokerError(
+                "the lake already has a store without a broker name: pass --broker to name this one"
+            )
         return KnownStore("", broker or DEFAULT_BROKER, tuple(fingerprint for fingerprint, _ in firsts()))
 
     return _registered(lake, known_or_new, register_new=register_new)

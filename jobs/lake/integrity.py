@@ -128,10 +128,10 @@ def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds:
         raise OtherRunActiveError("another process has just prepared a run of this store")
     location = lake.locate(table.name)
     if run is None:
-        raise OSError(f"{location}: this table, with the rows of runs up to {least}, is missing; restore it")
+        raise OSError(f"{location}: this table with the rows of runs up to {least} is missing; restore it from a copy")
     should = least if least == most else f"{least} to {most}"
     reason = "was this table or `runs` restored from a copy?"
-    raise OSError(f"{location}: has run {run} of store {store.store_id} and should have run {should}; {reason}")
+    raise OSError(f"{location}: has run {run} of store {store.store_id}, but should have run {should}; {reason}")
 
 
 def tables_of_run(manifest: Manifest) -> frozenset[str]:
@@ -172,7 +172,7 @@ def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
             # The next run would add them a second time.
             say(f"{error}; the findings are in the lake, but they may still be lost in a power failure", "warning")
         return number
-    raise OSError(f"{lake.location}: {_ATTEMPTS} other verifications of this store came first")
+    raise OSError(f"{lake.location}: {_ATTEMPTS} attempts failed, because other verifications of this store came first")
 
 
 def _row(finding: Finding) -> dict[str, object]:
@@ -240,7 +240,7 @@ def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[LostTransact
             continue
         doubt = _doubt(lake, table, newest, brought=newest.tables.get(table.name, ()) if number == run else None)
         if table.name in own and done < run and not doubt:
-            doubt = f"run {run} of store {store} was not finished: nothing says which tables have it"
+            doubt = f"run {run} of store {store} was not finished, and nothing shows which tables have its rows"
         yield LostTransaction(table.name, store, known, number, doubt)
 
 
@@ -253,7 +253,7 @@ def _doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[AddedFi
     columns = [name for name in ("store_id", _OFFSET) if name in table.schema.names]
     there = rows_where(lake, snapshot, columns, of_store)
     if not there.num_rows and brought is None:
-        return f"has no row of store {newest.store_id}"
+        return f"has no rows of store {newest.store_id}"
     brought = brought or ()
     limits = [json.loads(action.stats) for action in brought]
     lows, highs = ([one.get(name, {}).get(_OFFSET) for one in limits] for name in ("minValues", "maxValues"))
@@ -263,6 +263,6 @@ def _doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[AddedFi
     if there.num_rows >= expected:
         return ""
     return (
-        f"has {there.num_rows:,} of at least {expected:,} rows where run {newest.run} of store {newest.store_id} "
-        "added some: was it copied before that run, or were rows deleted?"
+        f"run {newest.run} of store {newest.store_id} added {expected:,} rows, but there are only "
+        f"{there.num_rows:,} at these offsets: was the table copied before that run, or were rows deleted?"
     )

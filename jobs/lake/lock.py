@@ -87,7 +87,9 @@ def _opened(path: Path) -> int:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise OSError(errno.ELOOP, "a link, which is not followed; delete it", str(path)) from error
+        raise OSError(
+            errno.ELOOP, "this lock file is a symbolic link, which is not followed; delete it", str(path)
+        ) from error
 
 
 def _lock(descriptor: int) -> None:

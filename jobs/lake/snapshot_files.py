@@ -83,7 +83,7 @@ def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[
     refuse_unreadable(lake, snapshot, paths, table)
     for path in paths:
         if ".." in path.split("/"):
-            raise OSError(f"{snapshot.table_uri}: Delta's log names a file that lies outside of the table: {path}")
+            raise OSError(f"{snapshot.table_uri}: Delta's log names a file outside the table: {path}")
     deleted = vectors(lake, snapshot)
     return [
         StoredFile(

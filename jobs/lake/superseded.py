@@ -88,8 +88,9 @@ def refuse_vectors(lake: Lake, superseded: Superseded) -> None:
         if snapshot is not None and any(file.vector for file in _touched(lake, snapshot, [superseded.rows])):
             location = lake.locate(name)
             raise UnsupportedTableError(
-                f"{location}: {VECTORS_ONLY_LOCAL}, and the log holds other records from {superseded.from_offset} on; "
-                f"nothing was written. Run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)"
+                f"{location}: {VECTORS_ONLY_LOCAL}, and the log has different records from offset "
+                f"{superseded.from_offset} on; nothing was written. Run in Spark SQL: REORG TABLE delta.`{location}` "
+                "APPLY (PURGE)"
             )
 
 

@@ -53,9 +53,14 @@ def one_line(error: BaseException) -> str:
     if _is_lost_connection(error):
         how = death_of_jvm()
         if how is None:
-            return "Spark's JVM does not answer any more; the lines above may say why. The same command continues"
+            return (
+                "Spark's JVM no longer responds; the lines above may show why. To continue, run the same command again"
+            )
         memory = "; the system may have had no memory left" if "SIGKILL" in how else ""
-        return f"Spark's JVM has died ({how}{memory}); the lines above are its last. The same command continues"
+        return (
+            f"Spark's JVM has died ({how}{memory}); the lines above are its last output. To continue, run the same "
+            "command again"
+        )
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     if isinstance(error, MemoryError):

@@ -173,7 +173,7 @@ class LakeSource(Source):
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
-            self.say("this lake was made without bodies")
+            self.say("this lake was ingested without bodies")
         return Message(_record(row), self.release, row.get("superseded_by_run"))
 
     # runs, and the messages that they did not read
@@ -423,7 +423,7 @@ class LakeSource(Source):
         before = self.select(columns, MESSAGES, is_before, rest="ORDER BY physical_offset DESC LIMIT 1")
         covered = self.coverage()
         if physical_offset < covered.first_offset or not before:
-            sentence = f"offset {physical_offset} is not in the lake: it begins at {covered.first_offset}"
+            sentence = f"offset {physical_offset:,} is not in the lake, which begins at offset {covered.first_offset:,}"
             return Reason(ReasonKind.SEGMENT_DELETED, sentence)
         begin, size = before[0]["physical_offset"], before[0]["total_size"]
         if physical_offset < begin + size:
@@ -431,7 +431,7 @@ class LakeSource(Source):
             sentence = f"offset {physical_offset} points inside {record}"
             return Reason(ReasonKind.INSIDE_RECORD, sentence)
         if physical_offset >= covered.end_offset:
-            sentence = f"offset {physical_offset} is past the end of the lake's log ({covered.end_offset})"
+            sentence = f"offset {physical_offset:,} is past the end of the lake's log ({covered.end_offset:,})"
             return Reason(ReasonKind.BEHIND_LOG, sentence)
         self._note_left_out(self.note_incomplete)
         return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")
@@ -520,13 +520,13 @@ class LakeSource(Source):
     def removal_of(self, message: Message) -> Sentence | None:
         """Say that the broker has truncated a record, if a later run found other bytes at its offset."""
         run = message.superseded_by_run
-        template = "run {run} found that the broker had taken this record back"
+        template = "run {run} found that the broker had truncated this record"
         return None if run is None else Sentence(template, run=run)
 
     def unknown_facts(self) -> list[Sentence]:
         missing = [name for name in (_QUEUES, INDEX_ENTRIES, _PROGRESS) if not self.tables.has_table(name)]
         sentences = [Sentence("the lake has no table {name}", name=name) for name in missing]
-        return [*sentences, Sentence("when retention deletes a record from its broker's store, a lake does not know")]
+        return [*sentences, Sentence("a lake does not show when retention deletes a record from the broker's store")]
 
 
 def open_lake_stores(

@@ -188,7 +188,7 @@ class LakeTables:
             known = json.loads(Lake(self._lake, self._options).read(manifest))
             return TopicChoices.from_state(known["state"], known["selection"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # reported
-            return f"runs may have left out topics: {manifest} cannot be read ({type(error).__name__})"
+            return f"runs may have omitted topics: {manifest} cannot be read ({type(error).__name__})"
 
     def column_types(self, sql: str) -> dict[str, str]:
         """Return the columns of a query, with their Arrow type names."""

@@ -53,7 +53,7 @@ def by_key(  # noqa: PLR0913 - the options of the query
     answer = Answer(_in_log_order(newest))
     if limit is not None and next(found, None) is not None:
         shown = "message is" if limit == 1 else f"{limit} messages are"
-        answer.notes.append(f"only the newest {shown} shown (a broker applies the same limit); -m 0 shows all")
+        answer.notes.append(f"only the newest {shown} shown (brokers apply the same limit); -m 0 shows all")
     return answer
 
 
@@ -84,8 +84,8 @@ def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, l
         found = by_key(source, topic, key, window=window, limit=limit)
         if found.messages:
             text = (
-                f"the broker's newest {limit} hits are of other keys with the same hash, and the client drops them; "
-                f"query by-key -t {topic} -k {key} finds it"
+                f"the newest {limit} index entries that a broker returns belong to other keys with the same hash, and "
+                f"mqadmin drops them; `query by-key -t {topic} -k {key}` finds the message"
             )
             return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, text))
     return Answer(reason=reasons.explain_no_message_with_key(source, wanted))

@@ -27,9 +27,9 @@ _OPS_READ = 4096  # newest op messages that are read
 
 _HIGHEST_PORT = 65535
 _ONLY = {
-    KeyKind.KEY: (ReasonKind.ONLY_IN_KEYS, "is only in KEYS there: by-key finds it"),
-    KeyKind.UNIQUE: (ReasonKind.ONLY_UNIQUE_KEY, "is only a unique key there: by-unique-key finds it"),
-    KeyKind.TAG: (ReasonKind.ONLY_TAG, "is only a tag there: by-key -p T finds it"),
+    KeyKind.KEY: (ReasonKind.ONLY_IN_KEYS, "is only a key (KEYS) there; `query by-key` finds it"),
+    KeyKind.UNIQUE: (ReasonKind.ONLY_UNIQUE_KEY, "is only a unique key there; `query by-unique-key` finds it"),
+    KeyKind.TAG: (ReasonKind.ONLY_TAG, "is only a tag there; `query by-key -p T` finds it"),
 }
 
 
@@ -50,13 +50,13 @@ def explain_no_message_with_key(source: Source, wanted: KeyQuery) -> Reason:
     names = ", ".join(sorted({occurrence.message.topic for occurrence in seen}))
     if not source.has_topic(topic):
         reason = explain_unknown_topic(source, topic)
-        return Reason(reason.kind, f"{reason.text}; {key!r} is under {names}") if seen else reason
+        return Reason(reason.kind, f"{reason.text}; {key!r} is in {names}") if seen else reason
     waiting = next((one for one in seen if one.message.properties.get(REAL_TOPIC) == topic), None)
     if waiting:
         return _waiting(source, waiting.message, topic, key)
     if seen:
         places = _places(seen, is_part=is_part)
-        return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {names}, not under {topic} ({places})")
+        return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is in {names}, not in {topic} ({places})")
     return explain_no_message_in_any_topic(source, key, wanted.kind)
 
 
@@ -65,8 +65,8 @@ def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Re
     if all(one.is_hidden_by_batch_id for one in seen):
         message = seen[0].message
         text = (
-            f"{key} is a message's own id, but its batch's id {message.unique_key} comes after it in the properties "
-            f"and wins: no index has it; query by-id -i {message.offset_id} finds the message"
+            f"{key} is the id of a message in a batch, but the id of the batch, {message.unique_key}, comes later in "
+            f"the properties, so only that one is indexed; `query by-id -i {message.offset_id}` finds the message"
         )
         return Reason(ReasonKind.SHADOWED, text)
     if all(one.message.transaction is TransactionType.ROLLBACK for one in seen):
@@ -76,8 +76,8 @@ def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Re
     inside = [one for one, time in zip(seen, times, strict=True) if wanted.begin <= time <= wanted.end] or seen
     if not any(one.is_indexed for one in inside):
         text = (
-            f"{key!r} is in the log but not in the index, so mqadmin would have found nothing; "
-            f"verify says why, --through-log shows it ({_places(inside, is_part=is_part)})"
+            f"{key!r} is in the log but not in the index, so mqadmin would have found nothing; `verify` shows why, and "
+            f"--through-log finds it ({_places(inside, is_part=is_part)})"
         )
         return Reason(ReasonKind.NOT_INDEXED, text)
     text = f"{key!r} was stored from {_time(min(times))} to {_time(max(times))}, outside the requested time range"
@@ -86,16 +86,16 @@ def _same_kind(seen: list[Occurrence], wanted: KeyQuery, *, is_part: bool) -> Re
 
 def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
     stored = message.topic
-    kind, text = ReasonKind.OTHER_TOPIC, f"{key!r} is under {stored}, not under {topic}"
+    kind, text = ReasonKind.OTHER_TOPIC, f"{key!r} is in {stored}, not in {topic}"
     if stored in (SCHEDULE_TOPIC, TIMER_TOPIC):
         kind = ReasonKind.DELAYED
-        text = f"{key!r} is delayed: it waits under {stored} and is not yet delivered to {topic}"
+        text = f"{key!r} is delayed: it waits in {stored} and has not been delivered to {topic} yet"
     elif stored in (HALF_TOPIC, rocksdb_rows.HALF_TOPIC):
         kind = ReasonKind.HALF
-        text = f"{key!r} is still half of a transaction: prepared under {stored}, not committed to {topic}"
+        text = f"{key!r} is a half message in {stored}: its transaction has not been committed to {topic}"
         if find_half_message_end(source, message)[0] is not None:
             kind = ReasonKind.ROLLED_BACK
-            text = f"the transaction of {key!r} was rolled back; its half message is under {stored}"
+            text = f"the transaction of {key!r} was rolled back; its half message is in {stored}"
     return Reason(kind, f"{text} ({_place(message)})")
 
 
@@ -103,7 +103,7 @@ def explain_no_message_in_any_topic(source: Source, key: str, kind: KeyKind) -> 
     """Explain that no message in any topic has *key*."""
     named = parse_offset_id(key) if kind is KeyKind.UNIQUE else None
     if named is not None and named.host in source.hosts() and source.by_offset(named.physical_offset):
-        text = f"{key} is an offset id of this broker, not a producer's id: by-id finds it"
+        text = f"{key} is an offset id of this broker, not a unique key; `query by-id` finds it"
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     lacks = f"; {source.damage_text}" if source.damage_text else ""
     hint = other_case_hint(source, key)
@@ -116,7 +116,7 @@ def other_case_hint(source: Source, key: str) -> str:
     """Return a hint if the key exists in upper or lower case."""
     others = sorted({key.upper(), key.lower()} - {key})
     found = next((other for other in others if next(iter(source.occurrences(other)), None)), None)
-    return f", but {found!r} is there: did you mean that? Case matters" if found else ""
+    return f", but there is {found!r}: did you mean that? Keys are case-sensitive" if found else ""
 
 
 def parse_offset_id(text: str) -> OffsetId | None:
@@ -130,7 +130,7 @@ def parse_offset_id(text: str) -> OffsetId | None:
 def coverage_text(coverage: Coverage) -> str:
     """Describe the available part of the history."""
     if coverage.first_time is None or coverage.last_time is None:
-        return "it holds no message"
+        return "there are no stored messages"
     return (
         f"the stored messages are from {_time(coverage.first_time)} to {_time(coverage.last_time)}, "
         f"offsets {coverage.first_offset:,} to {coverage.end_offset:,}"
@@ -145,24 +145,24 @@ def explain_unknown_topic(source: Source, topic: str) -> Reason:
     if stored is not None and source.knows_topics:
         first, last = stored
         text = (
-            f"the topic {topic} was deleted: the broker has neither its queues nor its configuration. Messages of it "
-            f"are still in the log, from {_place(first)} to {_place(last)}; --through-log answers from them"
+            f"the topic {topic} was deleted: the broker has neither its queues nor its configuration. Its messages are "
+            f"still in the log, from {_place(first)} to {_place(last)}; --through-log finds them"
         )
         return Reason(ReasonKind.TOPIC_DELETED, text)
     names = sorted(source.topics())
     near = [name for name in names if name.lower() == topic.lower()] or get_close_matches(topic, names, n=3)
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     if not source.knows_topics:
-        text = f"no message of {topic} is in the log, and the broker's table of topics is in RocksDB, which is not read"
-        return Reason(ReasonKind.TOPIC_UNKNOWN, f"{text}: whether there is such a topic is not known{hint}")
-    return Reason(ReasonKind.TOPIC_UNKNOWN, f"there are no messages, queues or settings of a topic {topic}{hint}")
+        text = f"the log has no message of {topic}, and the broker's topics are in RocksDB, which cannot be read"
+        return Reason(ReasonKind.TOPIC_UNKNOWN, f"{text}, so it is unknown whether the topic exists{hint}")
+    return Reason(ReasonKind.TOPIC_UNKNOWN, f"no messages, queues or settings of a topic {topic} were found{hint}")
 
 
 def explain_wrong_id_kind(text: str, reason: Reason) -> Reason:
     """Explain that a text is not an id, if *reason* would only say that no message has it."""
     if reason.kind is not ReasonKind.NOT_ON_DISK or parse_offset_id(text) is not None:
         return reason
-    return Reason(ReasonKind.WRONG_KIND_OF_ID, f"{text!r} is neither an offset id nor a producer's id; {reason.text}")
+    return Reason(ReasonKind.WRONG_KIND_OF_ID, f"{text!r} is neither an offset id nor a unique key; {reason.text}")
 
 
 def explain_invalid_offset_id(text: str) -> Reason:
@@ -180,14 +180,15 @@ def explain_other_broker(source: Source, text: str, named: OffsetId, known: Iter
         if hint:
             return Reason(ReasonKind.WRONG_KIND_OF_ID, f"no message has the id {text!r}{hint}")
         text = (
-            f"no message has this id: read as an offset id it names port {named.host.port}, which no broker has, and "
-            "as a producer's id it is in no message that was looked at; -t TOPIC looks under one topic"
+            f"no message has this id: as an offset id, it would contain port {named.host.port}, which is not valid, "
+            "and as a unique key, it was not found in the messages that were searched; to search the index, add -t "
+            "TOPIC"
         )
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     ours = ", ".join(map(host_port_text, known)) or "none"
     text = (
-        f"the id belongs to the broker {host_port_text(named.host)} (offset {named.physical_offset}); "
-        f"this store has messages of {ours}; --any-host reads this offset anyway"
+        f"the id belongs to the broker {host_port_text(named.host)} (offset {named.physical_offset:,}), but this store "
+        f"has messages of {ours}; to read this offset anyway, pass --any-host"
     )
     return Reason(ReasonKind.OTHER_BROKER, text)
 
@@ -208,19 +209,17 @@ def explain_no_message_at_offset(
         ids = ", ".join(map(str, source.queue_ids(topic))) or "none"
         text = f"{topic} has no queue {queue_id}; its queues: {ids}"
         if any(message.record.queue_id == queue_id for message in source.first_and_last(topic) or ()):
-            text += "; the log has messages of it, its files are lost: --through-log answers from the log"
+            text += "; the log has messages of this queue, but its files are lost: --through-log finds them in the log"
         return Reason(ReasonKind.QUEUE_UNKNOWN, text)
-    queue = f"queue {queue_id} of {topic} holds offsets {offsets.minimum} to {offsets.maximum - 1}"
+    queue = f"queue {queue_id} of {topic} has offsets {offsets.minimum:,} to {offsets.maximum - 1:,}"
     lacks = f"; {source.damage_text}" if source.damage_text else ""
     if queue_offset >= offsets.maximum:
-        return Reason(ReasonKind.OFFSET_ABOVE_MAX, f"offset {queue_offset} is not there yet: {queue}{lacks}")
+        return Reason(ReasonKind.OFFSET_ABOVE_MAX, f"offset {queue_offset:,} does not exist yet: {queue}{lacks}")
     if queue_offset < offsets.minimum:
-        return Reason(ReasonKind.OFFSET_BELOW_MIN, f"offset {queue_offset} is not there any more: {queue}{lacks}")
+        return Reason(ReasonKind.OFFSET_BELOW_MIN, f"offset {queue_offset:,} no longer exists: {queue}{lacks}")
     if lacks:
-        return Reason(ReasonKind.UNIT_DANGLES, f"the queue has no message {queue_offset}: {queue}{lacks}")
-    text = (
-        f"the ConsumeQueue unit {queue_offset} of queue {queue_id} points at no message; --through-log searches the log"
-    )
+        return Reason(ReasonKind.UNIT_DANGLES, f"the queue has no message at offset {queue_offset:,}: {queue}{lacks}")
+    text = f"unit {queue_offset:,} of queue {queue_id} does not point to a message; --through-log searches the log"
     return Reason(ReasonKind.UNIT_DANGLES, text)
 
 
@@ -232,7 +231,7 @@ def _places(seen: list[Occurrence], *, is_part: bool) -> str:
     """Describe the number of distinct messages, and the oldest one; for a part of them, any one."""
     count = len({(one.message.record.physical_offset) for one in seen})
     number, which = (f"at least {min(count, MAX_OCCURRENCES)}", "one of them") if is_part else (f"{count}", "the first")
-    return f"{number} seen, {which}: {_place(seen[0].message)}"
+    return f"{number} found, {which}: {_place(seen[0].message)}"
 
 
 def _place(message: Message) -> str:
@@ -254,7 +253,7 @@ def explain_empty_page(
         text = f"nothing was found in {seconds:g} s, and the search stopped before the end"
         return Reason(ReasonKind.NOT_ALL_SEARCHED, f"{text}; to continue, add --before {following}")
     if before is not None:
-        return Reason(ReasonKind.NO_MATCH, f"no message comes before {before}{_of(wanted)}{_with(wanted)}")
+        return Reason(ReasonKind.NO_MATCH, f"there is no message before {before}{_of(wanted)}{_with(wanted)}")
     if wanted.key is not None and (wanted.tag, wanted.words) == (None, None):
         return _no_key(source, wanted, wanted.key)
     return _no_match(source, wanted)

@@ -212,8 +212,8 @@ class Source(Protocol):
         if writers.origin == ASSUMED:
             newest = writers.value.newest
             self.say(
-                f"the files do not show which of {writers.value} wrote them; answered as {newest} would; "
-                "--release chooses another"
+                f"the files do not show which release from {writers.value} wrote them, so this answer follows "
+                f"{newest}; to choose another, pass --release"
             )
 
     def note_incomplete(self, reason: str) -> None:
@@ -363,8 +363,8 @@ def only_one(sources: Sequence[Source]) -> Source:
     """Return the only source of several candidates; raise `SeveralStoresError` if there are more."""
     if len(sources) > 1:
         raise SeveralStoresError(
-            f"several stores of this lake can answer: {', '.join(source.name for source in sources)}; "
-            "choose one: --broker takes its name, or its id where two have the same name"
+            f"several stores of this lake match: {', '.join(source.name for source in sources)}. "
+            "Choose one with --broker NAME, or with --broker ID if two have the same name"
         )
     return sources[0]
 

@@ -79,7 +79,7 @@ def search_records(
     """Yield the records of *span* that contain *text*, in log order; call *lose* for unreadable parts."""
     for before, start, end in find_holes(store.store.segments):
         if start < span.end and end > span.start:
-            lose(start, end, f"no file holds it; {before.location} ends before it")
+            lose(start, end, f"no file has it; {before.location} ends before it")
     # Whole segments: what chains from a segment's first byte is the truth, wherever else a record may seem to begin.
     ranges = list(_within(plan_ranges(store.store, range_size=WHOLE_SEGMENTS), span))
     total = sum(range_.end - range_.start for range_ in ranges)
@@ -182,7 +182,9 @@ class StoreIndex:
         if not self._reader.store.index_files:
             return self._rocksdb if isinstance(self._rocksdb, str) else None
         if self._reader.index_geometry is None:
-            return "the index files do not show how many slots and entries they have (--hash-slots, --index-num)"
+            return (
+                "the index files do not show how many slots and entries they have (pass --hash-slots and --index-num)"
+            )
         return None
 
     @cached_property
@@ -233,14 +235,16 @@ class StoreIndex:
         for span, file in self._parts:
             if file is None:
                 if any(True for _ in self._find_uncovered(span, wanted, given)):
-                    self._store.note_incomplete(f"mqadmin finds no message in that part of the log; {line} does")
+                    self._store.note_incomplete(
+                        f"mqadmin does not find messages in that part of the log; `{line}` does"
+                    )
                 continue
             try:
                 for offset in self._hits(file, wanted):
                     given[offset] += 1
                     yield from self._messages_at([offset], _ENTRY)
             except _DamagedFileError:
-                self._store.note_incomplete(f"{file.file} is damaged; {line} searches the log instead")
+                self._store.note_incomplete(f"{file.file} is damaged; `{line}` searches the log instead")
             if file.header.begin_timestamp < wanted.begin:
                 return
 

@@ -239,7 +239,7 @@ class StoreReader:
         except FormatError as error:
             return queues_of_files(self.store.queue_files, self), str(error)
         if not queues and detect_storage_features(self.store).queue_database is not None:
-            return queues, "RocksDB holds no unit of any queue, as after a kill"
+            return queues, "RocksDB has no queue units (as after a kill)"
         return queues, None
 
     @property

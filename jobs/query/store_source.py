@@ -131,16 +131,16 @@ class StoreSource(Source):
         reader, store = self.reader, self.reader.store
         if reader.is_left_over(physical_offset):
             self.say(
-                f"{pointer} points at offset {physical_offset}, whose message was truncated when another replica "
+                f"{pointer} points to offset {physical_offset:,}, whose message was truncated when another replica "
                 f"became the master ({reader.newest_epoch_text})"
             )
             return None
-        place = "where no whole record is"
+        place = "at which there is no complete record"
         if physical_offset < store.start_offset:
-            place = f"where the log is deleted: it begins at {store.start_offset}"
+            place = f"that was deleted from the log (it begins at {store.start_offset:,})"
         elif store.segment_at(physical_offset) is None:
             place = "that no file of the log has"
-        self._lost.setdefault(f"{pointer} points at an offset {place}", []).append(physical_offset)
+        self._lost.setdefault(f"{pointer} points to an offset {place}", []).append(physical_offset)
         return None
 
     @property
@@ -155,7 +155,7 @@ class StoreSource(Source):
             yield Message(record, self.release)
 
     def _lose(self, start: int, end: int, reason: str) -> None:
-        self.note_incomplete(f"the log from offset {start} to {end} cannot be read as messages: {reason}")
+        self.note_incomplete(f"the log from offset {start:,} to {end:,} cannot be read as messages: {reason}")
 
     # messages by key
 
@@ -165,7 +165,7 @@ class StoreSource(Source):
             yield from self._index.find(wanted)
             return
         if why_not:
-            self.say(f"{why_not}: the log itself is searched")
+            self.say(f"{why_not}, so the log is searched")
         # The log is walked forwards, and answers begin with the newest: places are kept, not messages of any size.
         messages = filter(wanted.matches, self.search(wanted.key))
         places = [(message.record.physical_offset, wanted.count_index_entries(message)) for message in messages]
@@ -198,7 +198,7 @@ class StoreSource(Source):
                 given.add(place)
                 yield one
         if not is_searched:
-            self.say("only index files were asked, not the log itself; --through-log searches it")
+            self.say("only index files were searched; --through-log also searches the log")
 
     def _logged(self, text: str) -> Iterator[Occurrence]:
         for message in self.search(text):
@@ -260,7 +260,7 @@ class StoreSource(Source):
             for queue in queues:
                 if self._may_lack_files(queue, self._offsets_in_files(queue)):
                     self.note_incomplete(
-                        f"the queue files of {topic}/{queue.name.queue_id} may not be complete at an end"
+                        f"the first or last queue files of {topic}/{queue.name.queue_id} may be missing"
                     )
 
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
@@ -283,8 +283,8 @@ class StoreSource(Source):
         left_over = queue.written_end() - end
         if left_over:
             self.say(
-                f"{left_over} units at the end of {queue.name.topic}/{queue.name.queue_id} are left out: another "
-                f"replica became the master ({reader.newest_epoch_text}), and their messages were truncated"
+                f"units omitted at the end of {queue.name.topic}/{queue.name.queue_id}: {left_over:,}; another replica "
+                f"became the master ({reader.newest_epoch_text}), and their messages were truncated"
             )
         if not queue.is_batch:
             return OffsetRange(first, end)
@@ -311,7 +311,7 @@ class StoreSource(Source):
         """Return a queue's offsets from its files and from the log, which is searched unless it is too long."""
         queue = f"the queue files of {name.topic}/{name.queue_id}"
         if not self.searches_all:
-            self.say(f"{queue} may not be complete at an end; --through-log answers from the log itself")
+            self.say(f"the first or last of {queue} may be missing; --through-log also searches the log")
             return offsets
         logged = self._queues_in_log(name.topic).get(name.queue_id)
         if logged is None:
@@ -319,8 +319,8 @@ class StoreSource(Source):
         low, high = min(offsets.minimum, logged.offsets.minimum), max(offsets.maximum, logged.offsets.maximum)
         if (low, high) != offsets:
             self.say(
-                f"{queue} hold offsets {offsets.minimum} to {offsets.maximum - 1}, the log {low} to {high - 1}: "
-                "missing units are answered from the log itself"
+                f"{queue} have offsets {offsets.minimum:,} to {offsets.maximum - 1:,}, but the log has {low:,} to "
+                f"{high - 1:,}: missing units are taken from the log"
             )
         return OffsetRange(low, high)
 
@@ -344,11 +344,11 @@ class StoreSource(Source):
             )
             return True
         if topic.startswith(LMQ_PREFIX) and reader.lacks_light_queues:
-            self.say("RocksDB has no light queues, as after a kill: their offsets were taken from the log instead")
+            self.say("RocksDB has no light queues (as after a kill), so their offsets were taken from the log")
             return True
         is_known = topic in reader.topic_config or not reader.queues or not reader.topic_config
         if is_known:
-            self.say(f"the store has no ConsumeQueue files of {topic}: the log itself is searched")
+            self.say(f"the store has no ConsumeQueue files of {topic}, so the log is searched")
         return is_known
 
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
@@ -366,17 +366,16 @@ class StoreSource(Source):
             ):
                 return pointed_at
             self.note_incomplete(
-                f"unit {queue_offset} of {topic}/{queue_id} points at another message, at {unit.physical_offset}"
+                f"unit {queue_offset:,} of {topic}/{queue_id} points to another message (offset "
+                f"{unit.physical_offset:,})"
             )
         if queue.is_batch or not self.searches_all:
             if pointed_at is None:
-                self.note_incomplete(
-                    f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself"
-                )
+                self.note_incomplete(f"{topic}/{queue_id} has no unit {queue_offset:,}; --through-log searches the log")
             return pointed_at
         message = self._message_in_log(topic, queue_id, queue_offset)
         if message is not None:
-            self.say(f"units of {topic}/{queue_id} are missing in its files: the log itself is searched")
+            self.say(f"units of {topic}/{queue_id} are missing in its files, so the log is searched")
         return message or pointed_at  # a broker answers with the message that the unit points at
 
     def _unit_holding(self, queue: StoredQueue, queue_offset: int) -> Unit | BatchUnit | None:
@@ -501,12 +500,12 @@ class StoreSource(Source):
     def why_no_message_at(self, physical_offset: int) -> Reason:
         store = self.reader.store
         if physical_offset < store.start_offset:
-            text = f"offset {physical_offset} is deleted: the log begins at {store.start_offset}"
+            text = f"offset {physical_offset:,} was deleted: the log begins at {store.start_offset:,}"
             return Reason(ReasonKind.SEGMENT_DELETED, text)
         segment = store.segment_at(physical_offset)
         if segment is None:
             kind = ReasonKind.BEHIND_LOG if physical_offset >= store.end_offset else ReasonKind.SEGMENT_DELETED
-            text = f"offset {physical_offset} is in no file of the log; the last one ends at {store.end_offset}"
+            text = f"offset {physical_offset:,} is in no file of the log; the last one ends at {store.end_offset:,}"
             return Reason(kind, text)
         begin, end = self.reader.record_bounds_around(segment, physical_offset)
         if begin < physical_offset < end:

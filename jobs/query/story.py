@@ -63,12 +63,12 @@ _TEMPLATES = {
     Role.COMMITTED: "committed to {topic} queue {queue}, offset {number:,}",
     Role.ROLLED_BACK: "rolled back, in {topic} queue {queue}, offset {number:,}",
     Role.ABANDONED: (
-        "abandoned: no check got a decision of the producer, moved to {topic} queue {queue}, offset {number:,}"
+        "abandoned: the producer did not answer any check, moved to {topic} queue {queue}, offset {number:,}"
     ),
     Role.DELAYED: "delayed: waits at level {level} for {topic} queue {queue}",
     Role.TIMED: "timed: waits for {topic} queue {queue}",
     Role.DELIVERED: "delivered to {topic} queue {queue}, offset {number:,}",
-    Role.RETRY_WAITING: "not consumed by {group}: retry {tries} waits",
+    Role.RETRY_WAITING: "not consumed by {group}: retry {tries} is pending",
     Role.RETRIED: "retry {tries} for {group}, in {topic} queue {queue}, offset {number:,}",
     Role.DEAD_LETTER: (
         "dead letter of {group} after {tries} tries, from {origin}, in {topic} queue {queue}, offset {number:,}"
@@ -81,7 +81,7 @@ _BY_TRANSACTION = {
 }
 _TRACES = {
     TraceKind.SENT: "sent by the group {group} on {host}",
-    TraceKind.TAKEN: "taken by the group {group} on {host}, try {tries}",
+    TraceKind.TAKEN: "received by the group {group} on {host}, try {tries}",
     TraceKind.CONSUMED: "consumed by the group {group}",
     TraceKind.TRANSACTION_ENDED: "transaction ended by the group {group}: {state}",
     TraceKind.RECALLED: "recalled by the group {group}",
@@ -315,7 +315,7 @@ def _look_around(source: Source, copy: Copy, copies: Sequence[Copy], unknown: li
         copy.due = parse_whole_number(message.properties.get("TIMER_OUT_MS", "")) if is_timed else next(codes, None)
         later = (one.message for one in copies if one.message.record.store_timestamp >= message.record.store_timestamp)
         if not any(_delivers(copy, one) for one in later):
-            copy.text = Sentence("{waiting}; its delivery is not found", waiting=copy.text)
+            copy.text = Sentence("{waiting}; the delivered message was not found", waiting=copy.text)
 
 
 def _half_state(copy: Copy, copies: Sequence[Copy]) -> Sentence:
@@ -404,7 +404,7 @@ def _state(copies: Sequence[Copy]) -> Sentence:
     done = {fact.group for fact in facts if fact.state is ConsumptionState.CONSUMED}
     others = {fact.group for fact in facts} - done
     if not facts:
-        return Sentence("{state}, no consumer group has a position in its queue", state=state)
+        return Sentence("{state}, no consumer group has an offset in its queue", state=state)
     if done:
         state = Sentence("{state}, consumed by {groups}", state=state, groups=", ".join(sorted(done)))
     if others:
@@ -474,7 +474,7 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
             kind = "unique key" if fact.kind == KeyKind.UNIQUE else fact.kind
             yield Sentence(template, kind=kind, key=fact.key, place=str(fact.place))
     if any(fact.check is PointerCheck.NOT_KNOWN for fact in copy.keys):
-        yield Sentence("index: cannot be asked")
+        yield Sentence("index: cannot be searched")
     for group in copy.groups:
         yield Sentence(
             "group {group}: {state}; the group's next offset is {offset:,} ({place})",
@@ -488,8 +488,8 @@ def _below(copy: Copy, zone: tzinfo | None) -> Iterator[Sentence]:
 
 
 _QUEUES = {
-    PointerCheck.LEADS_THERE: "queue {topic}/{queue}: unit {number:,} leads here ({place})",
-    PointerCheck.ELSEWHERE: "queue {topic}/{queue}: unit {number:,} LEADS ELSEWHERE ({place})",
+    PointerCheck.LEADS_THERE: "queue {topic}/{queue}: unit {number:,} points here ({place})",
+    PointerCheck.ELSEWHERE: "queue {topic}/{queue}: unit {number:,} POINTS ELSEWHERE ({place})",
     PointerCheck.MISSING: "queue {topic}/{queue}: unit {number:,} IS MISSING ({place})",
     PointerCheck.NOT_KNOWN: "queue {topic}/{queue}: unit {number:,} cannot be read ({place})",
 }

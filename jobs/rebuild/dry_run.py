@@ -70,16 +70,16 @@ class DryRun(RatedOutcome):
             f"  would read {size_text(log['bytes'] or 0)} of the log in {counted(log['segments'] or 0, 'segment')}, "
             f"offsets {log['from_offset'] or 0:,} to {log['to_offset'] or 0:,}"
         )
-        yield from (f"  GAP {start:,} to {end:,}: no file holds this part of the log" for start, end in self.gaps)
+        yield from (f"  GAP {start:,} to {end:,}: no file has this part of the log" for start, end in self.gaps)
         yield from self.setting_lines
         if self.kept:
             kept = counted(len(self.kept), "file")
-            yield f"  KEPT if recomputed and equal: {kept}, {self.kept[0]} to {self.kept[-1]}"
+            yield f"  KEPT if identical when recomputed: {kept}, {self.kept[0]} to {self.kept[-1]}"
         for explained in self.refused:
             verb = "REPLACED" if explained.verdict.is_damage else "REFUSED"
             yield f"  {verb} {explained.real.name}: {explained.detail}"
         if self.contradictions:
-            yield "  nothing would be written: these files differ from those of every known release"
+            yield "  nothing would be written: no known release writes such files"
         else:
             yield f"  would write {self.written}"
 
@@ -97,7 +97,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
         list(settings.lines()),
         _log_of(store),
         _gaps(store),
-        f"{which}, {geometry.file_size:,} bytes each, up to {geometry.capacity:,} keys a file",
+        f"{which}, {geometry.file_size:,} bytes each, up to {geometry.capacity:,} keys per file",
         [name for name, reason in reasons.items() if reason is None],
         [
             classify_unreadable(file, geometry, reason)
@@ -111,9 +111,9 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
     """Return the dry run of the queues; the log is not read, and nothing is written."""
     store, settings = queue_run.load_settings(request, options)
     sizes = ", ".join(f"{size.value:,} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
-    written = f"the files of every queue that the log has messages of: {sizes}"
+    written = f"the files of all queues with messages in the log: {sizes}"
     if request.to == ROCKSDB:
-        written = "a RocksDB database with a row for each unit that the log gives"
+        written = "a RocksDB database with one row per unit"
     return DryRun(
         store.root,
         str(request.out),

@@ -143,7 +143,7 @@ class IndexRebuildSummary(RatedOutcome):
         done = "written and installed" if self.installed else "written"
         what = f"{files} with {keys:,} of {counted(self.row_keys, 'key')} {done}, {proven:,} proven"
         if self.contradictions:
-            what = f"nothing written, {counted(len(self.contradictions), 'index file')} against the log"
+            what = f"nothing written; index files that contradict the log: {len(self.contradictions):,}"
         return Result(self.severity, what, seconds, self.log_bytes, verdicts.get(self.severity, ""))
 
     def describe(self) -> dict[str, object]:
@@ -423,12 +423,12 @@ def _left_out(row: KeyRow, files: Sequence[ExplainedFile], store: Store) -> Iter
         survivor = explained.survivor
         if explained.verdict is Verdict.SKIPPED and survivor is not None:
             keys = sum(skip.keys for skip in survivor.skipped_keys)
-            yield f"{keys} keys inside {explained.real.name}: only a full rebuild brings them back"
+            yield f"{counted(keys, 'key')} inside {explained.real.name}: only a full rebuild adds them"
     ahead = [explained.real.name for explained in files if explained.survivor and explained.survivor.tail]
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
     # A promotion that cut the log at its end took back later entries of index files.
     if ahead and store.is_closed and not any(takeover > last for takeover in takeover_offsets(store)):
-        yield f"keys of lost messages after the current end of the log: entries for them are in {', '.join(ahead)}"
+        yield f"keys of lost messages past the current end of the log, which have entries in {', '.join(ahead)}"
 
 
 def _same_in_store(built: BuiltFile, files: Sequence[BrokerIndexFile], store: Store) -> BrokerIndexFile | bool:
@@ -457,11 +457,14 @@ def _written(
     equal = sum(entry.verdict is Verdict.EQUAL for entry in explained) or same
     proven, proof = False, build.doubt or "no file of the store was compared"
     if isinstance(own, BrokerIndexFile):
-        proven, proof = True, f"the store's own file {own.name} is the same, byte for byte"
+        proven, proof = True, f"identical to the store's own file {own.name}, byte for byte"
     elif own:
         proof = "the store's file with the same first message differs"
     elif equal and not build.doubt:
-        proven, proof = build.kind is not BuiltFileKind.SUPPLEMENT, f"{equal} files of the store recomputed and equal"
+        proven, proof = (
+            build.kind is not BuiltFileKind.SUPPLEMENT,
+            f"{counted(equal, 'file')} of the store recomputed, with identical bytes",
+        )
     recipe = build.recipe
     return WrittenFile(
         file.name, build.kind, file.size, file.sha256, file.header._asdict(), build.start, recipe.entries,

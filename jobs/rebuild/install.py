@@ -139,7 +139,7 @@ def plan_index(
             kept = [name for name in present if name not in manifest["replaced"]]
         stray = sorted(set(new) & set(kept))
         if stray:
-            raise RefusedError(f"{', '.join(stray)}: to be kept and to be replaced")
+            raise RefusedError(f"{', '.join(stray)}: the plan would both keep and replace these files")
         headers |= {name: index_header(index / name) for name in kept}
         checkpoint, is_closed = _checkpoint(root), not (root / "abort").exists()
         most = max((header.index_count for header in headers.values()), default=0)
@@ -152,7 +152,7 @@ def plan_index(
         if deleted and refuses_deletion and not is_closed and not advance_checkpoint:
             raise RefusedError(
                 f"the broker did not stop cleanly: at its next start it would delete {', '.join(deleted)}. "
-                "Give --advance-checkpoint, or start and stop the broker first"
+                "Pass --advance-checkpoint, or start and stop the broker first"
             )
         plans = [_planned(index, new, present, [*kept, *(name for name in there if name not in present)])]
     if deleted and advance_checkpoint and (not is_closed or checkpoint.index_timestamp):
@@ -398,7 +398,7 @@ def _check_is(made: int, place: Path) -> None:
     """Raise an error if *place* is not the directory that was created."""
     found, expected = place.lstat(), os.fstat(made)
     if (found.st_dev, found.st_ino) != (expected.st_dev, expected.st_ino):
-        raise OSError(f"{place}: not the directory that was made: another process changes the store meanwhile")
+        raise OSError(f"{place}: not the directory that this command created: another process is changing the store")
 
 
 def remove_empty(folder: Path) -> None:

@@ -113,19 +113,19 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     if equal:
         summary.proof = f"{equal} rebuilt files are identical to the store's, byte for byte"
     summary.notes += [
-        f"undecided: the topic {topic!r} was deleted, or its queues are lost: {topics.explain_undecided(topic)}. The "
+        f"undecided: the topic {topic!r} was deleted, or its queues were lost: {topics.explain_undecided(topic)}. The "
         f"queue files of {topic!r} were not rebuilt. Copy the broker's current config/topics.json into the store, or "
         "name each file with `repair --accept`"
         for topic in sorted(unknown)
     ]
     summary.notes += [
         (
-            "the lake's topic table is newer than the store's, so it decided which topics were deleted; changes made "
-            "after it are unknown"
+            "the lake's topic table is newer than the store's, so it was used to decide which topics were deleted; "
+            "later changes are unknown"
         )
     ] * (topics.is_recorded and not newest.keys() <= topics.with_queues)
     if summary.has_lost_end:
-        summary.notes.append("the log has lost its end: the last units of some queues point past it, and were kept")
+        summary.notes.append("the log has lost its end; units that point past it were kept")
     return selected
 
 

@@ -225,24 +225,24 @@ class BuiltDatabase(NamedTuple):
                 "deleted messages have no rows",
             ),
             (
-                "records that state a queue offset that their queue had reached before",
+                "records whose queue offset their queue had already reached",
                 {queue.name: queue.overwritten for queue in self.queues},
-                "the later one counts, as for a broker",
+                "the later record is used, as by a broker",
             ),
             (
                 "rows for records that the log has lost",
                 {queue.name: queue.blanks for queue in self.queues},
-                "they lead to no message, but without a row no consumer gets past a number",
+                "they point to no message, but without them, consumers would be stuck at these queue offsets",
             ),
             (
-                "queues without a message in the log any more",
+                "queues without messages in the log",
                 dict.fromkeys(sorted(self.carried), 1),
-                "they go on after the last unit that the store has of them",
+                "they continue after the last unit that the store has of them",
             ),
             (
                 "queues of batch topics (queue.type=BatchCQ)",
                 {queue.name: int(queue.name.topic in batch) for queue in self.queues},
-                "with queues in RocksDB no broker serves them further than their first batch",
+                "with queues in RocksDB, brokers serve only the first batch of such a queue",
             ),
         ):
             yield from queue_note(fact, counts, meaning)

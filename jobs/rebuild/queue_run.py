@@ -105,7 +105,7 @@ class QueueRebuildSummary(RatedOutcome):
         done = "written and installed" if self.installed else "written"
         what = f"{counted(self.queues, 'queue')}, {counted(self.units, 'unit')} {done}"
         if self.contradictions:
-            what = f"{what}, {counted(len(self.contradictions), 'file')} against the log"
+            what = f"{what}; files that contradict the log: {len(self.contradictions):,}"
         return Result(self.severity, what, seconds, self.log_bytes, verdict)
 
 
@@ -187,10 +187,10 @@ def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | BuiltQueueRows]
     for queue in queues:
         names[topics.fate(queue.name.topic, newest[queue.name.topic])].append(queue.name)
     if deleted := names[TopicFate.DELETED]:
-        yield f"{len(deleted)} queues are of topics that were deleted ({names_text(deleted)})"
+        yield f"queues of deleted topics: {len(deleted):,} ({names_text(deleted)})"
     if topics.with_queues and (undecided := names[TopicFate.UNDECIDED]):
         why = topics.explain_undecided(undecided[0].topic)
-        yield f"{len(undecided)} queues may be of topics that were deleted ({names_text(undecided)}): {why}"
+        yield f"queues that may belong to deleted topics: {len(undecided):,} ({names_text(undecided)}): {why}"
 
 
 def load_settings(
@@ -227,16 +227,18 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
     yield from queue_note(
         "queues that are not written",
         {queue.name: not queue.files for queue in queues},
-        "no folder can have their topic's name",
+        "the name of their topic is not a valid folder name",
     )
     if recipe.ext_file_size is not None:
-        yield "ConsumeQueueExt units are made without filter bitmaps, which no log holds"
+        yield "ConsumeQueueExt units have no filter bitmaps, because the log does not contain them"
     if detect_storage_features(store).queues is QueueStorage.ROCKSDB:
-        yield "this store's own queues are in RocksDB (storeType=defaultRocksDB); these are those of storeType=default"
+        yield (
+            "this store's queues are in RocksDB (storeType=defaultRocksDB); the rebuilt files are for storeType=default"
+        )
         yield from queue_note(
-            "queues without a message in the log any more",
+            "queues without messages in the log",
             dict.fromkeys(sorted(stored_queue_ends(store, {queue.name for queue in queues})), 1),
-            "with these files a broker begins them at 0 again, for there are none of them",
+            "no files are written for them, so with these files a broker restarts them at 0",
         )
     yield from queue_note(
         "blank units in place of records that the log has lost",
@@ -255,12 +257,12 @@ def _notes_of_log(summary: QueueRebuildSummary, queues: Sequence[BuiltQueue | Bu
     """Yield the facts that an incomplete log does not contain."""
     last = max((end for _, end in summary.gaps), default=0)
     yield from queue_note(
-        "queues without a message after the last gap",
+        "queues without messages after the last gap",
         {queue.name: queue.last_physical_offset < last for queue in queues},
-        "where they ended is not known, and consumers may be ahead of them",
+        "their ends are unknown, and consumer offsets may be past them",
     )
     if summary.damaged_bytes:
-        yield f"damaged bytes of the log: {summary.damaged_bytes:,}; units of the records lost there are missing"
+        yield f"damaged bytes of the log: {summary.damaged_bytes:,}; the units of the records lost there are missing"
 
 
 def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:

@@ -61,9 +61,7 @@ class Journal:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
-            raise NotRepairableError(
-                f"{folder / JOURNAL}: no journal of a repair, or a part of one: {error}"
-            ) from error
+            raise NotRepairableError(f"{folder / JOURNAL}: not a complete journal of a repair: {error}") from error
 
     def write(self) -> None:
         """Replace the journal durably."""
@@ -151,7 +149,7 @@ def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
 
 def _written_to(place: Path, outcome: str) -> NotRepairableError:
     return NotRepairableError(
-        f"{place}: changed after the repair; an undo would lose later writes. {outcome.capitalize()}"
+        f"{place}: the file changed after the repair, and an undo would lose these changes. {outcome.capitalize()}"
     )
 
 
@@ -160,7 +158,7 @@ def _undo(entry: Entry) -> list[str]:
     delete_attempts(folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART)  # of a step that was killed
     if not _was_done(entry):
         shutil.rmtree(aside, ignore_errors=True)  # a new set that had got its name, and not its place
-        return [f"{entry.part}: had not been changed"]
+        return [f"{entry.part}: the repair had not changed it"]
     for name in entry.set_aside:
         _restore(entry, name)
     for name in sorted(set(entry.new) - set(entry.set_aside)):
@@ -189,7 +187,7 @@ def _restore(entry: Entry, name: str) -> None:
         aside.unlink()
         return
     if name not in entry.new and place.exists():
-        raise _written_to(place, "it stays, and the undo can be repeated")
+        raise _written_to(place, "the file was left as it is; you can run the undo again")
     place.parent.mkdir(parents=True, exist_ok=True)
     if not place.exists():
         os.link(aside, place, follow_symlinks=False)  # fails where a file has come meanwhile
@@ -198,7 +196,7 @@ def _restore(entry: Entry, name: str) -> None:
     exchange(aside, place)
     if not _is_installed(entry, name, aside):
         exchange(aside, place)
-        raise _written_to(place, "it stays, and the undo can be repeated")
+        raise _written_to(place, "the file was left as it is; you can run the undo again")
     aside.unlink()
 
 
@@ -211,7 +209,7 @@ def _remove(entry: Entry, name: str) -> None:
     if removed.exists() and not _is_installed(entry, name, removed):
         os.link(removed, place, follow_symlinks=False)
         removed.unlink()
-        raise _written_to(place, "it stays, and the undo can be repeated")
+        raise _written_to(place, "the file was left as it is; you can run the undo again")
     removed.unlink(missing_ok=True)
 
 

@@ -177,34 +177,34 @@ class RepairSummary(RatedOutcome):
         yield from _findings("found", self.found, limit)
         yield from (f"  NOTE {note}" for note in self.notes)
         if self.withheld is not None:
-            yield f"  NOTHING IS INSTALLED: {self.withheld}"
+            yield f"  NOTHING WAS INSTALLED: {self.withheld}"
         elif self.plan:
             yield from lines_under_heading(PLAN_HEADING if self.left is None else "DONE", self.plan)
         elif self.found.severity.is_alarm:
-            yield "  nothing can be repaired"
+            yield "  nothing can be repaired automatically"
         else:
             unverified = [name for name, part in self.found.parts.items() if part.unverified or part.doubts]
             verified = f"found to repair; not verified: {', '.join(unverified)}" if unverified else "to repair"
             yield f"  nothing {verified}"
         if self.kept:
-            yield f"  the replaced files are in {', '.join(self.kept)}: only --undo needs them"
-            yield "  delete them once you are sure that you will not undo the repair"
+            yield f"  the replaced files are in {', '.join(self.kept)}; only --undo needs them"
+            yield "  delete them when you are sure that you will not undo the repair"
         if self.left is not None:
-            yield from _findings("left", self.left, limit)
+            yield from _findings("remaining", self.left, limit)
 
 
 def _findings(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
     groups = verdict.groups
-    yield f"  {when}: {verdict.severity.value}, {counted(len(groups), 'cause')}"
+    yield f"  {when}: {verdict.severity.value}, {counted(len(groups), 'problem') if groups else 'no problems'}"
     yield from (f"    {group.cause.text}" for group in groups[:limit])
     if len(groups) > limit:
-        yield f"    and {len(groups) - limit:,} more: `verify` has all"
+        yield f"    and {len(groups) - limit:,} more; `verify` shows all"
 
 
 def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
     """Verify the store, create correct files, and install them if requested."""
     if not is_local(request.store):
-        raise NotRepairableError("not a local store; `repair` works on local stores only")
+        raise NotRepairableError("this store is not local; `repair` works only on local stores")
     work = _claim_output(request) / _WORK
     with ExitStack() as stack:
         held = None
@@ -235,7 +235,7 @@ def undo(store: str, out: Path) -> list[str]:
     """Restore the files that repairs with this directory replaced; return a line for each step."""
     journal = Journal.read(out)
     if journal is None or not journal.entries:
-        raise NotRepairableError(f"{out}: this directory has no installed repair")
+        raise NotRepairableError(f"{out}: nothing to undo: no repair was installed from this directory")
     _refuse_other_store(journal, store, out)
     with lock_store(store, out):
         return journal.undo()
@@ -244,7 +244,8 @@ def undo(store: str, out: Path) -> list[str]:
 def _refuse_other_store(journal: Journal, store: str, out: Path) -> None:
     if Path(journal.store) != Path(local_path(store)).absolute():
         raise NotRepairableError(
-            f"{out}: holds the journal of a repair of {journal.store}; use the --out of this store's own repair"
+            f"{out}: this directory has the journal of a repair of {journal.store}; pass the --out directory of this "
+            "store's own repair"
         )
 
 
@@ -332,8 +333,8 @@ class _Repair:
         if held is None:
             if find_broker_process(request.store) is not None:
                 self.summary.notes.append(
-                    "a broker runs on this store: the plan is of a store that changes. Stop the broker before --apply, "
-                    "which plans again"
+                    "a broker is running on this store, so this plan can become outdated. Stop the broker before you "
+                    "run --apply, which makes a new plan"
                 )
             reasons = dict.fromkeys(reason for plan in plans for reason in plan.obstacles)
             self.summary.notes += [f"cannot be installed now: {reason}" for reason in reasons]
@@ -365,13 +366,17 @@ class _Repair:
         holes = find_holes(log, self.summary.found, verdict)
         if not holes:
             notes.append(
-                "no bridge is needed: this broker is not expected to truncate the log and delete intact messages"
+                "no bridge records are needed: this broker is not expected to truncate the log and delete intact "
+                "messages"
             )
             return verdict
         delivered = describe_bridge_messages(log, holes)
         if delivered and not self.request.deliver_empty:
             self.summary.delivered = delivered
-            notes.append(f"no bridge is made: consumers would receive {delivered}. --deliver-empty accepts that")
+            notes.append(
+                f"no bridge records were written, because consumers would receive {delivered}. To accept this, pass "
+                "--deliver-empty"
+            )
             return verdict
         bridged = {one.base_offset: one for one in write_bridges(log, holes, self.segments, self.work / "log")}
         self.segments = [*(one for one in self.segments if one.base_offset not in bridged), *bridged.values()]
@@ -379,8 +384,8 @@ class _Repair:
         covered = sum(hole.place.end - hole.place.offset for hole in holes)
         received = delivered or "nothing in their place"
         notes.append(
-            f"bridges cover {covered:,} lost bytes: the broker passes over them, and they stay lost; consumers receive "
-            f"{received}"
+            f"bridge records cover {counted(covered, 'lost byte')}, so that the broker keeps the messages after them. "
+            f"The lost messages are not restored; consumers receive {received}"
         )
         return self._verify_planned_log("bridged")
 
@@ -404,34 +409,37 @@ class _Repair:
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
             at = min(rewritten)
-            step = "ingest the store first"
+            step = "Ingest the store first, and repeat the repair"
             if any(one.kind == DifferenceKind.DANGLING for one in findings):
                 step = (
-                    "units point to no record there: a segment may belong to another log; `restore` restores the lake's"
+                    "Units point to no record there, so a segment of the store may belong to another log; `restore` "
+                    "writes the log that the lake has"
                 )
             notes.append(
-                f"nothing is restored from the lake: from {at:,} on, its records differ from the store's; {step}"
+                f"nothing was restored from the lake: from offset {at:,} on, its records differ from the store's. "
+                f"{step}"
             )
             return
         plan = plan_log(lake, in_lake.known)
         bases = {*segments_to_restore(found, plan, known), *self._older_segments(found, plan, store.start_offset)}
         if not bases and any(one.kind in DAMAGED_RECORDS | MISSING_RECORDS for one in known):
-            notes.append(f"{lake.location} has none of the bytes that the log has lost")
+            notes.append(f"the lake {lake.location} has none of the records that the log has lost")
         if bases:
             self.segments, changed = mend_segments(store, plan, bases, self.work / "log", self.workers)
             made = {one.base_offset for one in self.segments}
             notes += [
-                f"{one.file} has the records of {one.expected} under a wrong name, and stays next to the one that is "
-                f"restored from {lake.location}: move it out of the folder after you have installed this repair. Or "
-                f"keep all of its records instead: rename it to {one.expected}, and run `repair` again"
+                f"{one.file} has the records of {one.expected} under the wrong name, and remains next to the segment "
+                f"that is restored from {lake.location}: move it out of the folder after you have installed this "
+                f"repair. To keep all of its records instead, rename it to {one.expected}, and run `repair` again"
                 for one in known
                 if one.kind == MISNAMED_SEGMENT and one.log_offset in made and int(Path(one.file).name) not in made
             ]
             if changed:
                 places = _some([f"{offset:,}" for offset in changed])
                 notes.append(
-                    f"{counted(len(changed), 'row')} of the lake left out, at {places}: another engine changed them, "
-                    "and nothing damaged there is replaced; an earlier version of the table may have them as they were"
+                    f"rows of the lake not used, because another engine has changed them: {len(changed):,} (offsets "
+                    f"{places}). Damage there was not repaired; an earlier version of the table may have the original "
+                    "rows"
                 )
 
     def _note_messages_of_topics(self, in_lake: _InLake, found: DiffSummary) -> None:
@@ -444,7 +452,8 @@ class _Repair:
         lake, store_id = in_lake.lake, in_lake.known.store_id
         counts = count_messages_in_ranges(lake, store_id, topics, ranges) if topics else Counter[str]()
         for topic, what in sorted(topics.items()):
-            more = f"the lake has {counted(counts[topic], 'message')} of it that the store lacks"
+            count = counted(counts[topic], "message") if counts[topic] else "no messages"
+            more = f"the lake has {count} of this topic that the store lacks"
             self.summary.notes.append(f"the topic {topic!r} {what}; {more}")
 
     def _older_segments(self, found: DiffSummary, plan: Plan, start: int) -> Iterator[int]:
@@ -460,8 +469,9 @@ class _Repair:
         first, last = min(one.start for one in older), max(one.end for one in older)
         messages = counted(sum(one.records for one in older), "message")
         self.summary.notes.append(
-            f"the lake has {messages} from before the store's first segment (offsets {first:,} to {last:,}): retention "
-            "has deleted them, as far as the store shows. If they were lost, --older restores their segments"
+            f"the lake has {messages} from before the store's first segment (offsets {first:,} to {last:,}). Nothing "
+            "in the store shows that they were lost, so retention has probably deleted them. To restore their "
+            "segments anyway, pass --older"
         )
 
     def _make_files(self, verdict: Verdict) -> None:
@@ -560,12 +570,11 @@ class _Repair:
         self.summary.undecided += names
         if names:
             has_lake = self.request.lake is not None
-            others, option = ("a slave", "") if has_lake else ("a lake or a slave", " (--lake)")
+            decide = "compare a replica" if has_lake else "pass a lake (--lake) or compare a replica"
             self.summary.notes.append(
                 f"{counted(len(names), what)} undecided, not changed: {_some(names)}: either the file is wrong, or "
-                f"a log record has a wrong value in a field that no checksum covers; {others} that has the original "
-                f"record decides{option}. If you know that the log is right, pass --accept FILE to rebuild the file "
-                "from it"
+                f"a log record has a wrong value in a field that no checksum covers. To decide, {decide} that has the "
+                "original record. If you know that the log is right, pass --accept FILE to rebuild the file from it"
             )
 
     def _plan_installations(self) -> list[Installation]:
@@ -576,8 +585,8 @@ class _Repair:
                     f"{name} is accepted, but cannot be rebuilt: the files next to it are also undecided"
                 )
             elif name not in self.accepted:
-                known = ", ".join(self.summary.undecided) or "no file"
-                raise NotRepairableError(f"--accept {name}: this file is not undecided; undecided: {known}")
+                known = ", ".join(self.summary.undecided) or "none"
+                raise NotRepairableError(f"--accept {name}: this file is not undecided. Undecided files: {known}")
         root = Path(local_path(self.request.store))
         with acting_as(*owner_of(root)):
             by_folder: dict[Path, dict[str, Path]] = {}

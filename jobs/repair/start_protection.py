@@ -46,13 +46,14 @@ def why_withheld(found: Verdict, planned: Verdict) -> str | None:
     deleted = after.deletes_messages or 0
     if deleted > ((found.start.deletes_messages or 0) if found.start is not None else 0):
         return (
-            f"after this repair, this broker ({after.release}) would start, cut the log at {after.cuts_at:,} and "
-            f"delete {counted(deleted, 'whole message')}"
+            f"after this repair, this broker ({after.release}) would start, truncate the log at offset "
+            f"{after.cuts_at:,} and delete {counted(deleted, 'intact message')}"
         )
     cut = _possible_cut(found, after)
     return cut and (
-        f"this broker ({after.release}) refuses the store now, so nothing is lost; after this repair it may start, "
-        f"cut the log at {cut.offset:,} and delete {counted(cut.messages, 'whole message')} ({after.unknown})"
+        f"this broker ({after.release}) now refuses to start, so nothing is lost; after this repair, it may start, "
+        f"truncate the log at offset {cut.offset:,} and delete {counted(cut.messages, 'intact message')} "
+        f"({after.unknown})"
     )
 
 
@@ -145,7 +146,7 @@ def write_blanks(store: Store, holes: Sequence[Hole], folder: Path) -> dict[str,
 def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
     """Describe the all-zero messages that consumers receive for bridges, and the groups; empty if there are none."""
     if holes and detect_storage_features(store).queues is QueueStorage.ROCKSDB:
-        return "a message of zeros for each lost one that a queue in RocksDB leads to"
+        return "a message of zeros for each lost message to which a queue in RocksDB points"
     delivered = [unit.message for hole in holes for unit in hole.units if not unit.is_skipped]
     if not delivered:
         return ""
@@ -160,7 +161,7 @@ def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
             behind[topic].add(group)
     counts = Counter(one.topic for one in delivered)
     of_topics = (
-        f"{count:,} in {topic} (groups that have not read past them: "
+        f"{count:,} in {topic} (groups that have not consumed them yet: "
         f"{', '.join(sorted(behind[topic])) or 'none known'})"
         for topic, count in sorted(counts.items())
     )

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.console.amounts import counted, round_duration
+from jobs.console.amounts import round_duration
 from jobs.console.process import tool_command
 from jobs.console.result import Severity
 from jobs.ingest.request import Summary
@@ -75,15 +75,15 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
     verify = (f"{tool_command()} verify {quote(summary.store)}",)
     if summary.quarantined:
         yield Remedy(
-            "Part of the log is damaged. Its bytes are in the table quarantine, every other record was read. Take the "
-            "messages from a slave or a backup; inspect shows the places:",
+            "Part of the log is damaged. Its bytes are in the table quarantine; all other records were read. Take the "
+            "damaged messages from a replica or a backup; `inspect` shows the places:",
             (f"{tool_command()} inspect {quote(summary.store)} --deep",),
             _damage(summary, lake),
         )
     if summary.gaps:
         rows = [(Severity.GAP.value, gap["from"], gap["to"], gap["why"]) for gap in summary.gaps]
         yield Remedy(
-            "The lake will not have these offsets. If a slave or a backup has the files, copy them into the store, "
+            "The lake will not have these offsets. If a replica or a backup has the files, copy them into the store, "
             "with the broker stopped. If retention deleted them before they were read, run ingest more often.",
             (),
             Grid("Gaps", ("severity", "from", "to", "why"), rows),
@@ -97,11 +97,13 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
             Grid("Rewritten log", ("from", "to", "why"), [row]),
         )
     if summary.notes:
-        yield Remedy("Check whether this is meant:", (), Grid("Notes", ("note",), [(note,) for note in summary.notes]))
+        yield Remedy(
+            "Check whether this is intended:", (), Grid("Notes", ("note",), [(note,) for note in summary.notes])
+        )
     if summary.units.get("differences"):
         yield Remedy(
-            f"{counted(summary.units['differences'], 'queue unit')} do not fit the messages (the column status of "
-            "consume_queue). Only verify says why:",
+            f"Queue units that do not match their messages: {summary.units['differences']:,} (column status of "
+            "consume_queue). Only `verify` shows why:",
             verify,
         )
     elif summary.severity is Severity.NOT_VERIFIED and summary.run is not None:

@@ -97,22 +97,22 @@ def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> It
     if result.contradictions:
         rows = [(Severity.CONTRADICTION.value, *_survivor(entry)) for entry in result.contradictions]
         yield Remedy(
-            "Nothing was written: these files differ from those of every known release. See what verify says of them; "
-            "rebuild all files where they are not to be kept:",
+            "Nothing was written: no known release writes these files as they are. `verify` explains them; if you do "
+            "not want to keep them, rebuild all files:",
             (f"{tool_command()} verify {store}", f"{tool_command()} rebuild-index {store} --out {out}"),
             Grid("Contradictions", ("severity", *_SURVIVOR), rows),
         )
         return
     if result.damaged_bytes:
         yield Remedy(
-            f"Damaged bytes of the log: {result.damaged_bytes:,}; keys of the records that were there are missing. "
-            "See the places:",
+            f"Damaged bytes of the log: {result.damaged_bytes:,}; the keys of the records that were there are missing. "
+            "`inspect` shows the places:",
             (f"{tool_command()} inspect {quote(result.store)} --deep",),
         )
     if result.gaps:
         gaps = [(Severity.GAP.value, start, end) for start, end in result.gaps]
         yield Remedy(
-            "No file has this part of the log. Restore the segment from a slave or a backup, and rebuild again.",
+            "No file has this part of the log. Restore the segment from a replica or a backup, and rebuild again.",
             (),
             Grid("Gaps", ("severity", "from", "to"), gaps),
         )
@@ -122,6 +122,6 @@ def _remedies_of_rebuild(result: "IndexRebuildSummary", *, installs: bool) -> It
     if result.files and not installs:
         only = " --lost-only" * result.lost_only
         yield Remedy(
-            "Stop the broker and put the files into its store (this builds them once more, into a new directory):",
+            "Stop the broker, and install the files in its store (this command rebuilds them in a new directory):",
             (f"{tool_command()} rebuild-index {store} --out {out}-2{only} --install",),
         )

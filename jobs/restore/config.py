@@ -36,20 +36,20 @@ from rmq_formats.store import FileKind
 _PROGRESS = ("Offset.json", "OrderInfo.json")  # ends of the names of files of consumers' positions
 _VERSIONS = 16  # of a table of topics
 _NONE = (
-    "the lake has no configuration files of this broker: topics and groups must be made before clients are served, and "
-    "consumers begin where their own rules say"
+    "the lake has no configuration files of this broker: create its topics and consumer groups before clients connect; "
+    "consumers start at the offset that their own settings determine"
 )
 _FROM_LATER = (
-    "the lake has them as they were after the log's new end, and consumers would be ahead of it; delayed messages are "
-    "delivered again, consumers begin where their own rules say"
+    "the lake has only versions from after the new end of the log, and their offsets would be past it; delayed "
+    "messages are delivered again, and consumers start at the offset that their own settings determine"
 )
 
 
 def changed_file_error(place: Path) -> RequestError:
     """Return the error for a file that this restore did not write, or that another process has changed since."""
     return RequestError(
-        f"{place}: not the file that this restore wrote; it was left as it is. Another process writes into the "
-        "directory: restore into a new one"
+        f"{place}: this file is not the one that this restore wrote, and was left as it is. Another process writes to "
+        "the directory: restore into a new one"
     )
 
 
@@ -92,7 +92,7 @@ def write_config(
         path = out / CONFIG_FOLDER / name
         written[str(path)] = create_or_compare(path, data)
     notes = [] if written or left_out else [_NONE]
-    notes += [f"{', '.join(left_out)} left out: {_FROM_LATER}"] if left_out else []
+    notes += [f"{', '.join(left_out)} not restored: {_FROM_LATER}"] if left_out else []
     return written, notes, {**source.lost, **lost}
 
 
@@ -128,21 +128,21 @@ class RebuiltFileSettings(NamedTuple):
         state: Mapping[str, Any] = known.newest.state if known.newest else {}  # JSON
         slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
         noted = state.get("index") or {}
-        index = Known(DEFAULT_GEOMETRY, ASSUMED, "no run has seen an index file that tells")
+        index = Known(DEFAULT_GEOMETRY, ASSUMED, "the default, because no ingest run recorded another value")
         if noted and noted["geometry_origin"] != ASSUMED:
             index = Known(Geometry(*noted["geometry"]), noted["geometry_origin"], "recorded by an ingest run")
         if slots or entries:
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
-            index = Known(value, GIVEN, GIVEN if slots and entries else f"the rest {index.origin_text}")
+            index = Known(value, GIVEN, GIVEN if slots and entries else f"the other number {index.origin_text}")
         queues = SeenQueues.of(state.get(SEEN_QUEUES, {}))
         given = wanted.conf.consume_queue_size
-        default = Known(DEFAULT_FILE_SIZE, ASSUMED, "no run has seen a queue file that tells")
+        default = Known(DEFAULT_FILE_SIZE, ASSUMED, "the default, because no ingest run recorded another value")
         plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
         plain = Known(rounded_file_size(given), GIVEN, GIVEN) if given else plain
         release = None if wanted.release is None else Known(wanted.release, GIVEN, GIVEN)
         if release is None and noted:  # those by whose rules runs made index entries
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
-            release = Known(rules, DETECTED, "runs read the store so")
+            release = Known(rules, DETECTED, "recorded by an ingest run")
         zone = wanted.zone or _zone_of_names(lake, known.store_id)
         queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})
         is_span = wanted.release is None and " to " in (noted.get("releases") or "")

@@ -33,7 +33,7 @@ _NO_OFFSETS = np.empty(0, np.int64)
 ROWS_DELETED = "rows were deleted from the lake"
 _COLUMN_DROPPED = "another engine has dropped it"
 NEWER_COLUMNS = frozenset({RECORD_CRC, BODY_ERROR, BODY_INFLATED})  # columns that tables of earlier versions lack
-_LOST, _UNREADABLE = "is missing", "is not a Parquet file any more"
+_LOST, _UNREADABLE = "is missing", "is no longer a valid Parquet file"
 _OLDEST_TIME, _NEWEST_TIME = 1_300_000_000_000, 4_000_000_000_000  # ms: 2011, before any broker, to 2096
 
 
@@ -145,13 +145,13 @@ def plan_log(
     of_files = [(file, frozenset(_segments_in(lake, file, known.store_id))) for file in messages.files]
     bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
     if not bases:
-        raise NothingToRestoreError(f"the lake has no message of store {known.store_id} before offset {end}")
+        raise NothingToRestoreError(f"the lake has no messages of store {known.store_id} before offset {end:,}")
     length = _file_size(sorted(noted) or bases, size, {row["length"] for row in noted.values()})
     # Another engine may have changed the segment of a row: only offsets at which a file can begin count.
     bases = [base for base in bases if base >= 0 and not (base - min(noted, default=base)) % length.value]
     kept = [base for base in bases if base + length.value > start]
     if not kept:
-        raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start}")
+        raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start:,}")
 
     def files_of(base: int) -> Iterator[StoredFile]:
         """Yield the files with rows of a segment, or with offsets in it according to Delta's log."""
@@ -179,10 +179,10 @@ def plan_log(
 
 def _past_end(offset: int, end: int) -> str:
     """Explain that the lake's log ends before *offset*, which may have been meant as milliseconds."""
-    reason = f"plain digits are an offset, and the lake's log ends at {end}"
+    reason = f"plain digits are an offset, and the lake's log ends at offset {end:,}"
     if _OLDEST_TIME <= offset < _NEWEST_TIME:
         time = datetime.fromtimestamp(offset / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        reason += f"; a time is written {time}"
+        reason += f". To pass this time, write {time}"
     return reason
 
 
@@ -203,7 +203,7 @@ def _causes(
         start, end = file.low("physical_offset", 0), file.high("physical_offset", 1 << 62)
         yield MissingCause(int(start), int(end) + 1, f"{path} {messages.lost[path]}")
     if known.topic_choices.until:
-        why = "messages of topics that were not chosen (`ingest --topics`, `--exclude-topics`)"
+        why = "messages of topics that were not ingested (`ingest --topics`, `--exclude-topics`)"
         yield MissingCause(0, known.topic_choices.until, why, is_choice=True)
 
 
@@ -241,19 +241,19 @@ def _file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) 
         odd = next((base for base in bases if (base - bases[0]) % given), None)
         if odd is not None:
             raise NothingToRestoreError(
-                f"--segment-size {given}: a segment began at offset {odd}, which is not a multiple"
+                f"--segment-size {given}: a segment began at offset {odd:,}, which is not a multiple of this size"
             )
         return Known(given, GIVEN, "--segment-size")
     distances = Counter(after - before for before, after in pairwise(bases))
     if not distances:
-        return Known(DEFAULT_SEGMENT_SIZE, ASSUMED, "the lake has rows of one file only")
+        return Known(DEFAULT_SEGMENT_SIZE, ASSUMED, "the default, because the lake has rows of only one file")
     size = min(distances)
     odd = next((distance for distance in distances if distance % size), None)
     if odd is not None:
         raise NothingToRestoreError(
-            f"files of the log began {size} and {odd} bytes after each other: give --segment-size"
+            f"the distances between the segments differ ({size:,} and {odd:,} bytes): pass --segment-size"
         )
-    return Known(size, DETECTED, f"files of the log began {size} bytes after each other")
+    return Known(size, DETECTED, f"the distance between segments is {size:,} bytes")
 
 
 def offset_at(lake: Lake, store_id: str, timestamp: int) -> int | None:

@@ -120,17 +120,17 @@ class RestoreSummary(RatedOutcome):
         yield f"  {counted(self.segments, 'segment')} of {self.segment_size:,} bytes ({self.segment_size_origin})"
         yield from (f"  {form}" for form in self.forms)
         if self.resumed:
-            yield f"  {self.resumed:,} of them were complete already"
+            yield f"  {self.resumed:,} of these segments were already complete"
         if self.assumed:
-            yield f"  {len(self.assumed):,} ends of full files written as releases from 4.9.1 on leave them"
+            yield f"  ends of full segments written as by releases from 4.9.1 on: {len(self.assumed):,}"
         if self.config:
             yield f"  configuration: {', '.join(self.config)}"
         yield from (f"  NOTE {note}" for note in self.notes)
         yield from (f"  LOST {file}" for file in self.lost)
         gaps = zip(self.missing, self.causes, strict=True)
         yield from (f"  GAP {start:,} to {end:,}: {why}" for (start, end), why in gaps)
-        yield from (f"  TWICE {start:,} to {end:,}: two rows claim these offsets" for start, end in self.twice)
-        yield from (f"  INCOMPLETE {offset:,}: no record can be made of this row" for offset in self.incomplete)
+        yield from (f"  TWICE {start:,} to {end:,}: two rows have these offsets" for start, end in self.twice)
+        yield from (f"  INCOMPLETE {offset:,}: this row cannot be converted to a record" for offset in self.incomplete)
         yield from (f"  CHANGED {offset:,}: another engine changed this row" for offset in self.changed)
 
 
@@ -142,8 +142,10 @@ def find_store(lake: Lake, broker: str | None) -> KnownStore:
         return found[0]
     names = ", ".join(f"{known.broker} ({known.store_id})" for known in every) or "none"
     if not found:
-        raise NothingToRestoreError(f"no store {broker!r} in this lake; it has {names}" if broker else "an empty lake")
-    raise NothingToRestoreError(f"several stores in this lake: give --broker with a name or an id of {names}")
+        raise NothingToRestoreError(
+            f"this lake has no store {broker!r}; it has {names}" if broker else "this lake is empty"
+        )
+    raise NothingToRestoreError(f"this lake has several stores: choose one with --broker NAME or --broker ID: {names}")
 
 
 def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
@@ -174,9 +176,10 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
         if start < one.base_offset + plan.size.value and end > one.base_offset
     ]
     if places:
-        why = "5.3.3 and 5.5.0 walk the newest file, releases up to 5.1 the three newest"
+        why = "5.3.3 and 5.5.0 read the newest file, releases up to 5.1 the three newest"
         summary.notes.append(
-            f"a broker that starts on this log cuts it off at the gap at {min(places)}, if it walks that file ({why})"
+            f"a broker that starts with this log truncates it at the gap at offset {min(places):,} if it reads that "
+            f"file for its recovery ({why})"
         )
     _build_rest(request, RebuiltFileSettings.of(known, request.wanted, request.lake), summary, workers)
     summary.newest_store_timestamp = last_store_timestamp(request.lake, known, plan.end)
@@ -221,7 +224,9 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSum
     if request.resume and (request.out / MANIFEST).exists():
         manifest = json.loads(read_file(request.out / MANIFEST))
         if (manifest["store_id"], manifest["to_offset"]) != (known.store_id, plan.end):
-            raise RequestError(f"{request.out}: another restore ended here; begin again in an empty directory")
+            raise RequestError(
+                f"{request.out}: this directory has the result of another restore; start again in an empty directory"
+            )
         shutil.rmtree(unfinished, ignore_errors=True)
         return RestoreSummary(
             **{name: manifest[name] for name in RestoreSummary.__dataclass_fields__ if name in manifest}
@@ -229,8 +234,8 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSum
     if request.resume and (unfinished / _PLAN).exists():
         before = json.loads(read_file(unfinished / _PLAN))
         if before != described:
-            reason = "the lake has changed, or other options were given: begin again in an empty directory"
-            raise RequestError(f"{request.out}: another restore began here ({reason})")
+            reason = "the lake or the options have changed: start again in an empty directory"
+            raise RequestError(f"{request.out}: this directory has another, unfinished restore ({reason})")
         # Unfinished files of a killed run have a dot before their names.
         for path in [one for one in request.out.rglob(".*") if ATTEMPT_PREFIX in one.name and one.is_file()]:
             path.unlink()

@@ -50,7 +50,7 @@ def data_loss(start: int, end: int, location: str) -> DataLossError:
     """Return the error for lost offsets, with the remedy."""
     reason = (
         f"offsets {start} to {end} are in no file of the log: retention deleted them before they were read, or a "
-        "segment is missing; with option failOnDataLoss=false they are left out"
+        "segment is missing; with option failOnDataLoss=false, they are skipped"
     )
     return DataLossError(reason, start, location)
 
@@ -58,7 +58,7 @@ def data_loss(start: int, end: int, location: str) -> DataLossError:
 def lost_files(store: Store) -> Iterator[LostPart]:
     """Yield the offsets inside a log that are in none of its files."""
     for before, start, end in find_holes(store.segments):
-        reason = f"no file of the log holds offsets {start} to {end}: a segment is missing or cut short"
+        reason = f"no file of the log has offsets {start} to {end}: a segment is missing or truncated"
         yield LostPart(start, end, f"{before.location}: {reason}")
 
 
@@ -67,9 +67,9 @@ def raise_or_warn_of_loss(parts: Iterable[LostPart], start: int, end: int, *, fa
     for first, next_one, reason in parts:
         if first < end and next_one >= start:
             if fails:
-                hint = "with options failOnDataLoss=false and mode=PERMISSIVE they are left out"
+                hint = "with options failOnDataLoss=false and mode=PERMISSIVE, they are skipped"
                 raise DataLossError(f"{reason}; {hint}", first)
-            say(f"rmq-lake: {reason}; its messages are left out", "warning")
+            say(f"rmq-lake: {reason}; its messages are skipped", "warning")
 
 
 class LogPosition(NamedTuple):

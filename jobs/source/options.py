@@ -78,7 +78,7 @@ def _list(text: str) -> tuple[str, ...]:
 
 def _lake(text: str) -> str:
     if not text.strip():
-        raise ValueError("empty: it names the lake whose messages are left out")
+        raise ValueError("empty: it must name the lake whose messages are skipped")
     return text
 
 
@@ -94,7 +94,7 @@ def _choice(wrong: str, values: Mapping[str, Any]) -> Callable[[str], Any]:
 
 
 _flag = _choice("neither true nor false", {"true": True, "false": False})
-_mode = _choice("neither PERMISSIVE (damaged bytes are left out) nor FAILFAST", {"failfast": True, "permissive": False})
+_mode = _choice("neither PERMISSIVE (skips damaged bytes) nor FAILFAST", {"failfast": True, "permissive": False})
 _start = _choice("neither earliest nor latest", {"earliest": False, "latest": True})
 
 

@@ -22,7 +22,7 @@ from jobs.storage.model import Reader
 
 PREFIX = ".scratch-"
 _NOT_SHARED = "is it a shared directory?"
-_NOT_GIVEN = "give --scratch, a directory or URI that all workers reach"
+_NOT_GIVEN = "pass --scratch with a directory or URI that all workers can reach"
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,11 +181,11 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
     starts on it creates the file, which is a change.
     """
     if not is_local(store):
-        raise RefusedError(f"{store}: files are put only into stores on this machine")
+        raise RefusedError(f"{store}: files can be installed only in stores on this machine")
     root = Path(local_path(store))
     folders = [root, *(Path(local_path(folder)) for folder in commitlog)]
     if any(out.resolve().is_relative_to(folder.resolve()) for folder in folders):
-        raise RefusedError(f"{out}: this directory is inside the store; give one outside it")
+        raise RefusedError(f"{out}: this directory is inside the store; choose one outside it")
     owner = owner_of(root)
     descriptor = None
     try:
@@ -197,7 +197,9 @@ def lock_store(store: str, out: Path, commitlog: Sequence[str] = ()) -> Iterator
                 except OSError as error:
                     if error.errno not in {errno.EACCES, errno.EAGAIN}:
                         raise
-                    reason = f"the broker runs (it holds {LOCK_FILE}), or another command puts files into the store"
+                    reason = (
+                        f"a broker is running on this store (it holds {LOCK_FILE}), or another command is writing to it"
+                    )
                     raise RefusedError(f"{store}: {reason}; stop it first") from error
             held = LockedStore(folders)
         yield held
@@ -261,7 +263,7 @@ def owner_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
     part = directory.stat() if directory.is_dir() else whole
     if whole.st_uid not in {0, part.st_uid}:
         raise RefusedError(
-            f"the store belongs to user {whole.st_uid}, its {name} directory to user {part.st_uid}: make them one "
-            "user's"
+            f"the store belongs to user {whole.st_uid}, but its {name} directory to user {part.st_uid}: give "
+            "both to the same user"
         )
     return part.st_uid, part.st_gid

@@ -26,6 +26,9 @@ MAX_BYTES_PAST_LOG_END = 1 << 30  # bytes after the log's end: a unit that point
 _MOST_QUEUES = 256  # that are probed if the caller has not read all of them
 
 
+NO_SEGMENTS = "the log has no segments: they are in another directory (--commitlog, --broker-conf), or were deleted"
+
+
 class LostPart(NamedTuple):
     """Offsets before the first segment or after the last record that a log has lost, and the evidence as text."""
 
@@ -50,10 +53,12 @@ class LostStart(NamedTuple):
         """The evidence as text."""
         count = len(self.files)
         first = self.files[0][0]
-        what = f"{first} points" if count == 1 else f"{count} queue and index files (the first is {first}) point"
-        return (
-            f"{what} only to messages before offset {self.start}; a broker deletes such files together with the segment"
+        what = (
+            f"{first}, which points"
+            if count == 1
+            else f"{count:,} queue and index files (the first: {first}), which point"
         )
+        return f"retention would also have deleted {what} only to messages before offset {self.start:,}"
 
 
 def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:
@@ -68,12 +73,15 @@ def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None 
     queues = queues_of_files(store.queue_files, store.storage)
     started = find_lost_start(store, islice((queue for queue in queues if len(queue.files) > 1), _MOST_QUEUES))
     if started is not None:
-        yield LostPart(started.oldest_known_offset, started.start, f"the log has lost its beginning: {started.text}")
+        yield LostPart(
+            started.oldest_known_offset, started.start, f"the beginning of the log is missing: {started.text}"
+        )
     newest = newest_known_offset(store, queues) if newest is None else newest
     log_end = _end_of_records(store, newest) if log_end is None else log_end
     if log_end is not None and has_lost_end(store, newest, log_end):
         text = (
-            f"the log has lost its end: it ends at {log_end}, but queues or index files point to a record at {newest}"
+            f"the end of the log is missing: the log ends at offset {log_end:,}, but queues or index files point to a "
+            f"record at {newest:,}"
         )
         yield LostPart(log_end, newest, text)
 
@@ -187,7 +195,7 @@ def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int |
 
 def wrong_name_text(right: int) -> str:
     """Return the finding for a segment whose name should be *right*, as text."""
-    return f"its records are those of {name_of_offset(right)}, which is missing: the file has a wrong name"
+    return f"the file has the wrong name: its records belong to {name_of_offset(right)}, which is missing"
 
 
 def _is_named(record: MessageRecord, store: Store) -> bool | None:

@@ -73,7 +73,7 @@ class UnknownSettingError(UndecidedError):
         """*defaults*: the options that give the default."""
         options = " and ".join(defaults[::2])
         lake = "a lake into which this store was ingested"
-        super().__init__(f"the store does not show {missing}: give {options}, --broker-conf, or {lake}")
+        super().__init__(f"the store does not show {missing}: pass {options}, --broker-conf, or {lake}")
         self.defaults = defaults
 
 

@@ -82,8 +82,8 @@ class Selection:
             return self
         if self.topics or self.exclude_topics:
             raise TopicsError(
-                f"earlier runs of this store selected {before.topics_text}, but this run has {self.topics_text}. "
-                "Pass --change-topics to change the selection, or leave out the options to keep it"
+                f"earlier runs of this store used {before.topics_text}, but this run has {self.topics_text}. "
+                "To change the selection, pass --change-topics; to keep it, omit these options"
             )
         return replace(self, topics=before.topics, exclude_topics=before.exclude_topics)
 
@@ -139,6 +139,6 @@ class TopicChoices(NamedTuple):
             return None
         patterns = "; ".join(one.topics_text for one in self.choices) or "--topics, --exclude-topics"
         return (
-            f"up to offset {self.until} earlier runs took some topics only ({patterns}): "
-            "messages of the others before it are not in this lake; a new lake gets them"
+            f"up to offset {self.until:,}, earlier runs ingested only some topics ({patterns}), so this lake lacks the "
+            "older messages of the other topics. To load these as well, ingest the store into a new lake"
         )

@@ -84,7 +84,9 @@ class TopicEvidence(NamedTuple):
         if self.listed is None:
             reason = self.doubt
         elif topic in self.listed:
-            reason = "the topic table was changed after these messages, and does not record which topics changed"
+            reason = (
+                "the topic table was changed after these messages were stored, and does not show which topics changed"
+            )
         else:
             reason = "the topic table is older than the newest of these messages"
         return reason + self.asked
@@ -148,7 +150,7 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
     if newest is not None and is_recorded:
         is_begun_anew = table is not None and (table.changed_ms or 0) > (newest.changed_ms or 0)
         table = newest._replace(topics=newest.topics | table.topics) if table is not None and is_begun_anew else newest
-    asked = "" if recorded is None else "; the lake has no topic table that decides it"
+    asked = "" if recorded is None else "; no topic table in the lake shows it"
     if table is None:
         path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
         doubt = f"{path} cannot be read" if store.other_file(path) else f"{path} is missing"

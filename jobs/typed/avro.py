@@ -113,7 +113,7 @@ class _Record:
 
     def _fields(self, schema: _Schema) -> tuple[dict[str, pa.DataType], _ReadValues]:
         if schema["name"] in self._open:
-            raise SchemaError(f"{schema['name']}: is part of itself, which no column can hold")
+            raise SchemaError(f"{schema['name']}: is part of itself, which a column cannot represent")
         self._open.append(schema["name"])
         readings = {field["name"]: self._reading(field["type"]) for field in schema["fields"]}
         self._open.pop()

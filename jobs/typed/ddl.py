@@ -217,6 +217,7 @@ def refuse_reserved(columns: Sequence[pa.Field]) -> None:
     taken = sorted(field.name for field in columns if field.name.lower() in RESERVED)
     if taken:
         raise SchemaError(
-            f"{taken[0]!r}: a column that every typed table has for the message itself; give the body's another name, "
-            f'and say from which field it is: from = {{ body_{taken[0]} = "{taken[0]}" }}'
+            f"{taken[0]!r}: every typed table already has this column for the message itself; give the column another "
+            "name, "
+            f'and map the field to it: from = {{ body_{taken[0]} = "{taken[0]}" }}'
         )

@@ -159,7 +159,7 @@ def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReques
             f"{why}; to type all topics again, {request.source} must also declare {', '.join(missing)}; nothing was "
             "written"
         )
-    say(f"rmq-lake: {why}; all topics are typed again from their messages", "warning")
+    say(f"rmq-lake: {why}; all topics are retyped from their messages", "warning")
     # Empty the table of a removed type: no topic refers to it any more.
     commit_typing(
         request.lake, replace(left, changes=tuple(one for one in left.changes if one.replaces and not one.added))
@@ -293,7 +293,7 @@ def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: Type
         discard_files(request.lake, done.actions)
         raise DeclarationError(
             f"{request.source}: {'; '.join(refused)}. Nothing was written. Correct the declaration, or add "
-            "--accept-dead-letters to retype all the same"
+            "--accept-dead-letters to retype anyway"
         )
 
 

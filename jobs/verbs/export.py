@@ -107,9 +107,9 @@ def export(  # noqa: PLR0913 - one argument an option
         raise click.UsageError(f"--out {out}: already exists")
     refuse_reversed(since, until)
     if is_verified and not place.is_lake:
-        raise click.UsageError("--verify checks rows of a lake: records of a store are always checked")
+        raise click.UsageError("--verify is only for lakes: records of a store are always verified")
     if where is not None and engine == Engine.HERE.value:
-        raise click.UsageError("--where is a condition in Spark's SQL, which only --engine spark understands")
+        raise click.UsageError("--where is a condition in Spark SQL, and requires --engine spark")
     needed = Engine.SPARK.value if where is not None else engine
     ready = start_workers(needed, *(place.commitlog or [place.location]), warm="jobs.export.export")
 

@@ -159,9 +159,9 @@ def ingest(  # noqa: PLR0913 - one argument an option
         registrations.register_in_background(_lake_of(step, options))
 
     if follow and dry_run:
-        raise click.UsageError("--follow and --dry-run exclude each other")
+        raise click.UsageError("--follow and --dry-run cannot be combined")
     if not follow and (every is not None or until is not None):
-        raise click.UsageError("--every and --until are for --follow")
+        raise click.UsageError("--every and --until require --follow")
     if follow:
         summary, options = _follow(request, engine, 5.0 if every is None else every, until, after_step)
     else:

@@ -67,7 +67,7 @@ _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 def _output_form(output: str, *, as_json: bool) -> Form:
     form = Form(output)
     if as_json and form not in {Form.TEXT, Form.NDJSON}:
-        raise click.UsageError(f"--json is --output ndjson, not --output {form}")
+        raise click.UsageError(f"--json means --output ndjson, and cannot be combined with --output {form}")
     return Form.NDJSON if as_json else form
 
 
@@ -324,7 +324,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     from jobs.query.reasons import explain_empty_page
 
     if queue_id is not None and topic is None:
-        raise click.UsageError("--queue goes with -t TOPIC")
+        raise click.UsageError("--queue requires -t TOPIC")
     wanted = ListConditions(topic, key, tag, words, *options.window(since, until), queue_id)
 
     def ask(source: Source) -> Answer:
@@ -358,7 +358,7 @@ def story(
     ID is a unique key (the id that the producer assigned) or an offset id.
     """
     if (message_id is None) == (key is None) or (key is not None and topic is None):
-        raise click.UsageError("give an ID, or -t TOPIC and -k KEY")
+        raise click.UsageError("pass an ID, or -t TOPIC and -k KEY")
     from jobs.query import story as stories
     from jobs.query.story import story_lines, story_object
 
@@ -402,7 +402,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     from jobs.query.sql import Batches, describe_tables, write_parquet
 
     if (output == "parquet") is not (out is not None):
-        raise click.UsageError("--output parquet writes into --out FILE; the other forms are printed")
+        raise click.UsageError("--output parquet requires --out FILE; --out cannot be combined with other formats")
     if out is not None and out.exists():
         raise click.UsageError(f"--out {out}: already exists")
     tables = LakeTables(lake, file_system_options())

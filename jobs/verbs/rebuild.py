@@ -162,7 +162,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     """
     root, out = place.store, how.out
     if not is_local(out):
-        raise click.UsageError(f"--out {out}: queues are written front to back, into a directory of this machine")
+        raise click.UsageError(f"--out {out}: queue files can be written only to a local directory")
     target = Path(local_path(out))
     if to == _ROCKSDB:
         _refuse_for_database(root, target, how)
@@ -206,7 +206,7 @@ def _begun(place: StorePlace, how: _RebuildForm, settings: StoreSettings, engine
 def refuse_running_broker(store: str) -> None:
     """Refuse to change the store of a running broker."""
     if find_broker_process(store) is not None:
-        raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")
+        raise click.UsageError(f"{store}: a broker is running on this store (it holds the file `lock`); stop it first")
 
 
 @contextmanager
@@ -276,7 +276,7 @@ def _give(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
 def _refuse_for_database(store: str, out: Path, how: _RebuildForm) -> None:
     if how.lost_only:
         raise click.UsageError(
-            "--lost-only keeps correct files, but a database is always written as a whole. Leave the option out"
+            "--lost-only keeps correct files, but a database is always written as a whole. Omit the option"
         )
     if how.wants_install:
         raise click.UsageError(

@@ -91,12 +91,14 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     check_installed(lake)
     if infer:
         if declared is not None or retype or retry or not topics:
-            raise click.UsageError("--infer goes with -t TOPIC, and without --types, --retype and --retry")
+            raise click.UsageError(
+                "--infer requires -t TOPIC, and cannot be combined with --types, --retype and --retry"
+            )
         return _infer(lake, topics, engine, answer)
     if declared is None or topics:
-        raise click.UsageError("give --types FILE, or --infer -t TOPIC")
+        raise click.UsageError("pass --types FILE, or --infer -t TOPIC")
     if accept_dead_letters and not retype:
-        raise click.UsageError("--accept-dead-letters goes with --retype TOPIC")
+        raise click.UsageError("--accept-dead-letters requires --retype TOPIC")
     from jobs.typed.declaration import read_types
 
     # The user's input is checked before a JVM starts.
@@ -188,7 +190,7 @@ def _lines(summary: "Summary", command: str) -> list[str]:
         if absent is not None:
             lines.append(f"  {topic.topic}: no table: {absent.reason}")
             continue
-        how = " (typed again)" if topic.retyped else " (rows that the log no longer has are removed)"
+        how = " (retyped)" if topic.retyped else " (rows that the log no longer has are removed)"
         lines.append(
             f"  {topic.topic} → {topic.table}: {counted(topic.rows, 'row')}, "
             f"{counted(topic.dead_letters, 'dead letter')}" + how * topic.removed

@@ -176,7 +176,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     if deliver_empty and not bridges:
         raise click.UsageError("--deliver-empty requires --bridge")
     if applies and undoes:
-        raise click.UsageError("--apply and --undo exclude each other")
+        raise click.UsageError("--apply and --undo cannot be combined")
     if applies or undoes:
         refuse_running_broker(place.store)
     from jobs.repair.journal import JOURNAL
@@ -224,42 +224,44 @@ def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool
         )
         return
     if summary.asks_for_sizes:
-        words = "with the configuration of the broker, which says how large its files are"
+        words = "repeat with the configuration file of the broker, which states its file sizes"
         if summary.defaults:
-            words = "if the broker has RocketMQ's defaults; else with its own numbers"
+            words = "repeat with RocketMQ's default sizes, or with the sizes that the broker is configured with"
         yield from _again(words, *(summary.defaults or _CONF))
         return
     if summary.asks_for_release:
-        yield from _again("with the release of the broker", "--release", "X.Y.Z")
+        yield from _again("repeat with the release of the broker", "--release", "X.Y.Z")
     if summary.files and applies:
         yield from _again("undo the repair, if it does not help", "--undo", besides="--apply")
     elif summary.files:
-        yield from _again("install it in the store, with the broker stopped", "--apply")
+        yield from _again("install the new files in the store, with the broker stopped", "--apply")
     elif not summary.blanks:
         yield from _by_hand(summary.found, has_lake=has_lake)
     yield from _about_bridges(summary)
     if summary.blanks:
-        words = "to let consumers receive the messages that blank units in a queue hide"
+        words = "rebuild these files, so that consumers receive the messages that blank units in a queue hide"
         yield from _again(words, *(word for name in summary.blanks for word in ("--accept", name)))
 
 
 def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
     if summary.delivered:
-        yield from _again("accept what consumers receive", "--deliver-empty")
+        yield from _again("accept that consumers receive messages of zeros", "--deliver-empty")
     elif summary.at_risk:
-        messages = counted(summary.at_risk, "whole message")
-        words = f"to keep {messages} that the broker would delete at its next start, write bridge records over the lost"
-        yield from _again(f"{words} bytes before them", "--bridge")
+        messages = counted(summary.at_risk, "intact message")
+        words = f"write bridge records over the lost bytes, to keep {messages} after them"
+        yield from _again(f"{words} that the broker would delete at its next start", "--bridge")
 
 
 def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:
-    keep = Step("another lake may have the lost messages, or a slave: ingest it into a lake")
+    keep = Step(
+        "restore the lost messages from another lake, or from a new lake into which you have ingested a replica"
+    )
     if not has_lake:
-        words = "save the messages; a lake that has the lost ones can restore them (--lake)"
+        words = "save the messages in a lake; a lake that has the lost ones can restore them (--lake)"
         pairs = zip(options[::2], options[1::2], strict=True)
         again = " ".join(quote(word) for pair in pairs if pair[0] not in _NOT_OF_INGEST for word in pair)
         keep = Step(words, (" ".join(filter(None, (tool_command(), "ingest", quote(store), again, "--lake LAKE"))),))
-    words = "or write marked records over the lost ranges, so that the broker keeps the rest"
+    words = "or write bridge records over the lost ranges, so that the broker keeps the messages after them"
     return [*keep.lines(), *_again(words, "--bridge", title="")]
 
 

@@ -47,9 +47,7 @@ from rmq_formats.store import FileKind
 _UNITS_AT_ONCE = 1 << 12
 _WINDOW = 1 << 20  # bytes of a log that are read at a time
 _ATTEMPTS = 2  # while a broker is at work it may replace files
-_MADE_AGAIN = (
-    "a broker does not rebuild a compacted log; the messages are in the CommitLog until retention deletes them"
-)
+_MADE_AGAIN = "brokers do not rebuild compacted logs; the messages are in the CommitLog until retention deletes them"
 _FIELDS = {"base_offset": "queue_offset"} | {  # of a unit, and of what a record says
     name: name for name in ("physical_offset", "size", "tags_code", "store_timestamp")
 }
@@ -104,11 +102,11 @@ def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rule
         sum(getattr(one, name) for one in verified) for name in ("copies", "compared", "behind")
     )
     part.notes.append(
-        f"{counted(copies, 'message')} in compacted logs of {counted(len(queues), 'queue')}, "
-        f"{compared:,} compared with the log"
+        f"compacted logs of {counted(len(queues), 'queue')} have {counted(copies, 'message')}; "
+        f"{compared:,} could be compared with the log"
     )
     if behind:
-        part.notes.append(f"{counted(behind, 'message')} in compacted logs had no unit yet")
+        part.notes.append(f"{counted(behind, 'message')} of compacted logs had no unit yet")
 
 
 def _compacted_files(store: Store) -> list[_CompactedFile]:
@@ -133,7 +131,7 @@ def _across(files: Sequence[tuple[_CompactedFile, _Verified]], store: Store) -> 
         yield from verified.findings
         if before is not None and verified.first is not None and verified.first <= before:
             start = store.path_below_root(file.log and file.log.location), 0, "queue offset"
-            cause = "the file is of an earlier state of the log, or a record changed after the broker wrote it"
+            cause = "the file is from an earlier state of the log, or a record changed after the broker wrote it"
             yield Finding(QUEUES, COMPACTED_OUT_OF_ORDER, *start, str(verified.first), f"more than {before}", cause)
         before = verified.last if verified.last is not None else before
 
@@ -156,8 +154,8 @@ def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_cl
         there, lacking = file.log or file.units, "compactionCq" if file.log else "compactionLog"
         alone = store.path_below_root(there and there.location), None, "file"
         cause = (
-            "a file is lost, or the broker was killed while it replaced both; a broker does not start in this state; "
-            f"{_MADE_AGAIN}"
+            "this file's counterpart was lost, or the broker was killed while it replaced both; the broker does not "
+            f"start in this state; {_MADE_AGAIN}"
         )
         expected = f"a file of the same name in {lacking}"
         return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "has no counterpart", expected, cause),))
@@ -187,9 +185,16 @@ def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], 
     name = log.path_below_root(log.segments[0].location)
     records = sum(check.records for check in checks)
     if records > made.size:
-        found, expected = f"{records - made.size} of other queues", f"records of {file.topic} {file.queue_id}"
+        found, expected = f"{records - made.size} of other queues", f"only records of {file.topic} {file.queue_id}"
         yield Finding(
-            QUEUES, COMPACTED_FOREIGN_RECORD, name, None, "records", found, expected, "the file is of another queue"
+            QUEUES,
+            COMPACTED_FOREIGN_RECORD,
+            name,
+            None,
+            "records",
+            found,
+            expected,
+            "the file belongs to another queue",
         )
     numbers = made["queue_offset"]
     falls = np.flatnonzero(np.diff(numbers) <= 0)
@@ -246,11 +251,14 @@ def _compared_units(
         ", ".join(f"{name} {one[name][at]}" for name in own) if at < size else ""
         for one, size in ((units, units.size), (own, made.size))
     )
-    cause = "the unit, or the record, changed after the broker wrote it"
+    cause = "the unit or its record changed after the broker wrote it"
     if not times:
-        cause = "the broker was shut down cleanly, and would have written it: the file was truncated or overwritten"
+        cause = (
+            "a broker that is shut down cleanly has written all units, so the file was truncated or overwritten "
+            "afterwards"
+        )
     elif not places.size:
-        cause = "the log has no record there: it lost records, or the unit changed after the broker wrote it"
+        cause = "the compacted log has no record there: it lost records, or the unit changed after the broker wrote it"
     place = store.path_below_root(file.units and file.units.location), at * UNITS[QueueKind.BATCH].itemsize
     values = f"unit {at}", found or "no unit", expected
     return [Finding(QUEUES, COMPACTED_UNIT_DIFFERS, *place, *values, cause, times or lacking)], 0
@@ -287,8 +295,12 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
         return count, []
     copy, offset = chosen[others[0]], int(offsets[others[0]])
     place = store.path_below_root(file.location), int(copy["physical_offset"]) - file.base_offset
-    what = f"record of message {copy['queue_offset']}", "other bytes", f"those of the log at {offset}"
-    cause = "one of them changed after the broker wrote it"
+    what = (
+        f"record of queue offset {copy['queue_offset']}",
+        "different bytes",
+        f"the bytes of the log at offset {offset}",
+    )
+    cause = "one of the two records changed after the broker wrote it"
     return count, [Finding(QUEUES, COMPACTED_RECORD_DIFFERS, *place, *what, cause, len(others), offset)]
 
 

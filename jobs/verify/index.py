@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from jobs.console.amounts import time_text
+from jobs.console.amounts import counted, time_text
 from jobs.diagnosis.log_check import LogCheck
 from jobs.lake.findings import (
     AHEAD_OF_LOG,
@@ -38,21 +38,23 @@ from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.build import Part
 from rmq_formats.release import rules_of
 
-_KEYS_CHANGED = "undecided: keys of the record changed, which no checksum covers, or "
+_KEYS_CHANGED = "undecided: the keys of the record, which no checksum covers, changed, or "
 MAX_INDEX_LAG_MS = 600_000  # of store time that a running broker's index may lag behind its log
 _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
 _LOOKED_AT = 64 << 20
 
 _CAUSES = {
     Verdict.OTHER_RULE: "undecided: the file was written by a different release from the one given, or a segment "
-    "belongs to another store: lookups work, bytes differ",
-    Verdict.WRONG_GEOMETRY: "the file was made with another maxHashSlotNum or maxIndexNum: the broker misreads it",
+    "belongs to another store; lookups work, but the bytes differ",
+    Verdict.WRONG_GEOMETRY: "the file was created with a different maxHashSlotNum or maxIndexNum; the broker misreads "
+    "it",
     Verdict.DAMAGED: "the file was damaged on disk, in memory or while being copied, or was only partly written",
-    Verdict.OUT_OF_ORDER: "undecided: a file was renamed, or two files were swapped: the broker searches them in the "
+    Verdict.OUT_OF_ORDER: "undecided: a file was renamed, or two files were swapped; the broker searches them in the "
     "wrong time order",
-    Verdict.MISNAMED: "two files were swapped: the broker searches them in the wrong time order",
-    Verdict.REPEATED: "the file was copied, or an old copy was renamed: the broker finds its messages twice",
-    Verdict.FOREIGN: "undecided: this file or the log is of another store",
+    Verdict.MISNAMED: "two files were swapped; the broker searches them in the wrong time order",
+    Verdict.REPEATED: "the file is a copy of another one, or an old copy was renamed; the broker finds its messages "
+    "twice",
+    Verdict.FOREIGN: "undecided: either this file or the log belongs to another store",
     Verdict.CONTRADICTION: "undecided: the file was overwritten, or a record's keys, which no checksum covers, were "
     "changed",
 }
@@ -147,9 +149,11 @@ def _missing_before(
     if not keys:
         return None
     place = f"index/{first.name}", None, "before this file"
-    cause = "index files were deleted or lost, or the index was disabled before"
+    cause = "index files were deleted or lost, or the index was disabled until then"
     offset = row.keys(0, 1)[0].physical_offset
-    return Finding(INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {keys} keys", "", cause, keys, offset)
+    return Finding(
+        INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {counted(keys, 'key')}", "", cause, keys, offset
+    )
 
 
 def _sure_keys(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch: Scratch) -> KeyRow:
@@ -179,19 +183,22 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
             continue
         header, place = explained.real.header, (f"index/{explained.real.name}", None, "entries")
         if explained.verdict is Verdict.TAKEN_BACK:
-            found = f"{survivor.lost} for messages that were truncated by a promotion"
-            cause = "index files are never truncated; lookups skip these entries, and all others are right"
+            found = f"{counted(survivor.lost, 'entry')} of messages that were truncated by a promotion"
+            cause = "brokers never truncate index files; lookups skip these entries, and all others are correct"
             offset = explanation.row.cut_by_promotion[0][0]
             yield Finding(INDEX, ENTRIES_OF_TAKEN_BACK_MESSAGES, *place, found, found, cause, survivor.lost, offset)
         elif survivor.lost:
             begin = header.begin_physical_offset
             offset = next(max(start, begin) for start, end in explanation.row.lost if end > begin)
-            found = f"{survivor.lost} for messages that are not in the log"
-            cause = "the log has lost them; all other entries are right"
+            found = f"{counted(survivor.lost, 'entry')} of messages that are not in the log"
+            cause = "the log has lost these messages; all other entries are correct"
             yield Finding(INDEX, ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost, offset)
         if survivor.tail and is_closed:
-            found, offset = f"{survivor.tail} for messages after the log's end", header.end_physical_offset
-            cause = "the log lost its end after the broker had shut down cleanly, or the file is from a newer copy"
+            offset, found = (
+                header.end_physical_offset,
+                f"{counted(survivor.tail, 'entry')} of messages past the end of the log",
+            )
+            cause = "the log lost its end after the broker had shut down cleanly, or the file was copied later"
             yield Finding(INDEX, AHEAD_OF_LOG, *place, found, "", cause, survivor.tail, offset)
 
 
@@ -202,14 +209,15 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
     (first,), (last,) = row.keys(start, start + 1), row.keys(start + keys - 1, start + keys)
     offsets = f"messages at offsets {first.physical_offset} to {last.physical_offset}"
     if row.is_cut_by_promotion(first.physical_offset, last.physical_offset):
-        found = f"{keys} keys of {offsets}"
+        found = f"{counted(keys, 'key')} of {offsets}"
         cause = (
-            "on this replica the index was ahead of the new master's records; its key queries do not find these "
-            "messages, but those of the other replicas do; `rebuild-index` adds the entries"
+            "this replica did not index these records of the new master, because its index had already passed their "
+            "offsets; key queries find these messages on other replicas, but not on this one until `rebuild-index` "
+            "adds the entries"
         )
         here = place[0], None, "entries"
         return Finding(INDEX, NOT_INDEXED_ON_REPLICA, *here, found, found, cause, keys, first.physical_offset)
-    found = f"no entries for {keys} keys{of_messages}".format(offsets=offsets, first=first.physical_offset)
+    found = f"no entries for {counted(keys, 'key')}{of_messages}".format(offsets=offsets, first=first.physical_offset)
     cause = cause.format(changed=_KEYS_CHANGED * (first.physical_offset == last.physical_offset))
     return Finding(INDEX, kind, *place, found, "", cause, keys, first.physical_offset)
 
@@ -230,9 +238,12 @@ def _skips(explanation: Explanation) -> Iterator[Finding]:
 
 def _gaps(explanation: Explanation) -> Iterator[Finding]:
     for name, keys, start, is_in_later_files in explanation.gaps:
-        cause = "{changed}index files were deleted or lost, or a restart did not index these messages again"
+        cause = "{changed}index files were deleted or lost, or a restart did not reindex these messages"
         if is_in_later_files:
-            cause = "undecided: files were swapped or renamed, because files with later names have these entries"
+            cause = (
+                "undecided: index files may have been swapped or renamed, because files with later names have these "
+                "entries"
+            )
         place = f"index/{name}", None, "before this file"
         yield _without_entries(explanation.row, MISSING_INDEX_ENTRIES, place, start, keys, cause)
 
@@ -243,9 +254,11 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     if not behind:
         return
     doubt = (
-        "" if last_file.verdict.is_explained else "undecided: that file could not be verified and may have them, or "
+        ""
+        if last_file.verdict.is_explained
+        else "undecided: the last file could not be verified and may have them, or "
     )
-    cause = f"{doubt}a crashed broker deleted its newest index files and did not index all of their messages again"
+    cause = f"{doubt}a broker that crashed deleted its newest index files and did not reindex all of their messages"
     place, start = (f"index/{last_file.real.name}", None, "after the last file"), len(row) - behind
     from_first = ", from physical offset {first} on"
     finding = _without_entries(row, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first)
@@ -282,9 +295,9 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     new = (read_index_header(file, now) for file in now.index_files) if crashed else ()
     if any(header and time == header.end_timestamp for header in new):  # a broker filled another file meanwhile
         return
-    cause = "after a crash the broker would delete complete index files"
+    cause = "after a crash, the broker would delete complete index files"
     if time > max([*full, last]):
-        cause = "after a crash the broker would keep files that it should delete"
+        cause = "after a crash, the broker would keep index files that it should delete"
     right, place = full[-1] if full else 0, ("checkpoint", 16, "index_timestamp")
     yield Finding(INDEX, CHECKPOINT_INDEX_TIME, *place, str(time), str(right), cause, right_time=right)
 
@@ -295,7 +308,7 @@ def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> 
     if len(before) > 1:
         entries = sum(explained.survivor.head for explained in before if explained.survivor is not None)
         names = f"index/{before[0].real.name} to {before[-1].real.name}"
-        yield f"{names}: {Verdict.HISTORY}: {entries} entries in {len(before)} files are for older messages"
+        yield f"{names}: {entries:,} entries in {len(before):,} files belong to messages before the first segment"
         said.add(Verdict.HISTORY)
     for explained in explanation.files:
         if explained.verdict.is_explained and explained.detail and explained.verdict not in said:
@@ -309,5 +322,5 @@ def _notes_on_rocksdb(store: Store) -> Iterator[str]:
     for file in store.other_files:
         is_candidate = file.about.path.startswith("rocksdbstore/") and file.size
         if is_candidate and _ROCKSDB_KEY.search(store.read(file, 0, min(file.size, _LOOKED_AT))):
-            yield f"{file.about.path}: an index in RocksDB (indexRocksDBEnable); it was not looked at"
+            yield f"{file.about.path}: an index in RocksDB (indexRocksDBEnable), which was not verified"
             return

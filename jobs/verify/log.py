@@ -24,6 +24,7 @@ from jobs.lake.findings import (
 )
 from jobs.store.beside_broker import find_broker_process
 from jobs.store.log_ends import (
+    NO_SEGMENTS,
     find_lost_start,
     find_right_segment_name,
     has_lost_end,
@@ -43,6 +44,7 @@ from jobs.verify.findings import (
 )
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
+from rmq_formats.commitlog.record import BRIDGE_REASON
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import skip_lost_file
@@ -54,6 +56,10 @@ UNCHECKED_FIELDS = (
     "except keys and tags"
 )
 UNCHECKED_NOTE = f"no checksum covers these fields of a record, so they cannot be verified: {UNCHECKED_FIELDS}"
+_NO_CHECKPOINT = (
+    "the checkpoint is missing, so it is unknown how far the broker had flushed; the broker creates a new one at its "
+    "next start"
+)
 _STORE_TIMES = (
     "store times of records without keys are compared only with those of the previous and the next record; the first "
     "and the last record have only one neighbour"
@@ -84,16 +90,17 @@ def log_findings(
     checkpoint, doubts = checkpoint_findings(store, newest)
     if (known := undecided_lost_end(store, log_end)) is not None:  # a copy of one at work looks the same
         doubts.append(
-            f"queues or index files point to a record at {known:,}, but the log ends at {log_end:,}: undecided whether "
-            "the log has lost its end, or was copied before these files while the broker was writing"
+            f"queues or index files point to a record at offset {known:,}, but the log ends at {log_end:,}. Undecided: "
+            "either the log has lost its end, or it was copied before these files while the broker was running"
         )
     if stray := [one for check in checks for one in check.undecided]:
         doubts.append(
-            f"{counted(len(stray), 'store time')} more than a day away from those before and after, which agree, the "
-            f"first at {stray[0].offset:,}: undecided whether the record changed or the clock was wrong for a moment"
+            f"{counted(len(stray), 'store time')} (the first at offset {stray[0].offset:,}) more than a day away from "
+            "the times before and after, which agree with each other. Undecided: either the record changed, or the "
+            "clock of the broker was wrong for a moment"
         )
     if odd := why_length_is_doubtful(store, conf):
-        doubts.append(f"{odd} (--broker-conf says it)")
+        doubts.append(f"{odd}; pass --broker-conf to decide")
     if lost:  # the lost part may hold the time that it names
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
     report = PartReport(
@@ -115,9 +122,9 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
     for hole in find_holes(store.segments):
         cut = next((piece for piece in pieces if piece.end == hole.start), None)
         location, position = hole.locate(store.segments)
-        cause = "the file was truncated: an interrupted copy, a full disk, or fsck"
+        cause = "the file was truncated, for example by an interrupted copy, a full disk or fsck"
         if position is None:
-            cause = "a segment is missing: it was deleted, or not copied"
+            cause = "a segment is missing: it was deleted or not copied"
         place = store.path_below_root(location), position
         finding = wrong_names.attribute(_of_offsets(GAP, place, (hole.start, hole.end), cause))
         findings.append(finding)
@@ -177,7 +184,10 @@ def _cut_short(store: Store) -> Iterator[Finding]:
     for segment, usual in cut_short_segments(store.segments):
         if segment is store.segments[-1]:
             place, sizes = (store.path_below_root(segment.location), segment.size), (str(segment.size), str(usual))
-            cause = "the file was truncated: an interrupted copy, a full disk, or fsck; a broker does not load the log"
+            cause = (
+                "the file was truncated, for example by an interrupted copy, a full disk or fsck; the broker refuses "
+                "to load the log"
+            )
             end = segment.base_offset + segment.size
             yield Finding(LOG, WRONG_FILE_SIZE, *place, "size", *sizes, cause, log_offset=end)
 
@@ -188,23 +198,27 @@ def _lost_start(store: Store) -> Iterator[Finding]:
     if started is not None:
         oldest = started.oldest_known_offset
         file = store.path_below_root(store.segments[0].location)
-        doubt = "undecided: one file alone says so, which may be of another store, or " * (len(started.files) == 1)
+        doubt = "undecided: the only evidence is one file, which may be from another store, or " * (
+            len(started.files) == 1
+        )
         if not store.is_closed:
-            doubt = "undecided: the broker was killed, or the copy made, within the minute of a retention, or "
+            doubt = "undecided: the broker was killed or the store was copied while retention deleted files, or "
         yield Finding(
             LOG, LOST_START, file, 0, "offsets", f"{oldest} or earlier to {started.start}", "records",
-            f"{doubt}the first segments are missing: {started.text}; these were lost, not copied, or deleted by hand",
+            f"{doubt}the first segments were lost, deleted manually or not copied: {started.text}",
             log_offset=oldest, log_end=started.start,
         )  # fmt: skip
 
 
 def _damaged(piece: Piece, store: Store) -> Finding:
     file, position = locate_offset(piece.offset, store)
-    kind, cause = DAMAGED_RANGE, "these bytes do not form a record: overwritten, zeroed, or bits changed"
+    kind, cause = DAMAGED_RANGE, "these bytes are not a valid record: they were overwritten or zeroed, or bits changed"
     if piece.reason == IO_ERROR:
         kind, cause = UNREADABLE_RANGE, "the disk returns an error for these bytes"
+    elif piece.reason == BRIDGE_REASON:
+        cause = "the record was lost"
     elif not position and piece.reason.startswith(_ELSEWHERE):
-        cause = "these records belong to another offset: the file is from another log, or has a wrong name"
+        cause = "these records were written at another offset: the file is from another log or has the wrong name"
     reason = f" ({piece.reason})" if piece.reason else ""
     return _of_offsets(kind, (file, position), (piece.offset, piece.end), f"{cause}{reason}")
 
@@ -220,8 +234,8 @@ def _of_offsets(kind: str, place: tuple[str, int | None], offsets: tuple[int, in
 _CHANGES = {  # of a record: the field, its right value, the cause
     WRONG_BODY: (
         "body",
-        "the body with the stored CRC",
-        "the body, or its CRC, changed after the broker wrote it; consumers reject the message",
+        "a body that matches the stored CRC",
+        "the body or its CRC changed after the broker wrote the record; consumers reject the message",
     ),
     WRONG_RECORD: (
         "record",
@@ -231,12 +245,12 @@ _CHANGES = {  # of a record: the field, its right value, the cause
     ZEROED_PROPERTIES: (
         "properties",
         "properties that do not end in zeros",
-        "the end of the record was lost, or never written: no broker ends properties in zeros",
+        "the end of the record was lost or never written: brokers never write properties that end in zeros",
     ),
     WRONG_STORE_TIME: (
         "store_timestamp",
         "a store time between those of the records before and after it",
-        "one bit of the store time changed: it leaves the times around it by more than a day, and they continue",
+        "one bit of the store time changed: it is more than a day away from the times before and after it, which agree",
     ),
 }
 
@@ -250,7 +264,7 @@ def _changed(record: ChangedRecord, store: Store) -> Finding:
 
 def early_log_end_finding(offset: int, store: Store) -> Finding:
     """Return the finding on correct bytes that the broker treats as the end of its log."""
-    cause = "the end of the file states more bytes than are left: its broker treats this as the end of the log"
+    cause = "the end-of-file blank is longer than the rest of the file, so the broker treats it as the end of the log"
     return _of_offsets(DAMAGED_RANGE, locate_offset(offset, store), (offset, offset + BLANK.size), cause)
 
 
@@ -267,11 +281,11 @@ def undecided_lost_end(store: Store, log_end: int) -> int | None:
 def lost_end_finding(log_end: int, ahead: int, store: Store) -> Finding:
     """Return the finding that the log ends before a record to which queues or index files point."""
     cause = (
-        "the broker was shut down cleanly, but its queues or index files point to records after the log's end: the "
-        "newest segment was truncated, or the last ones are missing"
+        "the broker was shut down cleanly, but its queues or index files point to records past the end of the log: "
+        "the newest segment was truncated, or the last segments are missing"
     )
     if not store.segments:
-        cause = "the log has no segment: it is in another directory (--commitlog, --broker-conf), or was deleted"
+        cause = NO_SEGMENTS
     return _of_offsets(LOST_END, locate_offset(log_end, store), (log_end, f"{ahead} or later"), cause)
 
 
@@ -279,10 +293,12 @@ def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[
     """Return findings on the times of log and queues (*newest*: the log's latest), and notes on unknown times."""
     stored = find_checkpoint_file(store)
     if stored is None:
-        return [], ["the checkpoint is missing: how far the broker had flushed is unknown; its next start creates one"]
+        return [], [_NO_CHECKPOINT]
     findings = []
     if stored.size != CHECKPOINT_SIZE:
-        cause = "the file was cut or lengthened; after a crash the broker would read more of its log than it has to"
+        cause = (
+            "the file was truncated or extended; after a crash, the broker would read more of its log than necessary"
+        )
         found = str(stored.size), str(CHECKPOINT_SIZE)
         findings.append(Finding(LOG, SHORT_CHECKPOINT, "checkpoint", stored.size, "size", *found, cause))
     checkpoint = read_checkpoint(store)
@@ -292,8 +308,8 @@ def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[
         if time > newest:
             cause = (
                 f"{_moment(time)} is after the log's latest store time, {_moment(newest)}: the checkpoint was "
-                "overwritten or is of another store, or the log has lost its end; after a crash the broker would begin "
-                "to recover too late in its log"
+                "overwritten or belongs to another store, or the log has lost its end; after a crash, the broker would "
+                "start its recovery at too late an offset"
             )
             place, values = ("checkpoint", CHECKPOINT.offset(name), name), (str(time), str(newest))
             findings.append(Finding(LOG, CHECKPOINT_AFTER_LOG, *place, *values, cause, right_time=newest))

@@ -80,35 +80,37 @@ from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, name_of_offset
 
 _CAUSES = {
-    DifferenceKind.DANGLING: "undecided: the unit was overwritten, or the queue or the segment that it leads to is of "
-    "another log; consumers skip this unit",
+    DifferenceKind.DANGLING: "undecided: the unit was overwritten, or the queue or the segment that the unit points to "
+    "belongs to another log; consumers skip this unit",
     DifferenceKind.LOST_RECORD: "the log has a gap there",
     DifferenceKind.DAMAGED_RECORD: "the log is damaged there; the unit shows where the lost record began",
-    DifferenceKind.BEHIND_LOG: "the log lost its end after the unit was written, or the queue is of a newer copy",
-    DifferenceKind.WRONG_SIZE: "the unit was overwritten in part; a consumer gets no message, or half of one",
-    DifferenceKind.WRONG_TAGS_CODE: "it is the hash of another text, or messageDelayLevel is another: "
-    "filtering by tags skips the message, and a delayed message is delivered at another time",
-    DifferenceKind.WRONG_BATCH_FIELD: "the unit was overwritten in part; consumers count the batch wrongly",
+    DifferenceKind.BEHIND_LOG: "the log lost its end after the unit was written, or the queue was copied later than "
+    "the log",
+    DifferenceKind.WRONG_SIZE: "part of the unit was overwritten; consumers receive no message, or only part of one",
+    DifferenceKind.WRONG_TAGS_CODE: "this is the hash of another tag, or messageDelayLevel was changed: "
+    "tag filters skip the message, or a delayed message is delivered at the wrong time",
+    DifferenceKind.WRONG_BATCH_FIELD: "part of the unit was overwritten; consumers miscount the messages of the batch",
     DifferenceKind.FOREIGN: "a file of another queue was copied here, or the unit was overwritten",
     DifferenceKind.HIDDEN_RECORD: "the record is a prepared or rolled back message, which no consumer may see",
-    DifferenceKind.DUPLICATE: "the dispatcher ran twice over this part of the log; consumers get the message twice",
+    DifferenceKind.DUPLICATE: "the broker dispatched this part of the log twice; consumers receive the message twice",
     DifferenceKind.OUT_OF_ORDER: "the units are in a different order from the records in the log",
-    DifferenceKind.MISPLACED: "the broker appended after a gap in the queue offsets; every later message is at "
-    "the wrong queue offset",
-    DifferenceKind.MISSING: "the unit was lost, or never written; the message is never consumed",
-    DifferenceKind.MISSING_FILE: "a file of the queue was deleted; its messages are never consumed",
-    DifferenceKind.MISSING_QUEUE: "the folder was deleted; a broker does not rebuild these units, and consumers "
-    "get none of these messages",
-    DifferenceKind.HOLE: "bytes were lost inside the file; a broker that starts now ends the queue here",
+    DifferenceKind.MISPLACED: "the broker appended units after a gap in the queue offsets; all later messages "
+    "are at the wrong queue offset",
+    DifferenceKind.MISSING: "the unit was lost or never written; consumers never receive the message",
+    DifferenceKind.MISSING_FILE: "a file of the queue was deleted; consumers never receive its messages",
+    DifferenceKind.MISSING_QUEUE: "the folder was deleted; brokers do not rebuild these units, so consumers "
+    "receive none of these messages",
+    DifferenceKind.HOLE: "bytes inside the file were lost; a broker that starts now treats this as the end of the "
+    "queue",
     DifferenceKind.BLANK_INSIDE: "the queue was restarted at a later offset while the log still had its earlier "
-    "messages, or lost messages were restored to the log; they are never consumed",
+    "messages, or lost messages were restored to the log; consumers never receive them",
     DifferenceKind.BLANK_OF_LOST: "the log has lost the record there; a repair or a rebuild left its unit out",
     DifferenceKind.CORRUPT: "the unit was overwritten; a broker that starts now treats this as the end of the queue",
     DifferenceKind.RESTARTED: "the topic was deleted and recreated: its queue offsets restarted at 0",
     DifferenceKind.DROPPED: "the broker dropped the record silently, because its queue offset is below the queue's end",
-    DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
+    DifferenceKind.DELETED_TOPIC: "the topic was deleted and recreated: these messages belong to the deleted one",
     DifferenceKind.QUEUE_LOST: "the queue's folder was lost, and the broker restarted it at 0: the topic was not "
-    "deleted, and consumers get none of these messages",
+    "deleted, and consumers receive none of these messages",
 }
 _NUMBERS = ("behind", "expected", "matched", "misplaced", "expired", "blanks", "ahead")
 _ALL_LOST = (
@@ -120,11 +122,15 @@ _UNDECIDED_SIZE = (
     "pass --broker-conf"
 )
 _TABLES = {
-    TOPICS_FILE: "the broker would load the backup file, or start without topics; which topics were deleted is unknown",
-    CONSUMERS_FILE: "the broker would load the backup file, or every consumer group would start from the beginning",
+    TOPICS_FILE: "the broker would load the backup file (.bak), or start without topics if there is none; verify "
+    "cannot tell which topics were deleted",
+    CONSUMERS_FILE: "the broker would load the backup file (.bak), or every consumer group would start from the "
+    "beginning if there is none",
 }
-_UNDECIDED_TOPIC = "undecided: the topic was deleted, or the queue is lost and consumers get none of these messages"
-_DELETED = "the topic was deleted: its messages stay in the log as long as their segments, and need no units"
+_UNDECIDED_TOPIC = (
+    "undecided: the topic was deleted, or the queue was lost and consumers receive none of these messages"
+)
+_DELETED = "the topic was deleted: its messages need no units, and stay in the log until retention deletes them"
 
 
 class QueueVerification(NamedTuple):
@@ -151,7 +157,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         if stored is not None:
             stored.rows.check_all_rows()
     except FormatError as error:
-        unreadable = PartReport([unreadable_database(QUEUES, error, store, ", or lack these queues")])
+        unreadable = PartReport([unreadable_database(QUEUES, error, store, ", or may start without these queues")])
         if isinstance(error, UnsupportedFormat):
             unreadable = PartReport(unverified=str(error))
         ranges = plan_ranges(store, store.start_offset, range_size)
@@ -198,7 +204,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         },
         notes,
         deleted,
-        doubts=[f"which topics were deleted: {joined.topics.unsupported}"] * is_unknown,
+        doubts=[f"unknown which topics were deleted: {joined.topics.unsupported}"] * is_unknown,
         database_step=step_for_rocksdb_queues(store),
     )
     stops = tuple(
@@ -227,14 +233,16 @@ def _notes(
     store: Store, joined: JoinResult, double: DoubleWriteComparison | None, left_out: Collection[QueueName]
 ) -> Iterator[str]:
     if joined.log_end > joined.dispatched:
-        yield f"{joined.log_end - joined.dispatched:,} bytes of the log had no units yet when the queues were looked at"
+        lag = joined.log_end - joined.dispatched
+        yield f"the broker had not dispatched the last {lag:,} bytes of the log when the queues were read"
     if joined.waiting_light_units:
         yield (
-            f"{counted(joined.waiting_light_units, 'unit')} of light queues were not in RocksDB yet, where alone they "
-            "are kept; the next start makes them (with rocksdbCQSelectiveDoubleWriteEnable those of LITE topics)"
+            f"{counted(joined.waiting_light_units, 'unit')} of light queues (LMQ) were not in RocksDB yet, which is "
+            "the only place for them; the broker writes them at its next start (with "
+            "rocksdbCQSelectiveDoubleWriteEnable, only those of LITE topics)"
         )
     if joined.ahead:
-        yield f"{joined.ahead:,} units are newer than the log: it was copied before them"
+        yield f"{counted(joined.ahead, 'unit')} of messages newer than the log, which was copied before the queues"
     if not joined.queues and not store.is_closed and detect_storage_features(store).queue_database is not None:
         yield unflushed_rows_note(store)
     if double is not None:
@@ -242,9 +250,9 @@ def _notes(
     if left_out:
         units = sum(joined.without_queue[name].units for name in left_out)
         yield (
-            f"{units} units of {len(left_out)} light queues (LMQ) are neither in files nor in RocksDB: selective "
-            "double write does not write them; the broker reports these queues as empty; their messages are in the "
-            "log (INNER_MULTI_DISPATCH)"
+            f"{counted(units, 'unit')} of {counted(len(left_out), 'light queue')} (LMQ) are neither in files nor in "
+            "RocksDB, because selective double write does not write them. The broker reports these queues as empty; "
+            "their messages are in the log (property INNER_MULTI_DISPATCH)"
         )
 
 
@@ -253,14 +261,14 @@ def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Fin
         return
     if double.different:
         cause = (
-            "either a file or RocksDB was overwritten; if it was a file, another finding names it, because files are "
-            "compared with the log"
+            "either a queue file or the RocksDB database was overwritten; if it was a file, another finding names that "
+            "file, because verify also compares files with the log"
         )
-        found = f"{double.different} units"
-        yield Finding(QUEUES, DOUBLE_WRITE_DIFFERS, "consumequeue", None, "unit", found, "those of the files", cause)
+        values = f"{double.different:,} different in RocksDB", "the same as in the files"
+        yield Finding(QUEUES, DOUBLE_WRITE_DIFFERS, "consumequeue", None, "unit", *values, cause)
     for name, units in sorted(double.without_files.items()):
-        cause = "the queue's folder was deleted; with double write, the broker reads the files"
-        expected = f"{units} units, which RocksDB has"
+        cause = "the queue's folder was deleted; with double write, the broker reads queues from the files"
+        expected = f"{counted(units, 'unit')}, which RocksDB has"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
 
 
@@ -274,7 +282,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined:
     else:
         cause = _UNDECIDED if difference.may_be_changed_record else _CAUSES[difference.kind]
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
-        cause = f"undecided: the file after it has a wrong name or belongs to another queue, or {cause}"
+        cause = f"undecided: the next file has the wrong name or belongs to another queue, or {cause}"
     offset = position - base + (queue.name.kind.layout.offset(difference.field) if is_field else 0)
     path = f"{queue.name.path}/{name_of_offset(base)}"
     place = path, None if difference.kind is DifferenceKind.MISSING_FILE else offset
@@ -294,7 +302,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
             kind, cause = UNDECIDED_TOPIC, f"{_UNDECIDED_TOPIC}; {joined.topics.explain_undecided(name.topic)}"
         elif joined.queues:
             cause = _CAUSES[DifferenceKind.MISSING_QUEUE]
-        expected = f"{count} units, the first for the record at log offset {first}"
+        expected = f"{counted(count, 'unit')}, the first for the record at log offset {first}"
         times, log_offset = count if fate is TopicFate.DELETED else 1, first if count == 1 else None
         yield Finding(QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset)
 
@@ -327,8 +335,9 @@ def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterato
 
 
 def _folder(path: str, queues: Sequence[Finding]) -> Finding:
-    units = sum(int(finding.expected.partition(" ")[0]) for finding in queues)
-    return queues[0]._replace(file=path, expected=f"{units} units of {len(queues)} queues", times=len(queues))
+    units = sum(int(finding.expected.partition(" ")[0].replace(",", "")) for finding in queues)
+    expected = f"{counted(units, 'unit')} of {counted(len(queues), 'queue')}"
+    return queues[0]._replace(file=path, expected=expected, times=len(queues))
 
 
 def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Finding]:
@@ -345,7 +354,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
                 yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
     for path in (stored.about.path for stored in store.files_of_kind(FileKind.UNKNOWN)):
         if path.startswith(tuple(f"{kind}/" for kind in QueueKind)):
-            cause = "not a name that a broker uses; a broker that starts now may refuse to load the queue"
+            cause = "brokers do not use this file name; a broker that starts now may refuse to load the queue"
             name = path.rpartition("/")[2]
             yield Finding(QUEUES, UNEXPECTED_FILE, path, None, "name", name, "20 digits", cause)
 
@@ -354,13 +363,13 @@ def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[
     path = f"{queue.name.path}/{name_of_offset(file.base_offset)}"
     if usual and file.size != usual:
         cause = (
-            "the file was truncated or has extra bytes, or belongs to a broker with another file size; a broker "
+            "the file was truncated, has extra bytes, or belongs to a broker with a different file size; the broker "
             "refuses to load it"
         )
         yield Finding(QUEUES, WRONG_FILE_SIZE, path, min(file.size, usual), "size", str(file.size), str(usual), cause)
     if usual and file.base_offset % usual:
         wanted = name_of_offset(file.base_offset // usual * usual)
-        cause = "the file was renamed, or belongs to a broker with another file size"
+        cause = "the file was renamed, or belongs to a broker with a different file size"
         yield Finding(QUEUES, WRONG_FILE_NAME, path, None, "name", name_of_offset(file.base_offset), wanted, cause)
 
 
@@ -373,10 +382,16 @@ def _progress_findings(
         if end is None or reader.next_offset <= end:
             continue
         kind, field = CONSUMER_PAST_QUEUE_END, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
-        cause = "the queue was truncated or recreated after the group had read it: the group skips the next messages"
+        cause = (
+            "the group's offset is past the end of the queue: the queue was truncated or recreated after the group had "
+            "consumed it, so the group skips the next messages"
+        )
         if reader.kind is ReaderKind.DELAY:
             kind, field = DELAY_PAST_QUEUE_END, f"level {reader.queue_id + 1}"
-            cause = "the queue was truncated or recreated: delayed messages of this level are not delivered"
+            cause = (
+                "the offset of this delay level is past the end of its queue: the queue was truncated or recreated, so "
+                "delayed messages of this level are not delivered"
+            )
         yield Finding(QUEUES, kind, reader.place, None, field, str(reader.next_offset), f"at most {end}", cause)
 
 
@@ -397,8 +412,8 @@ _READ_AT_ONCE = 1 << 15
 _LOOKS = 5
 _PAUSE_S = 0.02
 _CAUSE = (
-    "undecided: topic, queue id or queue offset of this record, or of one before it, changed, or the queue lost its "
-    "end; it has no unit yet, and a broker that starts makes one with what the record says"
+    "undecided: the topic, queue ID or queue offset of this record or of an earlier one changed, or the queue lost its "
+    "end; the record has no unit yet, and the broker writes one from these values at its next start"
 )
 
 
@@ -430,7 +445,7 @@ def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
             base = file.base_offset if file else 0
             place = f"{queue.name.path}/{name_of_offset(base)}", position * queue.unit_size + at - base
             found = bytes(data[at : at + queue.unit_size]).hex()
-            cause = "a recovery moved the queue's end back and left old units, or something else wrote to the file"
+            cause = "a recovery truncated the queue and left old units, or another program wrote to the file"
             return Finding(QUEUES, TAIL_NOT_ZERO, *place, "tail", found, "zeros", cause)
         position += some
         some = min(some * 2, _READ_AT_ONCE)

@@ -18,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from jobs.console.amounts import counted
 from jobs.lake.findings import INDEX, Finding
 from jobs.products.index.key_row import KeyRow, collect_keys, key_blocks
 from jobs.products.queues.settings import known_releases
@@ -40,8 +41,8 @@ _PROGRESS = (LAST_OFFSET_KEY, LAST_TIME_KEY)
 _MISSING, _OF_LOST, _OF_NOTHING = "missing", "of lost messages", "of nothing"
 _CAUSES = {
     _MISSING: (MISSING_ROWS, "rows were lost, or the index was disabled for a while"),
-    _OF_LOST: (ROWS_WITHOUT_MESSAGE, "the log has lost these messages; their rows stay"),
-    _OF_NOTHING: (ROWS_WITHOUT_MESSAGE, "a row was overwritten, or the database is of another log"),
+    _OF_LOST: (ROWS_WITHOUT_MESSAGE, "the log has lost these messages; their rows remain in the database"),
+    _OF_NOTHING: (ROWS_WITHOUT_MESSAGE, "a row was overwritten, or the database belongs to another log"),
 }
 
 
@@ -145,14 +146,14 @@ def _report(tally: RowComparison, row: KeyRow, folder: str, store: Store) -> Par
     notes = [f"the index is in RocksDB ({folder}, indexRocksDBEnable); the store has no index files"]
     if tally.counts[_MISSING] and not store.is_closed:
         numbers["behind"] = tally.counts.pop(_MISSING)
-        notes.append("rows that are missing were in memory when the broker was killed; its next start writes them")
+        notes.append("the missing rows were in memory when the broker was killed; it writes them at its next start")
     findings = []
     for reason, (kind, cause) in _CAUSES.items():
         if count := tally.counts[reason]:
-            text = f"{count} rows, the first for log offset {tally.first[reason]}"
+            text = f"{counted(count, 'row')}, the first for log offset {tally.first[reason]}"
             values = ("none", text) if reason == _MISSING else (text, "messages with these keys")
             findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, tally.first[reason]))
     if tally.odd_rows:
-        text, cause = f"{tally.odd_rows} rows", "their keys are not keys of an index"
-        findings.append(Finding(INDEX, DAMAGED_ROWS, folder, None, "rows", text, "keys", cause, tally.odd_rows))
+        text, cause = counted(tally.odd_rows, "row"), "the keys of these rows are not valid index keys"
+        findings.append(Finding(INDEX, DAMAGED_ROWS, folder, None, "rows", text, "valid keys", cause, tally.odd_rows))
     return PartReport(findings, numbers, notes)

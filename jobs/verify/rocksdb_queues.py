@@ -74,33 +74,35 @@ class DoubleWriteComparison:
 
     def sentence(self) -> str:
         """Return one line on whether switching to RocksDB is safe."""
-        both = f"double write: files hold {self.files} units, RocksDB {self.rocksdb}"
+        both = (
+            f"double write: the files have {counted(self.files, 'unit')}, RocksDB has {counted(self.rocksdb, 'unit')}"
+        )
         if self.different:
             differ = f"{counted(self.different, 'unit')} differ{'s' * (self.different == 1)}"
-            return f"{both}; {differ}: do not switch to RocksDB; the log decides which is right (see the findings)"
+            return f"{both}; {differ}. Do not switch to RocksDB; the log shows which is right (see the findings)"
         if self.is_selective:
             setting = "rocksdbCQSelectiveDoubleWriteEnable"
-            return f"{both}: only LITE topics are written twice ({setting}); do not switch to RocksDB"
+            return f"{both}. Only LITE topics are written twice ({setting}), so do not switch to RocksDB"
         parts = []
         if self.first:
             first = counted(self.first, "unit")
-            parts.append(f"RocksDB lacks {first} before offset {self.first_end}, which a restart does not add")
+            parts.append(f"RocksDB lacks {first} before log offset {self.first_end:,}, and a restart does not add any")
         if self.last:
             last = counted(self.last, "unit")
-            parts.append(f"RocksDB lacks {last} from offset {self.last_start} on, which a restart adds")
+            parts.append(f"RocksDB lacks {last} from log offset {self.last_start:,} on, but a restart adds them")
         if self.without_files:
             lost = counted(sum(self.without_files.values()), "unit")
-            parts.append(f"files lack {lost} that RocksDB has (see the findings)")
+            parts.append(f"the files lack {lost} that RocksDB has (see the findings)")
         if not parts:
-            return f"{both}, the same: switching to RocksDB is safe"
+            return f"{both}, and all are the same. Switching to RocksDB is safe"
         step = (
-            "do not switch to RocksDB before a restart with double write"
+            "Do not switch to RocksDB before a restart with double write"
             if self.last
-            else "switching to RocksDB is safe"
+            else "Switching to RocksDB is safe"
         )
         if self.first:
-            step = f"do not switch to RocksDB until retention has deleted the log up to {self.first_end}"
-        return f"{both}; {'; '.join(parts)}: {step}"
+            step = f"Do not switch to RocksDB until retention has deleted the log up to offset {self.first_end:,}"
+        return f"{both}; {'; '.join(parts)}. {step}"
 
 
 def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQueue]) -> DoubleWriteComparison | None:
@@ -187,7 +189,9 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
     if of_queues:
         yield step_for_rocksdb_queues(store) or _set_aside(store)
     if others:
-        yield Step(f"{features.other_database}: only a broker can write the rows of RocksDB; they are not changed")
+        yield Step(
+            f"{features.other_database}: this database was not changed, because only a broker can write its rows"
+        )
 
 
 def step_for_rocksdb_queues(store: Store) -> Step | None:
@@ -199,7 +203,7 @@ def step_for_rocksdb_queues(store: Store) -> Step | None:
         return Step(
             "The store has no queues, and the topics are in RocksDB: a broker of 5.3.3 or later with "
             "storeType=defaultRocksDB rebuilds the queues from the log when it starts"
-            f"{_recovery_limit(store)}. Other brokers read queue files: rebuild-consumequeue --install"
+            f"{_recovery_limit(store)}. For other brokers, which read queue files, run `rebuild-consumequeue --install`"
         )
     return None
 
@@ -207,8 +211,8 @@ def step_for_rocksdb_queues(store: Store) -> Step | None:
 def unflushed_rows_note(store: Store) -> str:
     """Return the note on a database without queue units whose broker was killed."""
     return (
-        "RocksDB has no queue units: they were still in memory when the broker was killed; nothing is lost, "
-        f"the next start rebuilds them from the log{_recovery_limit(store)}"
+        "RocksDB has no queue units: they were still in memory when the broker was killed. Nothing is lost: "
+        f"the broker rebuilds them from the log at its next start{_recovery_limit(store)}"
     )
 
 
@@ -218,16 +222,16 @@ def _recovery_limit(store: Store) -> str:
     if count <= _RECOVERED:
         return ""
     setting = f"commitLogRecoverMaxNum={count}"
-    return f" (5.4.0 and later: with {setting} or more, else from the {_RECOVERED} newest segments alone)"
+    return f" (from 5.4.0 on, set {setting} or more; otherwise it reads only the {_RECOVERED} newest segments)"
 
 
 def _set_aside(store: Store) -> Step:
     features = detect_storage_features(store)
     folder = features.queue_database or CONSUME_QUEUE_FOLDER
     words = (
-        f"{folder}: the queues are in RocksDB, and only a broker can write its rows. With the broker stopped, set the "
-        f"database aside: a broker of 5.3.3 or later that starts without one rebuilds its rows from the log"
-        f"{_recovery_limit(store)}:"
+        f"{folder}: the queues are in RocksDB, and only a broker can write its rows. Without the database, a broker of "
+        f"5.3.3 or later rebuilds the rows from the log when it starts{_recovery_limit(store)}. With the broker "
+        "stopped, move the database aside:"
     )
     path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
     if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:  # in one folder with those of topics
@@ -262,7 +266,8 @@ def _in_rocksdb(part: PartReport, store: Store) -> Iterator[_Waiting]:
     if state is None or not (state.transactions or state.timers):
         return
     part.notes.append(
-        f"in RocksDB: {len(state.transactions)} pending transactions, {len(state.timers)} timer messages that wait"
+        f"RocksDB has {counted(len(state.transactions), 'pending transaction')} and "
+        f"{counted(len(state.timers), 'pending timer message')}"
     )
     transactions = ((row.physical_offset, row.size, row.transaction_id) for row in state.transactions)
     yield TRANSACTION_WITHOUT_MESSAGE, HALF_TOPIC, state.folder, transactions
@@ -273,7 +278,7 @@ def _in_rocksdb(part: PartReport, store: Store) -> Iterator[_Waiting]:
 def _in_files(part: PartReport, store: Store) -> Iterator[_Waiting]:
     state = read_timer_state(store)
     if state is not None and state.slots:
-        part.notes.append(f"{counted(state.waiting_count, 'timer message')} in {state.wheel} wait")
+        part.notes.append(f"{state.wheel} has {counted(state.waiting_count, 'pending timer message')}")
         units = ((unit.physical_offset, unit.record_size, "") for unit in read_waiting_units(store, state))
         yield TIMER_UNIT_WITHOUT_MESSAGE, TIMER_TOPIC, state.wheel, units
 
@@ -299,8 +304,8 @@ def _findings(waiting: Iterable[_Waiting], store: Store) -> Iterator[Finding]:
             live = (row for row in rows if row[0] >= store.start_offset)  # the others are expired
             wrong = [offset for offset, size, name in live if not _leads_to(size, name, record_at(offset), topic)]
             if wrong:
-                cause = f"the log lost or damaged these messages, or {place} is of another log"
-                found = f"{len(wrong)} rows, the first for log offset {min(wrong)}", f"messages of {topic}"
+                cause = f"these messages were lost or damaged in the log, or {place} belongs to another log"
+                found = f"{counted(len(wrong), 'row')}, the first for log offset {min(wrong)}", f"messages of {topic}"
                 yield Finding(QUEUES, kind, place, None, "rows", *found, cause, len(wrong), min(wrong))
 
 

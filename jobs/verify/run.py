@@ -58,7 +58,9 @@ from rmq_formats.release import Release
 
 _SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25  # of the log: the most that scratch files take, with small records
 _ZEROS = "magic 00000000 "
-_NEVER_WRITTEN = "undecided: zeroed, or never written, and the data after it is of another log"
+_NEVER_WRITTEN = (
+    "undecided: these bytes were zeroed, or they were never written and the data after them belongs to another log"
+)
 _OF_PROMOTION = frozenset({UNITS_OF_TAKEN_BACK_MESSAGES, ENTRIES_OF_TAKEN_BACK_MESSAGES, NOT_INDEXED_ON_REPLICA})
 _AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
 
@@ -108,8 +110,8 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         _add_start(start, parts, store)
         if keeps_incomplete_record(store, Release.of(start.release), walked.end):
             log.notes.append(
-                f"the bytes at {walked.end:,} are a record whose properties end in zeros: this broker "
-                f"({start.release}) takes it for the log's last message, without what the zeros cover"
+                f"the properties of the record at offset {walked.end:,} end in zeros: this broker ({start.release}) "
+                "accepts it as the last message of the log, without the properties that the zeros overwrote"
             )
     return Verdict(store.root, parts, start, walked, request.options)
 
@@ -119,10 +121,10 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
     refused = start.refuses or start.ignores_from
     if refused is not None and not any(one.file == refused.file for part in parts.values() for one in part.findings):
         part = QUEUES if refused.file.partition("/")[0] in map(str, QueueKind) else LOG
-        what_it_does = "does not start" if start.refuses else "starts without this file and all files after it"
+        what_it_does = "refuses to start" if start.refuses else "starts, but ignores this file and all files after it"
         cause = (
-            "the file has extra bytes, belongs to a broker with another file size, or was never written; the broker "
-            f"{what_it_does}"
+            "the file has extra bytes, belongs to a broker with a different file size, or was never written; the "
+            f"broker {what_it_does}"
         )
         size = (min(refused.length, refused.expected), "size", str(refused.length), str(refused.expected))
         parts[part].findings.append(Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause))
@@ -187,7 +189,7 @@ def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
     offset = finding.log_offset
     if not segments or why is None or not (offset is None or _segment_of(offset, store) in segments):
         return finding
-    cause = f"undecided: {why}, or a segment is of another log: other units lead to no record there"
+    cause = f"undecided: {why}, or a segment belongs to another log, as other units also point to no record in it"
     return finding._replace(cause=cause)
 
 
@@ -230,11 +232,10 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
         return  # the new master itself, or a replica that had nothing to remove
     left = promotion.left_end - promotion.log_end if promotion.left_over else 0
     cause = (
-        f"another replica became master: what this one had stored from offset {promotion.start} on was truncated, "
-        "and the new master's records are in its place; this is the normal state of queues and index files after a "
-        "promotion"
+        f"another replica became master: this replica truncated its log at offset {promotion.start:,} and then copied "
+        "the new master's records; this is the normal state of queues and index files after a promotion"
     )
-    ends = f"the log ends at {promotion.log_end}, {left:,} bytes after that are left over"
+    ends = f"the log ends at offset {promotion.log_end:,}; the {left:,} bytes after it were left over by the truncation"
     place = locate_offset(promotion.start, store)
     start = str(promotion.start)
     fact = Finding(LOG, PROMOTION, *place, "offsets", start, ends, cause, log_offset=promotion.start)
@@ -245,10 +246,10 @@ def _fact(finding: Finding) -> Finding:
     cause = "they belong to messages that were truncated by a promotion; "
     if finding.kind == DifferenceKind.BEHIND_LOG:
         units = f"{finding.times:,} units after the end of the queue"
-        cause += "a broker drops them at its next start"
+        cause += "the broker removes them at its next start"
         return finding._replace(kind=UNITS_OF_TAKEN_BACK_MESSAGES, expected=units, cause=cause)
     if finding.kind == AHEAD_OF_LOG:
         return finding._replace(
-            kind=ENTRIES_OF_TAKEN_BACK_MESSAGES, expected=finding.found, cause=f"{cause}lookups skip them"
+            kind=ENTRIES_OF_TAKEN_BACK_MESSAGES, expected=finding.found, cause=f"{cause}lookups skip these entries"
         )
     return finding

@@ -34,7 +34,7 @@ from rmq_formats.consumequeue.dispatch import QueueRules
 _AT_ONCE = 1 << 16
 _FIELDS = ("physical_offset", "size", "tags_code")
 _ONLY_BROKERS_WRITE = Step(
-    "Only its broker writes a tier. These messages are in the broker's own store until it deletes them; "
+    "Only the broker can write to its tier. The messages are in the broker's own store until retention deletes them; "
     "a lake may also have them."
 )
 
@@ -49,7 +49,7 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
         [finding for one in logs for finding in one.findings],
         {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
         [
-            f"a tier: {counted(len(tier.queues), 'queue')}, each with its own log; the offsets are totals of all logs",
+            f"a tier: {counted(len(tier.queues), 'queue')}, each with its own log; the table shows totals of all logs",
             UNCHECKED_NOTE,
         ],
     )
@@ -87,9 +87,9 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
     if records > expected.size:
         place = store.path_below_root(store.segments[0].location), None, "records"
         found = f"{records - expected.size} of other queues"
-        cause = "the file is of another queue, or its bits changed"
+        cause = "the file belongs to another queue, or some of its bits changed"
         wrong.append(
-            Finding(QUEUES, FOREIGN_RECORD, *place, found, f"records of {queue.topic} {queue.queue_id}", cause)
+            Finding(QUEUES, FOREIGN_RECORD, *place, found, f"only records of {queue.topic} {queue.queue_id}", cause)
         )
     matched = 0
     for stored in queues_of_files(store.queue_files, store.storage):
@@ -141,8 +141,8 @@ def _differs(stored: StoredQueue, number: int, unit: np.void, made: np.void, tim
     file = stored.file_at(number)
     place = file.location if file else "", number * stored.unit_size - (file.base_offset if file else 0)
     found, wanted = (", ".join(f"{name} {one[name]}" for name in _FIELDS) for one in (unit, made))
-    cause = "the unit, or the record, changed after the broker wrote it"
+    cause = "the unit or its record changed after the broker wrote it"
     if not made["size"]:
-        wanted, cause = "a record", "the log of the tier lost this record, or the unit is of another log"
+        wanted, cause = "a record", "the tier's log has lost this record, or the unit belongs to another log"
     log_offset = int(unit["physical_offset"])
     return Finding(QUEUES, TIER_UNIT_DIFFERS, *place, f"unit {number}", found, wanted, cause, times, log_offset)

@@ -84,7 +84,7 @@ def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Worke
     keys = sum(len(queue.keys) for queue in queues)
     count = sum(map(len, tier.index_files.values()))
     if not count:
-        reason = "the tier has no index files: no full one was copied yet, or messageIndexEnable is off"
+        reason = "the tier has no index files: none has been full yet, or messageIndexEnable is false"
         return PartReport(numbers={"files": 0, "keys": keys}, unverified=reason)
     for place, segments in tier.index_files.items():
         read = workers.map(segments, partial(_read, root=tier.root, storage=tier.storage), "reading the index")
@@ -93,7 +93,7 @@ def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Worke
         findings += [*_holes(read), *compared.findings()]
         if compared.waiting:
             keys_text = counted(compared.waiting, "key")
-            notes.append(f"{keys_text} had no entry yet: an index file is copied when it is full")
+            notes.append(f"{keys_text} had no entry yet: brokers copy an index file to the tier when it is full")
     return PartReport(findings, {"files": count, "keys": keys}, notes)
 
 
@@ -111,7 +111,7 @@ def _read(segment: Segment, *, root: str, storage: AnyStorage) -> _File:
 
 def _damaged(name: str, one: Difference, *, is_short: bool = False) -> Finding:
     is_short |= one.field == "size" and int(one.found) < int(one.expected)
-    cause = "the copy was cut off" if is_short else "bits changed after the broker wrote the file"
+    cause = "the copy of the file is incomplete" if is_short else "bits changed after the broker wrote the file"
     place, cause = (name, one.position, one.field), f"{cause}; lookups miss entries"
     return Finding(INDEX, _DAMAGED, *place, one.found, one.expected, cause, one.times)
 
@@ -121,7 +121,7 @@ def _holes(files: Sequence[_File]) -> Iterator[Finding]:
     for before, after in pairwise(files):
         end = before.segment.base_offset + before.segment.size
         if end < after.segment.base_offset and not before.findings:
-            found = f"no file holds bytes {end} to {after.segment.base_offset} of the index"
+            found = f"no file has bytes {end} to {after.segment.base_offset} of the index"
             cause = "index files were deleted or lost"
             yield Finding(INDEX, MISSING_INDEX_ENTRIES, after.name, None, "before this file", found, "", cause)
 
@@ -199,7 +199,7 @@ class _Comparison:
                 odd = np.flatnonzero(entries[name] != values)
                 if odd.size:
                     queue, offset = self._queues[queues[odd[0]]], int(keys["physical_offset"][odd[0]])
-                    cause = f"the entry, or the record at {offset} of {queue.topic} {queue.queue_id}, changed"
+                    cause = f"the entry or its record (offset {offset:,} of {queue.topic} {queue.queue_id}) changed"
                     yield self._finding(found[odd], name, str(int(values[odd[0]])), cause)
 
     def _by_sound_files(self, entries: Integers) -> Iterator[tuple[TierIndex, Integers]]:
@@ -290,7 +290,7 @@ class _Comparison:
             for at, offset in zip(found.tolist(), self._entries["physical_offset"][found].tolist(), strict=True):
                 by_title.setdefault(lost.title_at(offset), []).append(at)
             for title, some in by_title.items():
-                cause = "the entry changed, or it is of another log"
+                cause = "the entry changed, or it belongs to another log"
                 finding = self._finding(np.array(some), "physical_offset", wanted, cause)
                 if title:
                     finding = lost.attribute(

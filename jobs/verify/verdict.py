@@ -88,7 +88,7 @@ class Verdict(RatedOutcome):
         records, keys = counted(log.get("records", 0), "record"), counted(index.get("keys", 0), "index key")
         compared = f"{records}, {counted(queues.get('expected', 0), 'queue unit')} and {keys}"
         causes = len(self.groups)
-        what = f"{counted(causes, 'cause')} found in {compared}" if causes else f"{compared} compared"
+        what = f"{counted(causes, 'problem')} found in {compared}" if causes else f"{compared} compared"
         size = log.get("to_offset", 0) - log.get("from_offset", 0) - log.get("missing_bytes", 0)
         unverified = [name for name, part in self.parts.items() if part.unverified]
         verdict = f"no problems found; not verified: {', '.join(unverified)}" if unverified else ""
@@ -120,7 +120,7 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
     notes = [note for part in verdict.parts.values() for note in part.notes]
     word, more = str(verdict.severity), len(verdict.findings) - len(groups)
     if verdict.findings:
-        word += f": {counted(len(groups), 'cause')}" + f", {counted(more, 'consequence')}" * bool(more)
+        word += f": {counted(len(groups), 'problem')}" + f", {counted(more, 'consequence')}" * bool(more)
     yield f"{verdict.store}: {verdict.severity.styled(word)}"
     yield ""
     yield from _table([part_row(name, part) for name, part in verdict.parts.items()])
@@ -139,8 +139,8 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
 def _group(number: int, group: CauseWithConsequences, *, places: bool) -> Iterator[str]:
     cause = group.cause
     word = "" if cause.severity.value == cause.kind else f"{cause.severity.styled()} "
-    following = counted(sum(one.times for one in group.consequences), "place")
-    more = f" (with {following} that {'follows' if following.startswith('1 ') else 'follow'}: --places)"
+    following = sum(one.times for one in group.consequences)
+    more = f" ({counted(following, 'more place')} affected; --places shows {'it' if following == 1 else 'them'})"
     yield f"  {number}. {word}{cause.text}{more if group.consequences and not places else ''}"
     for finding in group.consequences if places else ():
         place = finding.file if finding.offset is None else f"{finding.file} @{finding.offset}"
@@ -152,26 +152,26 @@ def part_row(name: str, part: PartReport) -> PartRow:
     """Return the row of a part in the table whose head is `PART_COLUMNS`."""
     wrong = sum(not finding.follows for finding in part.findings)
     consequences = len(part.findings) - wrong
-    texts = [counted(wrong, "finding")] * bool(wrong)
-    texts += [f"{consequences:,} that follow from the log"] * bool(consequences)
+    texts = [counted(wrong, "problem")] * bool(wrong)
+    texts += [counted(consequences, "consequence")] * bool(consequences)
     texts += [part.unverified] * bool(part.unverified)
     texts += part.doubts
     if behind := part.numbers.get("behind"):
-        texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} behind the log")
+        texts.append(f"{counted(behind, 'key' if name == INDEX else 'byte')} behind the log")
     return name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers)
 
 
 def _compared(name: str, numbers: Mapping[str, int]) -> str:
     if name == LOG:
         return (
-            f"{numbers['records']:,} records, {numbers['segments']:,} segments, "
+            f"{counted(numbers['records'], 'record')}, {counted(numbers['segments'], 'segment')}, "
             f"offsets {numbers['from_offset']:,} to {numbers['to_offset']:,}"
         )
     if name == QUEUES and "expected" in numbers:
         expected = numbers["expected"] - numbers["of_deleted_topics"]
-        return f"{numbers['matched']:,} of {expected:,} units in {numbers['queues']:,} queues"
+        return f"{numbers['matched']:,} of {counted(expected, 'unit')} in {counted(numbers['queues'], 'queue')}"
     if name == INDEX and "rows" in numbers:
-        return f"{numbers['keys']:,} keys in {numbers['rows']:,} rows of RocksDB"
+        return f"{counted(numbers['keys'], 'key')} in {counted(numbers['rows'], 'RocksDB row')}"
     if name == INDEX and "keys" in numbers:
         return f"{counted(numbers['keys'], 'key')} in {counted(numbers['files'], 'file')}"
     return "nothing"
@@ -193,33 +193,33 @@ Advice = tuple[Step, tuple[CauseWithConsequences, ...]]
 
 _IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_WITHOUT_MESSAGE, DAMAGED_ROWS, UNREADABLE_DATABASE})
 _NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *OF_COMPACTED_LOGS})  # of queues, by no repair
-_COPY = "from a slave, a backup or another copy, with the broker stopped, and verify again. A lake may hold"
+_COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
 _REPAIR = "{program} repair {again} --out REPAIR"
 _EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --out MESSAGES.ndjson"
 # What to do about kinds of findings, by part, in the order of the steps; commands with {move} are one for each finding.
 _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     (
         LOG, {MISNAMED_SEGMENT},
-        "A segment has a wrong name. With the broker stopped, rename it, and verify again:", ("{move}",),
+        "A segment has the wrong name. With the broker stopped, rename it, and verify again:", ("{move}",),
     ),
     (
         LOG, MISSING_RECORDS,
-        f"Part of the log is missing. Put the segment back {_COPY} its messages, for repair or export:",
+        f"Part of the log is missing. With the broker stopped, copy the segment {_COPY}",
         (f"{_REPAIR} --lake LAKE", _EXPORT),
     ),
     (
         LOG, {LOST_START},
-        f"The first segments are missing. Put them back {_COPY} their messages, for repair or export:",
+        f"The first segments are missing. With the broker stopped, copy them {_COPY}",
         (f"{_REPAIR} --lake LAKE", _EXPORT),
     ),
     (
         LOG, {UNREADABLE_RANGE},
-        "The disk cannot read parts of the log: copy the store to another disk before anything else.", (),
+        "The disk cannot read parts of the log. Copy the store to another disk before you do anything else.", (),
     ),
     (
         LOG, DAMAGED_RECORDS,
-        ("Records of the log are damaged. A lake that was loaded before the damage restores them; without one, ingest "
-        "a replica's store:"), (f"{_REPAIR} --lake LAKE",),
+        ("Records of the log are damaged. Restore them from a lake that was loaded before the damage, or from a new "
+        "lake into which you have ingested a replica's store:"), (f"{_REPAIR} --lake LAKE",),
     ),
     (
         LOG, {CHECKPOINT_AFTER_LOG},
@@ -227,27 +227,27 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     ),
     (
         QUEUES, {UNREADABLE_DATABASE},
-        ("A database in RocksDB cannot be read. With the broker stopped, move its files aside (not the folders of "
-        "topics, if the folder has any): a broker of 5.3.3 or later rebuilds its rows from the log; "
-        "from 5.4.0 on, from the newest segments, as many as commitLogRecoverMaxNum says (10)."), (),
+        ("A RocksDB database cannot be read. With the broker stopped, move its files aside (but not the folders of "
+        "topics, if there are any). A broker of 5.3.3 or later then rebuilds the rows from the log; from 5.4.0 on, it "
+        "reads only the newest segments (commitLogRecoverMaxNum; the default is 10)."), (),
     ),
     (
         QUEUES, {DAMAGED_CONFIGURATION},
-        "A table of the broker is damaged: restore the file in `config` from its .bak or from a slave.", (),
+        "A configuration file is damaged. Restore it in the folder `config` from its .bak file or from a replica.", (),
     ),
     (
         QUEUES, OF_COMPACTED_LOGS,
-        ("A broker does not rebuild a compacted log. With the broker stopped, restore the folder `compaction` from a "
-        "slave or a backup; a lake has the newest message of each key (docs/tables.md)."), (),
+        ("Brokers do not rebuild compacted logs. With the broker stopped, restore the folder `compaction` from a "
+        "replica or a backup; a lake has the newest message of each key (docs/tables.md)."), (),
     ),
     (
         INDEX, {NOT_INDEXED},
-        ("Keys were never indexed, inside a file that is otherwise right: only a full rebuild adds them "
-        "(--lost-only keeps that file):"), ("{program} rebuild-index {again} --out NEW-INDEX-ALL",),
+        ("Some keys were never indexed, in a file that is otherwise correct. Only a full rebuild adds them, because "
+        "--lost-only keeps this file:"), ("{program} rebuild-index {again} --out NEW-INDEX-ALL",),
     ),
     (
         INDEX, {REPEATED_INDEX_FILE},
-        "An index file is a copy of one before it. With the broker stopped, move it out of the folder:", ("{move}",),
+        "An index file is a copy of an earlier one. With the broker stopped, move it out of the folder:", ("{move}",),
     ),
     (
         INDEX, _IN_ROCKSDB,
@@ -256,10 +256,11 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         ("{program} query by-key --store {store} -t TOPIC -k KEY --through-log",),
     ),
 )  # fmt: skip
-_MADE = "Files have a wrong length, are lost, or contradict the log. See the planned repairs (read-only):"
+_MADE = "Files have the wrong size, are missing, or contradict the log. Show the planned repairs (read-only):"
 _OPEN = (
-    "If a finding is undecided, repair changes only files that it can prove. For the rest, compare a replica's copy, "
-    "or pass a lake that was loaded before the damage (repair --lake); for lengths, pass --broker-conf."
+    "If a finding is undecided, `repair` changes a file only if it can prove the right contents. For the other files, "
+    "compare a replica's copy, or pass a lake that was loaded before the damage (repair --lake); for file sizes, pass "
+    "--broker-conf."
 )
 
 

@@ -44,6 +44,9 @@ from rmq_formats.properties import (
 _V6_SIZE = 16
 
 
+BRIDGE_REASON = "a repair wrote a bridge record over the lost bytes"
+
+
 class Host(NamedTuple):
     """An address of 4 or 16 bytes, and a port."""
 
@@ -110,7 +113,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
         raise CorruptData(f"physical_offset {stated_offset} in a record", place)
     end = position + total_size
     if end > view.nbytes:
-        raise NeedMoreData(f"record of {total_size} bytes is cut off", place)
+        raise NeedMoreData(f"record of {total_size} bytes is truncated", place)
 
     fixed = RECORD[sys_flag & HOST_BITS]
     body_at = _bounded(position + fixed.size, end, place)
@@ -129,7 +132,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
         raise CorruptData(f"total_size is {total_size}, but the fields add up to {computed} bytes", place)
     body, topic = view[body_at : body_at + max(body_length, 0)], view[topic_at : topic_at + topic_length]
     if flag == BRIDGE_FLAG and not (properties_length or any(body)):
-        raise CorruptData("a bridge that a repair wrote over lost bytes", place)
+        raise CorruptData(BRIDGE_REASON, place)
     hosts = Host._make((born_address, born_port)), stored, Host._make((store_address, store_port))
     parts = bytes(body), topic_length, bytes(topic), properties_length, bytes(view[properties_at:end])
     return MessageRecord._make((*head, *hosts, reconsumed, prepared, body_length, *parts))

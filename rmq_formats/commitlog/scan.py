@@ -174,7 +174,7 @@ def scan(
     *store_timestamp* and *why_left_over* are those of `segment.walk_segment`.
     """
     if base_offset + segment_size > MAX_LONG:
-        raise CorruptData("a file that begins here reaches after the last offset that 64 bits can hold", base_offset)
+        raise CorruptData("a file at this offset would extend past the largest 64-bit offset", base_offset)
     log = _Log(Window(read, segment_size, window, read_into), base_offset, framing, next_written)
     try:
         if sync:

@@ -390,7 +390,7 @@ def _last_term(data: bytes, end_offset: int) -> int | None:
 
 
 LOWEST_TERM = -(1 << 63) + 1  # groups of one count from -1 on up to 4.7.1
-LEFTOVER = "an entry of a lower term than the one before it: taken back, and not written over yet"
+LEFTOVER = "an entry with a lower term than the previous one: it was truncated, and is not overwritten yet"
 STALE = "older records follow: they are left over from before the log was truncated"
 UNDECIDED = "older records follow, to which queues of a closed store lead: undecided whether they are left over"
 UNSETTLED = "the newest record is not complete yet"

@@ -83,7 +83,7 @@ class IndexReader:
             if previous <= 0 or previous > header.index_count or previous == number:
                 return
             if previous == mark:
-                reason = f"slot {slot}: the chain comes back to entry {previous}"
+                reason = f"slot {slot}: the chain loops back to entry {previous}"
                 raise CorruptData(reason, self.geometry.entry_position(number), self.file)
             hops += 1
             if hops == stride:

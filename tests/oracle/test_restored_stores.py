@@ -98,7 +98,7 @@ def test_a_broker_cuts_a_log_off_at_a_gap_so_topics_cannot_be_chosen(tmp_path: P
 
     there = {record.physical_offset for record in records(store) if record.topic == _TOPIC}
     assert (3, [(first, after)]) == (summary.exit_code, summary.missing)
-    assert f"cuts it off at the gap at {first}" in summary.notes[0]
+    assert f"truncates it at the gap at offset {first:,}" in summary.notes[0]
     assert {at for at in there if at < first} == served
 
 

@@ -43,19 +43,19 @@ class Verdict(StrEnum):
     """The classification of a file."""
 
     EQUAL = "equal"
-    RESTARTED = "indexed again after a start"
+    RESTARTED = "reindexed after a restart"
     HISTORY = "messages before the first segment"
     AHEAD = "copied while live: ahead of the log"
     GROWING = "written to while it was read"
     SKIPPED = "keys left out"
     LOST_IN_LOG = "messages that the log has lost"
     TAKEN_BACK = "messages that a promotion truncated"
-    OTHER_RULE = "other release's rule"
+    OTHER_RULE = "rule of another release"
     WRONG_GEOMETRY = "wrong geometry"
     DAMAGED = "damaged"
     MISNAMED = "under the name of another file"
-    OUT_OF_ORDER = "not in the order of their messages"
-    REPEATED = "a copy of a file before it"
+    OUT_OF_ORDER = "names are not in the order of messages"
+    REPEATED = "copy of an earlier file"
     FOREIGN = "foreign file"
     CONTRADICTION = "contradiction"
 
@@ -231,7 +231,7 @@ def _judge(
         reached = before.real.header.end_physical_offset
         if header.begin_physical_offset < reached:
             begin = f"begins at offset {header.begin_physical_offset}"
-            return Verdict.FOREIGN, f"{begin}, before the {reached} of {before.real.name}"
+            return Verdict.FOREIGN, f"{begin}, before the end ({reached}) of {before.real.name}"
     if compared.is_equal:
         return _how_equal(survivor, row)
     if compared.is_changing and not compared.counts[Part.ENTRY]:
@@ -248,28 +248,28 @@ def _judge(
 def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict
     if survivor.relation is Relation.REPEATED:
         entries = counted(survivor.real.header.entry_count, "entry")
-        return Verdict.REPEATED, f"all its {entries} are also in a file before it"
-    lost = f"{survivor.lost} entries are for messages"
+        return Verdict.REPEATED, f"all of its {entries} are also in an earlier file"
+    lost = f"{survivor.lost:,} entries belong to messages"
     if survivor.lost and _is_taken_back(survivor, row):
         return Verdict.TAKEN_BACK, f"{lost} that were truncated by a promotion; the others are equal"
     if survivor.skipped_keys:
         keys = sum(skip.keys for skip in survivor.skipped_keys)
         numbers = ", ".join(str(skip.entry) for skip in survivor.skipped_keys)
-        return Verdict.SKIPPED, f"{keys} keys of the log are left out before entry {numbers}"
+        return Verdict.SKIPPED, f"{counted(keys, 'key')} of the log missing before entry {numbers}"
     if survivor.lost:
         return Verdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"
     if survivor.head:
-        return Verdict.HISTORY, f"{survivor.head} entries are for older messages"
+        return Verdict.HISTORY, f"{survivor.head:,} entries belong to older messages"
     if survivor.tail and survivor.real.header.end_physical_offset <= row.last_record:
-        return Verdict.CONTRADICTION, f"{survivor.tail} entries are of keys that no record has"
+        return Verdict.CONTRADICTION, f"{survivor.tail:,} entries have keys that no record has"
     if survivor.tail:
-        return Verdict.AHEAD, f"{survivor.tail} entries are of messages that the log does not hold"
+        return Verdict.AHEAD, f"{survivor.tail:,} entries belong to messages that are not in the log"
     if survivor.repeats:
         numbers = ", ".join(str(seam.entry) for seam in survivor.repeats)
-        return Verdict.RESTARTED, f"keys that it has already are indexed once more from entry {numbers} on"
+        return Verdict.RESTARTED, f"from entry {numbers} on, keys are indexed that the file already has"
     if survivor.relation is Relation.RESTARTED:
         offset = survivor.real.header.begin_physical_offset
-        return Verdict.RESTARTED, f"continued from offset {offset}, that message included"
+        return Verdict.RESTARTED, f"indexing continued at offset {offset} with the same message"
     return Verdict.EQUAL, ""
 
 
@@ -310,7 +310,7 @@ def _damage(header: IndexHeader, compared: Compared, geometry: Geometry) -> str:
     alone = compared.counts == {Part.HEADER: 0, Part.SLOT: 1, Part.ENTRY: 0}
     # A kill came between the slot of a put and the header: one slot points at the next free entry.
     if compared.beyond or (alone and slots[0].found == header.index_count):
-        return "it has more than its header counts: the machine stopped before the header was written"
+        return "it has more entries than its header counts: the machine stopped before the header was written"
     rows = _count_of_rows(compared)
     if compared.zeroed > rows // 2:
         return f"{compared.zeroed} of {rows} differing slots and entries are zero: pages were never written"

@@ -17,10 +17,10 @@ from jobs.storage.model import Storage
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
 
-RESTART = "a restart may have cut the file elsewhere"
+RESTART = "a restart may have split the file at another entry"
 LOST = "the log has lost messages of this file"
 HISTORY = "the log no longer has the first messages of this file"
-UNKNOWN_PREVIOUS_END = "the end of the file before it is not known, so its first entry's seconds are assumed"
+UNKNOWN_PREVIOUS_END = "the end of the previous file is unknown, so the time of the first entry is assumed"
 
 
 class Planned(NamedTuple):

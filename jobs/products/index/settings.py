@@ -88,7 +88,7 @@ class Settings(NamedTuple):
         """Yield the settings as lines of text."""
         yield f"  {self.geometry.value} ({self.geometry.origin_text})"
         yield f"  rules of RocketMQ {self.rules.value} ({self.rules.origin_text})"
-        yield f"  names in {self.zone.value} ({self.zone.origin_text})"
+        yield f"  file names in time zone {self.zone.value} ({self.zone.origin_text})"
 
 
 def _described(known: Known[Any], **values: object) -> dict[str, object]:
@@ -118,17 +118,17 @@ def settle_geometry(store: Store, files: Sequence[BrokerIndexFile], wanted: Give
         return Known(detected.geometry, DETECTED, shown)
     if files:
         raise UndecidedError(
-            f"no index file is full, so their {files[0].size} bytes do not show how many slots and entries they have: "
-            "give --hash-slots and --index-num, or --broker-conf"
+            f"no index file is full, so the file size ({files[0].size:,} bytes) does not show how many slots and "
+            "entries a file has: pass --hash-slots and --index-num, or --broker-conf"
         )
     default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
     if wanted.conf.is_given:
-        return Known(default, GIVEN, "the broker's configuration, which leaves RocketMQ's defaults")
+        return Known(default, GIVEN, "the broker's configuration, which does not change RocketMQ's defaults")
     return Known(
         default,
         ASSUMED,
-        "RocketMQ's defaults, for no index file shows the broker's; --hash-slots and --index-num, or --broker-conf, "
-        "give others",
+        "RocketMQ's defaults, because no index file shows the broker's values; to use others, pass --hash-slots and "
+        "--index-num, or --broker-conf",
     )
 
 
@@ -146,7 +146,7 @@ def settle_rules(
     if undecided:
         raise UndecidedError(
             "the release that wrote the store cannot be detected, and index files depend on it "
-            f"({', '.join(undecided)}): give --release"
+            f"({', '.join(undecided)}): pass --release"
         )
     return writers_of_eras(eras, SWITCHES)
 
@@ -162,12 +162,12 @@ def settle_zone(files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Know
         return Known(wanted.zone, GIVEN, GIVEN)
     detected = detect_zone((file.name, file.header.begin_timestamp) for file in files)
     if detected is not None:
-        return Known(detected, DETECTED, "names of index files compared with their first store times")
+        return Known(detected, DETECTED, "from the names and first store times of index files")
     return Known(
         WESTERNMOST,
         ASSUMED,
-        "no index file shows the broker's time zone; names of this zone sort before those that a broker in any zone "
-        "gives next; --time-zone gives the broker's own",
+        "no index file shows the broker's time zone; in this zone, names sort before any that the broker gives next; "
+        "to use the broker's own zone, pass --time-zone",
     )
 
 
@@ -189,7 +189,9 @@ def rules_of_files(
     if not score or rules is None:
         return None
     text = span_of_rules(rules, candidates)
-    return Known(Writers(rules, text), DETECTED, f"{score} of {len(looks)} index files hold what {text} puts")
+    return Known(
+        Writers(rules, text), DETECTED, f"{score} of {len(looks)} index files have the content that {text} puts"
+    )
 
 
 def _best(looks: "Sequence[_Look]", candidates: Sequence[Release]) -> tuple[int, Rules | None]:

@@ -68,7 +68,7 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         lost = [
             one for one in find_lost_ends(run.store, seen.newest, to_offset) if state is None or one.end >= to_offset
         ]
-        gaps = [(one.start, one.end, f"{one.text}; `verify` says more") for one in lost]
+        gaps = [(one.start, one.end, f"{one.text}; `verify` shows details") for one in lost]
         if outcomes and outcomes[-1].seen.reason == UNDECIDED:
             gaps.append((to_offset, seen.newest, UNDECIDED))
         finished = FinishedProduct(
@@ -152,7 +152,7 @@ def notes_of_undecided(joined: JoinResult) -> Iterator[str]:
         if one.kind is DifferenceKind.UNDECIDED_TOPIC:
             topics.setdefault(one.queue.topic, joined.topics.explain_undecided(one.queue.topic))
     for topic, why in topics.items():
-        yield f"undecided: the topic {topic!r} was deleted, or its queues are lost: {why}"
+        yield f"undecided: the topic {topic!r} was deleted, or its queues were lost: {why}"
 
 
 def state_of(joined: JoinResult, state: State | None = None) -> State:

@@ -86,7 +86,7 @@ class QueueSettings(NamedTuple):
         """Refuse to use a default: a broker with another queue file size does not start."""
         if self.file_sizes[QueueKind.PLAIN].origin == ASSUMED:
             raise UnknownSettingError(
-                "how long the broker's queue files are", ("--consume-queue-size", str(DEFAULT_FILE_SIZE))
+                "the size of the broker's queue files", ("--consume-queue-size", str(DEFAULT_FILE_SIZE))
             )
 
     def describe(self) -> dict[str, object]:
@@ -117,11 +117,13 @@ def settle_queues(
     for kind, found in undecided_queue_file_sizes(store).items():
         if kind is not FileKind.CONSUME_QUEUE or not given:
             these = " or ".join(f"{size:,}" for size in found)
-            option = ": give --consume-queue-size" if kind is FileKind.CONSUME_QUEUE else ""
+            option = ": pass --consume-queue-size" if kind is FileKind.CONSUME_QUEUE else ""
             raise UndecidedError(
-                f"{kind.value} files of {these} bytes: they do not show which size the broker uses{option}"
+                f"the {kind.value} files have {these} bytes, so they do not show which size the broker uses{option}"
             )
-    assumed = "RocketMQ's default, for no queue file shows the broker's; --consume-queue-size gives another"
+    assumed = (
+        "RocketMQ's default, because no queue file shows the broker's size; to use another, pass --consume-queue-size"
+    )
     plain = sizes.get(FileKind.CONSUME_QUEUE) or Known(DEFAULT_FILE_SIZE, ASSUMED, assumed)
     plain = Known(rounded_file_size(given), GIVEN, GIVEN) if given else plain
     batch = sizes.get(FileKind.BATCH_CONSUME_QUEUE) or Known(DEFAULT_BATCH_FILE_SIZE, ASSUMED, assumed)

@@ -71,12 +71,12 @@ UNSUPPORTED_COMMANDS: Mapping[str, Sequence[str]] = {
         *("producer", "producerConnection", "startMonitoring", "statsAll", "exportMetrics", "exportPopRecord"),
         *("getConsumerStatus", "haStatus", "getSyncStateSet", "getColdDataFlowCtrInfo"),
     ),
-    "asks name servers or controllers, of which a broker's store has nothing": (
+    "asks name servers or controllers, whose data is not in a broker's store": (
         *("clusterList", "topicRoute", "topicClusterList", "allocateMQ"),
         *("getNamesrvConfig", "getControllerConfig", "getControllerMetaData"),
     ),
     "asks for what the broker's process was started with, which broker.conf has": ("getBrokerConfig", "exportConfigs"),
-    "asks for users and their rights, which are not read here": ("getUser", "listUser", "getAcl", "listAcl"),
+    "asks for users and their rights, which rmq-lake does not read": ("getUser", "listUser", "getAcl", "listAcl"),
     "prints a file of compacted messages, which dump does": ("dumpCompactionLog",),
     "writes out topics, groups and offsets; topicList, getConsumerConfig and consumerProgress print them": (
         "exportMetadata",
@@ -178,12 +178,10 @@ def parse_mqadmin_line(arguments: Sequence[str], release: Release) -> ParsedLine
     name = next((command for command in COMMANDS if command.lower() == word.lower()), word)
     why = next((why for why, names in UNSUPPORTED_COMMANDS.items() if name.lower() in map(str.lower, names)), None)
     if why is not None:
-        raise UnsupportedFormat(f"mqadmin {name} is not answered from a disk: it {why}")
+        raise UnsupportedFormat(f"mqadmin {name} is not supported here: it {why}")
     if name not in COMMANDS or not _has(release, name):
         supported = ", ".join(command for command in COMMANDS if _has(release, command))
-        reason = (
-            f"{name!r} is not an mqadmin command that is answered here for RocketMQ {release}; supported: {supported}"
-        )
+        reason = f"{name!r} is not a supported mqadmin command of RocketMQ {release}; supported: {supported}"
         raise UnsupportedFormat(reason)
     version = release.version
     letters = [
@@ -216,7 +214,7 @@ def _options(command: str, words: list[str], letters: Sequence[Sequence[str]], r
     except GetoptError as error:
         raise UnsupportedFormat(f"mqadmin {command} of RocketMQ {release}: {error}") from error
     if surplus:
-        raise UnsupportedFormat(f"mqadmin {command}: {surplus[0]!r} belongs to no option")
+        raise UnsupportedFormat(f"mqadmin {command}: unexpected argument {surplus[0]!r}")
     names = {f"-{letter}": name for letter, name, _ in letters}
     options = {names.get(option, option.removeprefix("--")): value.strip() for option, value in given}
     for letter, name, mark in letters:

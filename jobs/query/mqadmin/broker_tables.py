@@ -56,7 +56,7 @@ def print_topic_list(line: ParsedLine, context: Context) -> ExitCode:
         raise UnsupportedFormat("topicList -c lists the consumer groups of a topic, which only a running broker knows")
     topics = _config(context).topics
     if not topics:
-        why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's table of topics is not there, or empty")
+        why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's topic table is missing or empty")
         return context.refuse(why)
     for topic in hash_set_order(topics):
         context.printer.print_row("topic", {"topic": topic, "settings": topics[topic]}, f"{topic}\n")
@@ -90,7 +90,7 @@ def print_consumer_progress(line: ParsedLine, context: Context) -> ExitCode:
         return context.refuse(why)
     rows = sorted(_rows(line, config, group, context))
     if not rows:
-        text = f"the broker knows no offset of the group {group}; {_known_groups(config)}"
+        text = f"the broker has no offsets of the group {group}; {_known_groups(config)}"
         return context.refuse(Reason(ReasonKind.GROUP_UNKNOWN, text))
     if printer.prints_rows:
         for row in rows:

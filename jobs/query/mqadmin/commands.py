@@ -7,6 +7,7 @@ that finds it.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from jobs.console.amounts import counted
 from jobs.console.result import ExitCode
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
@@ -132,7 +133,7 @@ def _with_route(answer: Answer, topic: str, context: Context, instead: str) -> A
     release = context.source.release
     if has_route(topic, release) or not answer.messages:
         return answer
-    text = f"mqadmin of RocketMQ {release} knows no route to {topic} and finds nothing; {instead} answers"
+    text = f"mqadmin of RocketMQ {release} has no route to {topic} and finds nothing; `{instead}` finds the message"
     return Answer(reason=Reason(ReasonKind.NO_ROUTE, text))
 
 
@@ -147,8 +148,8 @@ def _by_unique_key(line: ParsedLine, context: Context) -> ExitCode:
         end = line.integer_option("endTime", context.now_ms + _DAY_AND_A_HALF_MS)
         if not any(begin <= message.record.store_timestamp <= end for message in answer.messages):
             answer.notes.append(
-                f"mqadmin of RocketMQ {release} asks for {time_text(begin, zone)} to {time_text(end, zone)} only and "
-                "would have found nothing"
+                f"mqadmin of RocketMQ {release} searches only from {time_text(begin, zone)} to {time_text(end, zone)}, "
+                "and would have found nothing"
             )
     context.printer.print_details(answer, has_offset_id=False)
     return context.finish(answer)
@@ -179,8 +180,8 @@ def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) ->
     if not release.by_id_matches_topic or not topic or stored == topic or topic.startswith(LMQ_PREFIX):
         return answer
     sentence = (
-        f"the message is of topic {stored}, and RocketMQ {release} finds it under that one only; "
-        f"query by-id -i {text} finds it"
+        f"the message belongs to topic {stored}, and mqadmin of RocketMQ {release} finds it only under that topic; "
+        f"`query by-id -i {text}` finds it"
     )
     return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
 
@@ -191,8 +192,8 @@ def _offset_id_only(text: str, context: Context) -> Answer:
         return answer
     if lookups.by_any_id(context.source, text, None).messages:
         sentence = (
-            f"{text} is a producer's id; mqadmin queryMsgById of RocketMQ {context.source.release} takes offset ids "
-            f"only; query message -i {text} finds it"
+            f"{text} is a unique key; mqadmin queryMsgById of RocketMQ {context.source.release} accepts only offset "
+            f"ids; `query message -i {text}` finds it"
         )
         return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
     return answer
@@ -245,22 +246,22 @@ def _why_no_trace(
     """Say why mqadmin prints nothing: it first decodes all traces, and fails at one that it cannot decode."""
     empty = next((message for message in messages if not message.record.body), None)
     if empty is not None:
-        text = f"the trace at offset {empty.record.physical_offset} has no body, at which mqadmin fails; --json shows"
+        text = f"the trace at offset {empty.record.physical_offset} has no body, so mqadmin fails; --json shows"
         return Reason(ReasonKind.MQADMIN_CANNOT, f"{text} the others")
     for trace, message in reported:
         if trace.error is not None:
             text = (
                 f"the trace at offset {message.record.physical_offset} has a line {trace.kind} that mqadmin cannot "
-                f"decode ({trace.error}), at which it fails; --json shows what can be read"
+                f"decode ({trace.error}), so it fails; --json shows the readable parts"
             )
             return Reason(ReasonKind.MQADMIN_CANNOT, text)
     if kinds & {TraceKind.SENT, TraceKind.CONSUMED}:
         return None
     if kinds:
         named = ", ".join(sorted(kind.value for kind in kinds))
-        text = f"of {message_id} there are only traces that mqadmin does not print ({named}); --json does"
+        text = f"{message_id} has only traces that mqadmin does not print ({named}); --json prints them"
         return Reason(ReasonKind.MQADMIN_CANNOT, text)
-    text = f"{message_id} is a key of {len(messages)} traces, but the id of none of their messages"
+    text = f"{message_id} is a key of {counted(len(messages), 'trace')}, but not the id of any of their messages"
     return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
 
 
@@ -284,7 +285,7 @@ def _trace_line(name: str, reported: _Reported, context: Context) -> str:
     if timestamp is None:
         # Such a line is as old as its decoder's object.
         timestamp = context.now_ms or 0
-        context.printer.note("a trace does not say when it was: as mqadmin, this prints the moment of the call")
+        context.printer.note("a trace has no time; like mqadmin, this command prints its own start time instead")
     group, address = message.shown(trace.client_group or ""), address_text(message.record.born_host)
     status = "failed" if trace.is_success is False else "success"
     time = time_text_without_ms(timestamp, context.printer.zone)
@@ -310,8 +311,8 @@ def _query_cq(line: ParsedLine, context: Context) -> ExitCode:
     if offsets is not None and not source.release.prints_queue_units:
         printer.write(queue_header(OffsetRange(0, 0)))
         printer.note(
-            f"queryCq of RocketMQ {source.release} prints no more than this; --release 4.9.8 prints the units "
-            f"({offsets.minimum} to {offsets.maximum - 1} are there)"
+            f"queryCq of RocketMQ {source.release} prints no more than this; --release 4.9.8 also prints the units "
+            f"({offsets.minimum:,} to {offsets.maximum - 1:,})"
         )
         return context.finish()
     end = 0 if offsets is None else min(first + count, offsets.maximum, source.pull_end(topic, queue_id, first))
@@ -343,7 +344,7 @@ def _status_rows(topic: str, context: Context) -> Iterator[tuple[str, int, Offse
     for static_id, parts in read_static_queues(source, topic).items():
         first, last = (queues.get(part.queue_id) if part.broker == broker else None for part in parts)
         if first is None or last is None:
-            context.printer.note(f"queue {static_id} of {topic} is in part on another broker: left out")
+            context.printer.note(f"queue {static_id} of {topic} is omitted, because it is partly on another broker")
         else:
             yield LOGICAL_BROKER, static_id, static_queue_offsets(*parts, first[0], last[0]), last[1]
 

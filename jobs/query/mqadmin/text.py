@@ -227,10 +227,10 @@ def id_readings(text: str, zone: tzinfo, now_ms: int) -> tuple[dict[str, object]
     host, address = host_port_text(offset_id.host), str(ip_address(unique.address))
     is_port = 0 < offset_id.host.port < _PORTS
     lines = (
-        ("As a broker's id", ""),
-        ("  Store Host:", host if is_port else f"{host} (not a port: this is not a broker's id)"),
+        ("Read as an offset id", ""),
+        ("  Store Host:", host if is_port else f"{host} (not a valid port, so this is not an offset id)"),
         ("  CommitLog Offset:", offset_id.physical_offset),
-        ("As a producer's id", ""),
+        ("Read as a unique key", ""),
         ("  Address:", address),
         ("  Process:", unique.process_id),
         ("  Class loader:", unique.loader_hash),

@@ -442,7 +442,7 @@ def test_typed_tables_are_listed_and_shown(lake: Path, tmp_path: Path) -> None:
     at = Place(lake=str(place))
     (path,) = links(rendered(at, "/").text, "/tables/typed")
     page = rendered(at, f"{path}?id=7").text
-    assert ("noon" in page, "columns of structures and maps are left out" in page) == (True, True)
+    assert ("noon" in page, "columns of structures and maps are omitted" in page) == (True, True)
 
 
 def test_a_small_body_that_inflates_to_more_than_a_download_may_have_is_sent_as_it_is_stored(tmp_path: Path) -> None:

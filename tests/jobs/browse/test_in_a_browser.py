@@ -61,7 +61,7 @@ def test_the_address_opens_the_pages_and_each_leads_on(opened: tuple[Pages, Brow
     assert page.value("document.querySelectorAll('tbody tr').length") > 0
     page.follow("tbody a")
     assert "/message" == page.value("location.pathname")
-    assert "leads here" in page.value("document.body.innerText")
+    assert "points here" in page.value("document.body.innerText")
     page.open(f"{pages.base}/messages")
     page.value("document.querySelector('input[name=topic]').value = 'T2'")
     page.follow("form.fields button")

@@ -89,11 +89,11 @@ def test_a_moment_and_a_place_in_the_log_are_shown_as_they_were_given(text: str)
 
 
 def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "  read as written by RocketMQ 5.5.0 to 5.5.1 (detected: a region; a half message (of 2))"
+    line = "  written by RocketMQ 5.5.0 to 5.5.1 (detected: a region; a half message (of 2))"
     Answer().print_lines([line])
     Answer(verbose=True).print_lines([line])
 
-    assert ["  read as written by RocketMQ 5.5.0 to 5.5.1 (detected)", line] == capsys.readouterr().out.splitlines()
+    assert ["  written by RocketMQ 5.5.0 to 5.5.1 (detected)", line] == capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(("option", "configured", "size"), [(200, None, 200), (200, 6_000_000, 200), (None, 60, 60)])

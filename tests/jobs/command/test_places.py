@@ -127,7 +127,7 @@ def test_no_option_writes_into_a_store(option: Option, way: str, store: Path, tm
     outcome = run(*_command_line(option, place, tmp_path / "elsewhere"))
 
     assert outcome.code is ExitCode.USAGE
-    assert "Choose a place outside the store" in outcome.err
+    assert "Choose a location outside the store" in outcome.err
     assert before == state_of(store)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "store"]
 
@@ -143,7 +143,7 @@ def test_the_store_of_the_command_is_one_even_without_a_log(option: Option, tmp_
     outcome = run(*words)
 
     assert outcome.code is ExitCode.USAGE
-    assert "Choose a place outside the store" in outcome.err
+    assert "Choose a location outside the store" in outcome.err
     assert not list((tmp_path / "store" / "index").iterdir())
 
 
@@ -164,7 +164,7 @@ def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(store: Path, t
     for words in (["ingest", str(store), "--lake"], ["optimize"]):
         outcome = run(*words, tmp_path / "lake")
         assert outcome.code is ExitCode.USAGE
-        assert "Choose a place outside the store" in outcome.err
+        assert "Choose a location outside the store" in outcome.err
     assert before == state_of(store)
 
 

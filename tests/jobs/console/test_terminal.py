@@ -190,8 +190,8 @@ def test_colours_are_for_terminals_that_want_them(golden: StoreOf) -> None:
 
 
 LONG = (
-    "  GAP        index/20261120073946545: no index file has the keys of messages from offset 952 up to offset 4999, "
-    "where the next one begins"
+    "  GAP        index/20261120073946545: no index file has the keys of messages from offset 952 up to offset 4,999, "
+    "where this file begins"
 )
 
 
@@ -215,7 +215,7 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
             "verify: healthy: 65 records, 65 queue units and 286 index keys compared,",
             "  56.2 KiB in 3.87 s",
         ),
-        ("  log     damage         65 records in 4 segments, offsets 0 to 57,539", " " * 10 + "1 finding and more"),
+        ("  log     damage         65 records in 4 segments, offsets 0 to 57,539", " " * 10 + "1 problem and more"),
     ],
 )
 def test_a_number_stays_with_its_unit_and_what_a_column_of_a_table_has_together(kept: str, next_line: str) -> None:
@@ -239,7 +239,7 @@ def test_a_plan_of_thousands_of_files_is_a_screen() -> None:
         "             rmq-lake repair /data/rocketmq/store --out /data/repair --lake /data/lake0 --apply",
         "             python -m jobs.main repair /data/rocketmq/store --out /data/repair --lake /data/lake0 --apply",
         "    mv -T NEW/consumequeue /data/store/consumequeue && chown -R --reference=/data/store /data/consumequeue",
-        "  NEXT       # or write marked records over the lost ranges, so that the broker keeps the rest",
+        "  NEXT       # or write bridge records over the lost ranges, so that the broker keeps the messages after them",
     ],
 )
 def test_a_shell_reads_a_broken_line_as_one(line: str) -> None:

@@ -67,7 +67,7 @@ def test_a_real_store_is_told_as_it_is(golden: StoreOf, name: str, run: Run) -> 
     newest = newest_segment(store).name
     for segment, path in zip(log["segments"], segments_of(store), strict=True):
         offset = f"{segment['base_offset']:020d}"
-        assert segment["end"] == ("sealed" if offset < newest else "open" if offset == newest else "made ahead of need")
+        assert segment["end"] == ("sealed" if offset < newest else "open" if offset == newest else "preallocated")
         assert segment["framing"] == read_segment(path).framing.value
     assert state_of(store) == before
 
@@ -140,7 +140,7 @@ def test_the_release_is_not_guessed_where_nothing_tells(tmp_path: Path, run: Run
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / ("0" * 20)).write_bytes(a_segment([a_record()]))
 
-    assert "RELEASE    4.0.0 to 5.5.1 (nothing in the store shows which)" in run("inspect", tmp_path).out
+    assert "RELEASE    4.0.0 to 5.5.1 (nothing in the store shows the exact release)" in run("inspect", tmp_path).out
 
 
 def test_an_empty_queue_file_has_no_units(store: Path, run: Run) -> None:
@@ -216,7 +216,7 @@ def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
 
     assert outcome.code is ExitCode.DAMAGE
     assert problems(outcome)[-1] == ("damage", bad, 16384 + 8192)
-    assert "4096 bytes cannot be read: Input/output error" in outcome.out
+    assert "4,096 bytes cannot be read: Input/output error" in outcome.out
     assert 0 < outcome.document["log"]["records"] < whole
     assert outcome.document["log"]["segments"][1]["end"] == "sealed"
 
@@ -259,7 +259,7 @@ def test_a_table_of_topics_that_is_being_written_is_read_again(
     topics = store / "config" / "topics.json"
     whole = topics.read_bytes()
     topics.write_bytes(whole[: len(whole) // 2])
-    assert "topics.json: no JSON" in run("inspect", store).out
+    assert "topics.json: not valid JSON" in run("inspect", store).out
 
     monkeypatch.setattr("jobs.store.broker_config.time.sleep", lambda _: topics.write_bytes(whole))
-    assert "no JSON" not in run("inspect", store).out
+    assert "not valid JSON" not in run("inspect", store).out

@@ -314,7 +314,7 @@ def test_a_lake_without_bodies_still_shows_its_messages(tmp_path: Path) -> None:
     answer = lookups.by_key(source, "Orders", "k")
 
     assert [b""] == [message.record.body for message in answer.messages]
-    assert "this lake was made without bodies" in source.notes
+    assert "this lake was ingested without bodies" in source.notes
 
 
 def test_a_message_that_the_lake_has_in_quarantine_is_not_called_deleted(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_who_sent_and_who_consumed_a_message_is_printed(of: str, tmp_path: Path,
     [
         ("broken", "mqadmin cannot decode (event_timestamp is 'long ago')"),
         ("taken", "only traces that mqadmin does not print (SubBefore)"),
-        ("empty", "has no body, at which mqadmin fails"),
+        ("empty", "has no body, so mqadmin fails"),
         ("missing", "missing"),
         ("alias", "mqadmin cannot decode"),
     ],
@@ -211,7 +211,7 @@ def test_a_trace_without_a_time_is_said_to_be_printed_as_of_now(traced: Run) -> 
 
     assert code == ExitCode.CLEAN
     assert "Sub " in out
-    assert "the moment of the call" in err
+    assert "its own start time" in err
 
 
 def test_a_trace_does_nothing_to_a_terminal(traced: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,21 +68,21 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
         *(
             ((OTHER, {"start": SEGMENT_SIZE}), ("by_offset_id", encode_offset_id(BROKER, offset)), kind, named)
             for offset, kind, named in (
-                (SEGMENT_SIZE - 1, ReasonKind.SEGMENT_DELETED, f"the log begins at {SEGMENT_SIZE}"),
+                (SEGMENT_SIZE - 1, ReasonKind.SEGMENT_DELETED, f"the log begins at {SEGMENT_SIZE:,}"),
                 (SEGMENT_SIZE + 5, ReasonKind.INSIDE_RECORD, f"inside the record at offset {SEGMENT_SIZE}"),
                 (SEGMENT_SIZE + 3000, ReasonKind.BEHIND_LOG, "after the last record"),
-                (9 * SEGMENT_SIZE, ReasonKind.BEHIND_LOG, f"ends at {2 * SEGMENT_SIZE}"),
+                (9 * SEGMENT_SIZE, ReasonKind.BEHIND_LOG, f"ends at {2 * SEGMENT_SIZE:,}"),
             )
         ),
         *(
             ((*[Sent()] * 5, {"first_queue_offset": 40}), ("by_offset", topic, queue_id, 45), kind, named)
             for topic, queue_id, kind, named in (
-                ("Orders", 0, ReasonKind.OFFSET_ABOVE_MAX, "holds offsets 40 to 44"),
+                ("Orders", 0, ReasonKind.OFFSET_ABOVE_MAX, "has offsets 40 to 44"),
                 ("Orders", 3, ReasonKind.QUEUE_UNKNOWN, "no queue 3"),
                 ("Bills", 0, ReasonKind.TOPIC_UNKNOWN, "of a topic Bills"),
             )
         ),
-        ((*ONE, Sent(topic="Bills")), ("by_key", "Bills", "4711"), ReasonKind.OTHER_TOPIC, "under Orders, not"),
+        ((*ONE, Sent(topic="Bills")), ("by_key", "Bills", "4711"), ReasonKind.OTHER_TOPIC, "in Orders, not"),
         ((Sent(tags="paid"),), ("by_key", "Orders", "paid"), ReasonKind.ONLY_TAG, "-p T"),
         (WITH_ID, ("by_key", "Orders", UNIQUE), ReasonKind.ONLY_UNIQUE_KEY, "by-unique-key"),
         (WITH_ID, ("by_unique_key", "Orders", "4711"), ReasonKind.ONLY_IN_KEYS, "by-key"),
@@ -92,24 +92,24 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
         ),
         ((OTHER, OTHER), ("by_key", "Orders", "4711"), ReasonKind.NOT_ON_DISK, "2025-11-20 00:53:20,005 UTC"),
         ((OTHER, OTHER), ("by_key", "Orders", "4711"), ReasonKind.NOT_ON_DISK, "offsets 0 to 218"),
-        ((OTHER, HALF_SENT), ("by_key", "Orders", "4711"), ReasonKind.HALF, "not committed to Orders"),
-        ((OTHER, HALF_SENT), ("by_unique_key", "Orders", UNIQUE), ReasonKind.HALF, "not committed to Orders"),
+        ((OTHER, HALF_SENT), ("by_key", "Orders", "4711"), ReasonKind.HALF, "not been committed to Orders"),
+        ((OTHER, HALF_SENT), ("by_unique_key", "Orders", UNIQUE), ReasonKind.HALF, "not been committed to Orders"),
         *(  # an op message ends the half message, whichever way its release writes it
             ((OTHER, HALF_SENT, Sent(topic=OPS, tags="d", body=body)), ("by_key", "Orders", "4711"),
              ReasonKind.ROLLED_BACK, "rolled back")
             for body in (b"0", b"3,0,")
         ),
         (ONE, ("by_offset_id", ELSEWHERE), ReasonKind.OTHER_BROKER,
-         "the broker 10.9.8.7:10911 (offset 0); this store has messages of 10.0.0.1:10911"),
+         "the broker 10.9.8.7:10911 (offset 0), but this store has messages of 10.0.0.1:10911"),
         (ONE, ("by_offset_id", "4711"), ReasonKind.WRONG_KIND_OF_ID, "not an offset id"),
         (ONE, ("by_any_id", "471", "Orders"), ReasonKind.WRONG_KIND_OF_ID, "neither"),
         ((OTHER._replace(unique_key=IN_SMALL_LETTERS),), ("by_any_id", IN_SMALL_LETTERS.lower(), None),
-         ReasonKind.WRONG_KIND_OF_ID, f"{IN_SMALL_LETTERS!r} is there"),
-        (ONE, ("by_unique_key", "Orders", encode_offset_id(BROKER, 0)), ReasonKind.WRONG_KIND_OF_ID, "by-id finds it"),
+         ReasonKind.WRONG_KIND_OF_ID, f"there is {IN_SMALL_LETTERS!r}"),
+        (ONE, ("by_unique_key", "Orders", encode_offset_id(BROKER, 0)), ReasonKind.WRONG_KIND_OF_ID, "`query by-id`"),
         ((Sent(body=bytes(1500)),) * 4, ("by_offset_id", encode_offset_id(BROKER, SEGMENT_SIZE - 9)),
          ReasonKind.NO_RECORD, "no record begins"),
         ((*ONE * (MAX_OCCURRENCES + 5), Sent(topic="Bills")), ("by_key", "Bills", "4711"),
-         ReasonKind.OTHER_TOPIC, "(at least 20 seen, one of them: offset id "),
+         ReasonKind.OTHER_TOPIC, "(at least 20 found, one of them: offset id "),
     ],
 )  # fmt: skip
 def test_an_empty_answer_has_its_reason(
@@ -139,7 +139,7 @@ def test_a_key_that_the_index_has_lost_is_found_in_the_log(tmp_path: Path) -> No
 
     assert [message.keys for message in answer.messages] == [["4711"]]
     assert source.notes == [f"no index file covers offsets 0 to {SEGMENT_SIZE}: the log itself is searched there"]
-    _is(as_client, ReasonKind.NOT_INDEXED, "verify says why", "--through-log")
+    _is(as_client, ReasonKind.NOT_INDEXED, "`verify` shows why", "--through-log")
 
 
 def test_an_id_that_its_batch_hides_leads_to_the_offset_id(opened_store: Opened) -> None:
@@ -167,7 +167,7 @@ def test_an_offset_whose_message_has_expired_is_below_the_queues_first(tmp_path:
     with opened(store) as source:
         answer = lookups.by_offset(source, "Orders", 0, first - 1)
 
-    _is(answer, ReasonKind.OFFSET_BELOW_MIN, f"holds offsets {first} to 7")
+    _is(answer, ReasonKind.OFFSET_BELOW_MIN, f"has offsets {first} to 7")
 
 
 def test_a_unit_that_points_at_no_message_is_told(opened_store: Opened) -> None:
@@ -191,5 +191,5 @@ def test_a_message_that_index_and_log_lead_to_is_counted_once_and_the_first_is_t
     source = opened_store([Sent(keys=("4711",), tags="4711"), Sent(keys=("4711",)), Sent(topic="Bills", tags="paid")])
     first = next(iter(source.search("4711"))).offset_id
 
-    _is(lookups.by_key(source, "Bills", "4711"), ReasonKind.OTHER_TOPIC, f"(2 seen, the first: offset id {first},")
-    _is(lookups.by_key(source, "Bills", "paid"), ReasonKind.ONLY_TAG, "(1 seen, the first: ")
+    _is(lookups.by_key(source, "Bills", "4711"), ReasonKind.OTHER_TOPIC, f"(2 found, the first: offset id {first},")
+    _is(lookups.by_key(source, "Bills", "paid"), ReasonKind.ONLY_TAG, "(1 found, the first: ")

@@ -265,7 +265,7 @@ def test_without_the_package_keys_come_from_the_log(recorded: Recorded, monkeypa
         answer = lookups.by_key(source, "Orders", "k3")
 
         assert len(answer.messages) == 1
-        assert any("pip install" in note and "the log itself is searched" in note for note in source.notes)
+        assert any("pip install" in note and "so the log is searched" in note for note in source.notes)
 
 
 @pytest.mark.parametrize(

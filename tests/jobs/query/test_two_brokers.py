@@ -110,7 +110,9 @@ def test_a_release_that_no_run_recorded_shows_in_messages_of_the_chosen_store(
     plain, marked = (run("query", "list", "--lake", tmp_path / "lake", "--broker", one) for one in ("plain", "marked"))
 
     assert (plain.code, marked.code) == (ExitCode.CLEAN, ExitCode.CLEAN)
-    assert "the files do not show which of 4.0.0 to 5.5.1 wrote them; answered as 5.5.1 would" in plain.err
+    assert (
+        "the files do not show which release from 4.0.0 to 5.5.1 wrote them, so this answer follows 5.5.1" in plain.err
+    )
     assert "do not show which" not in marked.err
 
 

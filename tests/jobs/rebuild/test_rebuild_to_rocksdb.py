@@ -203,12 +203,15 @@ def test_a_queue_without_a_message_in_the_log_goes_on_where_it_ended(golden: Sto
     bounds = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
     row = decode_bound_row(key := encode_bound_key(QueuePrefix("Quiet", 3), is_max=True), bounds[key])
     assert row == (("Quiet", 3), True, place, end - 1)
-    assert any(note.startswith("queues without a message in the log any more: 1 (") for note in summary.notes)
+    assert any(note.startswith("queues without messages in the log: 1 (") for note in summary.notes)
     in_place(store, tmp_path / "out/consumequeue")
     made(store, tmp_path / "again")
     assert rows_in(tmp_path / "again" / "consumequeue")[BOUND_FAMILY] == bounds
     back = made(store, tmp_path / "back", FILES)
-    assert any("1 ('Quiet' 3); with these files a broker begins them at 0 again" in note for note in back.notes)
+    assert any(
+        "1 ('Quiet' 3); no files are written for them, so with these files a broker restarts them at 0" in note
+        for note in back.notes
+    )
 
 
 def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(store: Path, tmp_path: Path) -> None:
@@ -253,7 +256,7 @@ def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_fo
     report = compare_queues(store, _RELEASE)
 
     assert {finding.kind for finding in report.findings} == {"blank_of_lost_record"}
-    assert [note.rpartition(": ")[2] for note in report.notes] == ["switching to RocksDB is safe"] * beside_files
+    assert [note.rpartition(". ")[2] for note in report.notes] == ["Switching to RocksDB is safe"] * beside_files
 
 
 def _store_of(folder: Path, records: list[MessageRecord]) -> Path:
@@ -270,7 +273,7 @@ def test_of_a_topic_that_was_deleted_and_made_again_the_later_messages_count(tmp
     places = [record.physical_offset for record, _ in stored_records(store)]
 
     assert numbers_of(tmp_path / "out" / "consumequeue", "Orders") == {0: places[5], 1: places[6]}
-    assert any(note.startswith("records that state a queue offset ") for note in summary.notes)
+    assert any(note.startswith("records whose queue offset ") for note in summary.notes)
     rows = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
     bounds = [decode_bound_row(key, value) for key, value in rows.items()]
     assert (("Orders", 0), True, places[6], 1) in bounds

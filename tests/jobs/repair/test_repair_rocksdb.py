@@ -85,7 +85,7 @@ def test_rows_of_a_second_copy_that_differ_alone_are_set_aside(situation: StoreO
 
     (note,) = repaired(store, apply=False).notes
 
-    assert "set the database aside" in note
+    assert "move the database aside" in note
 
 
 def test_what_is_said_about_a_second_copy_sets_only_the_database_aside(situation: StoreOf, tmp_path: Path) -> None:

@@ -97,8 +97,8 @@ def test_rows_that_are_deleted_are_named_and_the_rest_is_restored(
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "lost": (Path.unlink, "is missing"),
-    "empty": (lambda path: os.truncate(path, 0), "is not a Parquet file any more"),
-    "cut short": (lambda path: os.truncate(path, 1000), "is not a Parquet file any more"),
+    "empty": (lambda path: os.truncate(path, 0), "is no longer a valid Parquet file"),
+    "cut short": (lambda path: os.truncate(path, 1000), "is no longer a valid Parquet file"),
     "a damaged page": (lambda path: overwrite(path, 4, bytes(1996)), "cannot be read to its end"),
 }
 

@@ -112,7 +112,7 @@ def test_every_kind_of_finding_is_on_its_page() -> None:
     assert constants | {kind.value for kind in DifferenceKind} | of_files == named
 
 
-ADVICE = f"not visible on {gethostname()}: give --scratch, a directory or URI that all workers reach"
+ADVICE = f"not visible on {gethostname()}: pass --scratch with a directory or URI that all workers can reach"
 
 
 @pytest.mark.usefixtures("spark")

@@ -45,8 +45,8 @@ def index_file(store: Path, number: int) -> Path:
 
 
 EXPLAINED = {
-    "crash-after": "indexed again after a start",
-    "crash-later": "indexed again after a start",
+    "crash-after": "reindexed after a restart",
+    "crash-later": "reindexed after a restart",
     "expired": "messages before the first segment",
 }
 # The independent model's own count of entries that the log has and the index has not, or the other way round.

@@ -36,7 +36,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_not_said_to_be_dele
     assert report.severity is Severity.BEHIND
     assert report.numbers["queues"] == len(unpacked.before_stop["queues"]) - len(light)
     assert report.numbers["behind"] == unpacked.before_stop["maxPhyOffset"]
-    assert "light queues were not in RocksDB yet" in report.notes[0]
+    assert "light queues (LMQ) were not in RocksDB yet" in report.notes[0]
 
 
 def test_what_rocksdb_has_of_light_queues_is_compared_up_to_where_it_ends(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_what_rocksdb_has_of_light_queues_is_compared_up_to_where_it_ends(tmp_pa
 
     assert report.findings == []
     assert report.numbers["matched"] == report.numbers["expected"]
-    assert "light queues were not in RocksDB yet" in report.notes[0]
+    assert "light queues (LMQ) were not in RocksDB yet" in report.notes[0]
 
 
 def test_an_index_in_rocksdb_is_compared_range_by_range_of_the_log(
