@@ -2,7 +2,7 @@
 # docker run --rm --volume /data/rocketmq/store:/store:ro --volume /data/lake:/lake rocketmq-lake ingest /store --lake /lake
 FROM python:3.12-slim-bookworm
 
-# Not a version of Java's package: Debian removes those that had a hole.
+# The version of the Java package is not pinned, because Debian removes versions with security holes.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
@@ -14,14 +14,14 @@ USER 10001
 WORKDIR /opt/rocketmq-lake
 ENV RMQ_LAKE_CACHE=/opt/rocketmq-lake/cache
 
-# Packages, by the hashes of the lock; then JARs, by theirs: from here on no network is needed.
+# Install packages, then JARs, verified by the hashes in the lock files. After this step no network is needed.
 COPY --chown=10001 requirements.lock spark-submit.sh ./
 COPY --chown=10001 jobs/ jobs/
 COPY --chown=10001 rmq_formats/ rmq_formats/
 COPY --chown=10001 conf/ conf/
 RUN ["./spark-submit.sh", "--version"]
 RUN [".venv/bin/python", "-c", "from jobs.launch import engine, spark; home = engine.find_java_home(); [spark.fetch_jars(section, home) for section in ('delta', 's3')]"]
-# Machine code of the scans, for processors of this kind: the first run on another kind compiles once (30 CPU-seconds).
+# Compile the scans for this kind of processor. On another kind, the first run compiles once (30 CPU-seconds).
 RUN [".venv/bin/python", "-m", "rmq_formats.warm_up"]
 
 ENTRYPOINT ["/opt/rocketmq-lake/spark-submit.sh"]

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The launcher of a checkout: makes .venv from requirements.lock when it is missing or out of date, then hands over to
-# jobs.main, which finds Java, prepares Spark where the verb needs it, and runs the verb.
+# The launcher of a checkout: creates .venv from requirements.lock if it is missing or outdated, then starts jobs.main,
+# which finds Java, prepares Spark if the verb needs it, and runs the verb.
 #
 #   ./spark-submit.sh [SPARK OPTIONS] VERB …        ./spark-submit.sh --help
 #
-# When there is nothing to prepare, this script starts no process of its own: `query` answers in a fraction of a second.
+# If .venv is up to date, this script starts no other process, so that `query` answers in a fraction of a second.
 set -euo pipefail
 
 here=${BASH_SOURCE[0]}
@@ -15,22 +15,22 @@ done
 [[ $here == */* ]] && root=${here%/*} || root=.
 [[ $root == /* ]] || root=$PWD/$root
 
-# A Spark of the user's own would bring its pyspark and its workers' modules; nor may the working directory shadow ours.
+# Do not import pyspark from the user's own Spark, or modules from the working directory.
 unset PYTHONPATH PYTHONHOME
 export PYTHONSAFEPATH=1
-export RMQ_LAKE_PROGRAM=${RMQ_LAKE_PROGRAM:-$0} # the lines that the user is to paste begin as this one did
+export RMQ_LAKE_PROGRAM=${RMQ_LAKE_PROGRAM:-$0} # printed commands begin with this program name
 
 lock=requirements.lock
-if [[ ${1-} == --prepare-dev ]]; then # what the Makefile calls
+if [[ ${1-} == --prepare-dev ]]; then # called by the Makefile
     lock=requirements-dev.lock
 fi
 
-# The environment keeps copies of the locks it was made from. $(<file) is read by the shell itself.
+# The environment has copies of the lock files from which it was created. The shell itself reads $(<file).
 is_current() {
     [[ -x $root/.venv/bin/rmq-lake && -r $root/.venv/made-from/$lock && $(<"$root/.venv/made-from/$lock") == "$(<"$root/$lock")" ]]
 }
 
-# Print the first Python that our dependencies have wheels for: the one that is named, else on PATH, else in the usual
+# Print the first Python for which our dependencies have wheels: RMQ_LAKE_PYTHON, or else on PATH, or else in the usual
 # directories.
 find_python() {
     local candidate candidates=("${RMQ_LAKE_PYTHON-}")
