@@ -7,12 +7,12 @@ last.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import tzinfo
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from jobs.console.amounts import counted
@@ -21,16 +21,18 @@ from jobs.diagnosis.file_faults import FileFault, file_fault
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.index.explanation import ExplainedFile, Verdict, explain, left_by_retention
 from jobs.products.index.file_builder import (
+    NOT_RECORDED,
     BrokerIndexFile,
     BuildTask,
     BuiltFile,
     BuiltFileKind,
+    RecordedNames,
     build_file,
     check_built,
     hash_file,
     names_between,
 )
-from jobs.products.index.key_row import KeyRow, LogKeys, collect_keys
+from jobs.products.index.key_row import Key, KeyRow, LogKeys, collect_keys
 from jobs.products.index.plan import LOST, IndexPlan, Planned
 from jobs.products.index.settings import NOTHING_WANTED, GivenSettings, Settings, settle_index_settings
 from jobs.products.index.survivors import Survivor, has_keys_of, real_files
@@ -67,6 +69,7 @@ class RebuildIndexRequest(StoreRequest):
     proven_only: bool = False  # keep each file that is not proven wrong; write only proven files
     accepted: frozenset[str] = frozenset()  # files for which the user decided that the log is right
     scratch: Scratch | None = None  # of the caller; None: a directory below `out`
+    recorded_names: RecordedNames = field(default_factory=dict)  # of the broker's files, as runs have seen them
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> IndexRebuildSumma
             row, builds, explained = _plan_lost(request, workers, log, files, settings, scratch)
         else:
             row = collect_keys(workers, log, settings.rules.value.rules, scratch)
-            builds = plan_index_files(store, settings, row, ())
+            builds = plan_index_files(store, settings, row, (), recorded=request.recorded_names)
         result = IndexRebuildSummary(
             store.root, request.out, settings, request.lost_only, len(row), row.records, row.damage,
             survivors=[
@@ -230,10 +233,9 @@ def load_settings(
     return store, files, settings
 
 
-def _time_of(start: int, row: KeyRow) -> int:
-    """Return the store time of the message that created a file."""
-    keys = row.keys(start, start + 1) or row.keys(start - 1, start)
-    return keys[0].store_timestamp if keys else 0
+def _first_key(start: int, row: KeyRow) -> Key | None:
+    """Return the key that created a file; None if the log has no keys."""
+    return next(iter(row.keys(start, start + 1) or row.keys(start - 1, start)), None)
 
 
 def _to_build(plan: IndexPlan, name: str, planned: Planned, replaces: tuple[str, ...] = ()) -> BuildTask:
@@ -269,7 +271,9 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
         if one.verdict.is_damage or (request.proven_only and _is_lost(one, held, request.accepted))
     ]
     completes = proof is None and not request.broker_runs and bool(kept) and kept[-1].real.name == found[-1].real.name
-    builds = plan_index_files(store, settings, row, kept, damaged, complete_last=completes, proof=proof)
+    builds = plan_index_files(
+        store, settings, row, kept, damaged, complete_last=completes, proof=proof, recorded=request.recorded_names
+    )
     return row, builds, found
 
 
@@ -348,6 +352,7 @@ def plan_index_files(  # noqa: PLR0913 - what there is
     *,
     complete_last: bool = False,
     proof: _Proof | None = None,
+    recorded: RecordedNames = NOT_RECORDED,
 ) -> list[BuildTask]:
     """
     Return the files to build so that none is missing next to those *kept*; *damaged* ones are replaced.
@@ -378,7 +383,8 @@ def plan_index_files(  # noqa: PLR0913 - what there is
     lost = [row.find(start) for start, _ in row.lost] if kept or damaged else []
     planned = [one._replace(doubt=LOST) if any(one.start <= key <= one.end for key in lost) else one for one in planned]
     names = [survivor.real.name for survivor in kept]
-    builds += _named(planned, names, damaged, settings.zone.value, plan, names_all=proof is None)
+    choose_names = partial(_choose_names, row=row, zone=settings.zone.value, recorded=recorded)
+    builds += _named(planned, names, damaged, choose_names, plan, names_all=proof is None)
     return sorted(builds, key=lambda build: build.name)
 
 
@@ -394,7 +400,7 @@ def _named(  # noqa: PLR0913 - what names depend on
     planned: Sequence[Planned],
     names: Sequence[str],
     damaged: Sequence[str],
-    zone: tzinfo,
+    choose_names: Callable[[Sequence[Planned], str, str], Sequence[str]],
     plan: IndexPlan,
     *,
     names_all: bool = True,
@@ -409,12 +415,24 @@ def _named(  # noqa: PLR0913 - what names depend on
             if len(replaced) == len(gap):
                 yield from (_to_build(plan, name, one, (name,)) for name, one in zip(replaced, gap, strict=True))
             continue
-        if len(replaced) == len(gap):
-            chosen = replaced
-        else:
-            chosen = names_between([_time_of(one.start, plan.row) for one in gap], zone, before, following)
+        chosen = replaced if len(replaced) == len(gap) else choose_names(gap, before, following)
         for number, (name, one) in enumerate(zip(chosen, gap, strict=True)):
             yield _to_build(plan, name, one, tuple(replaced) if number == 0 else ())
+
+
+def _choose_names(  # noqa: PLR0913 - what names depend on
+    gap: Sequence[Planned], before: str, following: str, *, row: KeyRow, zone: tzinfo, recorded: RecordedNames
+) -> Sequence[str]:
+    """Return names that sort between *before* and *following*: the *recorded* ones if these are in order."""
+    firsts = [_first_key(one.start, row) for one in gap]
+    times = [0 if first is None else first.store_timestamp for first in firsts]
+    made = names_between(times, zone, before, following)
+    known = [
+        name if first is None else recorded.get((first.physical_offset, first.store_timestamp), name)
+        for name, first in zip(made, firsts, strict=True)
+    ]
+    is_in_order = all(one < other for one, other in pairwise((before, *known, following or "~")))
+    return known if is_in_order else made
 
 
 def _left_out(row: KeyRow, files: Sequence[ExplainedFile], store: Store) -> Iterator[str]:

@@ -523,9 +523,12 @@ class _Repair:
         """Create the index files that are lost or proven wrong."""
         out, request = self.work / "index", self.request
         out.mkdir()
+        names = {} if self.recorded is None else dict(self.recorded.index_names)
+        there = {Path(file.location).name for file in self.store.index_files}
         asked = index_builder.RebuildIndexRequest(
             request.store, str(out), self._wanted_index(), lost_only=True, proven_only=True, commitlog=self.log,
             care=request.care, scratch=self.scratch,
+            recorded_names={first: name for first, name in names.items() if name not in there},
             accepted=frozenset(name.removeprefix("index/") for name in request.accepted if name.startswith("index/")),
         )  # fmt: skip
         with self._noting_unknown_settings("index"):

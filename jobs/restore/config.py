@@ -19,7 +19,7 @@ from jobs.lake.commit import rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
-from jobs.products.index.file_builder import detect_zone
+from jobs.products.index.file_builder import NOT_RECORDED, RecordedNames, detect_zone
 from jobs.products.index.settings import GivenSettings, span_of_rules
 from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
 from jobs.restore.plan import ROWS_DELETED, find_table_files
@@ -121,6 +121,7 @@ class RebuiltFileSettings(NamedTuple):
     zone: tzinfo | None  # in which the broker named its index files
     release: Known[str] | None  # a value of `--release`; None: to be detected from the restored log
     is_span: bool = False  # the release represents all that write the same files
+    index_names: RecordedNames = NOT_RECORDED
 
     @classmethod
     def of(cls, known: KnownStore, wanted: GivenSettings, lake: Lake) -> Self:
@@ -143,10 +144,11 @@ class RebuiltFileSettings(NamedTuple):
         if release is None and noted:  # those by whose rules runs made index entries
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
             release = Known(rules, DETECTED, "recorded by an ingest run")
-        zone = wanted.zone or _zone_of_names(lake, known.store_id)
+        names = _recorded_names(lake, known.store_id)
+        zone = wanted.zone or detect_zone((name, time) for (_, time), name in names.items())
         queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})
         is_span = wanted.release is None and " to " in (noted.get("releases") or "")
-        return cls(index, queues, zone, release, is_span)
+        return cls(index, queues, zone, release, is_span, names)
 
     def lines(self, restored: Store) -> Iterator[str]:
         """Yield each setting and its origin; the log of the *restored* store limits the releases."""
@@ -161,7 +163,9 @@ class RebuiltFileSettings(NamedTuple):
             yield f"rules of RocketMQ {rules} ({self.release.origin_text})"
 
 
-def _zone_of_names(lake: Lake, store_id: str) -> tzinfo | None:
-    """Return the time zone of the names of a store's index files, if runs have seen such files."""
+def _recorded_names(lake: Lake, store_id: str) -> RecordedNames:
+    """Return the names of a store's index files, if runs have seen such files; the newest run of each file counts."""
     named = (pc.field("store_id") == store_id) & pc.field("name").is_valid()
-    return detect_zone({*rows(lake, INDEX_FILES.name, ["name", "begin_timestamp"], named)})
+    columns = ("run", "begin_physical_offset", "begin_timestamp", "name")
+    found = sorted(rows(lake, INDEX_FILES.name, columns, named))
+    return {(offset, time): name for _, offset, time, name in found if name.isascii() and name.isdigit()}

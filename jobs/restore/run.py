@@ -352,7 +352,9 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
             if folder is not None:
                 geometry = forms.index_files.value
                 wanted = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)
-                rebuild_index = index_builder.RebuildIndexRequest(str(out), str(folder), wanted, scratch=scratch)
+                rebuild_index = index_builder.RebuildIndexRequest(
+                    str(out), str(folder), wanted, scratch=scratch, recorded_names=forms.index_names
+                )
                 index_builder.rebuild(rebuild_index, workers)
                 (folder / MANIFEST).unlink()
 

@@ -20,6 +20,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from socket import gethostname
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -293,6 +294,10 @@ def name_of_time(timestamp: int, zone: tzinfo) -> str:
     except OverflowError:
         local = datetime.min.replace(tzinfo=zone) if timestamp < 0 else datetime.max.replace(tzinfo=zone)
     return f"{local.year:04d}{local:%m%d%H%M%S}{local.microsecond // 1000:03d}"
+
+
+RecordedNames = Mapping[tuple[int, int], str]  # by the offset and the store time of the file's first message
+NOT_RECORDED: RecordedNames = MappingProxyType({})
 
 
 def names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", following: str = "") -> list[str]:

@@ -247,3 +247,17 @@ def test_an_index_that_begins_elsewhere_than_the_lost_one_survives_a_crash(
 
     assert summary.left is not None
     assert (ExitCode.CLEAN, []) == (summary.exit_code, [one.kind for one in summary.left.findings])
+
+
+def test_lost_index_files_come_back_under_the_names_that_the_lake_recorded(golden: StoreOf, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+    ingest_store(store, tmp_path / "lake", "b", release="5.5.1")
+    names = sorted(path.name for path in (store / "index").iterdir())
+    for name in (names[0], names[2]):
+        (store / "index" / name).unlink()
+    asked = RepairRequest(str(store), tmp_path / "repair", lake=Lake(str(tmp_path / "lake")), apply=True)
+
+    summary = repair(asked, SerialWorkers())
+
+    assert summary.exit_code is ExitCode.CLEAN
+    assert names == sorted(path.name for path in (store / "index").iterdir())

@@ -196,3 +196,16 @@ def test_a_lost_file_makes_a_time_unknown_only_if_it_may_have_the_first_message_
     with pytest.raises(OSError, match="may have the first message of this time") as caught:
         offset_at(lake_, store_id, later + 5)
     assert str(newest) == caught.value.filename
+
+
+@pytest.mark.parametrize("name", ["b551-base", "b420-base"])
+def test_restored_index_files_have_the_names_that_the_lake_recorded(name: str, golden: StoreOf, tmp_path: Path) -> None:
+    """They were named after the store time of their first message, a few milliseconds before the broker's names."""
+    store = golden(name)
+    ingest_store(store, tmp_path / "lake", "b", commitlog=log_folders(store), release=release_of(name))
+    asked = request(tmp_path / "lake", tmp_path / "out", with_index=True, wanted=GivenSettings())
+    restore(asked, SerialWorkers())
+
+    expected = {path.name for path in (store / "index").iterdir()}
+    assert expected
+    assert expected == {path.name for path in (tmp_path / "out" / "index").iterdir()}
