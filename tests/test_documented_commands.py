@@ -25,11 +25,8 @@ from tests.support.scenes import (
     world_of,
 )
 
-_SCENES = scenes()
-_ON_SPARK = [scene for scene in _SCENES if any("--where" in shown.text for shown in scene)]
 
-
-@pytest.mark.parametrize("scene", [scene for scene in _SCENES if scene not in _ON_SPARK], ids=name_of)
+@pytest.mark.parametrize("scene", scenes(), ids=name_of)
 def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
     scene: list[Shown], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,14 +41,6 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
         code, out, err = _run(shown, world, run)
         assert shown.exit_code == code, f"{shown.page}: {shown.text}\n{out}{err}"
         assert prints_what_is_shown(shown, out, err, tmp_path), f"{shown}\n{out}{err}"
-
-
-@pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("scene", _ON_SPARK, ids=name_of)
-def test_every_command_of_a_page_that_uses_spark_runs(
-    scene: list[Shown], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    test_every_command_of_a_page_runs_and_prints_what_the_page_shows(scene, run, tmp_path, monkeypatch)
 
 
 def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:

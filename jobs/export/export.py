@@ -1,5 +1,5 @@
 """
-The export: plan the items, evaluate a condition, let tasks write parts, and merge them into one file.
+The export: plan the items, let tasks write the rows that match a condition into parts, and merge these into one file.
 
 Tasks write the rows themselves: rows stay in Arrow and do not pass through the JVM. A task writes one part, and returns
 its name and figures. The part of a failed attempt is never used, and is deleted with the folder of the parts.
@@ -13,20 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias
+from typing import BinaryIO, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.console.rows import Form, csv_line
+from jobs.export.condition import Condition
 from jobs.export.items import (
     ANY_TIME,
     REGISTERED,
     SCHEMA,
-    STORE_TIME,
     ExportDefect,
     Item,
     LakeItem,
@@ -61,9 +61,6 @@ from rmq_formats.commitlog.record import record_of_row
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.release import NEWEST, Release
 
-if TYPE_CHECKING:
-    from jobs.export.condition import EvaluateCondition, SelectRows
-
 _AT_ONCE = 8  # items whose parts are on the disk at the same time, where they go to standard output
 _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 8 << 20
 _PAGE, _MOST_AT_ONCE = 1 << 20, 1 << 10  # pyarrow's own: bytes of a page, and values that are encoded before it is full
@@ -85,6 +82,7 @@ class ExportRequest:
     out: Path | None = None  # None: standard output
     form: Form = Form.NDJSON
     limit: int = DEFAULT_LIMIT  # bytes of a body
+    condition: Condition | None = None
 
 
 class ExportPlan(NamedTuple):
@@ -119,8 +117,7 @@ def plan(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
         times = reader.segment_times
     parser = release.property_parser
     items: list[Item] = [
-        LogItem(range_, parser, label, asked.topics, {STORE_TIME: times[range_.base_offset]}, asked.between)
-        for range_ in ranges
+        LogItem(range_, parser, label, asked.topics, times[range_.base_offset], asked.between) for range_ in ranges
     ]
     gaps = [ExportDefect(label, start, end - start, "no file has it") for _, start, end in find_holes(store.segments)]
     gaps += [ExportDefect(label, lost.start, lost.end - lost.start, lost.text) for lost in find_lost_ends(store)]
@@ -170,9 +167,7 @@ def _place(file: StoredFile) -> tuple[str, int, str]:
     return str(file.low("store_id", "")), int(file.low("physical_offset", 0)), file.path
 
 
-def export(
-    asked: ExportRequest, planned: ExportPlan, workers: Workers, choose: "EvaluateCondition | None" = None
-) -> Summary:
+def export(asked: ExportRequest, planned: ExportPlan, workers: Workers) -> Summary:
     """Write the messages to one file, or to standard output while they are read; parts are temporary files."""
     out = asked.out
     if out is not None:
@@ -180,36 +175,29 @@ def export(
     directory = None if out is None else out.parent.absolute()
     with tempfile.TemporaryDirectory(prefix=f".{out.name if out else 'export'}.parts-", dir=directory) as name:
         folder = Path(name)
-        chosen = undecoded = None
-        if choose is not None:
-            from jobs.export.condition import undecoded_of
-
-            chosen = choose(planned.items, folder / "chosen", asked.limit)
-            undecoded = undecoded_of(folder / "chosen")
-        task = PartTask(folder, asked.form, asked.place.release or NEWEST, asked.limit, chosen)
+        task = PartTask(folder, asked.form, asked.place.release or NEWEST, asked.limit, asked.condition)
         items = list(enumerate(planned.items))
         if out is not None:
             parts = workers.map(items, task, "writing messages")
-            return _summary(planned, parts, merge(parts, folder, asked.form, out), undecoded)
+            return _summary(planned, parts, merge(parts, folder, asked.form, out))
         parts, size = [], 0
         for start in range(0, len(items), _AT_ONCE):
             some = workers.map(items[start : start + _AT_ONCE], task, "writing messages")
             size += stream(some, folder, asked.form, has_begun=size > 0)
             parts += some
-        return _summary(planned, parts, size, undecoded)
+        return _summary(planned, parts, size)
 
 
-def _summary(planned: ExportPlan, parts: "Sequence[Part]", size: int, undecoded: Undecoded | None) -> Summary:
-    if undecoded is None or not undecoded.count:
-        undecoded = Undecoded()
-        for part in parts:
-            undecoded.add(part.undecoded)
+def _summary(planned: ExportPlan, parts: "Sequence[Part]", size: int) -> Summary:
+    undecoded = Undecoded()
+    for part in parts:
+        undecoded.add(part.undecoded)
     damaged = [place for part in parts for place in part.damaged]
     messages, damaged_bytes = (sum(part.messages for part in parts), sum(part.damaged_bytes for part in parts))
     return Summary(messages, size, undecoded, damaged_bytes, damaged, planned.gaps)
 
 
-def why_nothing(asked: ExportRequest, *, has_condition: bool) -> Reason:
+def why_nothing(asked: ExportRequest) -> Reason:
     """Explain an empty export as `query` explains an empty answer: unknown topics, or the range of the log."""
     has_times = asked.between != ANY_TIME
     with ExitStack() as stack:
@@ -224,7 +212,7 @@ def why_nothing(asked: ExportRequest, *, has_condition: bool) -> Reason:
                 return Answer(reason=Reason(unknown[0].kind, "; ".join(reason.text for reason in unknown)))
             of = f" of {', '.join(asked.topics)}" if asked.topics else ""
             times = " in the requested time range" if has_times else ""
-            condition = " for which --where is true" if has_condition else ""
+            condition = " for which --where is true" if asked.condition else ""
             kind = ReasonKind.OUTSIDE_TIMES if has_times else ReasonKind.NO_RECORD
             return Answer(reason=Reason(kind, f"no message{of}{times}{condition}: {coverage_text(source.coverage())}"))
 
@@ -251,22 +239,19 @@ class PartTask:
     form: Form
     release: Release  # says how properties are read
     limit: int = DEFAULT_LIMIT  # bytes of a body
-    chosen: "SelectRows | None" = None  # None for all rows
+    condition: Condition | None = None
 
     def __call__(self, numbered: tuple[int, Item]) -> Part:
         """Write the part of an item."""
         number, item = numbered
         part = Part(f"{number:08d}-{uuid4()}")
         damage: list[Piece] = []
-        rows = _without_damage(rows_of(item), damage)
-        if self.chosen is not None:
-            rows = self.chosen(number, rows)
+        rows = _without_damage(rows_of(item) if self._may_match(item) else iter(()), damage)
         noted = 0
 
         def counted() -> _Slices:
             nonlocal noted
-            for batch, bodies in chain.from_iterable(map(partial(decoded_slices, limit=self.limit), rows)):
-                part.undecoded.note(batch, bodies)
+            for batch, bodies in chain.from_iterable(map(partial(self._wanted, part.undecoded), rows)):
                 part.messages, noted = part.messages + batch.num_rows, len(damage)
                 yield batch, bodies
                 del batch, bodies  # not held while the next ones are read; so below
@@ -278,11 +263,34 @@ class PartTask:
             else:
                 _write_lines(path, counted(), self.release, self.form)
         pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
-        if self.chosen is not None or item.between != ANY_TIME:
+        if self.condition is not None or item.between != ANY_TIME:
             del damage[noted:]  # damage after the last wanted row is not reported
         part.damaged_bytes = sum(piece.size for piece in damage)
         part.damaged = [ExportDefect(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED]]
         return part
+
+    def _may_match(self, item: Item) -> bool:
+        """Return False for a file of a lake without a match, of which only the condition's columns are read."""
+        condition = self.condition
+        if condition is None or condition.uses_bodies or not isinstance(item, LakeItem) or item.dropped is not None:
+            return True
+        rows = _without_damage(rows_of(item, condition.columns), [])
+        return any(condition.find_matches(batch).true_count for batch in rows)
+
+    def _wanted(self, undecoded: Undecoded, rows: pa.RecordBatch) -> _Slices:
+        """Yield the matching rows with their bodies; note each decoded body that stays as it is stored."""
+        condition = self.condition
+        if condition is not None and not condition.uses_bodies:
+            rows = rows.filter(condition.find_matches(rows.select(condition.columns)))
+        for batch, bodies in decoded_slices(rows, self.limit):
+            undecoded.note(batch, bodies)
+            if condition is None or not condition.uses_bodies:
+                yield batch, bodies
+            else:
+                matches = condition.find_matches(with_bodies(batch, bodies, condition.schema))
+                if matches.true_count:
+                    yield batch.filter(matches), [*compress(bodies, matches.to_pylist())]
+            del batch, bodies
 
 
 def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]) -> Iterator[pa.RecordBatch]:

@@ -1,13 +1,12 @@
 """
 The items of an export: each is a segment of a log, or a file of a lake's messages, and is read by one task.
 
-An item yields the same rows in the same order each time it is read, so rows can be identified by number. Batches are
-limited in bytes, not in rows: a body may have several MiB.
+Batches are limited in bytes, not in rows: a body may have several MiB.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,14 +30,7 @@ from rmq_formats.properties import MAX_LONG, MIN_LONG, PropertyParser
 
 BODY_TEXT = "body_text"
 SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
-BODY_COLUMNS = (
-    "broker",
-    "physical_offset",
-    "sys_flag",
-    "body_length",
-    "body",
-)  # needed to decompress bodies and to report those that fail
-SLICE_BYTES = 4 << 20  # of a slice, which is in memory as rows, bodies and Arrow columns, in Python and in the JVM
+SLICE_BYTES = 4 << 20  # of a slice, which is in memory as rows, bodies and Arrow columns, in Python and in DataFusion
 _NAMED = 20
 
 
@@ -224,7 +216,7 @@ def _joined(column: pa.Array) -> pa.Array:
 
 TimeRange = tuple[int, int]  # of storage, in milliseconds, both included
 ANY_TIME: TimeRange = (MIN_LONG, MAX_LONG)
-Bounds = Mapping[str, tuple[Any, Any]]  # the least and the greatest value of a column; None where it is not known
+KnownTimes = tuple[int | None, int | None]  # the least and the greatest store time, where they are known
 STORE_TIME = "store_timestamp"
 _SEPARATOR = "\x02"  # of keys, when they are compared: no key has it
 READ_BYTES = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
@@ -242,18 +234,13 @@ class LogItem:
     parser: PropertyParser
     broker: str
     topics: tuple[str, ...] = ()
-    known: Bounds = field(default_factory=dict)
+    times: KnownTimes = (None, None)
     between: TimeRange = ANY_TIME
 
     @property
     def size(self) -> int:
         """Bytes of the segment."""
         return self.range.end - self.range.start
-
-    @property
-    def bounds(self) -> Bounds:
-        """The known bounds of its columns."""
-        return {**self.known, "physical_offset": (self.range.start_offset, self.range.end_offset - 1)}
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the rows of the segment's records."""
@@ -311,9 +298,9 @@ class LakeItem:
         return self.file.size
 
     @property
-    def bounds(self) -> Bounds:
-        """The bounds of its columns, from Delta's log."""
-        return {name: (self.file.low(name, None), self.file.high(name, None)) for name in STORED_MESSAGES.statistics}
+    def times(self) -> KnownTimes:
+        """The store times of its rows, from Delta's log."""
+        return self.file.low(STORE_TIME, None), self.file.high(STORE_TIME, None)
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the file's rows."""
@@ -365,7 +352,7 @@ Item = LogItem | LakeItem
 
 def rows_of(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
     """Yield the rows of an item that are within the time bounds."""
-    (since, until), (low, high) = item.between, item.bounds.get(STORE_TIME, (None, None))
+    (since, until), (low, high) = item.between, item.times
     if item.between == ANY_TIME:
         return item.read(columns)
     if (low is not None and low > until) or (high is not None and high < since):

@@ -220,8 +220,6 @@ def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, 
     interrupt = signal.getsignal(signal.SIGINT)
     settings = SparkConf(loadDefaults=False).setAll([*secret.items()])
     context = SparkContext(appName=app_name, gateway=gateway, conf=settings)
-    # SQL's workers have no seed for hashes of texts, and no task of ours asks for one: without it all share workers.
-    context.environment.pop("PYTHONHASHSEED", None)
     # Spark's own handler talks to the JVM in the middle of other calls; the JVM ends with us anyway.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)

@@ -24,7 +24,6 @@ from jobs.console.amounts import GivenTime, counted, size_text
 from jobs.console.log import say
 from jobs.console.result import ExitCode, Result, Severity, worst_met
 from jobs.console.rows import Form
-from jobs.launch.engine import Engine
 from jobs.launch.failures import shown_as_usage
 from jobs.query.place import Place
 from rmq_formats.errors import UnsupportedFormat
@@ -41,7 +40,7 @@ _SHOWN = 5
     "export --store /data/store -t Orders --format ndjson --out orders.ndjson",
     """export --lake LAKE --where "properties['region'] = 'eu'" --out eu.ndjson""",
     "export --store STORE --since 2h --out new.ndjson --dry-run",
-    """export --lake LAKE --where "get_json_object(body_text, '$.id') = '7'" --format parquet --out 7.parq""",
+    """export --lake LAKE --where "json_tuple(body_text, 'id')['c0'] = '7'" --format parquet --out 7.parq""",
 )
 def export(  # noqa: PLR0913 - one argument an option
     *,
@@ -57,9 +56,7 @@ def export(  # noqa: PLR0913 - one argument an option
     topics: tuple[str, ...] = option("TOPIC", "Only this topic; may be repeated.", names="-t --topic", multiple=True),
     since: GivenTime | None = since_option(),
     until: GivenTime | None = until_option(),
-    where: str | None = option(
-        "SQL", "A condition in Spark SQL on the columns of `messages` and on body_text; needs Spark."
-    ),
+    where: str | None = option("SQL", "A condition in DataFusion's SQL on the columns of `messages` and on body_text."),
     kind: str = option(
         None,
         "ndjson: one object per line; json: one array; csv: nested values as JSON; parquet: the table's columns.",
@@ -92,9 +89,9 @@ def export(  # noqa: PLR0913 - one argument an option
     """
     Write messages with decompressed bodies into FILE.
 
-    A --where condition uses the columns of the table `messages`. In the condition, body is the decompressed body, and
-    body_text is this body as text (NULL if it is not valid text). A body that cannot be decompressed is exported as
-    stored, and body_error says why.
+    A --where condition is a boolean expression on the columns of the table `messages`; docs/tables.md has examples. In
+    the condition, body is the decompressed body, and body_text is this body as text (NULL if it is not valid text). A
+    body that cannot be decompressed is exported as stored, and body_error says why.
     """
     if not place.location:
         raise click.UsageError(ONE_SOURCE_NEEDED)
@@ -108,10 +105,13 @@ def export(  # noqa: PLR0913 - one argument an option
     refuse_reversed(since, until)
     if is_verified and not place.is_lake:
         raise click.UsageError("--verify is only for lakes: records of a store are always verified")
-    if where is not None and engine == Engine.HERE.value:
-        raise click.UsageError("--where is a condition in Spark SQL, and requires --engine spark")
-    needed = Engine.SPARK.value if where is not None else engine
-    ready = start_workers(needed, *(place.commitlog or [place.location]), warm="jobs.export.export")
+    condition = None
+    if where is not None:
+        from jobs.export.condition import parse_condition
+
+        with shown_as_usage(UnsupportedFormat, before="Invalid value for --where: "):
+            condition = parse_condition(where)
+    ready = start_workers(engine, *(place.commitlog or [place.location]), warm="jobs.export.export")
 
     # Imports run while a JVM starts.
     from jobs.export.export import ExportRequest, export, plan, why_nothing
@@ -119,15 +119,8 @@ def export(  # noqa: PLR0913 - one argument an option
 
     between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
     workers = ready()
-    choose = None
-    if where is not None:
-        from jobs.export.condition import compile_condition
-        from jobs.launch.session import spark_session
-
-        with shown_as_usage(UnsupportedFormat, before="Invalid value for --where: "):
-            choose = compile_condition(spark_session("rmq-lake export"), where)
     output = None if is_streamed else out
-    asked = ExportRequest(place, topics, is_verified, between, output, Form(kind), max_body_size)
+    asked = ExportRequest(place, topics, is_verified, between, output, Form(kind), max_body_size, condition)
     planned = plan(asked, workers.options)
     if dry_run:
         # How much of it a condition spares only the run tells.
@@ -139,12 +132,12 @@ def export(  # noqa: PLR0913 - one argument an option
             values, [f"{place.location} → {out}: dry run, nothing is written"], result, indent=None
         )
         return ExitCode.CLEAN
-    summary = export(asked, planned, workers, choose)
+    summary = export(asked, planned, workers)
     severity = worst_met(gap=summary.gaps, damage=summary.damaged)
     verdict = "done" if summary.messages else "no message was found"
     verdict = verdict if severity is Severity.NOT_VERIFIED else ""
     result = Result(severity, counted(summary.messages, "message"), answer.seconds, summary.bytes, verdict)
-    reason = None if summary.messages else why_nothing(asked, has_condition=where is not None)
+    reason = None if summary.messages else why_nothing(asked)
     described = {
         **_described(summary, out),
         "reason": reason and {"kind": reason.kind.value, "text": reason.text},

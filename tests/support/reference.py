@@ -90,7 +90,7 @@ The sizes are those of the log, or of the files that are read from a lake. Up to
 own process, which takes less time than starting Spark and needs no Java. Above it, or if a Spark option is given, it
 runs on Spark. `--engine here` and `--engine spark` override this. `--show-config` prints the limit for your cores.
 For a store or a lake on another machine, the limit is computed for a read rate of at most 64 MiB per second, and
-`ingest` uses Spark for any size if it is installed. `export --where` always uses Spark.
+`ingest` uses Spark for any size if it is installed.
 """
 
 

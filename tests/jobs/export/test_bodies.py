@@ -12,22 +12,19 @@ import zlib
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.measuring import children_of
 from jobs.console.rows import Form
-from jobs.export.condition import SelectRows, condition_columns, select_rows
+from jobs.export.condition import parse_condition
 from jobs.export.export import ExportRequest, PartTask, Summary, export, plan
-from jobs.export.items import ANY_TIME, COLUMNS, Item, LogItem, Undecoded, decoded_slices
-from jobs.lake.bodies import DEFAULT_LIMIT
+from jobs.export.items import ANY_TIME, COLUMNS, LogItem, decoded_slices
 from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import COMPRESSED, COMPRESSION_TYPE_SHIFT, CompressionType
@@ -86,22 +83,19 @@ def test_a_batch_of_bombs_is_cut_into_slices_of_the_budget() -> None:
     assert [3, 3, 3, 1] == found
 
 
-@pytest.mark.parametrize("how", ["candidates", "parquet", "by times"])
+@pytest.mark.parametrize("how", ["with a condition", "parquet", "by times"])
 def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_path: Path) -> None:
     size = 4 << 20
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(bytes(size)) for _ in range(15))
     between = (0, ANY_TIME[1]) if how == "by times" else ANY_TIME
     [item] = plan(ExportRequest(Place(store=str(broker.root)), between=between), {}).items
-    task = PartTask(tmp_path, Form.PARQUET, RELEASE)
-    next(condition_columns(item, ("body",), DEFAULT_LIMIT, Undecoded()))  # what is loaded once
+    condition = parse_condition("length(body) > 0") if how == "with a condition" else None
+    task = PartTask(tmp_path, Form.PARQUET, RELEASE, condition=condition)
+    next(item.read())  # what is loaded once
     tracemalloc.start()
     try:
-        if how == "candidates":
-            for batch in condition_columns(item, ("body",), DEFAULT_LIMIT, Undecoded()):
-                assert batch.num_rows == 1
-        else:
-            assert task((0, item)).messages == 15
+        assert task((0, item)).messages == 15
         peak = tracemalloc.get_traced_memory()[1]  # of Python and numpy; Arrow's columns of slices are not in it
     finally:
         tracemalloc.stop()
@@ -109,46 +103,16 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     assert peak < 4 * size + (2 << 20)  # the bytes of a record, its row, the last record of all, a body
 
 
-def test_a_condition_sees_a_body_larger_than_the_limit_as_it_is_stored_and_it_is_named(
-    places: dict[str, ExportRequest],
-) -> None:
-    undecoded = Undecoded()
-    [item] = plan(places["store"], {}).items
-    rows = [
-        row for batch in condition_columns(item, ("topic", "body_text"), LIMIT, undecoded) for row in batch.to_pylist()
-    ]
-
-    assert [SMALL.decode(), LARGE.decode(), None, None] == [row["body_text"] for row in rows]
-    assert undecoded.count == 2
-
-
 @pytest.mark.parametrize("place", ["store", "lake"])
-def test_the_chosen_rows_are_those_that_were_numbered(
+def test_a_condition_sees_no_text_of_a_body_larger_than_the_limit_and_it_is_named(
     place: str, places: dict[str, ExportRequest], tmp_path: Path
 ) -> None:
-    def choose(items: Sequence[Item], folder: Path, _limit: int) -> SelectRows:
-        (folder / "undecoded").mkdir(parents=True)
-        for number, item in enumerate(items):
-            wanted = [
-                row
-                for row, values in enumerate(
-                    row
-                    for batch in condition_columns(item, ("queue_offset",), LIMIT, Undecoded())
-                    for row in batch.to_pylist()
-                )
-                if values["queue_offset"] in (0, 3)
-            ]
-            rows = folder / "rows" / f"_item={number}"
-            rows.mkdir(parents=True)
-            pq.write_table(pa.table({"_row": pa.array(np.array(wanted[::-1]))}), rows / "part.parquet")
-        return partial(select_rows, folder)
+    condition = parse_condition(f"body_text IS NULL OR length(body) = {LIMIT}")
+    summary = _export(replace(places[place], condition=condition), tmp_path / "out", Form.NDJSON)
+    rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
 
-    planned = plan(places[place], {})
-    summary = export(replace(places[place], out=tmp_path / "out", limit=LIMIT), planned, SerialWorkers(), choose)
-    rows: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-
-    assert [0, 3] == [row["queue_offset"] for row in rows]
-    assert summary.messages == 2
+    assert [1, 2, 3] == [row["queue_offset"] for row in rows]
+    assert (3, 2) == (summary.messages, summary.undecoded.count)
 
 
 @pytest.mark.parametrize(("since", "messages", "damaged"), [(0, 3, 1), (300, 1, 1), (900, 0, 0)])
