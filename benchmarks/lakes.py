@@ -9,7 +9,7 @@ from benchmarks.broker import RELEASE
 from benchmarks.stores import Recipe, make_store
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.products.registry import NAMES
+from jobs.products.registry import PRODUCT_NAMES
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import Workers
 
@@ -48,7 +48,7 @@ def make_large_lake(folder: Path, messages: int) -> Path:
         half_read = {str(queue): messages // recipe.topics // recipe.queues // 2 for queue in range(recipe.queues)}
         progress = {f"Bench{topic:03}@billing": half_read for topic in range(recipe.topics)}
         (store / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": progress}))
-        ingest_into_new_lake(store, lake, spark_workers(), NAMES)
+        ingest_into_new_lake(store, lake, spark_workers(), PRODUCT_NAMES)
         shutil.rmtree(store)
 
     return make_once(folder / f"large-lake-{messages}", make)

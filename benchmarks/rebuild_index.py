@@ -21,9 +21,9 @@ from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
 from benchmarks.lakes import spark_workers
 from benchmarks.measuring import Measured, answer, asked, measured
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.launch.engine import cores
+from jobs.launch.engine import count_cores
 from jobs.products.index.settings import GivenSettings
-from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild
+from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild_index
 from jobs.store.workers import SerialWorkers, Workers
 
 _RECORD_SIZE = 256
@@ -34,7 +34,7 @@ def ours(store: Path, out: Path, workers: Workers) -> tuple[IndexRebuildSummary,
     """Rebuild all files; return what was made, and what it cost."""
     shutil.rmtree(out, ignore_errors=True)
     with measured() as figures:
-        result = rebuild(RebuildIndexRequest(str(store), str(out), GivenSettings(release=RELEASE)), workers)
+        result = rebuild_index(RebuildIndexRequest(str(store), str(out), GivenSettings(release=RELEASE)), workers)
     return result, figures
 
 
@@ -53,7 +53,7 @@ def main() -> None:
         "log_gib": given.gib,
         "messages": result.records,
         "keys": result.row_keys,
-        "one_process": _best(store, out, SerialWorkers()) | {"cores": cores()},
+        "one_process": _best(store, out, SerialWorkers()) | {"cores": count_cores()},
     }
     if not given.no_spark:
         figures["spark"] = _best(store, out, spark_workers(given.cores)) | {"cores": given.cores}

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
 from benchmarks.measuring import answer, asked, measured
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
+from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
 from jobs.store.workers import InProcessWorkers
 
 _RECORD_SIZE = 256
@@ -28,7 +28,9 @@ def main() -> None:
     out = given.folder / "queues"
     shutil.rmtree(out, ignore_errors=True)
     with measured() as figures:
-        summary = rebuild(RebuildQueuesRequest(str(store), out, release=RELEASE), InProcessWorkers(width=given.cores))
+        summary = rebuild_queues(
+            RebuildQueuesRequest(str(store), out, release=RELEASE), InProcessWorkers(width=given.cores)
+        )
     found: dict[str, Any] = {
         "units": summary.units,
         "queues": summary.queues,

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from benchmarks.broker import RELEASE
 from jobs.products.index.settings import GivenSettings
-from jobs.rebuild.index import RebuildIndexRequest, rebuild
+from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, RECORD
 from rmq_formats.commitlog.record import Host, encode_record, new_record
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 
 FOLDER = Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark"  # where stores are kept, unless one is named
 _POOL = 8192  # bodies, and at most so many bytes of them
@@ -89,7 +89,7 @@ def make_healthy_store(recipe: Recipe, folder: Path) -> Path:
         _add_queues(recipe, store)
         out = folder / "index-of-healthy-store"
         shutil.rmtree(out, ignore_errors=True)
-        rebuild(RebuildIndexRequest(str(store), str(out), GivenSettings(release=RELEASE)), SerialWorkers())
+        rebuild_index(RebuildIndexRequest(str(store), str(out), GivenSettings(release=RELEASE)), SerialWorkers())
         (store / "index").mkdir()
         for file in out.rglob("*"):
             if file.is_file() and file.name.isdigit():
@@ -144,7 +144,7 @@ class LiveStore:
     def _append(self, numbers: NDArray[np.int64], at: int) -> None:
         size = self._recipe.segment_size
         base, position = int(numbers[0]) // self._per_segment * size, at * self._recipe.record_size
-        path = self.root / "commitlog" / name_of_offset(base)
+        path = self.root / "commitlog" / file_name_of_offset(base)
         _write_at(path, size, position, self._log.rows(numbers, base + position, time.time_ns() // 1_000_000).data)
         if at + len(numbers) == self._per_segment:
             end = self._per_segment * self._recipe.record_size
@@ -170,7 +170,7 @@ def _write_units(folder: Path, first: int, offsets: NDArray[np.int64], record_si
     for file in range(first // _QUEUE_UNITS, (first + len(units) - 1) // _QUEUE_UNITS + 1):
         start = file * _QUEUE_UNITS
         part = units[max(start - first, 0) : start + _QUEUE_UNITS - first]
-        path = folder / name_of_offset(start * _UNIT.itemsize)
+        path = folder / file_name_of_offset(start * _UNIT.itemsize)
         _write_at(path, _QUEUE_UNITS * _UNIT.itemsize, max(first - start, 0) * _UNIT.itemsize, part.data)
 
 
@@ -232,7 +232,7 @@ class _Log:
             base_offset = number * recipe.segment_size
             first = number * per_segment
             count = min(per_segment, total - first)
-            with (directory / name_of_offset(base_offset)).open("wb") as file:
+            with (directory / file_name_of_offset(base_offset)).open("wb") as file:
                 for start in range(0, count, batch):
                     numbers = np.arange(first + start, first + min(start + batch, count), dtype=np.int64)
                     offset = base_offset + start * recipe.record_size

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_met, worst_of
-from jobs.lake.identity import AmbiguousBrokerError, identify
+from jobs.lake.identity import AmbiguousBrokerError, identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import RECORD_CRC
 from jobs.restore.plan import Coverage, Interval, NothingToRestoreError, Plan, plan_log, unchecked_note
-from jobs.restore.segment import Flags, SegmentWork, check_crcs, rows_of_segment
+from jobs.restore.segment import RowMask, SegmentWork, check_crcs, read_segment_rows
 from jobs.storage.model import Reader
 from jobs.store.beside_broker import find_broker_process
 from jobs.store.log_ends import find_lost_start
@@ -32,8 +32,8 @@ from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.selection import TopicChoices
 from jobs.store.store import Store, StoreRequest
 from jobs.store.workers import Workers
-from rmq_formats.arrays import slices
-from rmq_formats.commitlog.assembly import Assembled, assemble
+from rmq_formats.arrays import slices_between_cuts
+from rmq_formats.commitlog.assembly import AssembledRecords, assemble_records
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -121,20 +121,20 @@ class DiffSummary(RatedOutcome):
 
     def result(self, seconds: float) -> Result:
         """Return the result line of the comparison."""
-        return Result(self.severity, counted(self.equal, "equal record"), seconds, self.to_offset - self.from_offset)
+        return Result(self.severity, count_text(self.equal, "equal record"), seconds, self.to_offset - self.from_offset)
 
     def lines(self, limit: int) -> Iterator[str]:
         """Yield the summary as text: the worst differences first."""
         yield f"{self.store} \N{LEFT RIGHT ARROW} {self.lake}"
         yield f"  broker {self.broker} ({self.store_id}), offsets {self.from_offset:,} to {self.to_offset:,}"
-        yield f"  {counted(self.equal, 'record')} identical on both sides, byte for byte"
+        yield f"  {count_text(self.equal, 'record')} identical on both sides, byte for byte"
         if self.incomplete:
-            yield f"  {counted(self.incomplete, 'row')} without a body to compare"
+            yield f"  {count_text(self.incomplete, 'row')} without a body to compare"
         yield from (f"  NOTE {note}" for note in unchecked_note(self.unchecked))
         yield from (f"  LOST {name}" for name in self.lost)
         worst_first = sorted(self.differences, key=lambda one: (-one.severity.rank, one.start))
         for one in worst_first[:limit]:
-            place = f"{one.start:,} to {one.end:,}, {counted(one.records, 'record')}"
+            place = f"{one.start:,} to {one.end:,}, {count_text(one.records, 'record')}"
             yield f"  {one.severity.value.upper()} {one.what}: {place}: {one.cause}"
         if len(worst_first) > limit:
             yield f"  and {len(worst_first) - limit:,} more; --json has all"
@@ -181,7 +181,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
         plan = None
     until = known.newest.to_offset
     of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
-    of_lake = {one.base_offset: SegmentWork.of(plan, one) for one in plan.segments} if plan else {}
+    of_lake = {one.base_offset: SegmentWork.from_plan(plan, one) for one in plan.segments} if plan else {}
     works = [
         SegmentDiff(of_lake.get(base), of_store.get(base), until, known.topic_choices)
         for base in sorted(of_store.keys() | of_lake.keys())
@@ -207,7 +207,7 @@ def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
 def find_known_store(lake: Lake, store: Store, broker: str | None) -> KnownStore:
     """Return the lake's entry of a store; raise `NotInLakeError` if it has no run of it."""
     try:
-        known = identify(lake, store, broker, register_new=False)
+        known = identify_store(lake, store, broker, register_new=False)
     except AmbiguousBrokerError:
         known = None
     if known is None or known.newest is None:
@@ -301,7 +301,7 @@ def diff_segment(work: SegmentDiff) -> SegmentDiff:
     return work
 
 
-def _different(range_: Range | None, lake: _Columns, chosen: Flags) -> Iterator[_Run]:
+def _different(range_: Range | None, lake: _Columns, chosen: RowMask) -> Iterator[_Run]:
     """
     Yield the records that both sides have, with different bytes.
 
@@ -335,7 +335,7 @@ def _sorted(parts: Sequence[_Columns], flags: int) -> _Columns:
     return tuple(column[order] for column in columns)
 
 
-def _of_store(work: SegmentDiff) -> tuple[Integers, Integers, Flags, list[Piece]]:
+def _of_store(work: SegmentDiff) -> tuple[Integers, Integers, RowMask, list[Piece]]:
     """Return the positions of the store's records, whether their topics were selected, and the other pieces."""
     places, others = list[_Columns](), list[Piece]()
     if work.store is not None:
@@ -352,9 +352,9 @@ def _of_store(work: SegmentDiff) -> tuple[Integers, Integers, Flags, list[Piece]
     return starts, ends, is_chosen, others
 
 
-def _are_chosen(records: RawRecords, starts: Integers, choices: TopicChoices) -> Flags:
+def _are_chosen(records: RawRecords, starts: Integers, choices: TopicChoices) -> RowMask:
     """Return which records have topics that every run ingested; none before `until` if the selections are unknown."""
-    is_later: Flags = starts >= choices.until
+    is_later: RowMask = starts >= choices.until
     if is_later.all() or not choices.choices:
         return is_later
 
@@ -372,8 +372,8 @@ def _of_lake(work: SegmentDiff) -> tuple[_Columns, Integers]:
     For each record: start, end, and whether it equals the store's bytes, was changed, or has no CRC.
     """
     places, incomplete, unchecked = list[_Columns](), list[Integers](), Coverage()
-    for batch in rows_of_segment(work.lake, work.unreadable) if work.lake else ():
-        made = assemble(batch)
+    for batch in read_segment_rows(work.lake, work.unreadable) if work.lake else ():
+        made = assemble_records(batch)
         none = np.setdiff1d(np.arange(batch.num_rows), made.rows)
         has_crc = batch.column(RECORD_CRC).take(pa.array(none)).is_valid().to_numpy(zero_copy_only=False)
         without_record = np.array(made.incomplete_offsets, np.int64)
@@ -382,16 +382,16 @@ def _of_lake(work: SegmentDiff) -> tuple[_Columns, Integers]:
         no, yes = np.zeros(broken.size, np.bool_), np.ones(broken.size, np.bool_)
         places.append((broken, broken + 1, no, yes, no))
         is_changed, is_unchecked = check_crcs(batch, made)
-        unchecked.add(*made.select(is_unchecked).places)
+        unchecked.add(*made.select(is_unchecked).offset_bounds)
         if made.offsets.size:
-            places.append((*made.places, _compared(made, work.store), is_changed, is_unchecked))
+            places.append((*made.offset_bounds, _compared(made, work.store), is_changed, is_unchecked))
     work.incomplete = sum(some.size for some in incomplete)
     work.unreadable = list(dict.fromkeys(work.unreadable))
-    work.unchecked = unchecked.merge()[0]
+    work.unchecked = unchecked.merge_and_find_overlaps()[0]
     return _sorted(places, 3), np.concatenate([np.empty(0, np.int64), *incomplete])
 
 
-def _compared(made: Assembled, range_: Range | None) -> Flags:
+def _compared(made: AssembledRecords, range_: Range | None) -> RowMask:
     """Return which records are equal to the store's bytes at their offsets."""
     equal = np.zeros(made.offsets.size, np.bool_)
     if range_ is None:
@@ -399,13 +399,13 @@ def _compared(made: Assembled, range_: Range | None) -> Flags:
     ends = made.offsets + made.sizes
     cuts = (made.offsets[1:] != ends[:-1]) | (made.positions[1:] != (made.positions + made.sizes)[:-1])
     with skip_lost_file(), range_.open() as file:  # the reader reports it as well
-        for some in slices(made.offsets.size, cuts):
+        for some in slices_between_cuts(made.offsets.size, cuts):
             if made.offsets[some.start] >= range_.base_offset:  # else a row that another engine has changed
                 equal[some] = _equal_to(file, range_, made, some)
     return equal
 
 
-def _equal_to(file: Reader, range_: Range, made: Assembled, some: slice) -> Flags:
+def _equal_to(file: Reader, range_: Range, made: AssembledRecords, some: slice) -> RowMask:
     """Return which records of a contiguous range are equal to the file's bytes."""
     positions, sizes = made.positions[some], made.sizes[some]
     start, end = int(positions[0]), int(positions[-1] + sizes[-1])
@@ -420,11 +420,11 @@ def _equal_to(file: Reader, range_: Range, made: Assembled, some: slice) -> Flag
     return ~np.logical_or.reduceat(differs, positions - start) if differs.any() else np.ones(positions.size, np.bool_)
 
 
-def _runs(what: str, starts: Integers, ends: Integers, chosen: Flags, why: str = "") -> Iterator[_Run]:
+def _runs(what: str, starts: Integers, ends: Integers, chosen: RowMask, why: str = "") -> Iterator[_Run]:
     """Yield the contiguous ranges of selected records; if there are too many, one range from the first to the last."""
     places = np.flatnonzero(chosen)
     cuts = np.diff(places) != 1
     cuts &= np.count_nonzero(cuts) < _MOST_RUNS
-    for some in slices(places.size, cuts):
+    for some in slices_between_cuts(places.size, cuts):
         run = places[some]
         yield _Run(what, int(starts[run[0]]), int(ends[run[-1]]), run.size, why)

@@ -21,8 +21,8 @@ from jobs.query.lookups import TimeWindow, by_any_id, by_key, by_offset, by_offs
 from jobs.query.message import Message
 from jobs.query.place import Place, open_place
 from jobs.query.source import Answer, Reason, ReasonKind, Source
-from jobs.storage.local import Care
-from jobs.store.beside_broker import care_beside
+from jobs.storage.local import ReadLimits
+from jobs.store.beside_broker import read_limits_beside_broker
 from jobs.store.selection import Selection
 from jobs.store.store import log_directories, read_broker_conf
 from jobs.store.workers import InProcessWorkers, Workers
@@ -75,7 +75,7 @@ def ingest(  # noqa: PLR0913 - the options of the verb
     from jobs.ingest.run import ingest as run
 
     conf = read_broker_conf(broker_conf)
-    care = care_beside(str(store), max_rate)
+    care = read_limits_beside_broker(str(store), max_rate)
     request = IngestRequest(
         store=str(store),
         lake=str(lake),
@@ -111,14 +111,14 @@ def verify(  # noqa: PLR0913 - the options of the verb
     from jobs.verify.run import verify as run
 
     conf = read_broker_conf(broker_conf)
-    care = care_beside(str(store), max_rate)
+    care = read_limits_beside_broker(str(store), max_rate)
     wanted = GivenSettings(hash_slots, index_num, release, None, conf)
     folders = tuple(log_directories(commitlog, conf))
     request = VerifyRequest(str(store), wanted, commitlog=folders, care=care)
     return run(request, workers or _threads(care))
 
 
-def _threads(care: Care | None) -> Workers:
+def _threads(care: ReadLimits | None) -> Workers:
     """Return the threads of this process that may be used; *care*: a broker runs, and keeps half of the cores."""
     return InProcessWorkers(file_system_options(), usable_threads(half=care is not None))
 

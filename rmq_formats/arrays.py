@@ -20,10 +20,10 @@ from rmq_formats.layout import Layout, Read
 
 def dtype_of(layout: Layout) -> np.dtype[np.void]:
     """Return a layout of integers as an array's type."""
-    return np.dtype([(row.name, f">i{row.size}") for row in layout.rows()])
+    return np.dtype([(row.name, f">i{row.size}") for row in layout.describe_fields()])
 
 
-def slices(size: int, cuts: NDArray[np.bool_]) -> Iterator[slice]:
+def slices_between_cuts(size: int, cuts: NDArray[np.bool_]) -> Iterator[slice]:
     """Yield the slices of *size* elements, cut after each element that *cuts* selects; none without elements."""
     bounds = [0, *(np.flatnonzero(cuts) + 1).tolist(), size]
     return (slice(start, stop) for start, stop in pairwise(bounds) if start < stop)
@@ -46,7 +46,7 @@ class BrokenLink(NamedTuple):
         return f"{self.part} {self.number} points at entry {self.points_at}, not at {self.expected}"
 
 
-def broken_links(read: Read, geometry: Geometry) -> Iterator[BrokenLink]:
+def find_broken_links(read: Read, geometry: Geometry) -> Iterator[BrokenLink]:
     """Yield every entry, then every slot, that does not point where it should."""
     reader = IndexReader(read, geometry)
     count = min(reader.header.entry_count, geometry.capacity)

@@ -77,7 +77,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 def parse_broker_conf(raw: bytes) -> BrokerConf:
     """Return the settings of a configuration file; `CorruptData` if a number in it is invalid."""
     values: dict[str, Any] = {}
-    for name, value in java_properties(raw).items():
+    for name, value in parse_java_properties(raw).items():
         if name not in _FIELDS:
             continue
         setting, convert = _FIELDS[name]
@@ -88,7 +88,7 @@ def parse_broker_conf(raw: bytes) -> BrokerConf:
     return BrokerConf(**values)
 
 
-def java_properties(raw: bytes) -> dict[str, str]:
+def parse_java_properties(raw: bytes) -> dict[str, str]:
     """Return the names and values of Java properties text; the last value counts if a name occurs twice."""
     values = {}
     for line in _logical_lines(raw.decode("latin-1")):

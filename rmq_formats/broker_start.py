@@ -4,8 +4,8 @@ Predicts what a broker does to a store at its start: refuse it, or read the log 
 A refusal deletes nothing. A start reads the log from one segment on. It takes the first invalid record for the end of
 the log and deletes everything after it, including complete messages. A record is valid if its magic number, its lengths
 and its body's CRC are right; the physical offset in the record is not checked. Releases differ in the segment with
-which they begin (`start_segment`) and in the files that they refuse. `tests/oracle/test_broker_starts.py` compares the
-predictions with real brokers.
+which they begin (`find_start_segment`) and in the files that they refuse. `tests/oracle/test_broker_starts.py` compares
+the predictions with real brokers.
 """
 
 import zlib
@@ -46,7 +46,7 @@ class StopKind(Enum):
     AT_LIMIT = "at limit"  # the caller's limit was reached
 
 
-class Stop(NamedTuple):
+class ReadStop(NamedTuple):
     """The place in a segment at which a broker stops."""
 
     kind: StopKind
@@ -83,7 +83,7 @@ class KeyRange(NamedTuple):
     to_offset: int
 
 
-class Cut(NamedTuple):
+class LogCut(NamedTuple):
     """The offset at which the log ends for a broker, and the number of whole messages after it."""
 
     offset: int
@@ -103,7 +103,7 @@ class StartOutcome:
     deletes_files: tuple[str, ...] = ()
     loses_keys: KeyRange | None = None
     unknown: str = ""
-    may_cut: Cut | None = None  # the worst case of a start whose outcome is unknown
+    may_cut: LogCut | None = None  # the worst case of a start whose outcome is unknown
     after_repair: "StartOutcome | None" = None  # if it refuses files: the outcome after they are repaired
 
     def describe(self) -> dict[str, object]:
@@ -120,7 +120,7 @@ class StartOutcome:
         }
 
 
-def message_size(read: Read, position: int, left: int, release: Release) -> int | None:
+def read_message_size(read: Read, position: int, left: int, release: Release) -> int | None:
     """
     Return the size of the record that a broker reads at *position*; 0 at the end of a file, None without a record.
 
@@ -168,23 +168,23 @@ def _crc(read: Read, position: int, length: int) -> int:
     return crc & _CRC_MASK
 
 
-def find_stop(read: Read, position: int, size: int, release: Release, limit: int | None = None) -> Stop:
+def find_stop(read: Read, position: int, size: int, release: Release, limit: int | None = None) -> ReadStop:
     """Return the end of a broker's reading of a segment of *size* bytes from *position* on, at most *limit*."""
     while limit is None or position < limit:
-        advance = message_size(read, position, size - position, release)
+        advance = read_message_size(read, position, size - position, release)
         if not advance:
-            return Stop(StopKind.BAD_RECORD if advance is None else StopKind.END_OF_FILE, position)
+            return ReadStop(StopKind.BAD_RECORD if advance is None else StopKind.END_OF_FILE, position)
         position += advance
-    return Stop(StopKind.AT_LIMIT, position)
+    return ReadStop(StopKind.AT_LIMIT, position)
 
 
-def first_record(read: Read, size: int, release: Release) -> FirstRecord | None:
+def read_first_record(read: Read, size: int, release: Release) -> FirstRecord | None:
     """Return the record that a segment begins with; None where a start of *release* passes over the segment."""
     head = bytes(read(0, min(size, _FIXED)))
     if len(head) < _FIXED:
         return None
     _, magic = map(int, BLANK.unpack(head))
-    is_right = not release.start_checks_first_record or message_size(read, 0, size, release)
+    is_right = not release.start_checks_first_record or read_message_size(read, 0, size, release)
     if not _is_message(magic, release) or not is_right:
         return None
     layout = RECORD[int.from_bytes(head[_SYS_FLAG : _SYS_FLAG + 4]) & HOST_BITS]
@@ -193,7 +193,7 @@ def first_record(read: Read, size: int, release: Release) -> FirstRecord | None:
     return FirstRecord(int(values[_PHYSICAL_OFFSET]), store_timestamp) if store_timestamp else None
 
 
-def start_segment(
+def find_start_segment(
     segments: Sequence[SegmentStart], release: Release, checkpoint: Checkpoint, queue_reach: int, *, has_abort: bool
 ) -> int | None:
     """
@@ -231,7 +231,7 @@ def _may_begin(
     return one.first.store_timestamp <= checkpoint.logic_timestamp
 
 
-def refused_file(lengths: Sequence[WrongLengthFile], release: Release) -> WrongLengthFile | None:
+def find_refused_file(lengths: Sequence[WrongLengthFile], release: Release) -> WrongLengthFile | None:
     """Return the first file for whose length the broker does not start."""
     if not release.start_refuses_other_length:
         return None

@@ -65,7 +65,7 @@ class Era(NamedTuple):
         """The newest release that could have written this."""
         return self.candidates[-1]
 
-    def undecided(self, switches: Iterable[str]) -> list[str]:
+    def undecided_switches(self, switches: Iterable[str]) -> list[str]:
         """Return those of *switches* in which the candidates differ."""
         return [switch for switch in switches if len({getattr(release, switch) for release in self.candidates}) > 1]
 

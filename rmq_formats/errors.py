@@ -62,7 +62,7 @@ def is_disk_error(error: OSError) -> bool:
     return error.errno in _BAD_SECTOR
 
 
-def is_lost(error: OSError) -> bool:
+def is_lost_file_error(error: OSError) -> bool:
     """
     Return whether a file was deleted since it was listed, or its disk cannot read its bytes.
 
@@ -80,7 +80,7 @@ class skip_lost_file:  # noqa: N801 - used as `contextlib.suppress` is
 
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> bool:
         """Return whether the error is suppressed."""
-        return isinstance(error, FormatError) or (isinstance(error, OSError) and is_lost(error))
+        return isinstance(error, FormatError) or (isinstance(error, OSError) and is_lost_file_error(error))
 
 
 _BAD_SECTOR = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})  # the last two: a checksum

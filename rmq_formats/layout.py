@@ -23,26 +23,26 @@ class Content(NamedTuple):
     read: Read
 
     @classmethod
-    def of(cls, data: Buffer) -> Self:
+    def from_bytes(cls, data: Buffer) -> Self:
         """Return bytes as the content of a file."""
         return cls(len(data), lambda position, length: data[position : position + length])
 
 
-def in_blocks(read: Read, block_size: int) -> Callable[[int, int], bytes]:
+def read_in_blocks(read: Read, block_size: int) -> Callable[[int, int], bytes]:
     """Return *read* by blocks, of which the last one is kept: for many small reads from front to back."""
     start, block = 0, b""
 
-    def read_in_blocks(position: int, length: int) -> bytes:
+    def read_block(position: int, length: int) -> bytes:
         nonlocal start, block
         at = position - start
         if not 0 <= at <= len(block) - length:
             start, at, block = position, 0, bytes(read(position, max(length, block_size)))
         return block[at : at + length]
 
-    return read_in_blocks
+    return read_block
 
 
-class Row(NamedTuple):
+class LayoutRow(NamedTuple):
     """One line of a layout's documentation."""
 
     offset: int
@@ -62,7 +62,7 @@ class Layout:
         self._fields = fields
         self.struct = struct.Struct(">" + "".join(code for _, code, _ in fields))
         self.size = self.struct.size
-        self._offsets = {row.name: row.offset for row in self.rows()}
+        self._offsets = {row.name: row.offset for row in self.describe_fields()}
 
     def offset(self, name: str) -> int:
         """Return the field's offset."""
@@ -91,10 +91,10 @@ class Layout:
         except struct.error as error:
             raise CorruptData(f"{values} do not fit the layout: {error}") from error
 
-    def rows(self) -> Iterator[Row]:
+    def describe_fields(self) -> Iterator[LayoutRow]:
         """Describe each field, for the documentation."""
         offset = 0
         for name, code, meaning in self._fields:
             size = struct.calcsize(">" + code)
-            yield Row(offset, size, name, _KINDS.get(code, f"{size} bytes"), meaning)
+            yield LayoutRow(offset, size, name, _KINDS.get(code, f"{size} bytes"), meaning)
             offset += size

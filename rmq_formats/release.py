@@ -181,7 +181,7 @@ class Rule(NamedTuple):
 Rules = tuple[Rule, ...]
 
 
-def rules_of(*rules: tuple[int, Release]) -> Rules:
+def make_rules(*rules: tuple[int, Release]) -> Rules:
     """Return *rules*, checked to ascend, and to be at least one; the first one also applies before its offset."""
     made = tuple(Rule(*rule) for rule in rules)
     if not made or any(later <= earlier for (earlier, _), (later, _) in pairwise(made)):

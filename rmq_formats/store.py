@@ -113,7 +113,7 @@ def classify(path: str) -> StoreFile:
     A file with a wrong name in the right place is UNKNOWN: a broker does not read it either.
     """
     normal = PurePosixPath(path)
-    base_offset = offset_of_name(normal.name) if len(normal.parts) > 1 else None
+    base_offset = parse_offset_name(normal.name) if len(normal.parts) > 1 else None
     text = str(normal)
     for pattern, kind in _KINDS:
         match = pattern.fullmatch(text)
@@ -124,7 +124,7 @@ def classify(path: str) -> StoreFile:
     return StoreFile(path, FileKind.UNKNOWN, base_offset)
 
 
-def offset_of_name(name: str) -> int | None:
+def parse_offset_name(name: str) -> int | None:
     """Return the offset in a file's name; None for anything but 20 digits that fit into a signed 64-bit number."""
     if len(name) != OFFSET_DIGITS or not _is_decimal(name):
         return None
@@ -132,12 +132,12 @@ def offset_of_name(name: str) -> int | None:
     return offset if offset < 1 << 63 else None
 
 
-def first_offset(name: str) -> int | None:
+def parse_first_offset(name: str) -> int | None:
     """Return the offset that a file begins with, also in a tier: its names have a hash before the digits."""
-    return offset_of_name(name[-OFFSET_DIGITS:] if re.fullmatch(_TIER_SEGMENT, name) else name)
+    return parse_offset_name(name[-OFFSET_DIGITS:] if re.fullmatch(_TIER_SEGMENT, name) else name)
 
 
-def name_of_offset(offset: int) -> str:
+def file_name_of_offset(offset: int) -> str:
     """Return the name of the file that begins at *offset*."""
     return f"{offset:0{OFFSET_DIGITS}d}"
 

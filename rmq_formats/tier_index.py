@@ -64,7 +64,7 @@ class TierIndex(NamedTuple):
         seconds: NDArray[np.int64] = np.sign(diff) * (np.abs(diff) // 1000)
         return seconds
 
-    def differences(self) -> Iterator["Difference"]:
+    def find_contradictions(self) -> Iterator["Contradiction"]:
         """Yield the first slot and the first entry that contradict the rest of the file."""
         # The entries of all slots lie side by side in the slots' order: each begins after the sizes before it.
         # Entries are compared with their slots only when every size is sound: a wrong one moves all that follow.
@@ -75,13 +75,13 @@ class TierIndex(NamedTuple):
             number = int(odd[0])
             position, size = (int(self.slots[number][name]) for name in ("position", "size"))
             at = HEADER.size + number * SLOT.size
-            yield Difference(
+            yield Contradiction(
                 at, f"slot {number}", f"position {position}, size {size}", f"position {int(starts[number])}"
             )
             return
         end = self.entries_position + int(sizes.sum())
         if end != self.size:
-            yield Difference(self.size, "size", str(self.size), str(end))
+            yield Contradiction(self.size, "size", str(self.size), str(end))
             return
         used = int(np.count_nonzero(sizes))
         for name, found, expected in (
@@ -89,19 +89,19 @@ class TierIndex(NamedTuple):
             ("entry_count", self.entry_count, len(self.entries)),
         ):
             if found != expected:
-                yield Difference(HEADER.offset(name), name, str(found), str(expected))
+                yield Contradiction(HEADER.offset(name), name, str(found), str(expected))
         owners = np.repeat(np.arange(len(self.slots)), sizes // ENTRY.size)
         hashes = self.entries["key_hash"].astype(np.int64)
         wrong = np.flatnonzero((hashes < 0) | (hashes % len(self.slots) != owners))
         if wrong.size:
             number = int(wrong[0])
             where = f"one of slot {int(owners[number])} of {len(self.slots)}"
-            yield Difference(
+            yield Contradiction(
                 self.position_of(number), f"entry {number} key_hash", str(hashes[number]), where, len(wrong)
             )
 
 
-class Difference(NamedTuple):
+class Contradiction(NamedTuple):
     """A place at which a file contradicts itself."""
 
     position: int

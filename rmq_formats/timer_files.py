@@ -48,7 +48,7 @@ PROGRESS_SIZE = 4096
 
 PRECISION_MS = 1000
 """The default of timerPrecisionMs; the units of a slot show the actual value."""
-LARGEST_WHEEL = 1 << 30  # slots of a second for two weeks are 37 MiB
+MAX_WHEEL_SIZE = 1 << 30  # slots of a second for two weeks are 37 MiB
 NO_POSITION = -1  # instead of a position
 
 _PLAIN, _ROLLED, _CANCELS = 1, 2, 4
@@ -107,9 +107,9 @@ def decode_read_timestamp(buffer: Buffer) -> int:
 
 def used_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:
     """Yield the number and the content of every slot of a wheel that was ever used."""
-    if size > LARGEST_WHEEL:
+    if size > MAX_WHEEL_SIZE:
         raise CorruptData(
-            f"{size:,} bytes long, but brokers never write a timer wheel of more than {LARGEST_WHEEL:,} bytes"
+            f"{size:,} bytes long, but brokers never write a timer wheel of more than {MAX_WHEEL_SIZE:,} bytes"
         )
     for start in range(0, size - size % SLOT.size, _WINDOW):
         window = bytes(read(start, min(_WINDOW, size - start)))

@@ -34,13 +34,13 @@ def warm_up() -> bool:
 
 def compile_messages() -> None:
     """Compile the readers of rows of `messages`, and the code that makes records of them."""
-    from rmq_formats.commitlog.assembly import assemble
+    from rmq_formats.commitlog.assembly import assemble_records
     from rmq_formats.commitlog.columns import message_batch, record_crcs
     from rmq_formats.properties import PropertyParser
 
     batch, _ = message_batch(_records(), PropertyParser.SPLIT)
     message_batch(_records(), PropertyParser.SPLIT, takes=bool)
-    assemble(batch)
+    assemble_records(batch)
     records = _records()
     record_crcs(records.buffer, records.positions, records.sizes)
 
@@ -53,7 +53,7 @@ def compile_queues_and_index() -> None:
     from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
     from rmq_formats.indexfile.columns import text_array
     from rmq_formats.indexfile.layout import Geometry
-    from rmq_formats.release import NEWEST, rules_of
+    from rmq_formats.release import NEWEST, make_rules
 
     record = _record()
     list(scan(lambda at, size: record[at : at + size], 0, len(record), len(record), 0, final=False))
@@ -69,7 +69,7 @@ def compile_queues_and_index() -> None:
     collector.add(records)
     units = collector.finish().units
     list(QueueBuilder(QueueKind.PLAIN, 20, rules.releases).append(units))
-    table = RuleTable.of(rules_of((0, NEWEST)))
+    table = RuleTable.from_rules(make_rules((0, NEWEST)))
     for packed in pack_keys(records, table, with_places=True):
         text_array(records.buffer, packed.places["key"], packed.places["key_end"])
         FileBuilder(Geometry(4, 4), table, None).add(packed.keys.copy())
@@ -90,7 +90,7 @@ def _records() -> RawRecords:
 
 
 if __name__ == "__main__":
-    wanted = [half for half in _HALVES if half.__name__ in sys.argv[1:]]
-    for half in wanted:
+    halves_to_compile = [half for half in _HALVES if half.__name__ in sys.argv[1:]]
+    for half in halves_to_compile:
         half()
-    sys.exit(0 if wanted or warm_up() else 1)
+    sys.exit(0 if halves_to_compile or warm_up() else 1)

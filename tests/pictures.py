@@ -111,7 +111,7 @@ def reports(folder: Path) -> Iterator[Report]:
     summary = ingest(IngestRequest(str(healthy), lake, "broker-a", hash_slots=100, index_num=20), workers)
     yield of_ingest.report_of_ingest(summary, Lake(lake))
     yield of_store.report_of_verify(verify(VerifyRequest(str(damaged)), workers), 1.5)
-    result = index.rebuild(index.RebuildIndexRequest(str(lossy), str(folder / "new"), lost_only=True), workers)
+    result = index.rebuild_index(index.RebuildIndexRequest(str(lossy), str(folder / "new"), lost_only=True), workers)
     yield of_store.report_of_rebuild(result, result.result(1.5))
 
 

@@ -150,7 +150,7 @@ def test_light_commands_import_without_spark_and_numba() -> None:
 
 def test_rows_of_a_lake_are_read_in_one_place() -> None:
     may = {"jobs.lake.snapshot_files", "jobs.lake.delta_log", "jobs.storage"}
-    readers = {name for name in of("jobs") if ".arrow_file(" in modules()[name].read_text()}
+    readers = {name for name in of("jobs") if ".open_arrow_file(" in modules()[name].read_text()}
     sets = {name for name in of("jobs") if ".to_pyarrow_" in modules()[name].read_text()}
 
     assert (may, set()) == (readers, sets)

@@ -59,7 +59,7 @@ def test_every_layout_has_its_table() -> None:
         if not VARIANTS.search(name):
             head, _, *rows = documented_table(name)
             assert head == ["Offset", "Bytes", "Name", "Type", "Meaning"], name
-            assert rows == [[*map(str, _CELLS(row))] for row in layout.rows()]
+            assert rows == [[*map(str, _CELLS(row))] for row in layout.describe_fields()]
 
 
 def test_every_switch_stands_in_the_table_of_releases() -> None:

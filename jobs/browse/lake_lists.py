@@ -80,7 +80,7 @@ class LakeLists:
 
     def histogram(self, wanted: ListConditions, slots: int, _seconds: float) -> Histogram | None:
         """Return the number of messages of a topic, or of all topics, per slot of time; estimated for a large lake."""
-        every = self._tables.files(MESSAGES, "store_timestamp")
+        every = self._tables.list_files(MESSAGES, "store_timestamp")
         of_store = [file for file in every if file.store_id in {None, self.source.store.store_id}]
         files = [file for file in of_store if file.low is not None and file.high is not None]
         inside = [file for file in files if (file.high or 0) >= wanted.begin and (file.low or 0) <= wanted.end]
@@ -98,7 +98,7 @@ class LakeLists:
         of_topic = "" if wanted.topic is None else f" AND topic = {quote_literal(wanted.topic)}"
         of_topic += "" if wanted.queue_id is None else f" AND queue_id = {wanted.queue_id}"
         times = f"store_timestamp >= {begin} AND store_timestamp <= {end}"
-        for row in self.source.select(
+        for row in self.source.select_rows(
             f"(store_timestamp - {start}) / {step} AS slot, count(*) AS messages",
             MESSAGES,
             f"{times}{of_topic}",
@@ -110,7 +110,7 @@ class LakeLists:
     @property
     def message_count(self) -> int:
         """The number of messages in the lake, from the statistics of its files."""
-        return sum(file.rows or 0 for file in self._tables.files(MESSAGES, "store_timestamp"))
+        return sum(file.rows or 0 for file in self._tables.list_files(MESSAGES, "store_timestamp"))
 
     def stores(self) -> Rows:
         """Return each store of the lake, with the number of messages and the offsets that runs have read."""
@@ -128,7 +128,7 @@ class LakeLists:
 
     def messages_added_by_runs(self, slots: int) -> Histogram | None:
         """Return the number of messages that each run added to the lake; None if there was only one run."""
-        rows = self.source.select("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
+        rows = self.source.select_rows("CAST(time AS BIGINT) / 1000 AS ended, messages", "runs", _PREPARED)
         ended = [(int(row["ended"] or 0), int(row["messages"] or 0)) for row in rows]
         begin, end = min(ended, default=(0, 0))[0], max(ended, default=(0, 0))[0]
         if begin == end:  # a single run shows no growth
@@ -141,10 +141,10 @@ class LakeLists:
     def finding_counts(self) -> Rows:
         """Return the number of findings of each kind in the newest verifications, and the number of damaged places."""
         by_broker = "GROUP BY broker ORDER BY broker"
-        damaged = self.source.select("broker, count(*) AS places", "quarantine", rest=by_broker)
+        damaged = self.source.select_rows("broker, count(*) AS places", "quarantine", rest=by_broker)
         newest = "verification = (SELECT max(f.verification) FROM findings f WHERE f.store_id = findings.store_id)"
         columns, by_kind = "broker, kind, sum(times) AS times", "GROUP BY broker, kind ORDER BY broker, kind"
-        found = self.source.select(columns, "findings", newest, rest=by_kind)
+        found = self.source.select_rows(columns, "findings", newest, rest=by_kind)
         rows = [("damage", row["broker"], "quarantine", row["places"]) for row in damaged]
         rows += [("contradiction", row["broker"], row["kind"], row["times"]) for row in found]
         return Rows(("severity", "broker", "kind", "count"), rows)
@@ -153,7 +153,7 @@ class LakeLists:
         """Return the newest parts of logs that no run could read."""
         rows: list[tuple[Cell, ...]] = []
         newest_first = f"ORDER BY time DESC LIMIT {_RUNS_READ}"
-        for row in self.source.select("broker, run, detail", "runs", _PREPARED, rest=newest_first):
+        for row in self.source.select_rows("broker, run, detail", "runs", _PREPARED, rest=newest_first):
             found = json.loads(str(row["detail"] or "{}")).get("gaps") or ()
             rows += [("gap", row["broker"], row["run"], gap["from"], gap["to"]) for gap in found]
         return Rows(("severity", "broker", "run", "from offset", "to offset"), rows)
@@ -211,7 +211,7 @@ class LakeLists:
         keys = {index_key_hash(key.text): key.key for key in typed_index_keys(message.record, self.source.release)}
         of_keys = f"{sql_in_condition('key_hash', keys)} AND physical_offset = {offset}"
         columns = "DISTINCT store_id, index_file, slot, key_hash"
-        own = self.source.select(columns, INDEX_ENTRIES, of_keys) if keys else []
+        own = self.source.select_rows(columns, INDEX_ENTRIES, of_keys) if keys else []
         for store_id, file in sorted({(row["store_id"], row["index_file"]) for row in own}):
             of_file = [row for row in own if (row["store_id"], row["index_file"]) == (store_id, file)]
             slots = sql_in_condition("slot", {row["slot"] for row in of_file})
@@ -276,7 +276,7 @@ class LakeLists:
 
     def _newest_part(self, name: str, column: str, wanted: int | None) -> tuple[int | None, int]:
         """Return a lower bound of the newest *wanted* rows' values, and how many rows reach it; None: no bound."""
-        files = self._tables.files(name, column)
+        files = self._tables.list_files(name, column)
         every = sum(file.rows or 0 for file in files)
         if wanted is None or any(file.low is None or file.high is None for file in files):
             return None, every

@@ -15,12 +15,12 @@ from jobs.browse.store_lists import StoreLists
 from jobs.browse.workers import Question, Reply
 from jobs.console.amounts import GivenTime
 from jobs.console.process import tool_command
-from jobs.diagnosis.broker_start import start_lines
+from jobs.diagnosis.broker_start import start_warning_lines
 from jobs.dump.commitlog import record_fields
 from jobs.inspect.inspection import inspect_store
 from jobs.inspect.report import StoreReport
 from jobs.inspect.text import health_text
-from jobs.launch.failures import expected_errors, one_line
+from jobs.launch.failures import expected_errors, one_line_message
 from jobs.query import lookups
 from jobs.query import story as stories
 from jobs.query.json_text import json_line, message_object
@@ -91,12 +91,12 @@ class Pages:
                 return self._problem(HTTPStatus.NOT_FOUND, self._words("This page does not exist."))
             return view(self._lists, question)
         except (UnsupportedFormat, ValueError) as error:
-            return self._problem(HTTPStatus.BAD_REQUEST, one_line(error))
+            return self._problem(HTTPStatus.BAD_REQUEST, one_line_message(error))
         except expected_errors() as error:
-            return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, one_line(error))
+            return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, one_line_message(error))
         except Exception as error:  # noqa: BLE001 - a bug of one page must not end the others; it is printed as a whole
             traceback.print_exc(file=sys.stderr)
-            return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {one_line(error)}")
+            return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {one_line_message(error)}")
 
     def _page(self, name: str, **shown: object) -> Reply:
         common = {"words": self._words, "place": self._place}
@@ -129,7 +129,7 @@ class Pages:
         return self._page(
             "front_store.html",
             report=report,
-            warnings=list(start_lines(report.start)),
+            warnings=list(start_warning_lines(report.start)),
             verdict=health_text(report),
             picture=store_picture(report),
             command=self._place.command_line("inspect", self._place.location),

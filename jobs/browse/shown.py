@@ -188,11 +188,11 @@ def store_picture(report: StoreReport) -> dict[str, object] | None:
         if one.file in files_of_log and one.offset is not None and one.severity is not Severity.NOT_VERIFIED
     ]
     bands = [("log", log)]
-    for queue in sorted(report.queues.queues, key=lambda queue: queue.units, reverse=True)[:_MOST_QUEUES]:
+    for queue in sorted(report.queues.queues, key=lambda queue: queue.unit_count, reverse=True)[:_MOST_QUEUES]:
         first, last, name = queue.first_physical_offset, queue.last_physical_offset, f"{queue.topic}/{queue.queue_id}"
         if first is not None and last is not None:
             kind = _worst(report, f"consumequeue/{name}/") or "queue"
-            bands.append((name, [mark(first, last, kind, f"{queue.units:,}")]))
+            bands.append((name, [mark(first, last, kind, f"{queue.unit_count:,}")]))
     # A queue without a folder, and keys that no file has, are named by an offset of the log.
     lost = [
         (one.file, mark(one.offset, 0, "gap", one.text))

@@ -26,12 +26,12 @@ from jobs.command.configuration import bind_environment_variables
 from jobs.command.engine import uses_s3
 from jobs.console import process
 from jobs.console.lines import width_of, wrap_line
-from jobs.console.log import JsonLines, log_as_json, say
+from jobs.console.log import JsonLines, log_as_json, log_message
 from jobs.console.process import CONSOLE_SCRIPT, tool_command
 from jobs.console.result import ExitCode
-from jobs.launch.arguments import split_arguments, value_of
-from jobs.launch.engine import NO_SPARK, SetupError, find_java_home, has_session
-from jobs.launch.failures import expected_errors, follows_interrupt, one_line
+from jobs.launch.arguments import option_value, split_arguments
+from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, find_java_home, has_session
+from jobs.launch.failures import expected_errors, follows_interrupt, one_line_message
 
 _EPILOG = """\
 \b
@@ -172,7 +172,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
             succeeded = code not in {ExitCode.FAILED, ExitCode.INTERRUPTED}
             sys.modules["jobs.launch.session"].close(succeeded=succeeded)
         if as_json:
-            say("ended", exit_code=int(code), seconds=round(monotonic() - began, 3))
+            log_message("ended", exit_code=int(code), seconds=round(monotonic() - began, 3))
     return code
 
 
@@ -216,20 +216,20 @@ def _run(arguments: Sequence[str]) -> ExitCode:
     except click.ClickException as raised:
         error = _explained(raised, list(arguments))
         if isinstance(sys.stderr, JsonLines):
-            say(error.format_message(), "error")
+            log_message(error.format_message(), "error")
         elif isinstance(error, _SYNTAX) or "unexpected extra argument" in error.message:  # the usage line helps
             shown = StringIO()
             error.show(shown)
-            say(shown.getvalue().rstrip())
+            log_message(shown.getvalue().rstrip())
         else:
-            say(f"rmq-lake: {error.format_message()}")
+            log_message(f"rmq-lake: {error.format_message()}")
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return _interrupted(arguments)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _OF_SPARK:
             raise
-        return _fail(SetupError(NO_SPARK), arguments)
+        return _fail(SetupError(NO_SPARK_MESSAGE), arguments)
     except expected_errors() as error:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
         return _interrupted(arguments) if follows_interrupt(error) else _fail(error, arguments)
@@ -261,7 +261,7 @@ def run_nested(arguments: Sequence[str]) -> ExitCode:
 def _leave_for_cluster(spark_options: Sequence[str], own: Sequence[str]) -> None:
     """Replace this process by the spark-submit that starts the driver on the cluster, if that is requested."""
     verb = _verb_of(own)
-    if value_of("--deploy-mode", spark_options) != "cluster" or verb is None or not VERBS[verb].uses_spark:
+    if option_value("--deploy-mode", spark_options) != "cluster" or verb is None or not VERBS[verb].uses_spark:
         return
     from jobs.launch.spark import submit_to_cluster
 
@@ -298,7 +298,7 @@ def _spark_options(options: Sequence[str]) -> Iterator[None]:
 def _interrupted(arguments: Sequence[str]) -> ExitCode:
     verb = _verb_of(arguments)
     left = process.resumption() or (VERBS[verb].after_interrupt if verb else "")
-    say(f"rmq-lake: interrupted. {left}".rstrip(), "error")
+    log_message(f"rmq-lake: interrupted. {left}".rstrip(), "error")
     return ExitCode.INTERRUPTED
 
 
@@ -306,7 +306,7 @@ def _fail(error: BaseException, arguments: Sequence[str]) -> ExitCode:
     if _is_given("--traceback", _TRACEBACK, arguments):
         import traceback
 
-        say("".join(traceback.format_exception(error)).rstrip(), "error")
+        log_message("".join(traceback.format_exception(error)).rstrip(), "error")
     else:
-        say(f"rmq-lake: {one_line(error)}", "error")
+        log_message(f"rmq-lake: {one_line_message(error)}", "error")
     return ExitCode.FAILED

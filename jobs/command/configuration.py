@@ -17,12 +17,12 @@ import click
 from click.core import ParameterSource
 
 from jobs.command import VERBS
-from jobs.command.options import FILE, declared_by, examples, flag, option, parameters, values_of
+from jobs.command.options import FILE, click_parameters, examples, flag, option, options_of_function, verb_arguments
 from jobs.command.places import QUERIED_LAKE, STORE, CommaSeparatedPathsType, check_places, skip_place_check
-from jobs.console.log import mask_secrets, mask_settings, say
+from jobs.console.log import log_message, mask_secrets, mask_settings
 from jobs.console.result import AlreadyRunningError, ExitCode, RequestError
 from jobs.launch.arguments import given_spark_options
-from jobs.launch.engine import rule_text
+from jobs.launch.engine import engine_rule_text
 from rmq_formats.properties import MAX_LONG, MIN_LONG
 
 _CONFIG_FILE = f"{__name__}.file"  # that was read, in click's context
@@ -71,7 +71,7 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
     one verb, or to all commands of query that have the option; a table [query.by-key] applies to one command. The
     narrower table wins.
     """
-    known = {key: parameter for parameter in settings_of(ctx.command) for key in keys_of(parameter)}
+    known = {key: parameter for parameter in configurable_parameters(ctx.command) for key in parameter_keys(parameter)}
     if _OF_A_VERB in values:
         raise _bad_file(
             f"{_OF_A_VERB} cannot be set for all commands: set it in the table of one command, such as [ingest]", ctx
@@ -92,7 +92,7 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
                 option = str(known[key].name)
                 if option in own:
                     raise _bad_file(
-                        f"{' and '.join(keys_of(known[key]))} are names of the same option: set only one", ctx
+                        f"{' and '.join(parameter_keys(known[key]))} are names of the same option: set only one", ctx
                     )
                 own[option] = _value(key, value, known[key], ctx)
         if _EXCLUSIVE & own.keys() and all(isinstance(known.get(one), click.Option) for one in _EXCLUSIVE):
@@ -104,8 +104,8 @@ def _defaults(values: dict[str, object], ctx: click.Context) -> dict[str, object
             keys = {
                 key
                 for _, below in leaf_commands(level.command, ())
-                for one in settings_of(below)
-                for key in keys_of(one)
+                for one in configurable_parameters(below)
+                for key in parameter_keys(one)
             }
             inner = set(level.command.commands) if isinstance(level.command, click.Group) else set()
     return found
@@ -140,12 +140,12 @@ def _verbs(ctx: click.Context) -> list[str]:
     return ctx.command_path.removeprefix(ctx.find_root().command_path).split()
 
 
-def key_of(parameter: click.Parameter) -> str:
+def parameter_key(parameter: click.Parameter) -> str:
     """Return the name of a parameter for users: hash-slots for `--hash-slots`, store for the argument STORE."""
     return max(parameter.opts, key=len).lstrip("-")
 
 
-def keys_of(parameter: click.Parameter) -> list[str]:
+def parameter_keys(parameter: click.Parameter) -> list[str]:
     """Return every key that a file may use for a parameter, one for each of its long names: `--since`, `--begin`."""
     return [name.removeprefix("--") for name in parameter.opts if not name.startswith("-") or name.startswith("--")]
 
@@ -174,7 +174,7 @@ def verb(
     """
 
     def decorate(function: Callable[..., ExitCode]) -> click.Command:
-        parts = declared_by(function)
+        parts = options_of_function(function)
 
         @wraps(function)
         def run(*, show_config: bool = False, **parsed: object) -> ExitCode:
@@ -189,14 +189,14 @@ def verb(
             _choose_source(ctx, parsed)
             check_places(ctx)
             try:
-                return function(**values_of(parts, parsed))
+                return function(**verb_arguments(parts, parsed))
             except RequestError as error:
                 raise click.UsageError(str(error)) from error
             except AlreadyRunningError as error:
-                say(f"rmq-lake: {ctx.params.get('store') or ctx.params['lake']}: {error}")
+                log_message(f"rmq-lake: {ctx.params.get('store') or ctx.params['lake']}: {error}")
                 return ExitCode.HELD
 
-        params = [*parameters({**parts, **_CONFIG} if is_configured else parts)]
+        params = [*click_parameters({**parts, **_CONFIG} if is_configured else parts)]
         epilog = examples(*lines, exit_codes=exit_codes) if lines else None
         command: click.Command = click.command(name, click.Command, epilog=epilog, params=params, **more)(run)
         if of is not None:
@@ -241,7 +241,7 @@ def _choose_source(ctx: click.Context, parsed: dict[str, object]) -> None:
     parsed[other] = None
 
 
-def settings_of(command: click.Command) -> list[click.Parameter]:
+def configurable_parameters(command: click.Command) -> list[click.Parameter]:
     """Return the parameters that a configuration file may set: all except hidden ones and those about the file."""
     shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
     return [parameter for parameter in shown if parameter.name not in {"config", "show_config", "help"}]
@@ -257,9 +257,9 @@ def bind_environment_variables(command: click.Command, *names: str) -> None:
     for group, one in leaf_commands(command, names):
         for parameter in one.params:
             if parameter.name != "show_config":
-                variables = (variable_of(*group, key) for key in keys_of(parameter))
+                variables = (environment_variable_name(*group, key) for key in parameter_keys(parameter))
                 parameter.envvar = [name for name in variables if not _is_of_service(name)]
-    prefix = variable_of(*names, "")
+    prefix = environment_variable_name(*names, "")
     known = {
         variable
         for _, one in leaf_commands(command, names)
@@ -282,7 +282,7 @@ def _read(parameter: click.Parameter) -> Sequence[str]:
     return [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ()
 
 
-def variable_of(*words: str) -> str:
+def environment_variable_name(*words: str) -> str:
     """Return the name of the environment variable of a key, which contains the names of the command."""
     return "_".join(("RMQ_LAKE", *words)).upper().replace("-", "_")
 
@@ -299,13 +299,13 @@ def leaf_commands(command: click.Command, names: tuple[str, ...]) -> Iterator[tu
 def _effective(ctx: click.Context, *, as_json: bool) -> str:
     """Return every setting of a command with its source, in the format of a `--config` file or as JSON."""
     settings = {
-        key_of(parameter): (_plain(ctx.params.get(str(parameter.name))), _origin(parameter, ctx))
-        for parameter in settings_of(ctx.command)
+        parameter_key(parameter): (_plain(ctx.params.get(str(parameter.name))), _origin(parameter, ctx))
+        for parameter in configurable_parameters(ctx.command)
     }
     verb = ".".join(_verbs(ctx))
     if as_json:
         shown = {key: {"value": value, "from": origin} for key, (value, origin) in settings.items()}
-        rule = {"engine_rule": rule_text(verb)} if "engine" in settings else {}
+        rule = {"engine_rule": engine_rule_text(verb)} if "engine" in settings else {}
         return json.dumps({"verb": verb, **rule, "settings": shown}, indent=1, ensure_ascii=False)
     lines = [
         (f"{key} = {json.dumps(value, ensure_ascii=False)}", origin)
@@ -316,7 +316,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
     width = max(len(text) for text, _ in lines)
     spark = shlex.join(mask_settings(given_spark_options()))
     head = [f"[{verb}]", *([f"# Spark's options: {spark}"] if spark else [])]
-    head += [f"# engine auto: {rule_text(verb)}"] if "engine" in settings else []
+    head += [f"# engine auto: {engine_rule_text(verb)}"] if "engine" in settings else []
     return "\n".join([*head, *(f"{text:{width}}  # {origin}" for text, origin in lines)])
 
 

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.options import StorePlace, option
-from jobs.command.places import NAMED_PLACES
-from jobs.console.log import say
-from jobs.launch.arguments import all_settings, file_system_options, given_spark_options
+from jobs.command.places import NAMED_PLACES_KEY
+from jobs.console.log import log_message
+from jobs.launch.arguments import effective_spark_settings, file_system_options, given_spark_options
 from jobs.launch.engine import (
     AUTO,
     VERBS_WITH_THREADS,
     Engine,
     EngineChoice,
     choose_engine,
-    is_spark_asked_for,
+    is_spark_requested,
     usable_threads,
 )
 from jobs.storage import AnyStorage
-from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, scheme_of
-from jobs.store.beside_broker import care_beside
+from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise_location, scheme_of
+from jobs.store.beside_broker import read_limits_beside_broker
 
 if TYPE_CHECKING:
     from jobs.lake.lake import Lake
@@ -53,9 +53,9 @@ class StoreRun:
     """
 
     def __init__(self, place: StorePlace, engine: str, max_rate: int | None, *, warm: str) -> None:
-        self.conf = place.conf()
+        self.conf = place.read_conf()
         self.commitlog = place.log_directories(self.conf)  # empty if the log is below the store's root
-        self.care = care_beside(place.store, max_rate)
+        self.care = read_limits_beside_broker(place.store, max_rate)
         places = self.commitlog or (place.store,)
         self._ready = start_workers(engine, *places, half=self.care is not None, warm=warm)
 
@@ -64,11 +64,11 @@ class StoreRun:
         """The workers, once they are ready."""
         return self._ready()
 
-    def lake(self, location: str) -> "Lake":
+    def open_lake(self, location: str) -> "Lake":
         """Return a lake with the workers' file system settings."""
         from jobs.lake.lake import Lake
 
-        return Lake(normalise(location), self.workers.options)
+        return Lake(normalise_location(location), self.workers.options)
 
 
 def start_workers(
@@ -81,28 +81,28 @@ def start_workers(
     the meantime. *half* and *warm* are those of `begin_session`.
     """
     context = click.get_current_context()
-    context.meta.setdefault(NAMED_PLACES, []).extend(places)
-    is_decided = asked != AUTO or is_spark_asked_for()
-    to_read = None if is_decided else size() if size is not None else stored_bytes(*places)
+    context.meta.setdefault(NAMED_PLACES_KEY, []).extend(places)
+    is_decided = asked != AUTO or is_spark_requested()
+    to_read = None if is_decided else size() if size is not None else count_stored_bytes(*places)
     is_remote = not all(map(is_local, places))
     choice = choose_engine(context.info_name or "", to_read, asked, half=half, is_remote=is_remote)
     context.meta[_CHOICE] = choice
     if choice.lacking:
-        say(f"rmq-lake: {choice.spark_benefit_text()}")
+        log_message(f"rmq-lake: {choice.spark_benefit_text()}")
     if choice.engine is Engine.SPARK:
         from jobs.launch.session import begin_session
 
         begin_session(f"rmq-lake {context.info_name}", half=half, warm=warm, s3=uses_s3(context))
-    return partial(workers_of, choice.engine, half=half)
+    return partial(make_workers, choice.engine, half=half)
 
 
 def uses_s3(context: click.Context) -> bool:
     """Return whether this command, or a Spark setting, names a location on S3."""
-    settings = all_settings(given_spark_options()).values()
-    return any(scheme_of(place) in S3_SCHEMES for place in (*context.meta.get(NAMED_PLACES, ()), *settings))
+    settings = effective_spark_settings(given_spark_options()).values()
+    return any(scheme_of(place) in S3_SCHEMES for place in (*context.meta.get(NAMED_PLACES_KEY, ()), *settings))
 
 
-def workers_of(engine: Engine, *, half: bool = False) -> "Workers":
+def make_workers(engine: Engine, *, half: bool = False) -> "Workers":
     """Return the workers of an engine; for Spark, start the session or wait for it."""
     context = click.get_current_context()
     if engine is Engine.HERE:
@@ -122,7 +122,7 @@ def chosen_engine() -> EngineChoice | None:
     return choice
 
 
-def stored_bytes(*places: str) -> int:
+def count_stored_bytes(*places: str) -> int:
     """Return the bytes on disk below *places*, without a store's queues and index; 0 where nothing exists."""
     size = 0
     for place in places:
@@ -130,7 +130,9 @@ def stored_bytes(*places: str) -> int:
             size += sum(_sizes(local_path(place)))
         else:
             with suppress(OSError):  # no such place, or no access: the verb itself reports it
-                size += sum(info.size for info in AnyStorage(file_system_options()).list_files(normalise(place)))
+                size += sum(
+                    info.size for info in AnyStorage(file_system_options()).list_files(normalise_location(place))
+                )
     return size
 
 

@@ -74,7 +74,7 @@ def argument(metavar: str | None, kind: click.ParamType[Any] | None = None, **mo
 
 def bundle(make: Callable[..., Any], **parts: Any) -> Any:  # noqa: ANN401 - as above
     """Return options of which a verb gets one value, made by *make*; they are its own defaults, or *parts*."""
-    return _Bundle(make, parts or declared_by(make))
+    return _Bundle(make, parts or options_of_function(make))
 
 
 def examples(*lines: str, exit_codes: str = "") -> str:
@@ -83,27 +83,27 @@ def examples(*lines: str, exit_codes: str = "") -> str:
     return f"{text}\n\n\b\nExit codes: {exit_codes}\n" if exit_codes else text
 
 
-def declared_by(function: Callable[..., Any]) -> dict[str, Any]:
+def options_of_function(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the options of a function, by the parameters whose defaults they are."""
     defaults = {name: parameter.default for name, parameter in signature(function).parameters.items()}
     return {name: one for name, one in defaults.items() if isinstance(one, _Declared | _Bundle)}
 
 
-def parameters(parts: Mapping[str, Any]) -> Iterator[click.Parameter]:
+def click_parameters(parts: Mapping[str, Any]) -> Iterator[click.Parameter]:
     """Yield what click parses, in order."""
     for name, one in parts.items():
         if isinstance(one, _Bundle):
-            yield from parameters(one.parts)
+            yield from click_parameters(one.parts)
         else:
             own = one.names or f"--{name.replace('_', '-')}"
             names = [name] if one.kind is click.Argument else [*own.split(), name]
             yield one.kind(names, **one.settings)
 
 
-def values_of(parts: Mapping[str, Any], parsed: Mapping[str, Any]) -> dict[str, Any]:
+def verb_arguments(parts: Mapping[str, Any], parsed: Mapping[str, Any]) -> dict[str, Any]:
     """Return a value for each parameter of a verb, from those that click has *parsed*."""
     return {
-        name: one.make(**values_of(one.parts, parsed)) if isinstance(one, _Bundle) else parsed[name]
+        name: one.make(**verb_arguments(one.parts, parsed)) if isinstance(one, _Bundle) else parsed[name]
         for name, one in parts.items()
     }
 
@@ -123,7 +123,7 @@ class ParsedType(click.ParamType[_Value]):
             self.fail(str(error), param, ctx)
 
 
-def given_time(text: str) -> GivenTime:
+def parse_given_time(text: str) -> GivenTime:
     """Parse a time option; plain digits are milliseconds since 1970."""
     try:
         return GivenTime(text)
@@ -146,7 +146,7 @@ def parse_log_place(text: str) -> int | GivenTime:
     return GivenTime(text)
 
 
-def seconds_of(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Parse a duration like `5s` or `2h` into seconds; plain digits are seconds."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
@@ -154,17 +154,17 @@ def seconds_of(text: str) -> float:
     return float(found[1]) * UNIT_SECONDS[found[2] or "s"]
 
 
-def milliseconds_of(text: str) -> int:
+def parse_milliseconds(text: str) -> int:
     """Parse a duration like `5s` or `2h` into milliseconds; plain digits are milliseconds."""
     text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() else round(seconds_of(text) * 1000)
+    return int(text) if text.isascii() and text.isdigit() else round(parse_seconds(text) * 1000)
 
 
 def seconds_until(text: str) -> float:
     """Return the seconds from now until a moment, given as `+2h` or as a time."""
     text = text.strip()
     if text.startswith("+"):
-        return seconds_of(text[1:])
+        return parse_seconds(text[1:])
     if _DURATION.fullmatch(text):
         raise ValueError(f"{text} means {text} ago, as in every verb; write +{text} for {text} from now")
     try:
@@ -173,7 +173,7 @@ def seconds_until(text: str) -> float:
         raise ValueError(f"{text!r} is not a valid time (examples: +2h, '2026-11-20 07:42')") from error
 
 
-def refuse_reversed(since: GivenTime | None, until: GivenTime | None, zone: "tzinfo | None" = None) -> None:
+def refuse_reversed_window(since: GivenTime | None, until: GivenTime | None, zone: "tzinfo | None" = None) -> None:
     """Refuse a time window that ends before it begins."""
     if since is not None and until is not None and since.milliseconds(zone) > until.milliseconds(zone):
         reason = f"--until {until} is before --since {since}: the window ends before it begins"
@@ -208,16 +208,16 @@ def _releases(text: str) -> object:
     return parse_rules(text)
 
 
-TIME = ParsedType("time", given_time)
+TIME = ParsedType("time", parse_given_time)
 LOG_PLACE = ParsedType("offset or time", parse_log_place)
-DURATION = ParsedType("duration", seconds_of)
-MILLISECONDS = ParsedType("duration", milliseconds_of)
+DURATION = ParsedType("duration", parse_seconds)
+MILLISECONDS = ParsedType("duration", parse_milliseconds)
 UNTIL = ParsedType("duration or time", seconds_until)
 ZONE = ParsedType("zone", _zone)
 CHARSET = ParsedType("charset", _checked(check_charset))
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-POSITIVE = click.IntRange(min=1)
-NOT_NEGATIVE = click.IntRange(min=0)
+POSITIVE_INTEGER = click.IntRange(min=1)
+NOT_NEGATIVE_INTEGER = click.IntRange(min=0)
 _MOST = (1 << 31) - 1  # of a broker's setting, a Java int
 _RELEASE_HELP = "The broker's release, if it cannot be detected."
 
@@ -235,7 +235,7 @@ label_option = option("NAME", "The broker's label in the lake, if STORE has no b
 max_rate_option = option(
     "BYTES",
     "Limit for reading STORE, in bytes per second over all tasks; the bytes read are not kept in the page cache.",
-    POSITIVE,
+    POSITIVE_INTEGER,
 )
 hash_slots_option = option("N", "maxHashSlotNum of the index files.", click.IntRange(1, _MOST))
 index_num_option = option("N", "maxIndexNum of the index files.", click.IntRange(2, _MOST))
@@ -254,7 +254,7 @@ def until_option(names: str = "") -> Any:  # noqa: ANN401 - as above
 
 def limit_option(what: str) -> Any:  # noqa: ANN401 - as above
     """Return the option for the maximum number of *what* to print."""
-    return option("N", f"How many {what}; --json prints all.", NOT_NEGATIVE, default=20, show_default=True)
+    return option("N", f"How many {what}; --json prints all.", NOT_NEGATIVE_INTEGER, default=20, show_default=True)
 
 
 store_argument = argument("STORE", STORE)
@@ -267,7 +267,7 @@ class StorePlace(NamedTuple):
     commitlog: tuple[str, ...] | None
     broker_conf: Path | None
 
-    def conf(self) -> BrokerConf:
+    def read_conf(self) -> BrokerConf:
         """Read the broker's own configuration."""
         return read_broker_conf(self.broker_conf)
 

@@ -17,12 +17,19 @@ import click
 
 from jobs.console.process import tool_command
 from jobs.launch.arguments import file_system_options
-from jobs.storage import storage_of
-from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, refusal
-from rmq_formats.store import COMMITLOG_FOLDER, CONSUME_QUEUE_FOLDER, INDEX_FOLDER, FileKind, classify, offset_of_name
+from jobs.storage import storage_for
+from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise_location, why_unsupported
+from rmq_formats.store import (
+    COMMITLOG_FOLDER,
+    CONSUME_QUEUE_FOLDER,
+    INDEX_FOLDER,
+    FileKind,
+    classify,
+    parse_offset_name,
+)
 
 # What a command names, in click's context.
-NAMED_PLACES = f"{__name__}.places"
+NAMED_PLACES_KEY = f"{__name__}.places"
 _STORES, _OUTPUTS = f"{__name__}.stores", f"{__name__}.outputs"
 _EXPECTED = f"{__name__}.expected"  # location, its check, its parameter: must be there when the verb runs
 _IN_NO_STORE = frozenset({FileKind.UNKNOWN, FileKind.CONFIG, FileKind.CONFIG_BACKUP})  # also found outside stores
@@ -66,7 +73,7 @@ def is_within(place: str, root: str) -> bool:
 def _real(location: str) -> str:
     if is_local(location):
         return os.path.realpath(local_path(location))
-    scheme, _, rest = normalise(location).partition("://")
+    scheme, _, rest = normalise_location(location).partition("://")
     return f"{'s3' if scheme in S3_SCHEMES else scheme}://{rest}"
 
 
@@ -84,7 +91,7 @@ def enclosing_store(place: str) -> str | None:
 
 
 def _has_segments(directory: Path) -> bool:
-    return any(offset_of_name(name) is not None for name in _names(directory))
+    return any(parse_offset_name(name) is not None for name in _names(directory))
 
 
 def _names(directory: Path) -> Iterator[str]:
@@ -189,11 +196,11 @@ class LocationType(click.ParamType[str]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check the location, and return it unchanged."""
         text = _text(self, value, param, ctx)
-        reason = refusal(text, to_write=self._is_writable)
+        reason = why_unsupported(text, to_write=self._is_writable)
         if reason is not None:
             self.fail(reason, param, ctx)
         if ctx is not None:
-            ctx.meta.setdefault(NAMED_PLACES, []).append(text)
+            ctx.meta.setdefault(NAMED_PLACES_KEY, []).append(text)
             if self._lacks is not None and is_local(text):
                 ctx.meta.setdefault(_EXPECTED, []).append((text, self._lacks, param))
             if self.is_guarded:
@@ -277,7 +284,7 @@ def refuse_nonempty_directory(out: str, param_hint: str = "--out") -> None:
     else:
         names = []
         with suppress(FileNotFoundError):  # not there yet: it is new
-            names = [info.name for info in storage_of(out, file_system_options()).list_files(out)]
+            names = [info.name for info in storage_for(out, file_system_options()).list_files(out)]
     if any(not name.startswith(".") for name in names):
         reason = f"{out}: the directory is not empty; name an empty or a new one"
         raise click.BadParameter(reason, param_hint=f"'{param_hint}'")

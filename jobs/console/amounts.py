@@ -25,7 +25,7 @@ _ROUND_MS = (
 def size_text(size: float) -> str:
     """Format bytes in the largest suitable unit: `512 bytes`, `38.5 KiB`, `1.5 GiB`."""
     if size < _STEP:
-        return counted(round(size), "byte")
+        return count_text(round(size), "byte")
     power = min((int(size).bit_length() - 1) // 10, len(_UNITS))
     return f"{size / _STEP**power:,.1f} {_UNITS[power - 1]}"
 
@@ -50,13 +50,13 @@ def round_duration(least: float) -> int:
     return next((duration for duration in _ROUND_MS if duration >= least), _ROUND_MS[-1])
 
 
-def duration_name(milliseconds: int) -> str:
+def round_duration_text(milliseconds: int) -> str:
     """Format a round duration with its unit."""
     size, unit = next((size, unit) for size, unit in _NAMES_MS if milliseconds % size == 0)
     return f"{milliseconds // size:,} {unit}"
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """Format a number with its noun: `1 file`, `1,200 files`, `2 entries`."""
     if number == 1:
         return f"1 {noun}"
@@ -110,7 +110,7 @@ class GivenTime:
         return self.text
 
     @property
-    def says_zone(self) -> bool:
+    def has_zone(self) -> bool:
         """Whether the text states its time zone, or needs none."""
         if _DIGITS.fullmatch(self.text) or _AGO.fullmatch(self.text):
             return True
@@ -122,7 +122,7 @@ class GivenTime:
 
     def interpretation(self, zone: tzinfo | None = None) -> str | None:
         """Return a sentence on the time zone that was assumed; None if the text states it."""
-        if self.says_zone:
+        if self.has_zone:
             return None
         name = str(zone) if zone is not None else f"this machine's zone ({datetime.now(UTC).astimezone().tzname()})"
         return f"{self.text!r} is interpreted in {name}: {time_text(self.milliseconds(zone))}"

@@ -2,7 +2,7 @@
 Messages on standard error, optionally as JSON objects; and masking of secrets in all output.
 
 `log_as_json` replaces standard error by a stream that turns every line into an object, from any writer: this program, a
-library or the JVM. Lines with additional fields are written by `say`.
+library or the JVM. Lines with additional fields are written by `log_message`.
 """
 
 import json
@@ -80,10 +80,10 @@ class JsonLines(TextIOBase):
         *whole, self._begun = (self._begun + text).split("\n")
         for line in whole:
             if line.strip():
-                self.event(line.rstrip())
+                self.write_event(line.rstrip())
         return len(text)
 
-    def event(self, message: str, level: str = "info", **fields: Field) -> None:
+    def write_event(self, message: str, level: str = "info", **fields: Field) -> None:
         """Write one object."""
         head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "verb": self._verb}
         self._stream.write(mask_secrets(json.dumps({**head, "message": message, **fields}, ensure_ascii=False)) + "\n")
@@ -94,10 +94,10 @@ class JsonLines(TextIOBase):
         self._stream.flush()
 
 
-def say(message: str, level: str = "info", **fields: Field) -> None:
+def log_message(message: str, level: str = "info", **fields: Field) -> None:
     """Write a message to standard error; *fields* are added to it in JSON output only."""
     if isinstance(sys.stderr, JsonLines):
-        sys.stderr.event(message, level, **fields)
+        sys.stderr.write_event(message, level, **fields)
     else:
         width = width_of(sys.stderr)
         lines = [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
-from jobs.console.log import say
+from jobs.console.log import log_message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ _PLAIN_INTERVAL = 10.0
 _MIB = 1 << 20
 _FEW = 10 * _MIB  # bytes: fewer have a decimal
 _FIRST_SHARE, _FIRST_SECONDS = 0.05, 2.0  # of the work, and of its time, before the rest is estimated
-BYTES = "bytes"
+BYTES_UNIT = "bytes"
 
 _announced: set[str] = set()
 _once: list[float] = []  # seconds of work that was done once, in this command
@@ -38,7 +38,7 @@ class Work(NamedTuple):
 
     label: str
     total: int = 0  # 0: not known
-    unit: str = BYTES
+    unit: str = BYTES_UNIT
     tasks: int = 0  # that Spark divides it into, where that is not the total
 
 
@@ -46,7 +46,7 @@ class Progress:
     """A progress line: rewritten in a terminal, otherwise repeated."""
 
     def __init__(self, work: Work, stream: TextIO | None = None) -> None:
-        is_step = work.unit == BYTES and work.total > 0
+        is_step = work.unit == BYTES_UNIT and work.total > 0
         self.work = work._replace(total=work.total + sum(_later)) if is_step else work
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -63,28 +63,28 @@ class Progress:
         if self._quiet or now < self._next:
             return
         self._next = now + (_LIVE_INTERVAL if self._live else _PLAIN_INTERVAL)
-        text = self.line(done, messages, now - self._began)
+        text = self.line_text(done, messages, now - self._began)
         if self._live:
             self._stream.write(f"\r{text}\x1b[K")
             self._stream.flush()
         else:
             seconds = round(now - self._began, 3)
-            say(text, done=done, total=self.work.total, unit=self.work.unit, messages=messages, seconds=seconds)
+            log_message(text, done=done, total=self.work.total, unit=self.work.unit, messages=messages, seconds=seconds)
         self._shown = True
 
-    def line(self, done: int, messages: int, seconds: float) -> str:
+    def line_text(self, done: int, messages: int, seconds: float) -> str:
         """Format the amount done, the speed, and the remaining time."""
         work = self.work
         if not work.total and not done:
             return f"{work.label} …"
-        if work.unit == BYTES:
+        if work.unit == BYTES_UNIT:
             of_total = f" of {_mib(work.total)}" if work.total else ""
             parts = [f"{work.label}: {_mib(done)}{of_total} MiB"]
         else:
             parts = [f"{work.label}: {done} of {work.total} {work.unit}"]
         if messages:
             parts.append(f"{messages:,} messages")
-        if work.unit == BYTES and done and seconds > 0:
+        if work.unit == BYTES_UNIT and done and seconds > 0:
             parts.append(f"{_mib(done / seconds)} MiB/s")
         left = self._seconds_left(done, seconds)
         if left >= 1:
@@ -137,7 +137,7 @@ def announce_once(message: str) -> None:
     """Announce long work once per process, unless the command is quiet."""
     if message not in _announced and not _is_quiet():
         _announced.add(message)
-        say(message)
+        log_message(message)
 
 
 @contextmanager

@@ -117,7 +117,7 @@ class Result(NamedTuple):
     verdict: str = ""  # replaces the word of the severity if it is not accurate
 
     @property
-    def amount(self) -> str:
+    def amount_text(self) -> str:
         """The work, the amount and the speed, as text."""
         size = f", {size_text(self.size)}" if self.size else ""
         once = min(seconds_of_one_time_work(), self.seconds)
@@ -126,16 +126,16 @@ class Result(NamedTuple):
         return f"{self.what}{size} in {duration_text(self.seconds)}{compiling}{rate}"
 
     @property
-    def word(self) -> str:
+    def verdict_text(self) -> str:
         """The verdict."""
         return self.verdict or self.severity.value
 
     def line(self, verb: str) -> str:
         """Return the last line of a command; `click.echo` drops the colour outside a terminal."""
-        return f"{verb}: {self.severity.styled(self.word)}: {self.amount}"
+        return f"{verb}: {self.severity.styled(self.verdict_text)}: {self.amount_text}"
 
 
-class Step(NamedTuple):
+class RecommendedStep(NamedTuple):
     """A recommended action: a description, and commands to paste."""
 
     words: str

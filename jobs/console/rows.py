@@ -14,7 +14,7 @@ _OF_MESSAGE = (
 
 
 @unique
-class Form(StrEnum):
+class RowFormat(StrEnum):
     """The output format of rows; each command offers some of them."""
 
     TEXT = "text"  # the verb's own layout
@@ -41,7 +41,7 @@ def _cell(value: object) -> object:
 class RowPrinter:
     """Prints rows as they are added; a table is printed when it is complete."""
 
-    def __init__(self, form: Form, write: Callable[[str], object], *, ascii_only: bool = False) -> None:
+    def __init__(self, form: RowFormat, write: Callable[[str], object], *, ascii_only: bool = False) -> None:
         """*ascii_only* escapes non-ASCII characters: text from a store may contain terminal control characters."""
         self._form = form
         self._write = write
@@ -52,23 +52,23 @@ class RowPrinter:
 
     def add(self, row: Mapping[str, object]) -> None:
         """Print a row, or keep it for the table."""
-        if self._form is Form.TABLE:
+        if self._form is RowFormat.TABLE:
             self._held.append(row)
-        elif self._form is Form.CSV:
+        elif self._form is RowFormat.CSV:
             if not self._has_begun:
                 self._columns = tuple(row)
                 self._write(csv_line(self._columns))
             self._write(csv_line([row.get(column) for column in self._columns]))
         else:
             text = json.dumps(row, ensure_ascii=self._ascii_only)
-            if self._form is Form.JSON:
+            if self._form is RowFormat.JSON:
                 text = f"{',' if self._has_begun else '['}\n{text}"
-            self._write(text if self._form is Form.JSON else f"{text}\n")
+            self._write(text if self._form is RowFormat.JSON else f"{text}\n")
         self._has_begun = True
 
     def close(self) -> None:
         """Print the table, or the end of the array."""
-        if self._form is Form.JSON:
+        if self._form is RowFormat.JSON:
             self._write("\n]\n" if self._has_begun else "[]\n")
         if self._held:
             self._write("".join(f"{line}\n" for line in _table(self._held)))

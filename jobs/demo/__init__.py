@@ -19,11 +19,11 @@ import click
 from jobs.command.configuration import verb
 from jobs.command.options import argument
 from jobs.command.places import OUTPUT_DIRECTORY, refuse_nonempty_directory
-from jobs.console.amounts import counted
-from jobs.console.log import say
+from jobs.console.amounts import count_text
+from jobs.console.log import log_message
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode
-from jobs.typed import is_installed
+from jobs.typed import are_body_libraries_installed
 
 STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
@@ -82,7 +82,7 @@ class Tour:
         yield ("compare", "Is it the file that the broker wrote?", self._compare)
         yield ("find", f"Now {KEY} is found again.", (*query, "--store", store))
         yield ("lake", "The lake also answers, long after the broker has deleted its files.", (*query, "--lake", lake))
-        if is_installed():
+        if are_body_libraries_installed():
             yield from self._typing()
 
     def _typing(self) -> Iterator[tuple[str, str, tuple[str, ...] | Act]]:
@@ -166,7 +166,7 @@ def _what_spark_ran() -> str:
     from jobs.store.spark_workers import take_task_counts
 
     tasks, ranges = take_task_counts()
-    text = f"Spark ran {counted(tasks, 'task')} for this, {counted(ranges, 'range')} of the log among them."
+    text = f"Spark ran {count_text(tasks, 'task')} for this, {count_text(ranges, 'range')} of the log among them."
     return f"{text} So small a step\nneeds no Spark: without `--engine spark` the command's own process does the same."
 
 
@@ -187,7 +187,7 @@ def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, require
     try:
         run_tour(tour, cli.run_nested)
     except TourError as error:
-        say(f"rmq-lake: demo: {error}")
+        log_message(f"rmq-lake: demo: {error}")
         return ExitCode.FAILED
     click.secho("\nThat was all.", bold=True, nl=False)
     click.echo(f" Look around: open {tour.report / 'report.html'} in a browser;")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.store.epochs import leftover_check_by_queues
 from jobs.store.log_ends import read_last_units
 from jobs.store.queue_files import (
@@ -31,17 +31,17 @@ from jobs.store.store import Segment, Store, StoredFile, read_checkpoint, read_i
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.broker_start import (
     LAST_FILES_READ,
-    Cut,
     KeyRange,
+    LogCut,
     SegmentStart,
     StartOutcome,
     StopKind,
     WrongLengthFile,
+    find_refused_file,
+    find_start_segment,
     find_stop,
-    first_record,
-    message_size,
-    refused_file,
-    start_segment,
+    read_first_record,
+    read_message_size,
 )
 from rmq_formats.commitlog.segment import Framing, PieceKind
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
@@ -55,7 +55,7 @@ from rmq_formats.store import (
     INDEX_FOLDER,
     Checkpoint,
     FileKind,
-    name_of_offset,
+    file_name_of_offset,
 )
 
 _START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_topic_length")
@@ -105,7 +105,7 @@ class StartFacts:
     unknown: str
 
 
-def start_outcome(
+def predict_store_start(
     store: Store, writers: Writers, log: WalkedLog | None = None, conf: BrokerConf = _NO_CONF
 ) -> StartOutcome:
     """
@@ -128,13 +128,13 @@ def start_outcome(
     return replace(worst, unknown=doubt)
 
 
-def start_outcome_by_own_walk(store: Store, writers: Writers, conf: BrokerConf, *, deep: bool) -> StartOutcome:
+def predict_start_by_own_walk(store: Store, writers: Writers, conf: BrokerConf, *, deep: bool) -> StartOutcome:
     """Predict a start with a walk of its own, if a start reads little of the log or *deep* is set."""
     try:
         log = _walk_for_start(store, writers, deep=deep)
     except (FormatError, OSError) as error:  # a file that the start reads: the outcome says that it is not known
         return _unknown(writers.newest, error)
-    return start_outcome(store, writers, log, conf)
+    return predict_store_start(store, writers, log, conf)
 
 
 def _unknown(release: Release, reason: str | FormatError | OSError) -> StartOutcome:
@@ -164,7 +164,7 @@ def predict_start(facts: StartFacts, log: WalkedLog | None, mended: Container[st
     """Predict the start after a repair that gives the files *mended* the right length."""
     release = facts.release
     lengths = [one for one in facts.lengths if one.file not in mended]
-    refused = refused_file(lengths, release)
+    refused = find_refused_file(lengths, release)
     if refused is not None:
         after_repair = predict_start(facts, log, mended=[one.file for one in facts.lengths])
         return StartOutcome(str(release), starts=False, refuses=refused, after_repair=after_repair)
@@ -200,7 +200,7 @@ def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> Start
     return replace(outcome, cuts_at=cut.offset, deletes_messages=cut.messages, deletes_files=deleted)
 
 
-def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
+def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
     """Yield warnings to read before the broker is started; none if the start is not known to lose anything."""
     if outcome is None:
         return
@@ -212,11 +212,11 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
         if is_named:
             wrong = f"is {length:,} bytes long, and this broker's files are {expected:,} bytes long"
         yield f"{broker} refuses to start, so nothing is lost: {file} {wrong}"
-        yield from (f"once that is repaired, {line}" for line in start_lines(outcome.after_repair))
+        yield from (f"once that is repaired, {line}" for line in start_warning_lines(outcome.after_repair))
     if outcome.cuts_at is not None:
-        messages = [counted(outcome.deletes_messages, "intact message")] if outcome.deletes_messages else []
+        messages = [count_text(outcome.deletes_messages, "intact message")] if outcome.deletes_messages else []
         kinds = Counter(_FILE_WORDS.get(file.partition("/")[0], "segment") for file in outcome.deletes_files)
-        files = (counted(kinds[word], word) for word in ("segment", "queue file", "index file") if kinds[word])
+        files = (count_text(kinds[word], word) for word in ("segment", "queue file", "index file") if kinds[word])
         deleted = ", ".join((*messages, *files))
         doubt = f" ({outcome.unknown})" * bool(outcome.unknown)
         yield (
@@ -226,11 +226,11 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
     queues = sum(_FILE_WORDS.get(file.partition("/")[0]) == "queue file" for file in outcome.deletes_files)
     if outcome.cuts_at is None and queues:
         yield (
-            f"when it starts, {broker} deletes {counted(queues, 'queue file')} after an invalid unit: consumers do not "
-            "receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
+            f"when it starts, {broker} deletes {count_text(queues, 'queue file')} after an invalid unit: consumers do "
+            "not receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
         )
     if outcome.loses_keys is not None:
-        index = counted(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")
+        index = count_text(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")
         begin, end = outcome.loses_keys
         yield (
             f"when it starts, {broker} deletes {index}: messages at offsets {begin:,} to {end:,} cannot be found by "
@@ -238,12 +238,12 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
         )
 
 
-def index_notes(outcome: StartOutcome | None) -> Iterator[str]:
-    """Name the index files that a start deletes and fully recreates; `start_lines` names the losses."""
+def recreated_index_notes(outcome: StartOutcome | None) -> Iterator[str]:
+    """Name the index files that a start deletes and fully recreates; `start_warning_lines` names the losses."""
     if outcome is not None and outcome.cuts_at is None and outcome.loses_keys is None:
         files = [file for file in outcome.deletes_files if file.startswith(INDEX_FOLDER)]
         if files:
-            index = counted(len(files), "index file")
+            index = count_text(len(files), "index file")
             yield f"when it starts, this broker ({outcome.release}) deletes {index} and reindexes all of their keys"
 
 
@@ -355,14 +355,14 @@ def _walks_from(store: Store, release: Release, checkpoint: Checkpoint) -> int |
     starts = []
     for segment in (one for one in store.segments if one.size):
         with store.open(segment) as reader:
-            starts.append(SegmentStart(segment.base_offset, first_record(reader.read, segment.size, release)))
+            starts.append(SegmentStart(segment.base_offset, read_first_record(reader.read, segment.size, release)))
     reach = -1  # the greatest end of a record that a queue's last unit points to; one in the last segment is enough
     if store.is_closed and release.clean_start_asks_queues:
         for unit in read_last_units(_queues(store)):
             reach = max(reach, unit.physical_offset + unit.size)
             if store.segments and reach >= store.segments[-1].base_offset:
                 break
-    return start_segment(starts, release, checkpoint, reach, has_abort=not store.is_closed)
+    return find_start_segment(starts, release, checkpoint, reach, has_abort=not store.is_closed)
 
 
 def _queues(store: Store) -> list[StoredQueue]:
@@ -379,7 +379,7 @@ def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, 
     return deleted
 
 
-def truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPlace, int]]:
+def find_truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPlace, int]]:
     """Yield every place at which a start would truncate the log if all earlier ones were repaired, with the offset."""
     store, passed = facts.store, facts.walks_from or 0
     for place in log.places:
@@ -399,10 +399,10 @@ def truncation_places(facts: StartFacts, log: WalkedLog) -> Iterator[tuple[BadPl
             passed = segment.base_offset + segment.size  # the broker continues with the next file
 
 
-def _cut(facts: StartFacts, log: WalkedLog) -> Cut:
+def _cut(facts: StartFacts, log: WalkedLog) -> LogCut:
     """Return where a start truncates the log; if it is unknown how far back it reads, assume all of the log."""
-    place, offset = next(truncation_places(facts, log), (None, log.end))
-    return Cut(offset, 0 if place is None else log.messages - place.sound_before)
+    place, offset = next(find_truncation_places(facts, log), (None, log.end))
+    return LogCut(offset, 0 if place is None else log.messages - place.sound_before)
 
 
 def keeps_incomplete_record(store: Store, release: Release, log_end: int) -> bool:
@@ -413,7 +413,7 @@ def keeps_incomplete_record(store: Store, release: Release, log_end: int) -> boo
     position = log_end - segment.base_offset
     try:
         with store.open(segment) as reader:
-            return bool(message_size(reader.read, position, segment.size - position, release))
+            return bool(read_message_size(reader.read, position, segment.size - position, release))
     except OSError:  # its bytes are unknown
         return False
 
@@ -444,4 +444,4 @@ def _queue_files_after_stops(store: Store, log: WalkedLog) -> Iterator[str]:
 
 
 def _path(queue: StoredQueue, file: QueueFile) -> str:
-    return f"{queue.name.path}/{name_of_offset(file.base_offset)}"
+    return f"{queue.name.path}/{file_name_of_offset(file.base_offset)}"

@@ -31,7 +31,7 @@ class FileFault(StrEnum):
     LONGER = "longer than it was"
 
 
-def file_fault(stored: Content, right: Content, header_size: int = 0) -> FileFault | None:
+def find_file_fault(stored: Content, right: Content, header_size: int = 0) -> FileFault | None:
     """
     Return the one fault that turned *right* into *stored*; None if no single fault explains all differences.
 

@@ -76,7 +76,7 @@ def _stray(records: NDArray[np.void]) -> Iterator[StrayTime]:
         yield StrayTime(int(records["offset"][at + 1]), int(records["size"][at + 1]), right)
 
 
-def stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[StrayTime]]:
+def find_stray_times(ranges: Sequence[StoreTimes]) -> Iterator[list[StrayTime]]:
     """Yield the outlier times of each range of a log; the neighbours of those at its ends are in other ranges."""
     ends = [np.unique(np.concatenate([one.first, one.last])) for one in ranges]
     # The second record of a range and its last but one may not be adjacent: both are checked in their range.
@@ -164,18 +164,18 @@ class LogCheck:
         self.checks: list[RangeCheck] = []
 
     @property
-    def doubtful(self) -> list[tuple[int, int]]:
+    def doubtful_ranges(self) -> list[tuple[int, int]]:
         """The ranges of records that a broker accepts although they differ from the written ones."""
         return [(one.offset, one.offset + one.size) for check in self.checks for one in check.doubtful]
 
     def add_outcomes(self, outcomes: Sequence[Outcome[RangeCheck]]) -> None:
         """Take the checks of all ranges, and compare store times across them."""
         self.checks = [outcome.payload for outcome in outcomes]
-        for check, stray in zip(self.checks, stray_times([one.times for one in self.checks]), strict=True):
+        for check, stray in zip(self.checks, find_stray_times([one.times for one in self.checks]), strict=True):
             check.add_stray_times(stray)
 
 
-def walked_log(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
+def summarize_walk(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
     """Return the result of the pass over the log, in the form that the prediction of a start needs."""
     places: list[BadPlace] = []
     messages = 0

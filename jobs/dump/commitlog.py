@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice, takewhile
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.lines import printable
 from jobs.dump.file import (
     MORE_FOLLOWS,
@@ -19,10 +19,10 @@ from jobs.dump.file import (
     damage_item,
     layout_fields,
     open_file,
-    short_time,
+    short_time_text,
 )
 from jobs.store.record_places import leftover_size, record_bounds, records_from
-from rmq_formats.commitlog.framing import detect_framing, framing_of
+from rmq_formats.commitlog.framing import detect_framing, find_framing
 from rmq_formats.commitlog.layout import (
     BLANK,
     COMPRESSED,
@@ -46,10 +46,10 @@ from rmq_formats.commitlog.record import (
     has_right_property_crc,
 )
 from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, Piece, PieceKind, SegmentBytes, SegmentEnd, walk_segment
-from rmq_formats.errors import CorruptData, FormatError, is_lost
+from rmq_formats.errors import CorruptData, FormatError, is_lost_file_error
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, java_text, parse_properties
-from rmq_formats.store import FileKind, first_offset, name_of_offset, offset_of_name
+from rmq_formats.store import FileKind, file_name_of_offset, parse_first_offset, parse_offset_name
 
 _BODY_PREVIEW = 64
 _OPEN_ENDED = frozenset({FileKind.COMPACTION_LOG, FileKind.TIERED_LOG})
@@ -59,9 +59,9 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
     """Yield the pieces of a segment; the last item says how it ends."""
     segment = _segment(file)
     # Of the other kinds files end with zeros, or with a record, wherever they are.
-    is_segment = kind not in _OPEN_ENDED and offset_of_name(file.name) is not None
+    is_segment = kind not in _OPEN_ENDED and parse_offset_name(file.name) is not None
     next_offset, cut_short = compare_siblings(file) if is_segment else (None, None)
-    is_final = next_offset is not None and _is_written(f"{file.folder}/{name_of_offset(next_offset)}")
+    is_final = next_offset is not None and _is_written(f"{file.folder}/{file_name_of_offset(next_offset)}")
     position = start = max(request.start - segment.base_offset, 0)
     if start > segment.size:
         raise CorruptData(f"--from {request.start} is past the end of the file ({segment.base_offset + segment.size})")
@@ -82,7 +82,7 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
         damaged += last is None or last.kind is not PieceKind.DAMAGE  # else it is counted already
         yield damage_item(at, 0, cut)
     end = SegmentEnd.DAMAGED if cut else SegmentEnd.OPEN if last is None else END_BY_LAST_PIECE[last.kind]
-    counts = counts_text(counted(records, "record"), damaged, start)
+    counts = counts_text(count_text(records, "record"), damaged, start)
     text = f"{end} segment: {counts}" if is_whole else f"{MORE_FOLLOWS}: so far {counts}"
     values = {"end": str(end) if is_whole else None, "records": records, "damaged_places": damaged}
     yield Item(at, 0, "end", text, values)
@@ -90,13 +90,13 @@ def dump_log(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[I
 
 def _segment(file: DumpFile) -> SegmentBytes:
     """Return the segment; if its name is not an offset, the first record gives its position."""
-    base_offset = first_offset(file.name)
+    base_offset = parse_first_offset(file.name)
     if base_offset is None:
         header_size, offset = detect_framing(file.read(0, BLANK.size)).header_size, 0
         with suppress(FormatError):  # too short for a record: the walk says so
             offset = int(HEAD.unpack(file.read(header_size, HEAD.size))[HEAD.index("physical_offset")]) - header_size
         base_offset = offset if 0 <= offset < 1 << 62 else 0
-    framing = framing_of(file.read, file.size, base_offset)
+    framing = find_framing(file.read, file.size, base_offset)
     return SegmentBytes(file.read, file.size, base_offset, framing, file.next_written)
 
 
@@ -105,7 +105,7 @@ def _is_written(location: str) -> bool:
         with open_file(location) as file:
             return any(file.read(0, BLANK.size))
     except OSError as error:
-        if not is_lost(error):
+        if not is_lost_file_error(error):
             raise
         return False
 
@@ -163,7 +163,7 @@ def _item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> Item:
     problems += ["wrong property CRC"] if has_right_property_crc(record) is False else []
     values, fields = {}, list[Field]()
     if request.as_json:
-        names = (row.name for row in DLEDGER_ENTRY.rows())
+        names = (row.name for row in DLEDGER_ENTRY.describe_fields())
         values = {"entry": dict(zip(names, entry, strict=True))} if entry else {}
         values |= _values(record, properties) | ({"problems": problems} if problems else {})
     if request.with_fields:
@@ -177,7 +177,7 @@ def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]
     transaction = transaction_type(record.sys_flag)
     parts = [
         printable(f"{record.topic}/{record.queue_id} #{record.queue_offset}"),
-        short_time(record.store_timestamp),
+        short_time_text(record.store_timestamp),
         f"body {len(record.body)}{' compressed' if record.sys_flag & COMPRESSED else ''}",
         *(printable(f"{name}={properties[name]}") for name in (TAGS, KEYS, UNIQ_KEY) if name in properties),
         *([transaction.name.lower()] if transaction is not TransactionType.NONE else ()),
@@ -227,8 +227,8 @@ def record_fields(record: MessageRecord) -> list[Field]:
     written = {  # numbers that have a meaning, as people write them
         "magic_code": f"{record.magic_code & 0xFFFFFFFF:08X}",
         "sys_flag": f"0x{record.sys_flag & 0xFFFFFFFF:X}",
-        "born_timestamp": f"{record.born_timestamp}  {short_time(record.born_timestamp)}",
-        "store_timestamp": f"{record.store_timestamp}  {short_time(record.store_timestamp)}",
+        "born_timestamp": f"{record.born_timestamp}  {short_time_text(record.born_timestamp)}",
+        "store_timestamp": f"{record.store_timestamp}  {short_time_text(record.store_timestamp)}",
         "born_host_address": str(record.born_host).rpartition(":")[0],
         "store_host_address": str(record.store_host).rpartition(":")[0],
     }

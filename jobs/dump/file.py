@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from jobs.console.amounts import counted, time_text
+from jobs.console.amounts import count_text, time_text
 from jobs.launch.arguments import file_system_options
-from jobs.storage import storage_of
-from jobs.storage.locations import is_local, local_path, normalise
+from jobs.storage import storage_for
+from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.storage.model import Reader
-from rmq_formats.layout import Layout, in_blocks
-from rmq_formats.store import offset_of_name
+from rmq_formats.layout import Layout, read_in_blocks
+from rmq_formats.store import parse_offset_name
 
 MORE_FOLLOWS = "stopped here (more data follows)"
-short_time = partial(time_text, zone="Z")
+short_time_text = partial(time_text, zone="Z")
 _WINDOW = 1 << 20
 _SECTOR = 4096
 _AT_ONCE = 1 << 16
@@ -67,7 +67,7 @@ class DumpRequest(NamedTuple):
     hash_slots: int | None = None
     index_num: int | None = None
 
-    def item(self, layout: Layout, unit: Sequence[int], place: tuple[int, str, str], /, **values: object) -> Item:
+    def make_item(self, layout: Layout, unit: Sequence[int], place: tuple[int, str, str], /, **values: object) -> Item:
         """Return the item for a unit of a layout: its offset, its kind, and a text."""
         offset, kind, text = place
         fields = layout_fields(layout, unit, offset) if self.with_fields else ()
@@ -82,18 +82,18 @@ def damage_item(offset: int, size: int, reason: str) -> Item:
 def counts_text(items: str, damaged: int, start: int) -> str:
     """Format the number of items and of damaged places that were read from position *start* on."""
     before = f" after byte {start}; the bytes before it were not read" if start else ""
-    return f"{items}, {counted(damaged, 'damaged place')}{before}"
+    return f"{items}, {count_text(damaged, 'damaged place')}{before}"
 
 
 def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) -> list[Field]:
     """Return the fields of a layout at *offset*."""
     return [
         Field(offset + row.offset, row.name, value.hex() if isinstance(value, bytes) else str(value))
-        for row, value in zip(layout.rows(), values, strict=True)
+        for row, value in zip(layout.describe_fields(), values, strict=True)
     ]
 
 
-class Unreadable(NamedTuple):
+class UnreadableBytes(NamedTuple):
     """Bytes that cannot be read from storage."""
 
     position: int
@@ -108,12 +108,12 @@ class DumpFile:
         self.location = location
         self.folder, _, self.name = location.rstrip("/").rpartition("/")
         self.size = reader.size
-        self.unreadable: list[Unreadable] = []
+        self.unreadable: list[UnreadableBytes] = []
         self.next_written = reader.next_written
         self._reader = reader
-        self.read = in_blocks(self._load, _WINDOW)
+        self.read = read_in_blocks(self._load, _WINDOW)
 
-    def end_of_row(self, position: int, unit: bytes, end: int) -> int:
+    def end_of_equal_units(self, position: int, unit: bytes, end: int) -> int:
         """Return the end of a series of equal units at *position*: at most *end*, even inside a unit."""
         while position < end:
             size = min(_AT_ONCE // len(unit) * len(unit), end - position)
@@ -141,7 +141,7 @@ class DumpFile:
             try:
                 yield bytes(self._reader.read(position, size))
             except OSError as error:  # EIO of one sector: reported as unreadable, exit code 3
-                found = Unreadable(position, size, str(error.strerror))
+                found = UnreadableBytes(position, size, str(error.strerror))
                 last = self.unreadable[-1] if self.unreadable else None
                 if last and (last.position + last.size, last.reason) == (found.position, found.reason):
                     self.unreadable[-1] = last._replace(size=last.size + found.size)
@@ -154,12 +154,12 @@ class DumpFile:
 @contextmanager
 def open_file(location: str) -> Iterator[DumpFile]:
     """Open a local or remote file."""
-    place = normalise(location)
+    place = normalise_location(location)
     if is_local(place) and not stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116 - opening a pipe would wait
         raise OSError(
             errno.EINVAL, "not a regular file: `dump` prints single files; to show a store, use `inspect`", place
         )
-    with storage_of(place, file_system_options()).open(place) as reader:
+    with storage_for(place, file_system_options()).open(place) as reader:
         yield DumpFile(place, reader)
 
 
@@ -169,10 +169,10 @@ def compare_siblings(file: DumpFile) -> tuple[int | None, str | None]:
 
     Both are None if nothing shows them, also where the name of *file* is not an offset.
     """
-    base_offset = offset_of_name(file.name)
+    base_offset = parse_offset_name(file.name)
     if base_offset is None:
         return None, None
-    others = {int(name): size for name, size in list_numbered_files(file) if offset_of_name(name) is not None}
+    others = {int(name): size for name, size in list_numbered_files(file) if parse_offset_name(name) is not None}
     largest = max((file.size, *others.values()))
     following = min((offset for offset in others if offset > base_offset), default=None)
     if not file.size or file.size == largest or base_offset + file.size == following:
@@ -188,7 +188,7 @@ def list_numbered_files(file: DumpFile) -> list[tuple[str, int]]:
     """Return name and size of every file in the folder of *file* whose name is a number."""
     try:
         if not is_local(file.folder):
-            found = storage_of(file.folder, file_system_options()).list_files(file.folder)
+            found = storage_for(file.folder, file_system_options()).list_files(file.folder)
             return [(info.name, info.size) for info in found if info.name.isdecimal()]
         with os.scandir(local_path(file.folder) or "/") as entries:
             return [(entry.name, entry.stat().st_size) for entry in entries if entry.name.isdecimal()]

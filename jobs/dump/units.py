@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from itertools import chain, islice
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.dump.commitlog import dump_log
 from jobs.dump.file import (
     MORE_FOLLOWS,
@@ -21,7 +21,7 @@ from jobs.dump.file import (
     damage_item,
     list_numbered_files,
     open_file,
-    short_time,
+    short_time_text,
 )
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_END_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.consumequeue.dispatch import BatchUnit, Unit, decode_batch_unit, decode_unit
@@ -35,7 +35,7 @@ from rmq_formats.consumequeue.layout import (
 )
 from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_entry
-from rmq_formats.indexfile.lookup import IndexReader, find_geometries, stated_geometry
+from rmq_formats.indexfile.lookup import IndexReader, find_geometries, find_stated_geometry
 from rmq_formats.layout import Content, Layout
 from rmq_formats.properties import index_key_hash
 from rmq_formats.store import (
@@ -43,9 +43,9 @@ from rmq_formats.store import (
     CHECKPOINT_SIZE,
     FileKind,
     classify,
-    first_offset,
     is_index_name,
-    offset_of_name,
+    parse_first_offset,
+    parse_offset_name,
 )
 from rmq_formats.timer_files import (
     PRECISION_MS,
@@ -90,7 +90,7 @@ def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator
         damaged += 1
         yield damage_item(file.size, 0, cut_short)
     state = "not full: zeros follow" if is_open else "full" if is_whole else MORE_FOLLOWS
-    counts = counts_text(counted(units, "unit"), damaged, min(request.start, file.size))
+    counts = counts_text(count_text(units, "unit"), damaged, min(request.start, file.size))
     values = {"end": state if is_whole else None, "units": units, "damaged_places": damaged}
     yield Item(end, file.size - end if is_open else 0, "end", f"{state}; {counts}", values)
 
@@ -98,18 +98,18 @@ def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator
 def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     layout, decode = _SHAPES[kind]
     size = layout.size
-    base_offset = first_offset(file.name) or 0
+    base_offset = parse_first_offset(file.name) or 0
     position = -(-request.start // size) * size
     while position + size <= file.size:
         raw = file.read(position, size)
         unit = decode(raw)
         is_blank = isinstance(unit, Unit) and unit.is_pre_blank
-        end = file.end_of_row(position, raw, file.size) if is_blank or not any(raw) else position + size
+        end = file.end_of_equal_units(position, raw, file.size) if is_blank or not any(raw) else position + size
         if is_blank:
-            yield Item(position, end - position, "blanks", counted((end - position) // size, "blank unit"), {})
+            yield Item(position, end - position, "blanks", count_text((end - position) // size, "blank unit"), {})
         elif not any(raw):
             is_hole = end < file.size
-            text = f"{counted((end - position) // size, 'unit')} of zeros"
+            text = f"{count_text((end - position) // size, 'unit')} of zeros"
             yield Item(position, end - position, "zeros", text, {"reason": text} if is_hole else {}, is_damage=is_hole)
         else:
             yield _unit_item(layout, unit, position, (base_offset + position) // size, request)
@@ -121,19 +121,19 @@ def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Ite
 def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: int, request: DumpRequest) -> Item:
     code = unit.tags_code
     # A hash has 32 bits, a time of delivery more, an address is far below zero.
-    tags = f"due {short_time(code)}" if code >> _HASH_BITS not in (0, -1) else f"tags code {code}"
+    tags = f"due {short_time_text(code)}" if code >> _HASH_BITS not in (0, -1) else f"tags code {code}"
     if isinstance(unit, Unit) and unit.has_ext_address:
         tags = f"extension at {ext_address_offset(code)}"
     text = f"record at {unit.physical_offset}, {unit.size} bytes  {tags}"
     if isinstance(unit, BatchUnit):
         last = unit.base_offset + unit.batch_count - 1
-        text = f"#{unit.base_offset} to #{last}  {text}  {short_time(unit.store_timestamp)}"
+        text = f"#{unit.base_offset} to #{last}  {text}  {short_time_text(unit.store_timestamp)}"
     else:
         text = f"#{number}  {text}"
     kind, text = ("unit", text) if unit.is_written else ("damage", f"{text}  NO UNIT")
     # A unit has a size of its own: the record's.
     values = {"position_in_queue": number, "unit": unit._asdict()} if request.as_json else {}
-    return request.item(layout, unit, (position, kind, text), **values)._replace(is_damage=not unit.is_written)
+    return request.make_item(layout, unit, (position, kind, text), **values)._replace(is_damage=not unit.is_written)
 
 
 def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
@@ -150,16 +150,16 @@ def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
             return
         if position >= request.start:
             bitmap = unit.bitmap
-            text = f"tags code {unit.tags_code}  {short_time(unit.store_timestamp)}  bitmap of {len(bitmap)} bytes"
+            text = f"tags code {unit.tags_code}  {short_time_text(unit.store_timestamp)}  bitmap of {len(bitmap)} bytes"
             fixed = (unit.size, unit.tags_code, unit.store_timestamp, len(bitmap))
             values = {"unit": {**unit._asdict(), "bitmap": bitmap.hex()}}
-            yield request.item(EXT_UNIT, fixed, (position, "unit", text), **values)._replace(size=unit.size)
+            yield request.make_item(EXT_UNIT, fixed, (position, "unit", text), **values)._replace(size=unit.size)
         position += unit.size
     position = max(position, min(request.start, file.size))
     if file.read(position, 2) == EXT_END_MARK:
         yield Item(position, file.size - position, "end mark", "the file is full", {})
     elif position < file.size:
-        is_zero = file.end_of_row(position, b"\0", file.size) == file.size
+        is_zero = file.end_of_equal_units(position, b"\0", file.size) == file.size
         rest = damage_item(position, file.size - position, "neither a unit nor an end mark")
         yield Item(*rest[:2], "zeros", "zeros", {"reason": "zeros"}) if is_zero else rest
 
@@ -177,7 +177,7 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
     if request.hash_slots and request.index_num:
         return Geometry(request.hash_slots, request.index_num)
     index_bytes = Content(file.size, file.read)
-    stated = stated_geometry([index_bytes], request.hash_slots, request.index_num)
+    stated = find_stated_geometry([index_bytes], request.hash_slots, request.index_num)
     if stated is not None:
         return stated.geometry
     found = find_geometries(index_bytes)
@@ -187,7 +187,7 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
         names = [name for name, _ in list_numbered_files(file) if is_index_name(name) and name != file.name]
         opened = [stack.enter_context(open_file(f"{file.folder}/{name}")) for name in names[:_MOST_OTHERS]]
         others = [Content(other.size, other.read) for other in opened]
-        stated = stated_geometry(others, request.hash_slots, request.index_num)
+        stated = find_stated_geometry(others, request.hash_slots, request.index_num)
     if stated is None:
         reason = "the file does not show how many slots and entries it has: pass --hash-slots and --index-num"
         raise UnsupportedFormat(reason, None, file.location)
@@ -198,11 +198,11 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
     geometry, header = reader.geometry, reader.header
     stored = IndexHeader(*map(int, HEADER.unpack(file.read(0, HEADER.size))))
     text = (
-        f"{short_time(stored.begin_timestamp)} to {short_time(stored.end_timestamp)}, offsets "
+        f"{short_time_text(stored.begin_timestamp)} to {short_time_text(stored.end_timestamp)}, offsets "
         f"{stored.begin_physical_offset} to {stored.end_physical_offset}, {stored.hash_slot_count} slots counted, "
         f"next entry {stored.index_count}"
     )
-    first = request.item(HEADER, stored, (0, "header", text), **stored._asdict())
+    first = request.make_item(HEADER, stored, (0, "header", text), **stored._asdict())
     items = chain([first], _slots(file, reader, request), _entries(file, reader, request))
     wanted = (item for item in items if item.offset + item.size > request.start)
     damaged = printed = 0
@@ -212,9 +212,9 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
         printed += 1
     is_whole = request.start == 0 and (request.limit is None or printed < request.limit)
     if is_whole:
-        from rmq_formats.arrays import broken_links
+        from rmq_formats.arrays import find_broken_links
 
-        for link in islice(broken_links(file.read, geometry), _BROKEN_SHOWN):
+        for link in islice(find_broken_links(file.read, geometry), _BROKEN_SHOWN):
             size = SLOT.size if link.part == "slot" else ENTRY.size
             yield Item(link.position, size, "broken", str(link), link._asdict(), is_damage=True)
             damaged += 1
@@ -232,7 +232,7 @@ def _slots(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
     while position < geometry.entries_position:
         (newest,) = map(int, SLOT.unpack(file.read(position, SLOT.size).ljust(SLOT.size, b"\0")))
         if not newest:
-            end = file.end_of_row(position, bytes(SLOT.size), geometry.entries_position)
+            end = file.end_of_equal_units(position, bytes(SLOT.size), geometry.entries_position)
             yield Item(position, end - position, "empty", f"{(end - position) // SLOT.size} empty slots", {})
             position = end
             continue
@@ -257,18 +257,18 @@ def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Itera
         entry = decode_entry(file.read(position, ENTRY.size).ljust(ENTRY.size, b"\0"))
         slot = geometry.slot_of(entry.key_hash)
         is_wrong = entry.key_hash < 0 or not 0 <= entry.prev_entry < number
-        time = short_time(header.begin_timestamp + entry.time_diff_s * 1000)
+        time = short_time_text(header.begin_timestamp + entry.time_diff_s * 1000)
         text = (
             f"#{number}  slot {slot}  hash {entry.key_hash}  record at {entry.physical_offset}  "
             f"+{entry.time_diff_s} s = {time}  previous entry #{entry.prev_entry}"
             f"{'  POINTS FORWARD' if is_wrong else ''}"
         )
         values = {"entry": number, "slot": slot, **entry._asdict()} if request.as_json else {}
-        yield request.item(ENTRY, entry, (position, "entry", text), **values)._replace(is_damage=is_wrong)
+        yield request.make_item(ENTRY, entry, (position, "entry", text), **values)._replace(is_damage=is_wrong)
     position = max(geometry.entry_position(count + 1), request.start)
     end = min(file.size, geometry.file_size)
     if position < end:
-        zeros = file.end_of_row(position, b"\0", end)
+        zeros = file.end_of_equal_units(position, b"\0", end)
         if zeros < end:
             reason = f"{end - zeros} bytes after the last entry that the header counts"
             yield damage_item(position, end - position, reason)
@@ -295,14 +295,15 @@ def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[I
             hops += 1
             entry, is_hit = hop.entry, hop.entry.key_hash == key_hash
             text = (
-                f"#{hop.number}  hash {entry.key_hash}  record at {entry.physical_offset}  {short_time(hop.timestamp)}"
+                f"#{hop.number}  hash {entry.key_hash}  record at {entry.physical_offset}  "
+                f"{short_time_text(hop.timestamp)}"
                 f"  previous entry #{entry.prev_entry}{'  this hash' if is_hit else ''}"
             )
             values = {"entry": hop.number, **entry._asdict(), "timestamp": hop.timestamp, "is_hit": is_hit}
             yield Item(geometry.entry_position(hop.number), ENTRY.size, "entry", text, values)
     except CorruptData as error:
         yield damage_item(error.offset or 0, ENTRY.size, error.reason)
-    yield Item(position, 0, "end", f"{counted(hops, 'entry')} in the chain", {"hops": hops})
+    yield Item(position, 0, "end", f"{count_text(hops, 'entry')} in the chain", {"hops": hops})
 
 
 # the broker's own numbers, and its timer
@@ -312,9 +313,11 @@ def dump_numbers(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterat
     """Yield each number; the last item says whether the file has the length that a broker gives it."""
     layout, size = _NUMBERS[kind]
     values = map(int, layout.unpack(file.read(0, size)))
-    rows = ((row, value) for row, value in zip(layout.rows(), values, strict=True) if row.offset >= request.start)
+    rows = (
+        (row, value) for row, value in zip(layout.describe_fields(), values, strict=True) if row.offset >= request.start
+    )
     for row, value in islice(rows, request.limit):
-        shown = short_time(value) if row.name.endswith("timestamp") and value else value
+        shown = short_time_text(value) if row.name.endswith("timestamp") and value else value
         yield Item(row.offset, row.size, "field", f"{row.name} = {shown}", {"name": row.name, "value": value})
     odd = [] if file.size == size else [f"{file.size} bytes long instead of {size}"]
     odd += ["bytes that are not zero"] if any(file.read(layout.size, size)) else []
@@ -332,19 +335,21 @@ def dump_wheel(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterato
             continue
         shown += 1
         is_wrong = slot.time % count != number
-        text = f"slot {number}: {slot.messages} due {short_time(slot.due_ms())}, units {slot.first} to {slot.last}"
+        text = f"slot {number}: {slot.messages} due {short_time_text(slot.due_ms())}, units {slot.first} to {slot.last}"
         text += f"; time {slot.time} does not belong in this slot" if is_wrong else ""
-        item = request.item(TIMER_SLOT, slot, (number * TIMER_SLOT.size, "slot", text), slot=number, **slot._asdict())
+        item = request.make_item(
+            TIMER_SLOT, slot, (number * TIMER_SLOT.size, "slot", text), slot=number, **slot._asdict()
+        )
         yield item._replace(is_damage=is_wrong)
     rest = file.size % TIMER_SLOT.size
-    text = f"{used:,} of {counted(count, 'slot')} have been used; times assume timerPrecisionMs={PRECISION_MS}"
+    text = f"{used:,} of {count_text(count, 'slot')} have been used; times assume timerPrecisionMs={PRECISION_MS}"
     text += f"; {rest} bytes after the last slot" if rest else ""
     yield Item(file.size - rest, rest, "end", text, {"end": text}, is_damage=bool(rest) or not count)
 
 
 def dump_timer_log(file: DumpFile, _kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Yield the units of a timer log; the last item says how it ends."""
-    base = offset_of_name(file.name) or 0
+    base = parse_offset_name(file.name) or 0
     end = min(-(-max(request.start - base, 0) // TIMER_UNIT.size) * TIMER_UNIT.size, file.size)
     for item in islice(_timer_units(file, base, end, request), request.limit):
         yield item
@@ -365,11 +370,13 @@ def _timer_units(file: DumpFile, base: int, position: int, request: DumpRequest)
             yield damage_item(base + start, position - start, reason)
         if unit is None:
             break
-        text = f"due {short_time(unit.due_ms)}, record of {unit.record_size} bytes at offset {unit.physical_offset}"
+        text = (
+            f"due {short_time_text(unit.due_ms)}, record of {unit.record_size} bytes at offset {unit.physical_offset}"
+        )
         text += ", rolled" if unit.is_rolled else ""
         text += ", cancels a timer message" if unit.is_cancellation else ""
         text += "" if unit.previous < 0 else f"; previous unit at {unit.previous}"
-        yield request.item(TIMER_UNIT, unit, (base + position, "unit", text), due=unit.due_ms, **unit._asdict())
+        yield request.make_item(TIMER_UNIT, unit, (base + position, "unit", text), due=unit.due_ms, **unit._asdict())
         position += TIMER_UNIT.size
 
 
@@ -443,7 +450,7 @@ def _by_content(file: DumpFile) -> FileKind:
     raise UnsupportedFormat(reason, None, file.location)
 
 
-def items_of(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+def dump_items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Return the items of a file of a kind."""
     if kind not in _DUMPERS:
         raise UnsupportedFormat(f"recognised ({kind}), but not read", None, file.location)

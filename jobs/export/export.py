@@ -21,11 +21,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.console.rows import Form, csv_line
+from jobs.console.rows import RowFormat, csv_line
 from jobs.export.condition import Condition
 from jobs.export.items import (
     ANY_TIME,
-    REGISTERED,
+    REGISTERED_STORES_SCHEMA,
     SCHEMA,
     ExportDefect,
     Item,
@@ -34,14 +34,14 @@ from jobs.export.items import (
     TimeRange,
     Undecoded,
     decoded_slices,
-    rows_of,
+    read_rows,
     with_bodies,
 )
-from jobs.lake.bodies import DEFAULT_LIMIT, Body
+from jobs.lake.bodies import DEFAULT_INFLATED_BODY_LIMIT, Body
 from jobs.lake.commit import open_table
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import KnownStore, known_logs
-from jobs.lake.snapshot_files import StoredFile, files
+from jobs.lake.runs import KnownStore, list_known_broker_stores
+from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES
 from jobs.query import json_text
 from jobs.query.message import Message
@@ -51,13 +51,13 @@ from jobs.query.source import Answer, OtherBrokerError, Reason, ReasonKind, Sour
 from jobs.query.store_reader import StoreReader
 from jobs.restore.plan import NEWER_COLUMNS, NothingToRestoreError, plan_log
 from jobs.storage.local import explaining_full_disk, naming_file_in_errors
-from jobs.storage.locations import normalise
+from jobs.storage.locations import normalise_location
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.ranges import WHOLE_SEGMENTS, find_holes, plan_ranges
 from jobs.store.release import ASSUMED
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
-from rmq_formats.commitlog.record import record_of_row
+from rmq_formats.commitlog.record import record_from_row
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.release import NEWEST, Release
 
@@ -80,8 +80,8 @@ class ExportRequest:
     is_verified: bool = False  # check a lake's rows by their records
     between: TimeRange = ANY_TIME
     out: Path | None = None  # None: standard output
-    form: Form = Form.NDJSON
-    limit: int = DEFAULT_LIMIT  # bytes of a body
+    form: RowFormat = RowFormat.NDJSON
+    limit: int = DEFAULT_INFLATED_BODY_LIMIT  # bytes of a body
     condition: Condition | None = None
 
 
@@ -93,7 +93,7 @@ class ExportPlan(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Summary(NamedTuple):
+class ExportSummary(NamedTuple):
     """The result of an export: its figures, and everything that was left out."""
 
     messages: int
@@ -104,10 +104,10 @@ class Summary(NamedTuple):
     gaps: list[ExportDefect]
 
 
-def plan(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
+def plan_export(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
     """Return the items to read."""
     if asked.place.lake is not None:
-        return _plan_lake(asked, Lake(normalise(asked.place.lake), options))
+        return _plan_lake(asked, Lake(normalise_location(asked.place.lake), options))
     store = list_store(asked.place.store or "", commitlog=asked.place.commitlog or (), options=options)
     store.require_log()
     label = asked.place.broker or DEFAULT_BROKER
@@ -127,7 +127,7 @@ def plan(asked: ExportRequest, options: Mapping[str, str]) -> ExportPlan:
 def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     from jobs.query.lake_source import open_lake_stores  # with SQL's engine
 
-    known, broker = known_logs(lake), asked.place.broker
+    known, broker = list_known_broker_stores(lake), asked.place.broker
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
         raise FileNotFoundError(errno.ENOENT, "not a lake: it has no table messages", asked.place.lake)
@@ -135,9 +135,13 @@ def _plan_lake(asked: ExportRequest, lake: Lake) -> ExportPlan:
     if dropped - NEWER_COLUMNS:
         name = min(dropped - NEWER_COLUMNS)
         raise OSError(f"the lake's table {MESSAGES.name} has no column {name}: another engine has rewritten it without")
-    stores = pa.Table.from_pylist([_registered(lake, one) for one in known], REGISTERED) if asked.is_verified else None
+    stores = (
+        pa.Table.from_pylist([_registered(lake, one) for one in known], REGISTERED_STORES_SCHEMA)
+        if asked.is_verified
+        else None
+    )
     checked = dropped if asked.is_verified else None
-    in_order = sorted(files(lake, snapshot), key=_place)
+    in_order = sorted(list_snapshot_files(lake, snapshot), key=_place)
     items: list[Item] = [
         LakeItem(lake, file, broker, asked.topics, checked, stores, asked.between) for file in in_order
     ]
@@ -163,11 +167,11 @@ def _registered(lake: Lake, known: KnownStore) -> dict[str, str | int]:
     return row
 
 
-def _place(file: StoredFile) -> tuple[str, int, str]:
-    return str(file.low("store_id", "")), int(file.low("physical_offset", 0)), file.path
+def _place(file: SnapshotFile) -> tuple[str, int, str]:
+    return str(file.minimum("store_id", "")), int(file.minimum("physical_offset", 0)), file.path
 
 
-def export(asked: ExportRequest, planned: ExportPlan, workers: Workers) -> Summary:
+def export(asked: ExportRequest, planned: ExportPlan, workers: Workers) -> ExportSummary:
     """Write the messages to one file, or to standard output while they are read; parts are temporary files."""
     out = asked.out
     if out is not None:
@@ -179,25 +183,25 @@ def export(asked: ExportRequest, planned: ExportPlan, workers: Workers) -> Summa
         items = list(enumerate(planned.items))
         if out is not None:
             parts = workers.map(items, task, "writing messages")
-            return _summary(planned, parts, merge(parts, folder, asked.form, out))
+            return _summary(planned, parts, merge_parts(parts, folder, asked.form, out))
         parts, size = [], 0
         for start in range(0, len(items), _AT_ONCE):
             some = workers.map(items[start : start + _AT_ONCE], task, "writing messages")
-            size += stream(some, folder, asked.form, has_begun=size > 0)
+            size += stream_parts(some, folder, asked.form, has_begun=size > 0)
             parts += some
         return _summary(planned, parts, size)
 
 
-def _summary(planned: ExportPlan, parts: "Sequence[Part]", size: int) -> Summary:
+def _summary(planned: ExportPlan, parts: "Sequence[ExportedPart]", size: int) -> ExportSummary:
     undecoded = Undecoded()
     for part in parts:
-        undecoded.add(part.undecoded)
+        undecoded.merge(part.undecoded)
     damaged = [place for part in parts for place in part.damaged]
     messages, damaged_bytes = (sum(part.messages for part in parts), sum(part.damaged_bytes for part in parts))
-    return Summary(messages, size, undecoded, damaged_bytes, damaged, planned.gaps)
+    return ExportSummary(messages, size, undecoded, damaged_bytes, damaged, planned.gaps)
 
 
-def why_nothing(asked: ExportRequest) -> Reason:
+def explain_empty_export(asked: ExportRequest) -> Reason:
     """Explain an empty export as `query` explains an empty answer: unknown topics, or the range of the log."""
     has_times = asked.between != ANY_TIME
     with ExitStack() as stack:
@@ -221,7 +225,7 @@ def why_nothing(asked: ExportRequest) -> Reason:
 
 
 @dataclass(slots=True)
-class Part:
+class ExportedPart:
     """A file written by a task; no file is written if there are no messages."""
 
     name: str
@@ -236,17 +240,17 @@ class PartTask:
     """Writes the rows of an item into one part."""
 
     folder: Path
-    form: Form
+    form: RowFormat
     release: Release  # says how properties are read
-    limit: int = DEFAULT_LIMIT  # bytes of a body
+    limit: int = DEFAULT_INFLATED_BODY_LIMIT  # bytes of a body
     condition: Condition | None = None
 
-    def __call__(self, numbered: tuple[int, Item]) -> Part:
+    def __call__(self, numbered: tuple[int, Item]) -> ExportedPart:
         """Write the part of an item."""
         number, item = numbered
-        part = Part(f"{number:08d}-{uuid4()}")
+        part = ExportedPart(f"{number:08d}-{uuid4()}")
         damage: list[Piece] = []
-        rows = _without_damage(rows_of(item) if self._may_match(item) else iter(()), damage)
+        rows = _without_damage(read_rows(item) if self._may_match(item) else iter(()), damage)
         noted = 0
 
         def counted() -> _Slices:
@@ -258,7 +262,7 @@ class PartTask:
 
         path = self.folder / part.name
         with explaining_full_disk(str(path)):
-            if self.form is Form.PARQUET:
+            if self.form is RowFormat.PARQUET:
                 _write_parquet(path, counted())
             else:
                 _write_lines(path, counted(), self.release, self.form)
@@ -274,7 +278,7 @@ class PartTask:
         condition = self.condition
         if condition is None or condition.uses_bodies or not isinstance(item, LakeItem) or item.dropped is not None:
             return True
-        rows = _without_damage(rows_of(item, condition.columns), [])
+        rows = _without_damage(read_rows(item, condition.columns), [])
         return any(condition.find_matches(batch).true_count for batch in rows)
 
     def _wanted(self, undecoded: Undecoded, rows: pa.RecordBatch) -> _Slices:
@@ -283,7 +287,7 @@ class PartTask:
         if condition is not None and not condition.uses_bodies:
             rows = rows.filter(condition.find_matches(rows.select(condition.columns)))
         for batch, bodies in decoded_slices(rows, self.limit):
-            undecoded.note(batch, bodies)
+            undecoded.add_rows(batch, bodies)
             if condition is None or not condition.uses_bodies:
                 yield batch, bodies
             else:
@@ -302,21 +306,21 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
         del item
 
 
-def _write_lines(path: Path, rows: _Slices, release: Release, form: Form) -> None:
+def _write_lines(path: Path, rows: _Slices, release: Release, form: RowFormat) -> None:
     with ExitStack() as stack:
         file = None
         for batch, bodies in rows:
             is_first = file is None
             file = file or stack.enter_context(path.open("x", encoding="utf-8"))
             for row, body in zip(batch.to_pylist(), bodies, strict=True):
-                message = Message(record_of_row({**row, "body": row["body"] or b""}), release)
+                message = Message(record_from_row({**row, "body": row["body"] or b""}), release)
                 message.body = None if body.error is not None else body.data or b""
                 shown = json_text.message_object(message, with_body=True)
                 value = {"broker": row["broker"], **shown, "body_error": body.error}
-                if form is Form.CSV:
+                if form is RowFormat.CSV:
                     file.write((csv_line(tuple(value)) if is_first else "") + csv_line(tuple(value.values())))
                     is_first = False
-                elif form is Form.JSON:
+                elif form is RowFormat.JSON:
                     file.write(f"{json_text.json_line('message', value).rstrip()},\n")
                 elif len(body.data or b"") < _LONG:
                     file.write(json_text.json_line("message", value))
@@ -354,7 +358,7 @@ def _parquet_writer(path: Path, rows: int, size: int) -> pq.ParquetWriter:
     return pq.ParquetWriter(path, SCHEMA, compression="zstd", write_batch_size=at_once)
 
 
-def merge(parts: Sequence[Part], folder: Path, form: Form, out: Path) -> int:
+def merge_parts(parts: Sequence[ExportedPart], folder: Path, form: RowFormat, out: Path) -> int:
     """
     Merge the parts, in order, into one file, and return its size; each part is deleted after it is copied.
 
@@ -368,7 +372,7 @@ def merge(parts: Sequence[Part], folder: Path, form: Form, out: Path) -> int:
     # The file has a temporary name until it is complete: a killed export leaves no FILE that looks like a result.
     try:
         with explaining_full_disk(str(out), size):
-            if form is Form.PARQUET:
+            if form is RowFormat.PARQUET:
                 _merge_parquet(files, attempt)
             else:
                 _merge_text(files, attempt, form)
@@ -378,7 +382,7 @@ def merge(parts: Sequence[Part], folder: Path, form: Form, out: Path) -> int:
     return out.stat().st_size
 
 
-def stream(parts: Sequence[Part], folder: Path, form: Form, *, has_begun: bool) -> int:
+def stream_parts(parts: Sequence[ExportedPart], folder: Path, form: RowFormat, *, has_begun: bool) -> int:
     """Copy parts to standard output, in order, and return their size; delete each after it is copied."""
     files = [folder / part.name for part in parts if part.messages]
     size = _move(files, sys.stdout.buffer, form, has_begun=has_begun)
@@ -386,12 +390,12 @@ def stream(parts: Sequence[Part], folder: Path, form: Form, *, has_begun: bool) 
     return size
 
 
-def _move(files: Sequence[Path], whole: BinaryIO, form: Form, *, has_begun: bool = False) -> int:
+def _move(files: Sequence[Path], whole: BinaryIO, form: RowFormat, *, has_begun: bool = False) -> int:
     """Copy text parts, delete each one afterwards, and return their total size."""
     size = 0
     for path in files:
         with naming_file_in_errors(str(path)), path.open("rb") as file:
-            if form is Form.CSV and (has_begun or size):
+            if form is RowFormat.CSV and (has_begun or size):
                 file.readline()  # every part has the header; its names have no line breaks
             while chunk := file.read(_CHUNK):
                 whole.write(chunk)
@@ -400,12 +404,12 @@ def _move(files: Sequence[Path], whole: BinaryIO, form: Form, *, has_begun: bool
     return size
 
 
-def _merge_text(files: Sequence[Path], attempt: Path, form: Form) -> None:
+def _merge_text(files: Sequence[Path], attempt: Path, form: RowFormat) -> None:
     with attempt.open("xb") as whole:
-        if form is Form.JSON:
+        if form is RowFormat.JSON:
             whole.write(b"[\n")
         _move(files, whole, form)
-        if form is Form.JSON:
+        if form is RowFormat.JSON:
             whole.seek(-2, os.SEEK_END)  # the last comma
             whole.truncate()
             whole.write(b"\n]\n")

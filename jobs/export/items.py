@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 
 from jobs.lake.bodies import Body, decode_stored_body, needs_inflation, with_inflated_bodies
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches_for_reading
+from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC, STORED_MESSAGES
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
-from rmq_formats.commitlog.assembly import COLUMNS as RECORD_COLUMNS
-from rmq_formats.commitlog.assembly import Assembled, assemble
+from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS as RECORD_COLUMNS
+from rmq_formats.commitlog.assembly import AssembledRecords, assemble_records
 from rmq_formats.commitlog.columns import message_batch, record_crcs
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -79,7 +79,7 @@ class Undecoded:
     count: int = 0
     places: list[ExportDefect] = field(default_factory=list)
 
-    def note(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
+    def add_rows(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
         """Add those of some rows."""
         failed = [row for row, body in enumerate(bodies) if body.error is not None]
         self.count += len(failed)
@@ -89,7 +89,7 @@ class Undecoded:
             )
             self.places.append(ExportDefect(broker, offset, size, bodies[row].error or ""))
 
-    def add(self, other: Self) -> None:
+    def merge(self, other: Self) -> None:
         """Add the notes of another task."""
         self.count += other.count
         self.places += other.places[: _NAMED - len(self.places)]
@@ -111,23 +111,23 @@ VERIFIED_COLUMNS = (
 )
 """The columns of `messages` by which a row is judged."""
 
-Flags = npt.NDArray[np.bool_]
+RowMask = npt.NDArray[np.bool_]
 
 
-def changed_rows(batch: pa.RecordBatch, dropped: frozenset[str]) -> Flags:
+def mask_changed_rows(batch: pa.RecordBatch, dropped: frozenset[str]) -> RowMask:
     """
     Return which rows another engine has changed, including rows from which no record can be assembled any more.
 
     Columns that the engine has *dropped* from the whole table are not compared.
     """
-    made = assemble(batch)
+    made = assemble_records(batch)
     changed = _flags(batch.column(RECORD_CRC).is_valid())
     if made.offsets.size:
         changed[made.rows] = _are_changed(_some(batch, made.rows), made, dropped)
     return changed
 
 
-def _are_changed(rows: pa.RecordBatch, made: Assembled, dropped: frozenset[str]) -> Flags:
+def _are_changed(rows: pa.RecordBatch, made: AssembledRecords, dropped: frozenset[str]) -> RowMask:
     crcs = pa.array(record_crcs(made.buffer, made.positions, made.sizes))
     numbers = np.empty(made.offsets.size, np.int64)
     count = kernels.find_invalid_records(made.buffer, made.positions, made.sizes, made.offsets, numbers)
@@ -142,10 +142,10 @@ def _are_changed(rows: pa.RecordBatch, made: Assembled, dropped: frozenset[str])
     return changed | _differs(rows.column(RECORD_CRC), crcs) | _inflates_otherwise(rows)
 
 
-def _inflates_otherwise(rows: pa.RecordBatch) -> Flags:
+def _inflates_otherwise(rows: pa.RecordBatch) -> RowMask:
     """Return which rows have an inflated body, or an error, that does not follow from their stored body."""
     stated, failed = (_flags(rows.column(name).is_valid()) for name in (BODY_INFLATED, BODY_ERROR))
-    wrong: Flags = (stated | failed) & ~needs_inflation(rows)
+    wrong: RowMask = (stated | failed) & ~needs_inflation(rows)
     some = np.flatnonzero((stated | failed) & ~wrong)
     start = 0
     for again in with_inflated_bodies(rows.take(pa.array(some))):  # the words of an error may be of an earlier version
@@ -158,8 +158,8 @@ def _inflates_otherwise(rows: pa.RecordBatch) -> Flags:
 
 
 def _contradicts_itself(
-    rows: pa.RecordBatch, made: Assembled, parser: PropertyParser, dropped: frozenset[str]
-) -> Flags:
+    rows: pa.RecordBatch, made: AssembledRecords, parser: PropertyParser, dropped: frozenset[str]
+) -> RowMask:
     records = RawRecords(made.buffer, 0, made.positions, made.sizes)
     derived, bad = message_batch(records, parser, with_body=False)
     changed = np.isin(records.positions, np.array([position for position, _ in bad], np.int64))
@@ -173,7 +173,7 @@ def _contradicts_itself(
     return changed
 
 
-def _differs(stated: pa.Array, expected: pa.Array, *, is_null_wrong: bool = False) -> Flags:
+def _differs(stated: pa.Array, expected: pa.Array, *, is_null_wrong: bool = False) -> RowMask:
     """Return where two columns differ; a NULL in the stated column is not a difference, unless it *is_null_wrong*."""
     stated, expected = _decoded(stated), _decoded(expected)
     if stated.type == expected.type and stated.equals(expected):  # the usual case, and fast
@@ -191,7 +191,7 @@ def _some(rows: pa.RecordBatch, numbers: Integers) -> pa.RecordBatch:
     return rows if numbers.size == rows.num_rows else rows.take(pa.array(numbers))
 
 
-def _flags(column: pa.Array) -> Flags:
+def _flags(column: pa.Array) -> RowMask:
     return np.array(column.to_numpy(zero_copy_only=False), np.bool_)
 
 
@@ -217,13 +217,15 @@ def _joined(column: pa.Array) -> pa.Array:
 TimeRange = tuple[int, int]  # of storage, in milliseconds, both included
 ANY_TIME: TimeRange = (MIN_LONG, MAX_LONG)
 KnownTimes = tuple[int | None, int | None]  # the least and the greatest store time, where they are known
-STORE_TIME = "store_timestamp"
+STORE_TIME_COLUMN = "store_timestamp"
 _SEPARATOR = "\x02"  # of keys, when they are compared: no key has it
 READ_BYTES = 4 << 20  # bytes of log that are read together: in memory also as rows, and as a slice of rows with bodies
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
 DELETED_WHILE_READ = "deleted while it was read"
 # A lake's stores: the label, the start of the log, and the length of its files, or NULL where these are not known.
-REGISTERED = pa.schema({"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()})
+REGISTERED_STORES_SCHEMA = pa.schema(
+    {"store_id": pa.string(), "broker": pa.string(), "first": pa.int64(), "size": pa.int64()}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +287,7 @@ class LakeItem:
     """A file of the table `messages`."""
 
     lake: Lake
-    file: StoredFile
+    file: SnapshotFile
     broker: str | None = None  # or the id of its store
     topics: tuple[str, ...] = ()
     dropped: frozenset[str] | None = None  # columns that the table lacks, where rows are to be verified
@@ -300,7 +302,7 @@ class LakeItem:
     @property
     def times(self) -> KnownTimes:
         """The store times of its rows, from Delta's log."""
-        return self.file.low(STORE_TIME, None), self.file.high(STORE_TIME, None)
+        return self.file.minimum(STORE_TIME_COLUMN, None), self.file.maximum(STORE_TIME_COLUMN, None)
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the file's rows."""
@@ -310,19 +312,19 @@ class LakeItem:
         if self.dropped is not None:
             needed |= {*VERIFIED_COLUMNS}
         names = [name for name in MESSAGES.plain_schema.names if name in needed]
-        for batch in batches_for_reading(self.lake, MESSAGES, self.file, names):
+        for batch in read_batches(self.lake, MESSAGES, self.file, names):
             wanted = self._wanted(batch)
             if self.dropped is not None:
-                changed = changed_rows(wanted, self.dropped) | self._is_elsewhere(wanted)
+                changed = mask_changed_rows(wanted, self.dropped) | self._is_elsewhere(wanted)
                 yield from _as_damage(wanted.filter(pa.array(changed)))
                 wanted = wanted.filter(pa.array(~changed))
             if self.topics:  # last, because a row whose topic was changed may belong to one of them
                 wanted = wanted.filter(pc.is_in(wanted.column("topic"), pa.array(self.topics, pa.string())))
             yield wanted.select(columns)
 
-    def _is_elsewhere(self, rows: pa.RecordBatch) -> Flags:
+    def _is_elsewhere(self, rows: pa.RecordBatch) -> RowMask:
         """Return which rows have an unregistered store or label, or belong to another file."""
-        stores = REGISTERED.empty_table() if self.stores is None else self.stores
+        stores = REGISTERED_STORES_SCHEMA.empty_table() if self.stores is None else self.stores
         owners = stores.take(pc.index_in(rows.column("store_id"), stores.column("store_id")))
         offsets, first, size = rows.column("physical_offset"), owners.column("first"), owners.column("size")
         segment = pc.add(first, pc.multiply(pc.divide(pc.subtract(offsets, first), size), size))
@@ -350,7 +352,7 @@ class LakeItem:
 Item = LogItem | LakeItem
 
 
-def rows_of(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
+def read_rows(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
     """Yield the rows of an item that are within the time bounds."""
     (since, until), (low, high) = item.between, item.times
     if item.between == ANY_TIME:
@@ -361,10 +363,10 @@ def rows_of(item: Item, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordB
     def in_times(rows: pa.RecordBatch | Piece) -> pa.RecordBatch | Piece:
         if isinstance(rows, Piece):
             return rows
-        times = rows.column(STORE_TIME)
+        times = rows.column(STORE_TIME_COLUMN)
         return rows.filter(pc.and_(pc.greater_equal(times, since), pc.less_equal(times, until))).select(columns)
 
-    return map(in_times, item.read(columns if STORE_TIME in columns else (*columns, STORE_TIME)))
+    return map(in_times, item.read(columns if STORE_TIME_COLUMN in columns else (*columns, STORE_TIME_COLUMN)))
 
 
 def _as_damage(rows: pa.RecordBatch) -> Iterator[Piece]:

@@ -5,30 +5,30 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from jobs.console import process
-from jobs.console.log import say
+from jobs.console.log import log_message
 from jobs.ingest.request import IngestRequest, StepTimer, Summary
-from jobs.lake.commit import committed_transaction, lost_files
+from jobs.lake.commit import find_lost_files, newest_committed_transaction
 from jobs.lake.findings import OPEN_DAMAGE_KEY, OpenDamage
-from jobs.lake.integrity import newest_runs, tables_of_run
+from jobs.lake.integrity import newest_run_by_table, tables_of_run
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
-    COMMAND,
-    TABLES_BEFORE,
+    COMMAND_KEY,
+    TABLES_BEFORE_KEY,
     KnownStore,
     Manifest,
     commit_prepared,
     delete_files_outside_manifest,
+    find_unfinished_run,
     has_leftover_files,
-    prepare,
+    prepare_run,
     read_manifest,
     replace_prepared,
-    unfinished_run,
 )
 from jobs.lake.superseded import Superseded
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, SUPERSEDED_MESSAGES, TIERED
 from jobs.lake.upkeep import merge_and_vacuum
-from jobs.launch.failures import one_line
+from jobs.launch.failures import one_line_message
 from jobs.products.product import Output, State
 from jobs.products.registry import PRODUCTS
 from jobs.store.record_places import Fingerprint
@@ -49,7 +49,7 @@ class NextRun:
     was_cut_off: bool  # the previous run was killed
     changes_topics: bool = field(default=False, init=False)  # compared with earlier runs
 
-    def settle_topics(self) -> None:
+    def determine_topics(self) -> None:
         """Settle which topics the run takes: those of earlier runs, unless the request changes them."""
         request, newest = self.request, self.known.newest
         if newest is not None:
@@ -79,7 +79,7 @@ class NextRun:
         if newest is None:
             return OpenDamage()
         damaged, superseded = newest.counts.get(QUARANTINE.name, 0), newest.superseded is not None
-        return OpenDamage.of(newest.state, OpenDamage().after_run(newest.run, newest.gaps, damaged, superseded))
+        return OpenDamage.from_state(newest.state, OpenDamage().after_run(newest.run, newest.gaps, damaged, superseded))
 
     @property
     def may_have_leftover_files(self) -> bool:
@@ -91,15 +91,15 @@ class NextRun:
         """The lake, and the names of this run's files there."""
         return Output(self.lake, FileNaming(self.known.store_id, self.known.next_run), self.known.broker)
 
-    def finish_earlier(self, spared: Collection[str]) -> dict[str, int]:
+    def finish_earlier_run(self, spared: Collection[str]) -> dict[str, int]:
         """
         Commit the run that an earlier process prepared, and delete the files of a run that was killed.
 
         Before that, every table except those *spared* must contain the rows of all runs; return the newest run of each.
         """
         self.summary.store_id = self.known.store_id
-        newest, leftover = self.known.newest, unfinished_run(self.lake, self.known)
-        tables = newest_runs(self.lake, self.known, is_done=leftover is None, spared=spared)
+        newest, leftover = self.known.newest, find_unfinished_run(self.lake, self.known)
+        tables = newest_run_by_table(self.lake, self.known, is_done=leftover is None, spared=spared)
         if self.request.dry_run:
             return tables
         if leftover is not None:
@@ -159,10 +159,10 @@ class NextRun:
             self.known = replace(self.known, newest=manifest)
         if self.known.newest is not None:
             summary.newest_ms = self.known.newest.store_timestamp
-        self.clock.lap("commit")
+        self.clock.end_step("commit")
 
     def _commit(self, manifest: Manifest) -> None:
-        prepare(self.lake, manifest)
+        prepare_run(self.lake, manifest)
         source = "store" if self.summary.tier_queues is None else "tier"
         process.note_resumption(
             f"Run {manifest.run} is prepared: run the same command to commit it; the {source} is not read again."
@@ -173,8 +173,8 @@ class NextRun:
             delete_files_outside_manifest(self.lake, manifest)
         for error in merge_and_vacuum(self.lake, manifest):
             # The run is complete. Later runs retry the upkeep.
-            text = f"run {manifest.run} is committed, but maintenance of the lake failed: {one_line(error)}"
-            say(f"rmq-lake: {text}", "warning")
+            text = f"run {manifest.run} is committed, but maintenance of the lake failed: {one_line_message(error)}"
+            log_message(f"rmq-lake: {text}", "warning")
             self.summary.notes.append(text)
 
 
@@ -187,9 +187,11 @@ def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Ma
     that is left out still gets the run's number, so a process with the old manifest cannot commit it there.
     """
     tables = {*tables_of_run(manifest), *([SUPERSEDED_MESSAGES.name] if manifest.superseded else ())}
-    taken = {name for name in tables if committed_transaction(lake, name, manifest.store_id) >= manifest.run}
+    taken = {name for name in tables if newest_committed_transaction(lake, name, manifest.store_id) >= manifest.run}
     files = {name: actions for name, actions in manifest.tables.items() if name not in taken}
-    lost = {name: found for name, actions in files.items() if (found := next(lost_files(lake, name, actions), None))}
+    lost = {
+        name: found for name, actions in files.items() if (found := next(find_lost_files(lake, name, actions), None))
+    }
     if not lost:
         return manifest
     why = f"{next(iter(lost.values()))}: another engine's VACUUM deleted this file before it was committed"
@@ -200,7 +202,7 @@ def _without_lost_files(lake: Lake, known: KnownStore, manifest: Manifest) -> Ma
             "from a copy of the lake, or rebuild the lake from its stores"
         )
     out = ", ".join(name for name, actions in left.tables.items() if not actions)
-    say(
+    log_message(
         f"rmq-lake: {why}; its rows will be read from the store again (run {manifest.run} is omitted from {out})",
         "warning",
     )
@@ -213,7 +215,7 @@ def _nothing_of(lake: Lake, known: KnownStore, manifest: Manifest) -> Manifest:
     before = read_manifest(lake, manifest.store_id, manifest.run - 1) or replace(
         manifest, to_offset=manifest.from_offset, store_timestamp=None, fingerprints=known.registered, state={}
     )
-    own = {name: manifest.state[name] for name in (COMMAND, TABLES_BEFORE) if name in manifest.state}
+    own = {name: manifest.state[name] for name in (COMMAND_KEY, TABLES_BEFORE_KEY) if name in manifest.state}
     return replace(
         before,
         run=manifest.run,

@@ -16,22 +16,22 @@ from math import inf
 from posixpath import dirname
 from time import monotonic
 
-from jobs.console.log import say
+from jobs.console.log import log_message
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import run_steps
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock_for_process
 from jobs.lake.runs import OtherRunActiveError
-from jobs.lake.snapshots import kept_snapshots
+from jobs.lake.snapshots import cache_snapshots
 from jobs.lake.upkeep import shorten_file_retention
-from jobs.launch.engine import death_of_jvm
-from jobs.launch.failures import one_line
+from jobs.launch.engine import jvm_death_text
+from jobs.launch.failures import one_line_message
 from jobs.products.index.entries import cache_open_slots
 from jobs.storage import AnyStorage
-from jobs.storage.locations import join, normalise
+from jobs.storage.locations import join_location, normalise_location
 from jobs.store.workers import Workers
 from rmq_formats.errors import FormatError
-from rmq_formats.store import offset_of_name
+from rmq_formats.store import parse_offset_name
 
 _LOOK_AT_ALL_S = 60.0  # a run begins at least this often, even if the log does not change: queues, topics, the lake
 _AROUND_END = 4096  # bytes before and after the end of the log that are compared
@@ -54,7 +54,7 @@ class Pace:
     seconds: float | None = None  # until following ends by itself
     look_s: float | None = None  # between two probes; None: an eighth of *every_s*
 
-    def pause(self, began: float, now: float, waits_since: float | None) -> float:
+    def seconds_to_next_probe(self, began: float, now: float, waits_since: float | None) -> float:
         """Return the seconds from *now* to the next probe, or to the step of messages that wait since *waits_since*."""
         if waits_since is not None:
             return max(waits_since + self.every_s - now, 0)
@@ -133,7 +133,7 @@ class Follower:
                     self.done(step)
                     yield step
             except (OSError, FormatError) as error:
-                if not trials or (isinstance(error, ConnectionError) and death_of_jvm()):  # it cannot be restarted
+                if not trials or (isinstance(error, ConnectionError) and jvm_death_text()):  # it cannot be restarted
                     raise
                 trials -= 1
                 if not self._is_stopped_after(error):
@@ -147,7 +147,7 @@ class Follower:
 
     def _is_stopped_after(self, error: Exception) -> bool:
         """Report an error and wait; return whether a stop was requested meanwhile."""
-        say(f"rmq-lake: {one_line(error)}; retrying in {_PAUSE_S:.0f} s", "error")
+        log_message(f"rmq-lake: {one_line_message(error)}; retrying in {_PAUSE_S:.0f} s", "error")
         return self.stop.wait(_PAUSE_S)
 
     def _steps(self, ends: float) -> Iterator[Summary]:
@@ -159,7 +159,7 @@ class Follower:
         waits_since: float | None = None  # the time of the probe before the one that found something
         # After an error the lock keeps its note, so that the next run deletes leftover files.
         request = self.request
-        with kept_snapshots() as snapshots, cache_open_slots(), ExitStack() as stack:
+        with cache_snapshots() as snapshots, cache_open_slots(), ExitStack() as stack:
             while True:
                 began = monotonic()
                 if place is not None and waits_since is None and place.has_changed():
@@ -168,11 +168,11 @@ class Follower:
                 is_due = waits_since is not None and began >= waits_since + self.pace.every_s
                 if place is None or is_due or began - looked >= _LOOK_AT_ALL_S:
                     waits_since = None
-                    snapshots.renew()
+                    snapshots.refresh()
                     for summary in run_steps(request, self.workers):
                         request = replace(request, acknowledge=False)  # what steps meet is not acknowledged
                         if summary.store_id is not None and not (is_kept and tables.issuperset(summary.versions)):
-                            lake = Lake(normalise(self.request.lake), self.workers.options)
+                            lake = Lake(normalise_location(self.request.lake), self.workers.options)
                             if not is_kept:
                                 stack.enter_context(hold_lock_for_process(lake, summary.store_id))
                                 is_kept = True
@@ -185,7 +185,7 @@ class Follower:
                             return
                 self.alive()
                 now = monotonic()
-                left = self.pace.pause(began, now, waits_since)
+                left = self.pace.seconds_to_next_probe(began, now, waits_since)
                 if now + left >= ends or self.stop.wait(left):
                     return
 
@@ -217,12 +217,12 @@ class _Place:
 
     def files_now(self) -> Mapping[str, int]:
         found = ((folder, info) for folder in self.folders for info in self.storage.list_files(folder))
-        return {join(folder, info.name): info.size for folder, info in found}
+        return {join_location(folder, info.name): info.size for folder, info in found}
 
     def around(self) -> tuple[bytes, bytes]:
         before = after = b""
         for location, size in self.files.items():
-            base_offset = offset_of_name(location.rpartition("/")[2])
+            base_offset = parse_offset_name(location.rpartition("/")[2])
             if base_offset is None or not base_offset <= self.to_offset <= base_offset + size:
                 continue
             at = self.to_offset - base_offset

@@ -23,7 +23,7 @@ from jobs.lake.findings import OpenDamage
 from jobs.lake.lake import Lake
 from jobs.launch.cache import cache_directory
 from jobs.products.registry import PRODUCTS
-from jobs.storage.locations import is_local, local_path, normalise
+from jobs.storage.locations import is_local, local_path, normalise_location
 from jobs.store.broker_config import read_config_files
 from jobs.store.ranges import plan_ranges, written_sizes
 from jobs.store.record_places import Fingerprint
@@ -44,7 +44,9 @@ class PreRunCheck:
 
     def __init__(self, request: IngestRequest) -> None:
         self._request = request
-        self._is_local = all(is_local(normalise(place)) for place in (request.store, request.lake, *request.commitlog))
+        self._is_local = all(
+            is_local(normalise_location(place)) for place in (request.store, request.lake, *request.commitlog)
+        )
         self._seen: str | None = None  # of the store, before the run
         self._runs: list[str] = []  # in the lake, before the run
 
@@ -52,7 +54,7 @@ class PreRunCheck:
     def _store(self) -> Store:
         return self._request.list_store()
 
-    def nothing_new(self) -> Summary | None:
+    def summary_if_nothing_new(self) -> Summary | None:
         """Return the summary of a run that finds nothing to do; None if it may find something, or fail."""
         began = monotonic()
         if not self._is_local or self._request.dry_run or self._request.acknowledge:
@@ -71,7 +73,7 @@ class PreRunCheck:
         summary.seconds = {"looking": round(monotonic() - began, 3)}
         return summary
 
-    def remember(self, summary: Summary) -> None:
+    def remember_nothing_new(self, summary: Summary) -> None:
         """Store a note of a run that found nothing new and has nothing else to report."""
         says_more = summary.behind or summary.recovered or summary.notes or summary.gaps
         is_renamed = self._request.broker not in {None, summary.broker}  # each run warns of it
@@ -96,8 +98,12 @@ class PreRunCheck:
 
     @cached_property
     def _note(self) -> Path:
-        asked, store, lake = self._request, normalise(self._request.store), normalise(self._request.lake)
-        log = [normalise(place) for place in asked.commitlog]
+        asked, store, lake = (
+            self._request,
+            normalise_location(self._request.store),
+            normalise_location(self._request.lake),
+        )
+        log = [normalise_location(place) for place in asked.commitlog]
         request = replace(asked, store=store, lake=lake, commitlog=log, command="", tables=frozenset())
         # Another version of this program may find more.
         folders = (Path(__file__).parents[1], Path(rmq_formats.__file__).parent)
@@ -122,18 +128,18 @@ class PreRunCheck:
 
     def _of_lake(self, store_id: str) -> list[Any]:
         """Return the newest runs of a store, and whether one is unfinished or at work."""
-        lake = Lake(normalise(self._request.lake))
+        lake = Lake(normalise_location(self._request.lake))
         manifests = [name for name in self._manifests() if name.startswith(store_id)]
         locks = [info.size for info in lake.list_files(_LOCKS) if info.name == store_id]
         tables = sorted({_RUNS, *(table for product in PRODUCTS for table in product.tables)})
         return [manifests, locks, {table: _transaction(lake, table, store_id) for table in tables}]
 
     def _manifests(self) -> list[str]:
-        return sorted(info.name for info in Lake(normalise(self._request.lake)).list_files(_MANIFESTS))
+        return sorted(info.name for info in Lake(normalise_location(self._request.lake)).list_files(_MANIFESTS))
 
     def _is_written_after(self, offset: int) -> bool:
         store = self._store
-        after = [one for one in store.segments if one.base_offset + one.readable > offset]
+        after = [one for one in store.segments if one.base_offset + one.readable_bytes > offset]
         return any(any(store.read(one, max(offset - one.base_offset, 0), _ZEROS)) for one in after)
 
     def new_size(self) -> int | None:
@@ -150,7 +156,7 @@ class PreRunCheck:
 
     def _read_to(self) -> int:
         """Return the end of the part of the log that the lake has."""
-        lake, store = Lake(normalise(self._request.lake)), self._store
+        lake, store = Lake(normalise_location(self._request.lake)), self._store
         names = (info.name for info in lake.list_files(_MANIFESTS) if not info.name.startswith("."))
         ordered = sorted(names, key=lambda name: int(name[_ID_LENGTH + 1 :].partition("-")[0]))
         for name in {name[:_ID_LENGTH]: name for name in ordered}.values():
@@ -166,9 +172,9 @@ def _transaction(lake: Lake, table: str, store_id: str) -> int:
     """Return the newest run of a store in a table; -1 without such a table."""
     from deltalake.exceptions import DeltaError
 
-    from jobs.lake.snapshots import open_delta, transaction_of
+    from jobs.lake.snapshots import open_delta, read_newest_transaction
 
     try:
-        return transaction_of(open_delta(lake.locate(table), lake.options), store_id)
+        return read_newest_transaction(open_delta(lake.locate(table), lake.options), store_id)
     except DeltaError:  # also if the table does not exist
         return -1

@@ -6,10 +6,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-from jobs.console.amounts import counted, size_text
+from jobs.console.amounts import count_text, size_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_met
 from jobs.lake.findings import INDEX, GapRow, OpenDamage
-from jobs.products.registry import NAMES, Product
+from jobs.products.registry import PRODUCT_NAMES, Product
 from jobs.store.selection import Selection, TopicsError
 from jobs.store.store import StoreRequest
 from rmq_formats.broker_conf import BrokerConf
@@ -32,7 +32,7 @@ class IngestRequest(StoreRequest):
     hash_slots: int | None = None
     index_num: int | None = None
     conf: BrokerConf = field(default_factory=BrokerConf)
-    tables: frozenset[str] = NAMES  # the products to write
+    tables: frozenset[str] = PRODUCT_NAMES  # the products to write
     step_bytes: int | None = None  # of the log that one run reads at most; the next run continues
     settle_ms: int = 0
     acknowledge: bool = False  # the damage that earlier runs have reported
@@ -41,7 +41,7 @@ class IngestRequest(StoreRequest):
 
     def __post_init__(self) -> None:
         """Raise `TopicsError` if the index is requested by name and topics are selected."""
-        if self.tables != NAMES and INDEX in self.tables and self.selection.topic_filter is not None:
+        if self.tables != PRODUCT_NAMES and INDEX in self.tables and self.selection.topic_filter is not None:
             raise TopicsError(
                 f"--tables {INDEX}: the index tables cannot be written with {self.selection.topics_text}, because an "
                 f"index file has the keys of all topics. Remove {INDEX} from --tables (key queries then search "
@@ -146,18 +146,18 @@ class Summary(RatedOutcome):
         seconds = sum(self.seconds.values())
         if self.plan is not None:
             ranges, segments, size = (self.plan[name] or 0 for name in ("ranges", "segments", "bytes"))
-            read_from = f"{counted(ranges, 'range')} of {counted(segments, 'segment')}"
+            read_from = f"{count_text(ranges, 'range')} of {count_text(segments, 'segment')}"
             what = f"would read {size_text(size)} in {read_from}"
             return Result(self.severity, what, seconds, verdict="dry run")
         if self.run is None:
             verdict = "done" if verdict else ""
             where = f"after offset {self.to_offset:,}" if self.tier_queues is None else f"in {self._queues}"
             return Result(self.severity, f"nothing new {where}", seconds, verdict=verdict)
-        return Result(self.severity, counted(self.messages, "message"), seconds, self.bytes, verdict)
+        return Result(self.severity, count_text(self.messages, "message"), seconds, self.bytes, verdict)
 
     @property
     def _queues(self) -> str:
-        return f"{counted(self.tier_queues or 0, 'queue')} of a tier"
+        return f"{count_text(self.tier_queues or 0, 'queue')} of a tier"
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""
@@ -171,7 +171,7 @@ class Summary(RatedOutcome):
             yield f"  run {self.run} of broker {self.broker} ({self.store_id}){steps}"
             offsets = f"offsets {self.from_offset:,} to {self.to_offset:,}"
             where = offsets if self.tier_queues is None else f"table tiered, from {self._queues}"
-            yield f"  {counted(self.messages, 'message')}, {where}"
+            yield f"  {count_text(self.messages, 'message')}, {where}"
             if self.topics:
                 without = "; no index tables (they need all topics)" if self.tier_queues is None else ""
                 yield f"  topics: {self.topics}{without}"
@@ -181,15 +181,15 @@ class Summary(RatedOutcome):
                 yield f"  units: {', '.join(f'{count:,} {name}' for name, count in self.units.items())}"
             if self.contradictions:
                 yield (
-                    f"  CONTRADICTION between log and queues ({counted(self.contradictions, 'place')}): `verify` "
+                    f"  CONTRADICTION between log and queues ({count_text(self.contradictions, 'place')}): `verify` "
                     "shows details"
                 )
             if self.index_entries:
-                yield f"  {counted(self.index_entries, 'index entry')}"
+                yield f"  {count_text(self.index_entries, 'index entry')}"
             if self.behind:
                 yield f"  the broker has not dispatched the last {self.behind:,} bytes of its log yet"
             if self.quarantined:
-                yield f"  DAMAGE {counted(self.quarantined, 'damaged place')} in quarantine"
+                yield f"  DAMAGE {count_text(self.quarantined, 'damaged place')} in quarantine"
             if self.superseded:
                 yield "  SUPERSEDED {from_offset:,} to {to_offset:,}: {why}".format(**self.superseded)
         yield from (f"  NOTE {note}" for note in self.notes)
@@ -208,7 +208,7 @@ class StepTimer:
         self.laps: dict[str, float] = {}
         self._last = monotonic()
 
-    def lap(self, step: str) -> None:
+    def end_step(self, step: str) -> None:
         """End a step."""
         now = monotonic()
         self.laps[step] = round(self.laps.get(step, 0) + now - self._last, 3)

@@ -16,37 +16,37 @@ from uuid import uuid4
 import pyarrow.dataset as ds
 
 from jobs.console import process
-from jobs.console.log import say
+from jobs.console.log import log_message
 from jobs.console.progress import add_later_phase
 from jobs.ingest.commit import NextRun
 from jobs.ingest.request import IngestRequest, StepTimer, Summary
-from jobs.ingest.tier import tier_steps
+from jobs.ingest.tier import run_tier_steps
 from jobs.lake import integrity
 from jobs.lake.commit import open_table
-from jobs.lake.history import history_conflict
-from jobs.lake.identity import has_fingerprint, identify, namesakes
+from jobs.lake.history import find_superseded_rows
+from jobs.lake.identity import find_namesakes, has_fingerprint, identify_store
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
-    COMMAND,
-    TABLES_BEFORE,
+    COMMAND_KEY,
+    TABLES_BEFORE_KEY,
     OtherRunActiveError,
-    known_stores,
+    list_known_stores,
     refuse_taken_run,
-    register,
+    register_store,
     thin_fingerprints,
     with_newest_run,
 )
-from jobs.lake.snapshot_files import rows_where
-from jobs.lake.snapshots import kept_snapshots
-from jobs.lake.superseded import Superseded, refuse_vectors
+from jobs.lake.snapshot_files import read_rows_where
+from jobs.lake.snapshots import cache_snapshots
+from jobs.lake.superseded import Superseded, refuse_deletion_vectors
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES, WRITTEN_BY_RUNS
-from jobs.products.product import Collected, FinishedProduct, RangePass, Run, StartedProduct, files_of
-from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues, known_releases
+from jobs.products.product import Collected, FinishedProduct, RangePass, Run, StartedProduct, files_by_table
+from jobs.products.queues.settings import SEEN_QUEUES_KEY, SeenQueues, determine_releases
 from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.local import explaining_full_disk
-from jobs.storage.locations import normalise
+from jobs.storage.locations import normalise_location
 from jobs.store.beside_broker import check_disk_space
 from jobs.store.chain import (
     LogTruncatedError,
@@ -93,7 +93,7 @@ def run_steps(request: IngestRequest, workers: Workers | None = None) -> Iterato
         try:
             summary = _uncut(request, workers, clock)
         except IsTierError:
-            yield from tier_steps(request, workers, clock)
+            yield from run_tier_steps(request, workers, clock)
             return
         yield summary
         later = replace(request, acknowledge=False)  # what the first step met is not acknowledged
@@ -101,7 +101,7 @@ def run_steps(request: IngestRequest, workers: Workers | None = None) -> Iterato
             yield (summary := _uncut(later, workers, StepTimer()))
 
 
-@kept_snapshots()
+@cache_snapshots()
 def _uncut(request: IngestRequest, workers: Workers, clock: StepTimer) -> Summary:
     """Do one run; retry if the broker truncates its log during the run."""
     for number in range(_ATTEMPTS - 1):
@@ -111,19 +111,19 @@ def _uncut(request: IngestRequest, workers: Workers, clock: StepTimer) -> Summar
 
 
 def _ingest(request: IngestRequest, workers: Workers, clock: StepTimer, *, is_again: bool) -> Summary:
-    lake = Lake(normalise(request.lake), workers.options)
+    lake = Lake(normalise_location(request.lake), workers.options)
     integrity.refuse_foreign_files(lake)
-    integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
-    clock.lap("session")
+    integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
+    clock.end_step("session")
     store = request.list_store(lake.options, workers.processes)
     if any(find_holes(store.segments)):  # a folder that changes while it is listed may not show all that is in it
         store = relist_store(store)
     store.require_log()
     # A pattern of topics may turn out to match nothing: a new store is then registered once the log is read.
     registers_later = not request.dry_run and bool(request.selection.unmatched_patterns(list_known_topics(store)))
-    known = identify(lake, store, request.broker, register_new=not (request.dry_run or registers_later))
+    known = identify_store(lake, store, request.broker, register_new=not (request.dry_run or registers_later))
     summary = Summary(store.root, lake.location, known.broker if known else request.broker or "")
-    clock.lap("listing")
+    clock.end_step("listing")
     if known is not None:
         is_registered = request.dry_run or bool(known.store_id)
         known = known if is_registered else replace(known, store_id=str(uuid4()))
@@ -146,20 +146,20 @@ class _Run(NextRun):
     unmatched: tuple[str, ...] = ()  # patterns of topics that no known topic matches: the log must have one
 
     def run(self) -> None:
-        self.settle_topics()
+        self.determine_topics()
         products = [product for product in PRODUCTS if self.request.wants(product)]
         written = {table for product in products for table in product.tables}
         spared = {table for product in PRODUCTS for table in product.tables} - written
-        tables = self.finish_earlier(spared)
-        self.state = {**(self.known.newest.state if self.known.newest else {}), TABLES_BEFORE: tables}
+        tables = self.finish_earlier_run(spared)
+        self.state = {**(self.known.newest.state if self.known.newest else {}), TABLES_BEFORE_KEY: tables}
         self.unmatched = self._unmatched_topics()
-        superseded = history_conflict(self.lake, self.known, self.store)
+        superseded = find_superseded_rows(self.lake, self.known, self.store)
         if superseded is not None:
-            refuse_vectors(self.lake, superseded)
+            refuse_deletion_vectors(self.lake, superseded)
         self._begin_at(superseded)
         started = self._start(products, superseded)
         ranges = self._plan(min(one.from_offset for one in started))
-        self.clock.lap("planning")
+        self.clock.end_step("planning")
         if self.request.dry_run:
             self.summary.plan = describe_plan(ranges, written_size(ranges))
             self.summary.open = self.earlier_damage
@@ -167,7 +167,7 @@ class _Run(NextRun):
         work = RangePass(self.output, tuple(one.collector for one in started))
         with add_later_phase(self.summary.bytes_left):
             outcomes = read_chained(self.workers, ranges, work, work.discard)
-        self.clock.lap("reading and writing")
+        self.clock.end_step("reading and writing")
         self._note_read(outcomes)
         for number, (product, one) in enumerate(zip(products, started, strict=True)):
             if product.is_of_last_step and self.summary.bytes_left:
@@ -181,7 +181,7 @@ class _Run(NextRun):
                 if isinstance(error, FileNotFoundError):
                     refuse_taken_run(self.lake, self.known.store_id, self.known.next_run, error)
                 raise
-            self.clock.lap(product.step)
+            self.clock.end_step(product.step)
         for outcome in outcomes:
             work.delete_scratch(outcome.payload)
         self._confirm_read(outcomes)
@@ -191,11 +191,11 @@ class _Run(NextRun):
 
     def _register(self) -> None:
         """Register a new store after its log was read; `OtherRunActiveError` when another run did it meanwhile."""
-        registrations = len(known_stores(self.lake))
-        found = identify(self.lake, self.store, self.request.broker, register_new=False)
+        registrations = len(list_known_stores(self.lake))
+        found = identify_store(self.lake, self.store, self.request.broker, register_new=False)
         if found is not None and found.store_id:
             raise OtherRunActiveError("another run has registered this store in the meantime")
-        register(self.lake, self.known, registrations)
+        register_store(self.lake, self.known, registrations)
 
     def _begin_at(self, superseded: Superseded | None) -> None:
         """Find the end of the lake's rows of this log."""
@@ -208,12 +208,12 @@ class _Run(NextRun):
             self.summary.notes += [
                 f"this log differs from the one that the lake has as broker {self.known.broker} ({other.store_id}), so "
                 "it was registered as another store"
-                for other in namesakes(self.lake, self.known)
+                for other in find_namesakes(self.lake, self.known)
             ]
         self.summary.from_offset = self.summary.to_offset = start
         request = self.request
         if request.broker is not None and request.broker != self.known.broker:
-            say(
+            log_message(
                 f"rmq-lake: {self.store.root}: the lake already has this store as broker {self.known.broker!r}. "
                 f"--broker {request.broker!r} is ignored, and its rows keep the name {self.known.broker!r}",
                 "warning",
@@ -231,12 +231,12 @@ class _Run(NextRun):
         if snapshot is None:
             return set()
         of_store = ds.field("store_id") == self.known.store_id
-        return set(rows_where(self.lake, snapshot, ["topic"], of_store)["topic"].unique().to_pylist()) - {None}
+        return set(read_rows_where(self.lake, snapshot, ["topic"], of_store)["topic"].unique().to_pylist()) - {None}
 
     def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[StartedProduct[Any]]:
         """Start every product before the log is read: each unit that it sees now then has its record in the log."""
         request = self.request
-        writers = known_releases(self.store, request.release)
+        writers = determine_releases(self.store, request.release)
         self.summary.release = f"{writers.value} ({writers.origin_text})"
         run = Run(
             self.workers,
@@ -311,7 +311,7 @@ class _Run(NextRun):
         summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
         if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].seen.unfinished_from is not None):
             summary.bytes_left = 0  # the ranges planned after it are not written
-        self.files = files_of(outcomes)
+        self.files = files_by_table(outcomes)
 
     def _finish(self, product: Product, finished: FinishedProduct) -> None:
         summary = self.summary
@@ -335,9 +335,9 @@ class _Run(NextRun):
 
     def _commit_read(self, outcomes: Sequence[Outcome[Collected]], superseded: Superseded | None) -> None:
         summary = self.summary
-        self.state[COMMAND] = self.request.command
-        seen = SeenQueues.of(self.state.get(SEEN_QUEUES, {}))
-        self.state[SEEN_QUEUES] = seen.merged_with_store(self.store, self.request.given_settings.conf)
+        self.state[COMMAND_KEY] = self.request.command
+        seen = SeenQueues.from_state(self.state.get(SEEN_QUEUES_KEY, {}))
+        self.state[SEEN_QUEUES_KEY] = seen.merged_with_store(self.store, self.request.given_settings.conf)
         self.state |= self.known.topic_choices.after_run(self.request.selection, summary.to_offset).state
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
         known = [one for one in self.known.fingerprints if one.offset + one.size <= summary.from_offset]

@@ -31,12 +31,12 @@ from jobs.lake.identity import (
 )
 from jobs.lake.lake import Lake
 from jobs.lake.lock import check_lock_is_shared, hold_lock
-from jobs.lake.runs import COMMAND, TABLES_BEFORE, with_newest_run
+from jobs.lake.runs import COMMAND_KEY, TABLES_BEFORE_KEY, with_newest_run
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import PRODUCT_TABLES, QUARANTINE, TIERED, WRITTEN_BY_RUNS
 from jobs.products.messages import SAMPLE_SIZE, Damage, parts_by_release, without_excluded
 from jobs.products.product import Gap, Output
-from jobs.storage.locations import normalise
+from jobs.storage.locations import normalise_location
 from jobs.store.beside_broker import check_disk_space
 from jobs.store.chain import Outcome, run_range, watermark
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, SettleLimits, describe_plan, find_holes, plan_ranges
@@ -48,7 +48,7 @@ from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import skip_lost_file
-from rmq_formats.release import NEWEST, Rules, rules_of
+from rmq_formats.release import NEWEST, Rules, make_rules
 
 _MOST_PARTS = 4096  # of a bundle
 _CHUNKS_A_WORKER = 4
@@ -56,7 +56,7 @@ _Item = TypeVar("_Item")
 _SPARED = frozenset(table.name for table in PRODUCT_TABLES) - {TIERED.name, QUARANTINE.name}
 
 
-class Part(NamedTuple):
+class QueueRange(NamedTuple):
     """Some bytes of a queue's log, from a record on to the end of a segment."""
 
     queue: QueueName
@@ -64,23 +64,25 @@ class Part(NamedTuple):
     range: Range
 
 
-Bundle = list[Part]  # that one task reads
-BundleRead = tuple[list[Outcome[Part]], dict[str, AddedFile]]  # a file for each table
-_QueuePlan = tuple[QueueState, list[Part], list[Gap]]  # from where on a queue's log is read, and the missing parts
+Bundle = list[QueueRange]  # that one task reads
+BundleRead = tuple[list[Outcome[QueueRange]], dict[str, AddedFile]]  # a file for each table
+_QueuePlan = tuple[
+    QueueState, list[QueueRange], list[Gap]
+]  # from where on a queue's log is read, and the missing parts
 
 
-def tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:
+def run_tier_steps(request: IngestRequest, workers: Workers, clock: StepTimer) -> Iterator[Summary]:
     """Yield the runs that bring new messages of a tier into the lake."""
-    lake = Lake(normalise(request.lake), workers.options)
-    integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
+    lake = Lake(normalise_location(request.lake), workers.options)
+    integrity.refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
     queues = _of_one_broker(request.list_tier(lake.options, workers.processes).queues, request.broker)
     broker = request.broker or queues[0].broker
     unmatched = request.selection.unmatched_patterns(queue.topic for queue in queues)
     known = identify_tier(lake, queues, broker, register_new=not (request.dry_run or unmatched))
     summary = Summary(
-        normalise(request.store), lake.location, known.broker if known else broker, tier_queues=len(queues)
+        normalise_location(request.store), lake.location, known.broker if known else broker, tier_queues=len(queues)
     )
-    clock.lap("listing")
+    clock.end_step("listing")
     if known is None:
         summary.seconds = clock.laps
         yield summary
@@ -116,8 +118,8 @@ class _TierRun(NextRun):
 
     def steps(self) -> Iterator[Summary]:
         """Plan once, and commit whenever a step is read."""
-        self.settle_topics()
-        tables = self.finish_earlier(_SPARED)
+        self.determine_topics()
+        tables = self.finish_earlier_run(_SPARED)
         newest = self.known.newest
         self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0
         selection = self.request.selection
@@ -133,7 +135,7 @@ class _TierRun(NextRun):
         bundles = list(enumerate(_batches(parts, lambda part: part.range.size, size, _MOST_PARTS)))
         left = sum(map(_size, bundles))
         check_disk_space(self.summary.store, self.lake.location, left)
-        self.clock.lap("planning")
+        self.clock.end_step("planning")
         if self.request.dry_run:
             self.summary.open = self.earlier_damage
             self.summary.plan = describe_plan([part.range for _, bundle in bundles for part in bundle], left)
@@ -147,7 +149,7 @@ class _TierRun(NextRun):
             left -= sum(map(_size, step))
             self.summary.bytes_left = left
             now |= self._noted(read, now)
-            state = {**states_as_json(now.values()), TABLES_BEFORE: tables, COMMAND: self.request.command}
+            state = {**states_as_json(now.values()), TABLES_BEFORE_KEY: tables, COMMAND_KEY: self.request.command}
             files: dict[str, list[AddedFile]] = {}
             for table, action in (item for _, actions in read for item in actions.items()):
                 files.setdefault(table, []).append(action)
@@ -181,14 +183,14 @@ class _TierRun(NextRun):
             "same bytes again."
         )
         # No release that has tiers parses properties in another way.
-        rules = parse_rules(self.request.release) if self.request.release else rules_of((0, NEWEST))
+        rules = parse_rules(self.request.release) if self.request.release else make_rules((0, NEWEST))
         task = partial(read_bundle, output=self.output, rules=rules, selection=self.request.selection)
         read = self.workers.map(bundles, task, "reading the tier")
-        self.clock.lap("reading and writing")
+        self.clock.end_step("reading and writing")
         return read
 
     def _noted(self, read: Sequence[BundleRead], states: Mapping[QueueName, QueueState]) -> dict[QueueName, QueueState]:
-        of_queues: dict[QueueName, list[Outcome[Part]]] = {}
+        of_queues: dict[QueueName, list[Outcome[QueueRange]]] = {}
         for outcome in (outcome for outcomes, _ in read for outcome in outcomes):
             of_queues.setdefault(outcome.payload.queue, []).append(outcome)
         self._confirm_deleted([one for outcomes in of_queues.values() for one in outcomes if one.seen.was_deleted])
@@ -200,7 +202,7 @@ class _TierRun(NextRun):
             self.summary.newest_ms = max(self.summary.newest_ms or 0, noted[name].store_timestamp or 0) or None
         return noted
 
-    def _confirm_deleted(self, deleted: Sequence[Outcome[Part]]) -> None:
+    def _confirm_deleted(self, deleted: Sequence[Outcome[QueueRange]]) -> None:
         """Accept that segments were deleted while they were read, if they are not there any more."""
         if not deleted:
             return
@@ -221,7 +223,7 @@ def _plans(queues: Sequence[tuple[TierQueue, QueueState | None]], *, settling: S
 def _plan(queue: TierQueue, state: QueueState | None, settling: SettleLimits | None) -> _QueuePlan:
     """Plan the new ranges of a queue, and note the offsets that are missing."""
     log = queue.store
-    if state is None or state.likeness(log) is Likeness.OTHER:
+    if state is None or state.compare(log) is Likeness.OTHER:
         generation = 0 if state is None else state.generation + 1
         state = QueueState(queue.topic, queue.queue_id, generation, log.start_offset, None, None, None)
     name, start = f"{queue.topic} {queue.queue_id}", state.to_offset
@@ -235,10 +237,10 @@ def _plan(queue: TierQueue, state: QueueState | None, settling: SettleLimits | N
         if high > start
     ]
     ranges = plan_ranges(log, state.to_offset, WHOLE_SEGMENTS, state.store_timestamp, settling)
-    return state, [Part(state.name, state.generation, range_) for range_ in ranges], gaps
+    return state, [QueueRange(state.name, state.generation, range_) for range_ in ranges], gaps
 
 
-def _after(before: QueueState, outcomes: Sequence[Outcome[Part]]) -> QueueState:
+def _after(before: QueueState, outcomes: Sequence[Outcome[QueueRange]]) -> QueueState:
     """Return the state of a queue after these parts of its log are read."""
     # The last fingerprint of a range covers many records: one record identifies a log, and is read in each run.
     seen = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints[:-1]]
@@ -276,11 +278,11 @@ def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, s
     number, bundle = numbered
     name = f"{number:020d}"
     with (
-        output.file(TIERED, name) as messages,
-        output.file(QUARANTINE, name, run=output.naming.run) as quarantine,
+        output.new_file(TIERED, name) as messages,
+        output.new_file(QUARANTINE, name, run=output.naming.run) as quarantine,
     ):
 
-        def read(part: Part, range_: Range, pieces: Iterator[RawRecords | Piece]) -> Part:
+        def read(part: QueueRange, range_: Range, pieces: Iterator[RawRecords | Piece]) -> QueueRange:
             damaged = sorted(_write(part, pieces, messages, rules, selection))
             where = {"segment": range_.base_offset, "file": range_.location}
             # Damaged bytes may be of messages that were not selected.
@@ -295,7 +297,7 @@ def read_bundle(numbered: tuple[int, Bundle], *, output: Output, rules: Rules, s
 
 
 def _write(
-    part: Part, pieces: Iterator[RawRecords | Piece], messages: TableFile, rules: Rules, selection: Selection
+    part: QueueRange, pieces: Iterator[RawRecords | Piece], messages: TableFile, rules: Rules, selection: Selection
 ) -> Iterator[Damage]:
     """Write the rows of a part's records; yield its damage."""
     for item in pieces:
@@ -312,7 +314,7 @@ def _write(
             for rows in with_inflated_bodies(batch, wanted=selection.with_inflated):
                 messages.write(rows)
             for offset, size in bad:
-                yield Damage.of_body(group, offset, size)
+                yield Damage.of_changed_body(group, offset, size)
 
 
 def _sample(range_: Range, piece: Piece) -> bytes | None:

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 
 from jobs.console.result import Severity
-from jobs.diagnosis.broker_start import start_outcome_by_own_walk
-from jobs.dump.file import short_time
+from jobs.diagnosis.broker_start import predict_start_by_own_walk
+from jobs.dump.file import short_time_text
 from jobs.inspect.log import LogInspector
 from jobs.inspect.queues import (
     Sampled,
-    compare_index,
     compare_queues,
-    drop_left_over,
-    first_message_with_key,
+    drop_left_over_units,
+    find_first_message_with_key,
     inspect_index,
     inspect_queues,
-    sample,
+    note_unindexed_messages,
+    sample_record,
 )
 from jobs.inspect.report import FolderReport, Problems, RocksReport, StateReport, StoreReport, TimersReport
 from jobs.launch.arguments import file_system_options
@@ -42,7 +42,7 @@ from rmq_formats.store import (
     FileKind,
     StoreFile,
     decode_checkpoint,
-    offset_of_name,
+    parse_offset_name,
 )
 
 _SMALL = 256
@@ -69,7 +69,7 @@ def inspect_store(
 
     def see(record: MessageRecord) -> None:
         marks.add_all(record_marks(record))
-        sample(record, sampled)
+        sample_record(record, sampled)
 
     state = inspect_state(store, marks, problems)
     queues = inspect_queues(store, problems)
@@ -88,7 +88,7 @@ def inspect_store(
     closed_files = [one.file for one in problems if one.severity is Severity.NOT_ACCESSIBLE]
     problems += [one for one in lacking if not any(f"/{one.file}/" in file for file in closed_files)]
     if index.files:
-        compare_index(store, index, problems, log.end_offset if is_closed else None)
+        note_unindexed_messages(store, index, problems, log.end_offset if is_closed else None)
     elif not report.has_index:
         _note_lost_index(store, report, conf, is_closed=is_closed)
     if is_closed:
@@ -102,27 +102,27 @@ def _note_lost_index(store: Store, report: StoreReport, conf: BrokerConf, *, is_
     """Note that there should be index files: by the checkpoint, or by the broker's configuration."""
     place, indexed = f"{store.root}/index", (report.state.checkpoint or {}).get("index_timestamp", 0)
     if indexed > 0:
-        noted = f"the checkpoint says that messages were indexed up to {short_time(indexed)}"
-        report.problems.gap(place, f"there is no index file, although {noted}")
+        noted = f"the checkpoint says that messages were indexed up to {short_time_text(indexed)}"
+        report.problems.add_gap(place, f"there is no index file, although {noted}")
     elif is_closed and conf.is_given and conf.makes_index_files and report.log.end_offset:
-        keyed = first_message_with_key(store, store.start_offset, report.log.end_offset)
+        keyed = find_first_message_with_key(store, store.start_offset, report.log.end_offset)
         if keyed is not None:
             text = "there is no index file, although the broker's configuration enables them and messages have keys"
-            report.problems.gap(place, text, keyed)
+            report.problems.add_gap(place, text, keyed)
 
 
 def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
     """Return the outcome of a start of the broker, and note those parts of it that no problem states yet."""
     writers = writers_of_eras(report.eras, ()).value
-    start = start_outcome_by_own_walk(store, writers, conf, deep=report.deep)
+    start = predict_start_by_own_walk(store, writers, conf, deep=report.deep)
     refused = start.refuses or start.ignores_from
     file = "" if refused is None else f"{store.root}/{refused.file}"
     if refused is not None and not any(one.file == file and one.severity.is_alarm for one in report.problems):
         does = "does not start" if start.refuses else "ignores this file and all files after it"
-        report.problems.damage(file, f"because of the file's length or name, the broker {does}")
+        report.problems.add_damage(file, f"because of the file's length or name, the broker {does}")
     if start.cuts_at is not None:
         file = next(one.file for one in reversed(report.log.segments) if one.base_offset <= start.cuts_at)
-        report.problems.damage(file, "the broker would truncate the log here at its next start", start.cuts_at)
+        report.problems.add_damage(file, "the broker would truncate the log here at its next start", start.cuts_at)
     return start
 
 
@@ -140,29 +140,29 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
             segment = store.segment_at(offset)
             return segment is not None and leftovers.contains(segment, offset)
 
-        units = drop_left_over(report.queues, store, is_left_over)
+        units = drop_left_over_units(report.queues, store, is_left_over)
         if units:
             text = f"units at the ends of queues that point to messages truncated by a promotion: {units:,} ({since})"
-            problems.note(store.root, text)
+            problems.add_note(store.root, text)
     if log.end_offset is not None and index.last_offset is not None and index.last_offset >= log.end_offset:
         text = (
             f"index files have entries up to offset {index.last_offset:,}, past the end of the log "
             f"({log.end_offset:,}), and may lack messages that the new master stored ({since})"
         )
-        problems.note(store.root, text)
+        problems.add_note(store.root, text)
 
 
 def _note_lost_ends(store: Store, report: StoreReport) -> None:
     problems, index, log = report.problems, report.index, report.log
     if not store.segments:
         if not report.state.log_folders and (report.queues.queues or index.files):
-            problems.gap(f"{store.root}/commitlog", NO_SEGMENTS)
+            problems.add_gap(f"{store.root}/commitlog", NO_SEGMENTS)
         return
     newest = max(report.known_records(), default=-1)
     with suppress(OSError):  # said where queues and index files were looked at
         for lost in find_lost_ends(store, newest, log.end_offset):
             is_start = lost.end == store.start_offset
-            problems.gap(store.segments[0 if is_start else -1].location, lost.text)
+            problems.add_gap(store.segments[0 if is_start else -1].location, lost.text)
 
 
 # the broker's own state
@@ -187,12 +187,12 @@ def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> Sta
             with problems.noting_errors(file.location):
                 report.checkpoint = decode_checkpoint(store.read(file, 0, CHECKPOINT_SIZE))._asdict()
             if file.size != CHECKPOINT_SIZE:
-                problems.note(file.location, f"{file.size:,} bytes long instead of {CHECKPOINT_SIZE:,}")
+                problems.add_note(file.location, f"{file.size:,} bytes long instead of {CHECKPOINT_SIZE:,}")
     if report.process is not None:
         report.broker = f"running: process {report.process} holds the lock"
     elif report.abort is not None:
         report.broker = "not closed cleanly: it crashed, or this is a copy of a running broker's store"
-        problems.note(store.root, "the file `abort` exists, but no broker holds the lock")
+        problems.add_note(store.root, "the file `abort` exists, but no broker holds the lock")
     with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_FOLDER}"):
         rows = read_rocksdb_state(store)
         if rows is not None:
@@ -230,17 +230,17 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     folders = {
         file.location.rpartition("/")[0]
         for file in unknown
-        if offset_of_name(file.location.rpartition("/")[2]) is not None and file.location not in named
+        if parse_offset_name(file.location.rpartition("/")[2]) is not None and file.location not in named
     }
     report.log_folders = tuple(sorted(folders))
     for folder in report.log_folders:
-        problems.note(
+        problems.add_note(
             folder,
             "its files are named like segments; if they are part of the log, name their folders with --commitlog",
         )
     for file in unknown:
         if file.about.path.startswith(("commitlog/", "index/", "consumequeue/")):
-            problems.note(file.location, "brokers do not use this file name, and ignore the file")
+            problems.add_note(file.location, "brokers do not use this file name, and ignore the file")
 
 
 def _folders(store: Store) -> list[FolderReport]:

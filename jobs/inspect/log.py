@@ -18,11 +18,11 @@ from jobs.store.ranges import cut_short_segments, find_holes, find_newest_writte
 from jobs.store.record_places import COMPILED_WALK_MIN_BYTES, WalkedPiece, leftover_size, records_from, walk_pieces
 from jobs.store.store import Segment, Store
 from rmq_formats.broker_conf import Epoch
-from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import END_BY_LAST_PIECE, PieceKind, SegmentBytes
 from rmq_formats.errors import FormatError
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 
 _NEAR_END = 64 << 10
 _WALKED_ANYWAY = COMPILED_WALK_MIN_BYTES  # bytes before the newest known record: a small log is walked whole
@@ -68,13 +68,15 @@ class LogInspector:
     def _inspect_segment(self, segment: Segment, report: SegmentReport, *, is_newest: bool, deep: bool) -> None:
         with self.store.open(segment) as reader:
             file = DumpFile(segment.location, reader)
-            report.framing = framing_of(reader.read, segment.readable, segment.base_offset)
-            log = SegmentBytes(file.read, segment.readable, segment.base_offset, report.framing, reader.next_written)
+            report.framing = find_framing(reader.read, segment.readable_bytes, segment.base_offset)
+            log = SegmentBytes(
+                file.read, segment.readable_bytes, segment.base_offset, report.framing, reader.next_written
+            )
             is_walked = deep or is_newest
             wrong_name = self._look_at_head(segment, log, report, is_walked=is_walked)
             if wrong_name is not None:
                 report.end = "misnamed"
-                self.problems.damage(report.file, wrong_name_text(wrong_name))
+                self.problems.add_damage(report.file, wrong_name_text(wrong_name))
             elif is_walked:
                 start = 0 if deep else self._newest_known_record(log)
                 start = 0 if start <= _WALKED_ANYWAY else start
@@ -83,21 +85,21 @@ class LogInspector:
                 ends = (log.find_end(max(log.size - distance, 0)) for distance in (_NEAR_END, _FAR_FROM_END))
                 end = next((end for end in ends if end is not None), None)
                 if end is None:
-                    self.problems.note(
+                    self.problems.add_note(
                         report.file, "no end-of-file blank was found near its end; --deep reads the whole segment"
                     )
                 else:
                     report.end, report.end_offset = "sealed", log.base_offset + end
             for place in file.unreadable:
                 text = f"{place.size:,} bytes cannot be read: {place.reason}"
-                self.problems.damage(report.file, text, segment.base_offset + place.position)
+                self.problems.add_damage(report.file, text, segment.base_offset + place.position)
 
     def _look_at_head(
         self, segment: Segment, log: SegmentBytes, report: SegmentReport, *, is_walked: bool
     ) -> int | None:
         """Read the first records of a segment; return its right name if they belong at another offset."""
         if log.size == 0:
-            self.problems.note(report.file, "is empty")
+            self.problems.add_note(report.file, "is empty")
         elif log.stated_end(0) is None:
             try:
                 record = log.record_at(0)
@@ -111,10 +113,10 @@ class LogInspector:
                         "the segment begins and ends with zeros, although a later segment has data: either its records "
                         "were lost, or the later segment has the wrong name"
                     )
-                    self.problems.gap(report.file, text, log.base_offset)
+                    self.problems.add_gap(report.file, text, log.base_offset)
                 else:
                     text = f"the segment does not begin with a valid record: {error.reason}"
-                    self.problems.damage(report.file, text, log.base_offset)
+                    self.problems.add_damage(report.file, text, log.base_offset)
             else:
                 report.first_store_timestamp = record.store_timestamp
                 for sampled in records_from(replace(log, size=min(log.size, _SAMPLED))):
@@ -155,12 +157,12 @@ class LogInspector:
             for record in walked.shown:
                 self.see_record(record)
             for offset in walked.wrong:
-                self.problems.damage(report.file, "the body of a record does not match its CRC", offset)
+                self.problems.add_damage(report.file, "the body of a record does not match its CRC", offset)
         elif piece.kind is PieceKind.DAMAGE:
             text = f"{piece.size:,} bytes are not a valid record: {piece.reason}"
-            self.problems.damage(report.file, text, piece.offset)
+            self.problems.add_damage(report.file, text, piece.offset)
         elif piece.is_lost:
-            self.problems.gap(report.file, piece.reason, piece.offset)
+            self.problems.add_gap(report.file, piece.reason, piece.offset)
         elif piece.kind is PieceKind.WAITING:
             # Complete records that are not part of the log: it was truncated before them, and then continued.
             self._report.left_over_bytes = leftover_size(log, piece)
@@ -173,13 +175,19 @@ class LogInspector:
             sizes = f"the segment is {segment.size:,} bytes long, but the others are {usual:,} bytes long"
             text = f"{sizes}: a broker would not load this log"
             if segment is segments[-1] and segment in short:
-                self.problems.damage(segment.location, f"truncated: {text}")
+                self.problems.add_damage(segment.location, f"truncated: {text}")
             elif segment.size != usual:
-                self.problems.note(segment.location, text)
+                self.problems.add_note(segment.location, text)
         for hole in find_holes(segments):
             location, position = hole.locate(segments)
-            why = f"there is no segment {name_of_offset(hole.start)}" if position is None else "the file was truncated"
-            self.problems.gap(location, f"{hole.end - hole.start:,} bytes of the log are missing: {why}", hole.start)
+            why = (
+                f"there is no segment {file_name_of_offset(hole.start)}"
+                if position is None
+                else "the file was truncated"
+            )
+            self.problems.add_gap(
+                location, f"{hole.end - hole.start:,} bytes of the log are missing: {why}", hole.start
+            )
 
     def _sum_up(self) -> None:
         report = self._report

@@ -12,7 +12,7 @@ from itertools import islice, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.inspect.report import IndexFileReport, IndexReport, Problems, QueueReport, QueuesReport
 from jobs.store.queue_files import (
     QUEUE_KINDS,
@@ -75,14 +75,14 @@ def _readable(store: Store) -> tuple[list[StoredQueue], FormatError | None]:
 def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> None:
     for file in queue.files:
         if file.size % queue.unit_size:
-            problems.note(
+            problems.add_note(
                 file.location, f"{file.size:,} bytes long, not a multiple of the unit size ({queue.unit_size} bytes)"
             )
         if file.base_offset % queue.unit_size:
-            problems.note(file.location, f"its name is not a multiple of the unit size ({queue.unit_size} bytes)")
+            problems.add_note(file.location, f"its name is not a multiple of the unit size ({queue.unit_size} bytes)")
     for before, after in pairwise(queue.files):
         if before.end != after.base_offset and before.size == size:
-            problems.gap(
+            problems.add_gap(
                 after.location, f"units are missing before this file: the previous file ends at position {before.end:,}"
             )
     for file in queue.files:
@@ -90,7 +90,7 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
             how = "truncated" if file.size < size else "too long"
             sizes = f"the file is {file.size:,} bytes long, but the others are {size:,} bytes long"
             text = f"{how}: {sizes}: a broker would not load this queue"
-            problems.damage(file.location, text)
+            problems.add_damage(file.location, text)
 
 
 def _find_ends(report: QueueReport, queue: StoredQueue, log_start: int) -> None:
@@ -109,12 +109,12 @@ def _find_ends(report: QueueReport, queue: StoredQueue, log_start: int) -> None:
 
 
 def _find_last(report: QueueReport, queue: StoredQueue) -> None:
-    last = queue.unit(report.next_unit - 1) if report.units else None
+    last = queue.unit(report.next_unit - 1) if report.unit_count else None
     report.last_physical_offset = last.physical_offset if last else None
     report.max_offset = last.base_offset + last.batch_count if isinstance(last, BatchUnit) else report.next_unit
 
 
-def drop_left_over(report: QueuesReport, store: Store, is_left_over: Callable[[int], bool]) -> int:
+def drop_left_over_units(report: QueuesReport, store: Store, is_left_over: Callable[[int], bool]) -> int:
     """Drop the units at the ends of queues that point to records left over after the log's end; return their number."""
     queues = {queue.name: queue for queue in _readable(store)[0]}
     for found in report.queues:
@@ -141,7 +141,7 @@ Sampled = dict[tuple[str, int], tuple[RecordPlace, RecordPlace]]
 """The places of records that were looked at: the first and the last of each queue, by its topic and number."""
 
 
-def sample(record: MessageRecord, sampled: Sampled) -> None:
+def sample_record(record: MessageRecord, sampled: Sampled) -> None:
     """Take note of a record."""
     if transaction_type(record.sys_flag) not in _WITHOUT_UNIT:
         place = RecordPlace(record.physical_offset, record.queue_offset, record.store_timestamp)
@@ -167,12 +167,12 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence
         places = [place for place in ends if newest is None or place.physical_offset <= newest]
         if places and fate is TopicFate.UNDECIDED and queues.queues:
             text = "undecided: the log has messages of this queue, but the topic was deleted, or the queue was lost"
-            add = found.note if topics.unsupported else found.gap
+            add = found.add_note if topics.unsupported else found.add_gap
             add(name, f"{text}: {topics.explain_undecided(topic)}", places[0].physical_offset)
         elif places:
             queue = known.get((topic, queue_id))
             if queue is None:
-                found.gap(
+                found.add_gap(
                     name,
                     "the queue's folder is missing, although the log has messages of the queue",
                     places[0].physical_offset,
@@ -182,7 +182,7 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence
                 for place in islice(missing, 1):
                     has = f"the files have units {queue.first_unit:,} to {queue.next_unit - 1:,}"
                     text = f"unit {place.queue_offset:,} is missing, although the log has its message; {has}"
-                    found.gap(name, text, place.physical_offset)
+                    found.add_gap(name, text, place.physical_offset)
     return found
 
 
@@ -203,7 +203,7 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
     stated = geometry_stated_by_index_files(store)
     if stated is not None:
         report.hash_slots, report.index_num = stated.geometry
-        shown = f"detected from {counted(stated.files, 'full file')}"
+        shown = f"detected from {count_text(stated.files, 'full file')}"
         is_default = stated.geometry == DEFAULT_GEOMETRY
         report.geometry_origin = "the default, which the file size matches" if is_default else shown
     geometry = report.geometry
@@ -220,31 +220,35 @@ def _check_sizes(report: IndexReport, geometry: Geometry | None, problems: Probl
     usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
     for file in report.files:
         if file.size < usual:
-            problems.damage(file.file, f"truncated: {file.size:,} bytes long, but the others are {usual:,} bytes long")
+            problems.add_damage(
+                file.file, f"truncated: {file.size:,} bytes long, but the others are {usual:,} bytes long"
+            )
         elif file.size > usual:
-            problems.note(file.file, f"{file.size:,} bytes long, but the others are {usual:,} bytes long")
+            problems.add_note(file.file, f"{file.size:,} bytes long, but the others are {usual:,} bytes long")
         if geometry is not None and file.index_count > geometry.index_num:
-            problems.damage(
+            problems.add_damage(
                 file.file, f"index_count is {file.index_count:,}, but the file has room for {geometry.index_num:,}", 36
             )
 
 
-def compare_index(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:
+def note_unindexed_messages(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:
     """Note the messages between and before the index files, and after them up to *end* where it is given."""
     files = sorted((file for file in index.files if file.entries), key=attrgetter("begin_physical_offset"))
     for before, after in pairwise([None, *files, None] if files else []):
         start = store.start_offset if before is None else before.end_physical_offset
         limit = end if after is None else after.begin_physical_offset
-        found = None if limit is None else first_message_with_key(store, start, limit, is_indexed=before is not None)
+        found = (
+            None if limit is None else find_first_message_with_key(store, start, limit, is_indexed=before is not None)
+        )
         nearest = after or before
         if found is not None and nearest is not None:
             which = "the first file" if before is None else "this file"
             until = "to the end of the log" if after is None else f"up to offset {limit:,}, where {which} begins"
             text = f"no index file has the keys of messages from offset {found:,} {until}"
-            problems.gap(nearest.file, f"{text}: either a file is missing, or the index was disabled", found)
+            problems.add_gap(nearest.file, f"{text}: either a file is missing, or the index was disabled", found)
 
 
-def first_message_with_key(store: Store, start: int, limit: int, *, is_indexed: bool = False) -> int | None:
+def find_first_message_with_key(store: Store, start: int, limit: int, *, is_indexed: bool = False) -> int | None:
     """Return the first message with a key between two offsets; that at *start* is none where it *is_indexed*."""
     if limit <= start:
         return None
@@ -262,7 +266,7 @@ def first_message_with_key(store: Store, start: int, limit: int, *, is_indexed: 
 def _records(store: Store, start: int) -> Iterator[MessageRecord]:
     for segment in store.segments:
         position = start - segment.base_offset
-        if position >= segment.readable:
+        if position >= segment.readable_bytes:
             continue
         with skip_lost_file(), store.open(segment) as reader:
             log = segment_bytes(segment, reader)

@@ -40,15 +40,15 @@ class Problems(list[Problem]):
         """The worst severity; a store without problems is still not verified."""
         return worst_of((Severity.NOT_VERIFIED, *(problem.severity for problem in self)))
 
-    def damage(self, file: str, text: str, offset: int | None = None) -> None:
+    def add_damage(self, file: str, text: str, offset: int | None = None) -> None:
         """Note bytes that are not as they were written."""
         self.append(Problem(Severity.DAMAGE, file, text, offset))
 
-    def gap(self, file: str, text: str, offset: int | None = None) -> None:
+    def add_gap(self, file: str, text: str, offset: int | None = None) -> None:
         """Note missing bytes, units or entries."""
         self.append(Problem(Severity.GAP, file, text, offset))
 
-    def note(self, file: str, text: str, offset: int | None = None) -> None:
+    def add_note(self, file: str, text: str, offset: int | None = None) -> None:
         """Note an unusual fact that may need attention; nothing is lost."""
         self.append(Problem(Severity.NOT_VERIFIED, file, text, offset))
 
@@ -58,9 +58,9 @@ class Problems(list[Problem]):
         try:
             yield
         except UnsupportedFormat as error:  # a library of RocksDB is missing
-            self.note(file, error.reason)
+            self.add_note(file, error.reason)
         except FormatError as error:
-            self.damage(file, error.reason, error.offset)
+            self.add_damage(file, error.reason, error.offset)
         except OSError as error:  # any: it is reported as a problem of this file
             is_damage = is_disk_error(error) or isinstance(error, FileNotFoundError)
             how = "no access" if isinstance(error, PermissionError) else "cannot be read"
@@ -116,7 +116,7 @@ class QueueReport:
     left_over: int = 0  # units at the end whose messages a promotion took back; not among the others
 
     @property
-    def units(self) -> int:
+    def unit_count(self) -> int:
         """How many units are on disk."""
         return self.next_unit - self.first_unit
 
@@ -293,7 +293,7 @@ class StoreReport:
 
     def as_values(self) -> dict[str, object]:
         """Return the report for JSON."""
-        units = sum(queue.units for queue in self.queues.queues)
+        units = sum(queue.unit_count for queue in self.queues.queues)
         return {
             "store": self.store,
             "health": str(self.health),

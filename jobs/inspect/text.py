@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.lines import printable
 from jobs.console.process import tool_command
 from jobs.console.result import Severity
-from jobs.diagnosis.broker_start import start_lines
-from jobs.dump.file import short_time
+from jobs.diagnosis.broker_start import start_warning_lines
+from jobs.dump.file import short_time_text
 from jobs.inspect.report import Problem, SegmentReport, StoreReport
 from jobs.store.release import DETECTED, era_text
 from jobs.store.waiting import MAX_INDEX_ROWS_COUNTED
@@ -17,14 +17,14 @@ _SHOWN = 6  # lines of a list, before its middle is left out
 _TIMES = {"log": "physical_timestamp", "queues": "logic_timestamp", "index": "index_timestamp"}
 
 
-def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
+def report_text(report: StoreReport, *, verbose: bool = False) -> str:
     """Return the text for people; *verbose* also lists the marks that show the broker's release."""
     lines = [f"{report.health.styled('●')} {health_text(report)}  {printable(report.store)}"]
     state = report.state
     epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in state.epochs)
     replica = () if state.replica is None else [f"{printable(state.replica)}, epochs: {epochs or 'not known'}"]
     times = {} if state.checkpoint is None else {name: state.checkpoint[key] for name, key in _TIMES.items()}
-    flushed = [f"{name:<7}{short_time(time) if time else 'never'}" for name, time in times.items()]
+    flushed = [f"{name:<7}{short_time_text(time) if time else 'never'}" for name, time in times.items()]
     sections: tuple[tuple[str, Iterable[str]], ...] = (
         ("BROKER", [report.state.broker]),
         ("START", [f"not known: {report.start.unknown}"] if report.start is not None and report.start.unknown else ()),
@@ -49,7 +49,7 @@ def dashboard(report: StoreReport, *, verbose: bool = False) -> str:
     lines += (f"  {text}" for text in _shortened(list(map(_problem, ordered))))
     steps = report.next_steps()
     lines += titled("NEXT", (line for command, why in steps for line in (f"# {why}", f"{tool_command()} {command}")))
-    warnings = list(start_lines(report.start))
+    warnings = list(start_warning_lines(report.start))
     if warnings or report.health.is_alarm:  # last, because the first line may have scrolled off the terminal
         lines += ["", *warnings, f"inspect: {report.health.styled(health_text(report))}"]
     return "\n".join(lines)
@@ -70,7 +70,7 @@ _SHOWN_ABOVE = frozenset(
 def _other_folders(report: StoreReport) -> Iterator[str]:
     for folder in report.state.folders:
         if folder.kind not in _SHOWN_ABOVE:
-            files = f"{counted(folder.files, 'file')}, {folder.bytes:,} bytes"
+            files = f"{count_text(folder.files, 'file')}, {folder.bytes:,} bytes"
             yield f"{printable(folder.folder) or 'root'}: {folder.kind}, {files}"
 
 
@@ -80,8 +80,8 @@ def _log(report: StoreReport) -> Iterator[str]:
         yield "none"
         return
     end = "unknown" if log.end_offset is None else f"{log.end_offset:,}"
-    records = "" if log.records is None else f", {counted(log.records, 'record')}"
-    yield f"{counted(len(log.segments), 'segment')}, offsets {log.start_offset:,} to {end}{records}"
+    records = "" if log.records is None else f", {count_text(log.records, 'record')}"
+    yield f"{count_text(len(log.segments), 'segment')}, offsets {log.start_offset:,} to {end}{records}"
     yield f"stored {_span(log.first_store_timestamp, log.last_store_timestamp)}"
     if log.waiting_bytes:
         yield f"the last {log.waiting_bytes:,} bytes are not a complete record: it is still being written"
@@ -105,27 +105,28 @@ def _queues(report: StoreReport) -> Iterator[str]:
             "in RocksDB, which has no units: if the broker was killed, it rebuilds them from the log at its next start"
         )
         return
-    units = sum(queue.units for queue in queues.queues)
-    counts = f"{counted(len(queues.topics), 'topic')}, {counted(len(queues.queues), 'queue')}, {counted(units, 'unit')}"
+    units = sum(queue.unit_count for queue in queues.queues)
+    counts = f"{count_text(len(queues.topics), 'topic')}, {count_text(len(queues.queues), 'queue')}"
+    counts += f", {count_text(units, 'unit')}"
     yield counts if queues.queues else "none"
     alone = sum(not queue.files for queue in queues.queues)
     if queues.in_rocksdb and not alone:
         yield "also in RocksDB (double write); `verify` compares both"
     elif queues.in_rocksdb:
-        yield "all in RocksDB" if alone == len(queues.queues) else f"{counted(alone, 'queue')} only in RocksDB"
+        yield "all in RocksDB" if alone == len(queues.queues) else f"{count_text(alone, 'queue')} only in RocksDB"
     if queues.deleted_topics:
         names = ", ".join(map(printable, sorted(queues.deleted_topics)[:_SHOWN]))
         yield f"deleted topics whose messages are still in the log: {names}"
-    largest = sorted(queues.queues, key=lambda queue: -queue.units)
+    largest = sorted(queues.queues, key=lambda queue: -queue.unit_count)
     for queue in largest[:3]:
         numbers = f"{queue.min_offset:,} to {queue.max_offset:,}"
-        yield f"{queue.units:>12,}  {printable(queue.topic)}/{queue.queue_id}  {numbers}"
+        yield f"{queue.unit_count:>12,}  {printable(queue.topic)}/{queue.queue_id}  {numbers}"
 
 
 def _index_rows(report: StoreReport) -> Iterator[str]:
     rows = report.state.rocksdb.index_rows if report.state.rocksdb is not None else 0
     if rows:
-        count = counted(rows, "row") if rows < MAX_INDEX_ROWS_COUNTED else f"{rows:,} rows or more"
+        count = count_text(rows, "row") if rows < MAX_INDEX_ROWS_COUNTED else f"{rows:,} rows or more"
         yield f"{count} in RocksDB{' and in files' if report.index.files else ', no files'}"
 
 
@@ -135,7 +136,7 @@ def _index(report: StoreReport) -> Iterator[str]:
         yield from () if report.has_index else ("none",)
         return
     entries = sum(file.entries for file in index.files)
-    yield f"{counted(len(index.files), 'file')}, {counted(entries, 'entry')}"
+    yield f"{count_text(len(index.files), 'file')}, {count_text(entries, 'entry')}"
     if index.geometry is not None:
         last = index.files[-1].entries
         slots, entry_number = index.geometry
@@ -152,7 +153,7 @@ def _index(report: StoreReport) -> Iterator[str]:
 def _pending(report: StoreReport) -> Iterator[str]:
     state = report.state.rocksdb
     if state is not None and state.pending_transactions:
-        count = counted(state.pending_transactions, "transaction")
+        count = count_text(state.pending_transactions, "transaction")
         yield f"{count} in RocksDB, the oldest at offset {state.oldest_transaction:,}"
 
 
@@ -162,7 +163,7 @@ def _timers(report: StoreReport) -> Iterator[str]:
     found += [(timers.wheel, timers.waiting, timers.first_due, timers.last_due)] if timers is not None else []
     for place, waiting, *due in found:
         if waiting:
-            yield f"{counted(waiting, 'message')} in {place}, due {_span(*due)}"
+            yield f"{count_text(waiting, 'message')} in {place}, due {_span(*due)}"
 
 
 def _releases(report: StoreReport, *, verbose: bool) -> Iterator[str]:
@@ -187,5 +188,5 @@ def _shortened(texts: list[str]) -> list[str]:
 
 
 def _span(first: int | None, last: int | None) -> str:
-    begin, end = ("unknown" if time is None else short_time(time) for time in (first, last))
+    begin, end = ("unknown" if time is None else short_time_text(time) for time in (first, last))
     return f"{begin} to {end}"

@@ -17,8 +17,8 @@ from jobs.lake.tables import BODY_ERROR, BODY_INFLATED
 from rmq_formats.body import decode_body
 from rmq_formats.errors import FormatError
 
-DEFAULT_LIMIT = 16 << 20  # four times what a broker takes by default, before compression
-BUDGET = 16 << 20
+DEFAULT_INFLATED_BODY_LIMIT = 16 << 20  # four times what a broker takes by default, before compression
+INFLATION_BUDGET = 16 << 20
 
 
 class Body(NamedTuple):
@@ -49,7 +49,11 @@ def decode_stored_body(stored: bytes | None, sys_flag: int, limit: int) -> Body:
 
 
 def with_inflated_bodies(
-    batch: pa.RecordBatch, *, limit: int = DEFAULT_LIMIT, budget: int = BUDGET, wanted: bool = True
+    batch: pa.RecordBatch,
+    *,
+    limit: int = DEFAULT_INFLATED_BODY_LIMIT,
+    budget: int = INFLATION_BUDGET,
+    wanted: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """
     Yield the rows of *batch* with `body_inflated` or `body_error` set if the stored body is compressed.

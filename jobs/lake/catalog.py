@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 
 from jobs.console.result import RequestError
 from jobs.lake.commit import open_table
-from jobs.lake.lake import Lake, views
+from jobs.lake.lake import Lake, list_views
 from jobs.lake.tables import DEAD_LETTERS, TABLES, Table, sql_type
-from jobs.lake.writers import sql_text
+from jobs.lake.writers import quote_sql_text
 from jobs.storage.locations import S3_SCHEMES, is_local
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Statement(NamedTuple):
     text: str
 
 
-def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table] = ()) -> Iterator[Statement]:
+def catalog_statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table] = ()) -> Iterator[Statement]:
     """Yield the statements for the lake's tables, *typed* ones last; nothing if the lake has no tables."""
     if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and is_local(lake.location):
         reason = f"{lake.location}: {kind.title()} cannot read local paths; pass the lake's s3a:// location"
@@ -47,18 +47,18 @@ def statements(lake: Lake, kind: CatalogKind, schema: str, typed: Iterable[Table
         kind_of_schema = "SCHEMA" if kind is CatalogKind.UNITY else "DATABASE"
         yield Statement(None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}")
     for table, snapshot in there:
-        place = sql_text(_place(lake.locate(table.name), kind))
+        place = quote_sql_text(_place(lake.locate(table.name), kind))
         full_name = f"{name}.{_quoted(catalog_name(table), kind)}"
         yield Statement(table.name, _created(kind, full_name, place, table, snapshot))
     if kind in {CatalogKind.SPARK, CatalogKind.UNITY}:
         known = {table.name for table, _ in there}
-        for view in views():
+        for view in list_views():
             if known.issuperset(view.tables):
                 # Without the schema a view's tables would be those of the user who queries.
                 sql = re.sub(rf"\b(FROM|JOIN) ({'|'.join(view.tables)})\b", rf"\1 {name}.\2", view.sql)
                 yield Statement(
                     view.name,
-                    f"CREATE OR REPLACE VIEW {name}.{view.name} COMMENT {sql_text(view.row)} AS\n{sql.rstrip()}",
+                    f"CREATE OR REPLACE VIEW {name}.{view.name} COMMENT {quote_sql_text(view.row)} AS\n{sql.rstrip()}",
                 )
 
 
@@ -81,12 +81,13 @@ def _created(kind: CatalogKind, name: str, place: str, table: Table, snapshot: D
         return _FROM_LOG[kind].format(name=name, place=place)
     schema = snapshot.schema()
     columns = ",\n".join(
-        f"  {_quoted(field.name, kind)} {sql_type(type_)}" + (f" COMMENT {sql_text(comment)}" if comment else "")
+        f"  {_quoted(field.name, kind)} {sql_type(type_)}" + (f" COMMENT {quote_sql_text(comment)}" if comment else "")
         for field, type_ in zip(schema.fields, pa.schema(schema).types, strict=True)
         for comment in [column_comment(field)]
     )
     return (
-        f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} (\n{columns}\n)\nCOMMENT {sql_text(f'One row is {table.row}.')}\n"
+        f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} (\n{columns}\n)\n"
+        f"COMMENT {quote_sql_text(f'One row is {table.row}.')}\n"
         f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION {place}"
     )
 

@@ -22,15 +22,15 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_features
+from jobs.lake.features import UnsupportedTableError, needs_spark, refuse_unsupported_features
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import files, rows_where
-from jobs.lake.snapshots import open_delta, snapshot_of, transaction_of
+from jobs.lake.snapshot_files import list_snapshot_files, read_rows_where
+from jobs.lake.snapshots import newest_snapshot, open_delta, read_newest_transaction
 from jobs.lake.table_file import STATISTICS_LENGTH, AddedFile, TableFile
 from jobs.lake.tables import Table
 from jobs.lake.writers import (
     CHECKPOINT_INTERVAL,
-    VECTORS_ONLY_LOCAL,
+    VECTORS_ONLY_LOCAL_ERROR,
     Commit,
     Rewrite,
     add_columns,
@@ -44,19 +44,19 @@ from jobs.storage.model import file_exists
 from jobs.storage.s3 import delta_location, delta_options, retry_server_failures
 
 STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
-REMOVAL_COUNTER = "layout"  # the transaction that serialises commits which remove files
+REMOVAL_TRANSACTION = "layout"  # the transaction that serialises commits which remove files
 _MANAGED = "catalog-managed table"  # in errors of `deltalake`
 _FEW = 32  # files that are looked for one by one
 _ATTEMPTS = 20  # concurrent commits of other stores; each needs another snapshot
 LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
-CONFIGURATION = {
+TABLE_PROPERTIES = {
     "delta.dataSkippingStringPrefixLength": str(STATISTICS_LENGTH),
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     LOG_RETENTION: "interval 7 days",  # for time travel
     FILE_RETENTION: "interval 7 days",
 }
-A_DAY = "interval 1 days"
+ONE_DAY_INTERVAL = "interval 1 days"
 _MINUTES = re.compile(r"interval \d+ (minutes|seconds)")
 SnapshotRewrite: TypeAlias = Callable[
     [DeltaTable], Rewrite
@@ -66,7 +66,7 @@ SnapshotRewrite: TypeAlias = Callable[
 def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:
     """Return whether replaced files of a table are kept only for minutes or hours, because the table is followed."""
     kept = snapshot.metadata().configuration.get(FILE_RETENTION, "")
-    return kept == A_DAY or _MINUTES.fullmatch(kept) is not None
+    return kept == ONE_DAY_INTERVAL or _MINUTES.fullmatch(kept) is not None
 
 
 class TransactionTakenError(Exception):
@@ -78,7 +78,7 @@ def open_table(lake: Lake, name: str, *, own: bool = False) -> DeltaTable | None
     location = lake.locate(name)
     try:
         with deltalake_as_oserror(lake, location, "read"):
-            return snapshot_of(location, lambda: _opened(lake, name), own=own)
+            return newest_snapshot(location, lambda: _opened(lake, name), own=own)
     except TableNotFoundError:
         return None
 
@@ -133,7 +133,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
             mode="ignore",
             name=table.name,
             description=f"One row is {table.row}.",
-            configuration={**CONFIGURATION, STATISTICS_PROPERTY: _statistics_of(table)},
+            configuration={**TABLE_PROPERTIES, STATISTICS_PROPERTY: _statistics_of(table)},
             storage_options=delta_options(location, lake.options),
             raise_if_key_not_exists=False,
         )
@@ -188,7 +188,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         snapshot = (open_table_for_change(lake, table.name) if replaces else None) or ensure_table(lake, table)
         if _is_committed(snapshot, table, transaction, added, replacing=replaces):
             return snapshot.version()
-        refuse_features(lake, snapshot, known)
+        refuse_unsupported_features(lake, snapshot, known)
         refuse_lost_files(lake, table.name, added)
         change = rewrite(snapshot) if rewrite else Rewrite()
         new = Commit(table, (transaction,), metadata, data_change=True, appended=added, change=change)
@@ -225,9 +225,9 @@ def _replacement(lake: Lake, snapshot: DeltaTable, new: Commit, known: Table) ->
             f"{location}: another engine has enabled features on this table with which rmq-lake cannot replace it; "
             "nothing was written. Delete the table: it is rebuilt from the messages"
         )
-    if any(file.vector for file in files(lake, snapshot, known)):
+    if any(file.vector for file in list_snapshot_files(lake, snapshot, known)):
         raise OSError(
-            f"{location}: {VECTORS_ONLY_LOCAL}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)"
+            f"{location}: {VECTORS_ONLY_LOCAL_ERROR}; run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)"
         )
     _flush(snapshot.table_uri)
     return _write_once(lake, snapshot, new._replace(mode="overwrite"), attempts=0)
@@ -248,7 +248,7 @@ def _is_committed(
     `TransactionTakenError` otherwise.
     """
     app, number = transaction
-    done = transaction_of(snapshot, app)
+    done = read_newest_transaction(snapshot, app)
     if done < number:
         return False
     ours, there = {action.path for action in added}, file_paths(snapshot)
@@ -259,14 +259,14 @@ def _is_committed(
 
 def refuse_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> None:
     """Raise `FileNotFoundError` if files of a commit were deleted after they were written."""
-    for lost in lost_files(lake, table, actions):
+    for lost in find_lost_files(lake, table, actions):
         raise FileNotFoundError(
             f"{lost}: deleted before its commit; did another engine VACUUM with a retention shorter than a run? The "
             "next run brings its rows"
         )
 
 
-def lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> Iterator[str]:
+def find_lost_files(lake: Lake, table: str, actions: Sequence[AddedFile]) -> Iterator[str]:
     """Yield the locations of files that were written for a commit and are missing now."""
     known = {info.name for info in lake.list_files(table)} if len(actions) > _FEW else set()
     for action in actions:
@@ -284,7 +284,7 @@ def commit_file_replacement(lake: Lake, table: Table, rewrite: SnapshotRewrite) 
     snapshot = open_table_for_change(lake, table.name)
     if snapshot is None:
         return
-    refuse_features(lake, snapshot, table)
+    refuse_unsupported_features(lake, snapshot, table)
     change = rewrite(snapshot)
     if not change.removed:
         return
@@ -305,7 +305,7 @@ def abort_file_replacements(lake: Lake, table: Table) -> None:
     snapshot = open_table_for_change(lake, table.name)
     if snapshot is None:
         return
-    fence = REMOVAL_COUNTER, transaction_of(snapshot, REMOVAL_COUNTER) + 1
+    fence = REMOVAL_TRANSACTION, read_newest_transaction(snapshot, REMOVAL_TRANSACTION) + 1
     with suppress(CommitFailedError):  # another process was faster, with the same effect
         _write(lake, snapshot, Commit(table, (fence,), {"layout": "unchanged"}, data_change=False))
 
@@ -325,8 +325,8 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
         return _write_once(lake, snapshot, new, attempts=_ATTEMPTS)
     # Two commits that replace the same files would both succeed, and duplicate their rows. Each one increments this
     # transaction from its own snapshot, so that the second one is a conflict.
-    layout = transaction_of(snapshot, REMOVAL_COUNTER)
-    new = new._replace(transactions=(*new.transactions, (REMOVAL_COUNTER, layout + 1)))
+    layout = read_newest_transaction(snapshot, REMOVAL_TRANSACTION)
+    new = new._replace(transactions=(*new.transactions, (REMOVAL_TRANSACTION, layout + 1)))
     for _ in range(_ATTEMPTS):
         before = snapshot.version()
         try:
@@ -340,10 +340,10 @@ def _write(lake: Lake, snapshot: DeltaTable, new: Commit) -> int:
 
 def _is_possible(lake: Lake, snapshot: DeltaTable, new: Commit) -> bool:
     """Return whether a commit that removes files may be applied to a newer snapshot than its own."""
-    refuse_features(lake, snapshot, new.table)
-    if any(transaction_of(snapshot, app) >= number for app, number in new.transactions):
+    refuse_unsupported_features(lake, snapshot, new.table)
+    if any(read_newest_transaction(snapshot, app) >= number for app, number in new.transactions):
         return False
-    now = {file.path: file.vector_identity for file in files(lake, snapshot, new.table)}
+    now = {file.path: file.vector_identity for file in list_snapshot_files(lake, snapshot, new.table)}
     return all(now.get(file.path) == file.vector_identity for file in new.change.removed)
 
 
@@ -390,15 +390,17 @@ def file_paths(snapshot: DeltaTable) -> set[str]:
     return {str(path) for path in snapshot.get_add_actions().column("path").to_pylist()}
 
 
-def committed_transaction(lake: Lake, table: str, app: str) -> int:
+def newest_committed_transaction(lake: Lake, table: str, app: str) -> int:
     """Return the newest transaction of *app* on a table; 0 if there is none."""
     snapshot = open_table(lake, table)
-    return transaction_of(snapshot, app) if snapshot is not None else 0
+    return read_newest_transaction(snapshot, app) if snapshot is not None else 0
 
 
-def rows(lake: Lake, table: str, columns: Sequence[str], where: pc.Expression | None = None) -> list[tuple[Any, ...]]:
+def read_rows(
+    lake: Lake, table: str, columns: Sequence[str], where: pc.Expression | None = None
+) -> list[tuple[Any, ...]]:
     """Return some columns of the table's rows that match *where*; statistics limit the number of opened files."""
-    found = read_snapshot(lake, table, lambda snapshot: rows_where(lake, snapshot, list(columns), where))
+    found = read_snapshot(lake, table, lambda snapshot: read_rows_where(lake, snapshot, list(columns), where))
     return [] if found is None else list(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
 
 

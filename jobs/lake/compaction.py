@@ -39,18 +39,18 @@ from jobs.lake.commit import (
     open_table,
     open_table_for_change,
 )
-from jobs.lake.delta_log import has_vectors, is_vector_file
-from jobs.lake.features import needs_spark, refuse_features
+from jobs.lake.delta_log import is_deletion_vector_file, may_have_deletion_vectors
+from jobs.lake.features import needs_spark, refuse_unsupported_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import (
-    StoredFile,
-    batches_for_rewriting,
-    files,
-    row_groups,
+    SnapshotFile,
+    list_row_groups,
+    list_snapshot_files,
+    read_batches_for_rewriting,
     with_foreign_columns,
     write_relaxing_required,
 )
-from jobs.lake.table_file import MERGED, AddedFile, FileNaming, TableFile
+from jobs.lake.table_file import MERGED_MARK, AddedFile, FileNaming, TableFile
 from jobs.lake.tables import RUNS, Table
 from jobs.lake.writers import Rewrite, Savings, merge_by_spark
 from jobs.storage.locations import is_local, local_path
@@ -73,21 +73,21 @@ _BITS = 31  # of a hash, which is never negative
 HashRange = range  # of hashes
 _TOP = HashRange(1 << _BITS)
 
-Merge = Callable[[Sequence["Group"]], list[AddedFile | None]]
-Plan = Callable[[Table, Sequence[StoredFile]], list["Group"]]
+Merge = Callable[[Sequence["MergeGroup"]], list[AddedFile | None]]
+Plan = Callable[[Table, Sequence[SnapshotFile]], list["MergeGroup"]]
 
 
-class Group(NamedTuple):
+class MergeGroup(NamedTuple):
     """Files that a task merges into one."""
 
     lake: Lake
     table: Table
-    files: tuple[StoredFile, ...]
+    files: tuple[SnapshotFile, ...]
     name: str
     within: HashRange | None = None  # of the column that the table is sorted by: other rows go elsewhere
 
 
-def compact(
+def merge_small_files(
     lake: Lake,
     table: Table,
     *,
@@ -104,32 +104,35 @@ def compact(
     """
     snapshot = open_table(lake, table.name)
     if snapshot is not None and needs_spark(snapshot):
-        refuse_features(lake, snapshot, table)
+        refuse_unsupported_features(lake, snapshot, table)
         if (
-            sum(file.size < SMALL_FILE_BYTES and not is_clustered(file) for file in files(lake, snapshot, table))
+            sum(
+                file.size < SMALL_FILE_BYTES and not is_clustered(file)
+                for file in list_snapshot_files(lake, snapshot, table)
+            )
             >= many
         ):
             with suppress(CommitFailedError):  # another process has merged: the next upkeep looks again
                 return merge_by_spark(snapshot, table.name, small=SMALL_FILE_BYTES, large=MERGED_FILE_BYTES)
         return Savings(table.name)
 
-    def plan(rows: Table, stored: Sequence[StoredFile]) -> list[Group]:
+    def plan(rows: Table, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
         small = _mergeable(lake, table, stored)
         chosen = _of_run(small, of.store_id, many) if of else list(_groups(small))
-        names = [of.name(MERGED) if of else f"compacted-{uuid4()}.parquet" for _ in chosen]
-        return [Group(lake, rows, tuple(some), name) for some, name in zip(chosen, names, strict=True)]
+        names = [of.new_file_name(MERGED_MARK) if of else f"compacted-{uuid4()}.parquet" for _ in chosen]
+        return [MergeGroup(lake, rows, tuple(some), name) for some, name in zip(chosen, names, strict=True)]
 
     return rewrite_files(lake, table, plan, merge or (lambda groups: list(map(merge_group, groups))))
 
 
 def rewrite_files(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Savings:
     """Replace files of a table in one commit, as grouped by *plan*; nothing happens if another process was faster."""
-    removed: dict[str, StoredFile] = {}  # several groups may each take some rows of one file
+    removed: dict[str, SnapshotFile] = {}  # several groups may each take some rows of one file
     written: list[AddedFile] = []
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
-        stored = files(lake, snapshot, table)
-        if not is_local(lake.location):  # see `writers.VECTORS_ONLY_LOCAL`
+        stored = list_snapshot_files(lake, snapshot, table)
+        if not is_local(lake.location):  # see `writers.VECTORS_ONLY_LOCAL_ERROR`
             stored = [file for file in stored if file.vector is None]
         groups = plan(with_foreign_columns(snapshot, table), stored)
         try:
@@ -151,7 +154,7 @@ def rewrite_files(lake: Lake, table: Table, plan: Plan, merge: Merge) -> Savings
     return Savings(table.name, len(removed), len(written), before, after)
 
 
-def cluster(lake: Lake, table: Table, merge: Merge) -> Savings:
+def cluster_by_hash(lake: Lake, table: Table, merge: Merge) -> Savings:
     """Move rows down until no node is crowded; each round is a separate, valid commit."""
     if table.sorted_by is None:
         raise ValueError(f"{table.name} is in the order of the log")
@@ -160,13 +163,14 @@ def cluster(lake: Lake, table: Table, merge: Merge) -> Savings:
     if snapshot is None or needs_spark(snapshot):  # Delta clusters such a table itself, or its owner wants none
         return Savings(table.name)
 
-    def plan(rows: Table, stored: Sequence[StoredFile]) -> list[Group]:
+    def plan(rows: Table, stored: Sequence[SnapshotFile]) -> list[MergeGroup]:
         found = []
         for node, some in _crowded(stored, column):
-            groups = [group for file in some for group in row_groups(lake, table, file, column, _TOP)]
+            groups = [group for file in some for group in list_row_groups(lake, table, file, column, _TOP)]
             # The name keeps the file out of merges in log order, which would widen its range.
             found += [
-                Group(lake, rows, tuple(some), f"{_CLUSTERED}{uuid4()}.parquet", part) for part in _parts(node, groups)
+                MergeGroup(lake, rows, tuple(some), f"{_CLUSTERED}{uuid4()}.parquet", part)
+                for part in _parts(node, groups)
             ]
         return found
 
@@ -176,12 +180,12 @@ def cluster(lake: Lake, table: Table, merge: Merge) -> Savings:
     return saved
 
 
-def _crowded(stored: Sequence[StoredFile], column: str) -> Iterator[tuple[HashRange, list[StoredFile]]]:
+def _crowded(stored: Sequence[SnapshotFile], column: str) -> Iterator[tuple[HashRange, list[SnapshotFile]]]:
     """Yield nodes with many files of one store, with a limited number of these files at a time."""
-    of_node: dict[tuple[str, HashRange], list[StoredFile]] = defaultdict(list)
+    of_node: dict[tuple[str, HashRange], list[SnapshotFile]] = defaultdict(list)
     for file in sorted(stored, key=lambda one: one.path):
-        store = file.low("store_id", "")
-        if file.rows and store and store == file.high("store_id", ""):
+        store = file.minimum("store_id", "")
+        if file.rows and store and store == file.maximum("store_id", ""):
             of_node[store, _node(file, column)].append(file)
     for (_, node), there in of_node.items():
         for start in range(0, len(there) if len(there) >= CROWDED_NODE_FILES else 0, _TOGETHER):
@@ -190,9 +194,9 @@ def _crowded(stored: Sequence[StoredFile], column: str) -> Iterator[tuple[HashRa
                 yield node, some
 
 
-def _node(file: StoredFile, column: str) -> HashRange:
+def _node(file: SnapshotFile, column: str) -> HashRange:
     """Return the node of a file; files written by runs belong to the root, even with few hashes."""
-    low, high = file.low(column, 0), file.high(column, _TOP[-1])
+    low, high = file.minimum(column, 0), file.maximum(column, _TOP[-1])
     if not is_clustered(file) or not 0 <= low <= high < _TOP.stop:
         return _TOP
     # The common leading bits of both limits select the smallest node with both, _STEP bits per level.
@@ -214,18 +218,18 @@ def _parts(node: HashRange, groups: Sequence[tuple[int, HashRange]]) -> Iterator
         yield from _parts(HashRange(low, low + width), inside)
 
 
-def estimate(lake: Lake, table: Table) -> Savings:
-    """Estimate the effect of `compact` and `vacuum`; the size of merged files is not known in advance."""
+def estimate_savings(lake: Lake, table: Table) -> Savings:
+    """Estimate the effect of `merge_small_files` and `vacuum`; the size of merged files is not known in advance."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return Savings(table.name, bytes_after=None)
-    chosen = list(_groups(_mergeable(lake, table, files(lake, snapshot))))
+    chosen = list(_groups(_mergeable(lake, table, list_snapshot_files(lake, snapshot))))
     size = sum(file.size for some in chosen for file in some)
     obsolete = vacuum(lake, table, dry_run=True)
     return Savings(table.name, sum(map(len, chosen)), len(chosen), size, None, obsolete)
 
 
-def _of_run(small: Iterable[StoredFile], store_id: str, many: int) -> list[list[StoredFile]]:
+def _of_run(small: Iterable[SnapshotFile], store_id: str, many: int) -> list[list[SnapshotFile]]:
     """Return groups of the smallest files: a large file waits until the smaller ones together have its size."""
     mine = [file for file in small if _store(file).startswith(store_id)]
     # Files merge once the smaller ones weigh as much as the largest of the group: each merge of a byte at least doubles
@@ -240,15 +244,15 @@ def _of_run(small: Iterable[StoredFile], store_id: str, many: int) -> list[list[
     return list(_groups(file for file in mine if file.size <= largest))
 
 
-def is_clustered(file: StoredFile) -> bool:
+def is_clustered(file: SnapshotFile) -> bool:
     """Return whether a file covers a narrow range of hashes."""
     return file.path.startswith(_CLUSTERED)
 
 
-def _mergeable(lake: Lake, table: Table, stored: Iterable[StoredFile]) -> list[StoredFile]:
+def _mergeable(lake: Lake, table: Table, stored: Iterable[SnapshotFile]) -> list[SnapshotFile]:
     left = (_CLUSTERED, *(_spared_rows(lake) if table.name == RUNS.name else ()))
     small = [file for file in stored if file.size < SMALL_FILE_BYTES and not file.path.startswith(left)]
-    return sorted(small, key=lambda file: (_store(file), file.low("physical_offset", 0), file.path))
+    return sorted(small, key=lambda file: (_store(file), file.minimum("physical_offset", 0), file.path))
 
 
 def _spared_rows(lake: Lake) -> tuple[str, ...]:
@@ -267,16 +271,16 @@ def _spared_rows(lake: Lake) -> tuple[str, ...]:
     return tuple(f"{store_id}-{number}-" for store_id, run in newest.items() for number in (0, run))
 
 
-def _store(file: StoredFile) -> str:
+def _store(file: SnapshotFile) -> str:
     """Return the store of a file's rows; files are merged only with files of the same store."""
-    low, high = file.low("store_id", ""), file.high("store_id", "")
+    low, high = file.minimum("store_id", ""), file.maximum("store_id", "")
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _groups(small: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
+def _groups(small: Iterable[SnapshotFile]) -> Iterator[list[SnapshotFile]]:
     """Yield files to be merged into one: consecutive files of one store, not larger together than a large file."""
     for _, of_store in groupby(small, key=_store):
-        group: list[StoredFile] = []
+        group: list[SnapshotFile] = []
         for file in of_store:
             if group and sum(member.size for member in group) + file.size > MERGED_FILE_BYTES:
                 if len(group) > 1:
@@ -287,22 +291,22 @@ def _groups(small: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
             yield group
 
 
-def merge_group(group: Group) -> AddedFile | None:
+def merge_group(group: MergeGroup) -> AddedFile | None:
     """Merge several files into one; None if another engine has deleted all of their rows."""
 
     def write(table: Table) -> AddedFile | None:
         rows = _sorted(group, table) if table.sorted_by else _rows(group, table)
-        return TableFile(group.lake, table, group.name, {}, _MERGED_GROUP).fill(rows)
+        return TableFile(group.lake, table, group.name, {}, _MERGED_GROUP).write_all(rows)
 
     return write_relaxing_required(group.table, write)
 
 
-def _rows(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
+def _rows(group: MergeGroup, table: Table) -> Iterator[pa.RecordBatch]:
     node = group.within
     within = {} if node is None or table.sorted_by is None else {table.sorted_by: (node.start, node.stop - 1)}
     for file in group.files:
         try:
-            yield from batches_for_rewriting(group.lake, table, file, within)
+            yield from read_batches_for_rewriting(group.lake, table, file, within)
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, OSError) and error.errno is not None:  # of storage, which names the file
                 raise
@@ -310,7 +314,7 @@ def _rows(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
             raise OSError(errno.EIO, f"this file of the lake cannot be read: {error}", location) from error
 
 
-def _sorted(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
+def _sorted(group: MergeGroup, table: Table) -> Iterator[pa.RecordBatch]:
     """Yield all rows in the order of the table's sort column; too many rows are sorted in parts."""
 
     def in_order() -> Iterator[pa.RecordBatch]:
@@ -372,8 +376,8 @@ def _vacuumed(lake: Lake, table: Table, snapshot: DeltaTable, hours: int | None,
 
 def _deletable(lake: Lake, table: Table, snapshot: DeltaTable, found: Iterable[str]) -> list[str]:
     """Return the obsolete files that are neither deletion vectors of another engine nor behind a link."""
-    vectors, location = has_vectors(snapshot), lake.locate(table.name)
-    left = [name for name in found if not (vectors and is_vector_file(name))]
+    vectors, location = may_have_deletion_vectors(snapshot), lake.locate(table.name)
+    left = [name for name in found if not (vectors and is_deletion_vector_file(name))]
     if not is_local(location):
         return left
     root = Path(local_path(location)).resolve()

@@ -30,7 +30,7 @@ Descriptor = Mapping[str, Any]  # of a vector, as an `add` holds it: where its b
 Descriptors = dict[tuple[str, str], Descriptor]  # by path of the file and identity of its vector
 
 
-def descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
+def read_vector_descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
     """Return the deletion vectors of a snapshot's files, as described in Delta's log, by path."""
     log = log_folder(snapshot)
     names = [info.name for info in lake.list_files(log)]
@@ -47,7 +47,7 @@ def descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
     return {path: vector for (path, _), vector in found.items()}
 
 
-def newest_version(lake: Lake, snapshot: DeltaTable, wanted: Callable[[LogAction, LogAction], bool]) -> int | None:
+def find_newest_version(lake: Lake, snapshot: DeltaTable, wanted: Callable[[LogAction, LogAction], bool]) -> int | None:
     """Return the newest version whose protocol and metadata are *wanted*; None if the log has no such version."""
     log = log_folder(snapshot)
     names = sorted(info.name for info in lake.list_files(log) if _COMMIT.fullmatch(info.name))
@@ -70,7 +70,7 @@ def log_folder(snapshot: DeltaTable) -> str:
     return f"{snapshot.table_uri.rstrip('/').rpartition('/')[2]}/_delta_log"
 
 
-def identity_of(vector: Descriptor | None) -> str:
+def vector_id(vector: Descriptor | None) -> str:
     """Return the unique id of a deletion vector, as defined in PROTOCOL.md; empty without a vector."""
     if vector is None:
         return ""
@@ -101,7 +101,7 @@ def _checkpoint_actions(lake: Lake, path: str) -> Iterator[LogAction]:
 
 
 def _parquet_actions(lake: Lake, path: str) -> Iterator[LogAction]:
-    with lake.arrow_file(path) as source:
+    with lake.open_arrow_file(path) as source:
         file = pq.ParquetFile(source)
         schema = file.schema_arrow
         columns = [
@@ -127,7 +127,7 @@ def _replay(actions: Iterable[LogAction], found: Descriptors) -> None:
             file = action.get(kind)
             vector = file.get("deletionVector") if file else None
             if file and vector and vector.get("storageType"):
-                key = file["path"], identity_of(vector)
+                key = file["path"], vector_id(vector)
                 if kind == "add":
                     added[key] = vector
                 else:
@@ -135,7 +135,7 @@ def _replay(actions: Iterable[LogAction], found: Descriptors) -> None:
     found.update(added)
 
 
-class Vector(NamedTuple):
+class DeletionVector(NamedTuple):
     """A deletion vector: which rows of a file are not deleted."""
 
     kept: npt.NDArray[np.bool_]  # by the row's place in the file
@@ -147,28 +147,28 @@ class Vector(NamedTuple):
         return np.pad(self.kept, (0, missing), constant_values=True)[:rows] if missing else self.kept[:rows]
 
 
-def has_vectors(snapshot: DeltaTable) -> bool:
+def may_have_deletion_vectors(snapshot: DeltaTable) -> bool:
     """Return whether a table's files may have deletion vectors."""
     return "deletionVectors" in (snapshot.protocol().reader_features or ())
 
 
-def is_vector_file(path: str) -> bool:
+def is_deletion_vector_file(path: str) -> bool:
     """Return whether a file below a table contains deletion vectors."""
     return path.rpartition("/")[2].startswith("deletion_vector_")
 
 
-def vectors(lake: Lake, snapshot: DeltaTable) -> dict[str, Vector]:
+def read_deletion_vectors(lake: Lake, snapshot: DeltaTable) -> dict[str, DeletionVector]:
     """Return the deletion vectors of a snapshot's files, by path."""
-    if not has_vectors(snapshot):
+    if not may_have_deletion_vectors(snapshot):
         return {}
     masks = _masks(snapshot)
-    described = descriptors(lake, snapshot) if masks else {}
+    described = read_vector_descriptors(lake, snapshot) if masks else {}
     found = {}
     for path, kept in masks.items():
         descriptor = described.get(path)
         if descriptor is None or descriptor["cardinality"] != np.count_nonzero(~kept):
             raise OSError(f"{snapshot.table_uri}: Delta's log does not describe the deletion vector of {path}")
-        found[path] = Vector(kept, descriptor)
+        found[path] = DeletionVector(kept, descriptor)
     return found
 
 

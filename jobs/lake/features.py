@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 from deltalake import DeltaTable, Schema
 
-from jobs.lake.delta_log import LogAction, newest_version
+from jobs.lake.delta_log import LogAction, find_newest_version
 from jobs.lake.lake import Lake
-from jobs.lake.tables import BY_NAME, Table
-from jobs.launch.engine import has_session, lacking_spark
+from jobs.lake.tables import TABLES_BY_NAME, Table
+from jobs.launch.engine import has_session, why_spark_cannot_start
 from jobs.storage.locations import is_local
 
 SUPPORTED_FEATURES = frozenset(
@@ -63,11 +63,11 @@ class UnsupportedTableError(OSError):
     """A table has a feature that we cannot write."""
 
 
-def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
+def refuse_unsupported_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
     """Raise `UnsupportedTableError` if a table has a feature that we cannot write."""
     location = lake.locate(table.name)
     found = list(_refusals(lake, snapshot, table))
-    lacking = lacking_spark() if needs_spark(snapshot) and not has_session() else ""
+    lacking = why_spark_cannot_start() if needs_spark(snapshot) and not has_session() else ""
     if lacking:
         found.append(_taken_back(lake, snapshot, table, _features(snapshot) & SPARK_ONLY_FEATURES))
     if not found:
@@ -99,7 +99,7 @@ def _written(lake: Lake) -> frozenset[str]:
 def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str], table: Table | None = None) -> None:
     """Raise `UnsupportedTableError` if the table's rows differ from the content of its files at these *paths*."""
     location = snapshot.table_uri.rstrip("/").removeprefix("file://")
-    table = table or BY_NAME[location.rpartition("/")[2]]
+    table = table or TABLES_BY_NAME[location.rpartition("/")[2]]
     metadata = snapshot.metadata()
     what = ["column mapping"] if _is_mapped(metadata.configuration) else []
     what += _layout(snapshot.schema(), metadata.partition_columns, table)
@@ -157,8 +157,8 @@ def _taken_back(
 
 def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
     """Return the statements that restore the last version that we can write: nothing else drops all features."""
-    known = newest_version(
-        lake, snapshot, partial(_is_ours, SUPPORTED_FEATURES if lacking_spark() else _written(lake), table)
+    known = find_newest_version(
+        lake, snapshot, partial(_is_ours, SUPPORTED_FEATURES if why_spark_cannot_start() else _written(lake), table)
     )
     version = "<a version before, from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"

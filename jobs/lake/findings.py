@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypedDict, cast
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.result import Severity
 
 LOG, QUEUES, INDEX = "log", "queues", "index"
@@ -77,7 +77,7 @@ class Finding(NamedTuple):
             return Severity.GAP if cause in _GAPS else Severity.DAMAGE
         return Severity.CONTRADICTION
 
-    def following(self, title: str) -> Self:
+    def as_consequence_of(self, title: str) -> Self:
         """Return the finding as a consequence of the log finding with this title."""
         return self._replace(follows=title, cause=f"follows from the log: {title}")
 
@@ -112,7 +112,7 @@ class OpenDamage(NamedTuple):
     gaps: tuple[GapRow, ...] = ()  # the first open gaps
 
     @classmethod
-    def of(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":
+    def from_state(cls, state: Mapping[str, object], own: "OpenDamage") -> "OpenDamage":
         """Return the open damage of a manifest's state; *own* for manifests of earlier versions, which have none."""
         found = cast("dict[str, Any] | None", state.get(OPEN_DAMAGE_KEY))
         return own if found is None else cls(**{**found, "gaps": tuple(found["gaps"])})
@@ -146,5 +146,5 @@ class OpenDamage(NamedTuple):
             (self.contradictions, "contradiction", " between log and queues"),
         )
         if self:
-            text = ", ".join(counted(count, noun) + where for count, noun, where in counts if count)
+            text = ", ".join(count_text(count, noun) + where for count, noun, where in counts if count)
             yield f"  OPEN since run {self.since_run}: {text} (acknowledge with --acknowledge)"

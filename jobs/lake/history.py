@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from jobs.lake.commit import open_table, rows
+from jobs.lake.commit import open_table, read_rows
 from jobs.lake.identity import compare_fingerprints
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
-from jobs.lake.snapshot_files import rows_where
+from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE, STORED_MESSAGES
 from jobs.store.range_reader import RangeReader
@@ -36,8 +36,8 @@ from jobs.store.record_places import Fingerprint
 from jobs.store.store import Store
 from rmq_formats.arrow import MESSAGE_SCHEMA
 from rmq_formats.commitlog.columns import message_batch
-from rmq_formats.commitlog.framing import framing_of
-from rmq_formats.commitlog.record import encode_record, record_of_row
+from rmq_formats.commitlog.framing import find_framing
+from rmq_formats.commitlog.record import encode_record, record_from_row
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
@@ -64,7 +64,7 @@ class _Group(NamedTuple):
     header_size: int
 
 
-def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded | None:
+def find_superseded_rows(lake: Lake, known: KnownStore, store: Store) -> Superseded | None:
     """Return which rows of the lake were replaced by other records in the store's log; None if there are none."""
     if known.newest is None:
         return None
@@ -73,14 +73,14 @@ def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded 
     before = _boundary_before(agreed, store) if differs is None else None
     if differs is not None:
         why = f"bytes at {differs} differ from those that were read before"
-    elif before is not None and not leads_to(agreed[-1].offset, before, store):
+    elif before is not None and not chain_leads_to(agreed[-1].offset, before, store):
         agreed_end = before
         why = f"the record at {agreed[-1].offset} can no longer be reached"
     elif agreed and agreed_end < known.newest.to_offset:  # after the last record was the end of its file
         why = f"no record followed at {agreed_end}"
     else:
         return None
-    start = first_difference(lake, known, store, agreed_end)
+    start = find_first_difference(lake, known, store, agreed_end)
     if start is None:
         return None
     why = f"the log has different records from here on; {why}"
@@ -96,7 +96,7 @@ def _boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | None:
     return known[-1] if known else segment.base_offset
 
 
-def leads_to(offset: int, start: int, store: Store) -> bool:
+def chain_leads_to(offset: int, start: int, store: Store) -> bool:
     """Return whether the chain of records from the boundary *start* reaches a record at *offset*."""
     for range_ in plan_ranges(store, start, WHOLE_SEGMENTS)[:1]:
         reader = RangeReader(replace(range_, end=offset + 1 - range_.base_offset, final=True))
@@ -106,7 +106,7 @@ def leads_to(offset: int, start: int, store: Store) -> bool:
     return False
 
 
-def first_difference(lake: Lake, known: KnownStore, store: Store, agreed: int = 0) -> int | None:
+def find_first_difference(lake: Lake, known: KnownStore, store: Store, agreed: int = 0) -> int | None:
     """
     Return the offset from which the log differs from the lake's rows; None if they agree.
 
@@ -139,7 +139,7 @@ def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
             return
         try:
             with range_.open() as file:
-                header_size = framing_of(file.read, range_.segment_size, range_.base_offset).header_size
+                header_size = find_framing(file.read, range_.segment_size, range_.base_offset).header_size
         except FileNotFoundError:
             continue  # retention has deleted it meanwhile
         with closing(RangeReader(range_).pieces()) as pieces:
@@ -181,7 +181,7 @@ def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterato
     of_lake_alone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
     new = [at for at in np.delete(of_log, in_log).tolist() if at >= known.topic_choices.until]
     of_store = ds.field("store_id") == known.store_id
-    damage = rows(lake, QUARANTINE.name, ("physical_offset", "length"), of_store) if new else ()
+    damage = read_rows(lake, QUARANTINE.name, ("physical_offset", "length"), of_store) if new else ()
     compared |= {at: None for at in new if not any(start <= at < start + length for start, length in damage)}
     compared |= dict.fromkeys(of_lake_alone, len(_COMPARED))
     yield from sorted(compared.items())
@@ -189,8 +189,8 @@ def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterato
 
 def _as_read(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table:
     """Return rows as they were read from the log, including rows deleted by another engine whose files still exist."""
-    kept = rows_where(lake, snapshot, list(_COMPARED), where)
-    deleted = rows_where(lake, snapshot, list(_COMPARED), where, deleted=True)
+    kept = read_rows_where(lake, snapshot, list(_COMPARED), where)
+    deleted = read_rows_where(lake, snapshot, list(_COMPARED), where, deleted=True)
     if deleted.num_rows:
         offsets, first = np.unique(_values(deleted, "physical_offset"), return_index=True)
         alone = first[~np.isin(offsets, _values(kept, "physical_offset"))]
@@ -213,7 +213,7 @@ def _values(table: pa.Table | pa.RecordBatch, name: str) -> Integers:
     return np.asarray(whole.to_numpy(zero_copy_only=False), np.int64)
 
 
-def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterator[RawRecords]:
+def read_committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterator[RawRecords]:
     """
     Yield the records of a store's log that begin in [start, end), from `messages`, in log order.
 
@@ -223,12 +223,12 @@ def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterat
     snapshot = open_table(lake, STORED_MESSAGES.name)
     if snapshot is None:
         return
-    known = rows_where(lake, snapshot, ["physical_offset"], _between(store_id, start, end))
+    known = read_rows_where(lake, snapshot, ["physical_offset"], _between(store_id, start, end))
     offsets = np.sort(known.column("physical_offset").to_numpy())
     for part in np.split(offsets, range(_WINDOW, offsets.size, _WINDOW)):
         if part.size:
             here = _between(store_id, int(part[0]), int(part[-1]) + 1)
-            yield from _near_each_other(rows_where(lake, snapshot, _BUT_BODIES, here).sort_by("physical_offset"))
+            yield from _near_each_other(read_rows_where(lake, snapshot, _BUT_BODIES, here).sort_by("physical_offset"))
 
 
 def _between(store_id: str, start: int, end: int) -> pc.Expression:
@@ -247,7 +247,7 @@ def _near_each_other(ordered: pa.Table | pa.RecordBatch) -> Iterator[RawRecords]
 
 
 def _as_records(rows: Sequence[Mapping[str, Any]]) -> RawRecords:
-    encoded = [encode_record(record_of_row({**row, "body": bytes(row["body_length"])})) for row in rows]
+    encoded = [encode_record(record_from_row({**row, "body": bytes(row["body_length"])})) for row in rows]
     base = rows[0]["physical_offset"]
     positions = np.array([row["physical_offset"] - base for row in rows], np.int64)
     sizes = np.array([len(data) for data in encoded], np.int32)

@@ -21,7 +21,7 @@ from jobs.lake.catalog import catalog_name, column_comment
 from jobs.lake.commit import open_table
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import files
+from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.tables import TABLES, Table
 from jobs.launch.engine import SetupError
 from jobs.storage.locations import is_local, local_path
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-METADATA = "_iceberg"  # below the lake
+METADATA_FOLDER = "_iceberg"  # below the lake
 _NAMESPACE = "rocketmq"  # the default
 _OWNER = "rmq-lake.delta-table"  # property of a table: location of the Delta table that it shows
 _TABLE_ID, _VERSION = "rmq-lake.delta-id", "rmq-lake.delta-version"  # of a snapshot: the version that it shows
@@ -174,7 +174,7 @@ class Registrar:
             found = catalog.create_table_if_not_exists(
                 name,
                 _arrow_schema(snapshot),
-                location=_place(lake.locate(METADATA, *name)),
+                location=_place(lake.locate(METADATA_FOLDER, *name)),
                 properties={_OWNER: owner, **_PROPERTIES},
             )
         known = found.properties.get(_OWNER)
@@ -225,7 +225,7 @@ def _described(registered: "IcebergTable", transaction: "Transaction", path: str
 
 def _wanted(lake: Lake, table: Table, snapshot: DeltaTable) -> list[str]:
     """Return the paths of a snapshot's files; raise `UnsupportedTableError` if they do not contain exactly its rows."""
-    stored = files(lake, snapshot, table)
+    stored = list_snapshot_files(lake, snapshot, table)
     location = lake.locate(table.name)
     if any(file.vector is not None for file in stored):
         raise UnsupportedTableError(

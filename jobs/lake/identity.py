@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Self, TypeAlias, cast
 import pyarrow.dataset as ds
 
 from jobs.console.result import RequestError
-from jobs.lake.commit import rows
+from jobs.lake.commit import read_rows
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import KnownStore, OtherRunActiveError, known_logs, known_stores, register
+from jobs.lake.runs import KnownStore, OtherRunActiveError, list_known_broker_stores, list_known_stores, register_store
 from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
@@ -87,7 +87,7 @@ def has_fingerprint(fingerprint: Fingerprint, store: Store) -> bool | None:
     return None
 
 
-def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool = True) -> KnownStore | None:
+def identify_store(lake: Lake, store: Store, broker: str | None, *, register_new: bool = True) -> KnownStore | None:
     """
     Return the known store that matches *store*, or register it; None if it never had a record.
 
@@ -115,7 +115,7 @@ def _registered(
 ) -> KnownStore | None:
     """Return the store that matches one in the lake; a new store is registered."""
     for _ in range(_ATTEMPTS):
-        registered = known_stores(lake)
+        registered = list_known_stores(lake)
         found = known_or_new(registered)
         if found is None or found.store_id:
             return found
@@ -123,13 +123,17 @@ def _registered(
         if not register_new:
             return found
         with suppress(OtherRunActiveError):  # another store came first, or this one by another process: look again
-            return register(lake, found, len(registered))
+            return register_store(lake, found, len(registered))
     raise OtherRunActiveError("other stores are being registered all the time")
 
 
-def namesakes(lake: Lake, known: KnownStore) -> list[KnownStore]:
+def find_namesakes(lake: Lake, known: KnownStore) -> list[KnownStore]:
     """Return other logs with this store's label: earlier logs of a wiped broker, or brokers with the same name."""
-    return [other for other in known_logs(lake) if other.broker == known.broker and other.store_id != known.store_id]
+    return [
+        other
+        for other in list_known_broker_stores(lake)
+        if other.broker == known.broker and other.store_id != known.store_id
+    ]
 
 
 def _find(
@@ -165,7 +169,7 @@ def _newest_of_label_first(stores: Sequence[KnownStore], broker: str) -> list[Kn
 
 def _owners(lake: Lake, firsts: Sequence[_FirstRecord]) -> set[str]:
     where = ds.field("physical_offset").isin([record.physical_offset for _, record in firsts])
-    found = rows(lake, MESSAGES.name, ("store_id", *_IDENTITY), where)
+    found = read_rows(lake, MESSAGES.name, ("store_id", *_IDENTITY), where)
     wanted = {tuple(getattr(record, name) for name in _IDENTITY) for _, record in firsts}
     return {store_id for store_id, *message in found if tuple(message) in wanted}
 
@@ -174,8 +178,8 @@ def _first_records(store: Store) -> Iterator[_FirstRecord]:
     step = max(len(store.segments) // _SAMPLED_SEGMENTS, 1)
     for segment in store.segments[::step]:
         whole = Range(
-            segment.location, segment.base_offset, segment.readable, 0, segment.readable, sync=True, final=False,
-            storage=store.storage,
+            segment.location, segment.base_offset, segment.readable_bytes, 0, segment.readable_bytes, sync=True,
+            final=False, storage=store.storage,
         )  # fmt: skip
         with closing(RangeReader(whole).pieces()) as pieces:
             group = next((item for item in pieces if isinstance(item, RawRecords)), None)
@@ -208,7 +212,7 @@ class QueueState(NamedTuple):
         """Topic and number of the queue."""
         return self.topic, self.queue_id
 
-    def likeness(self, log: Store) -> Likeness:
+    def compare(self, log: Store) -> Likeness:
         """Compare the fingerprints with the current log."""
         for one in (self.newest, self.first):
             verdict = has_fingerprint(one, log) if one is not None else None
@@ -261,7 +265,7 @@ def _likeness(known: KnownStore, queues: Sequence[TierQueue]) -> Likeness:
     verdict = Likeness.UNKNOWN
     for queue in queues:
         state = states.get((queue.topic, queue.queue_id))
-        likeness = state.likeness(queue.store) if state else Likeness.UNKNOWN
+        likeness = state.compare(queue.store) if state else Likeness.UNKNOWN
         if likeness is Likeness.SAME:
             return likeness
         verdict = Likeness.OTHER if likeness is Likeness.OTHER else verdict

@@ -19,38 +19,38 @@ from typing import NamedTuple
 
 import pyarrow.dataset as ds
 
-from jobs.console.log import say
+from jobs.console.log import log_message
 from jobs.console.result import RequestError
 from jobs.lake.commit import (
     TransactionTakenError,
     commit_rows,
-    committed_transaction,
     file_paths,
+    newest_committed_transaction,
     open_table,
     put_transaction,
-    rows,
+    read_rows,
 )
-from jobs.lake.features import refuse_features
+from jobs.lake.features import refuse_unsupported_features
 from jobs.lake.findings import Finding
 from jobs.lake.lake import DEFAULT_BROKER, Lake
 from jobs.lake.runs import (
     DONE,
     PREPARED,
     REGISTERED,
-    REGISTRY,
+    REGISTRY_TRANSACTION,
     KnownStore,
     Manifest,
     OtherRunActiveError,
-    done_application,
-    known_stores,
-    manifest_at,
+    done_transaction_app,
+    list_known_stores,
+    read_manifest_at,
     refuse_lost_registrations,
 )
-from jobs.lake.snapshot_files import rows_where
-from jobs.lake.snapshots import transaction_of
-from jobs.lake.superseded import tables_rewritten
+from jobs.lake.snapshot_files import read_rows_where
+from jobs.lake.snapshots import read_newest_transaction
+from jobs.lake.superseded import tables_with_superseded_rows
 from jobs.lake.table_file import AddedFile, FileNaming
-from jobs.lake.tables import BY_NAME, FINDINGS, PRODUCT_TABLES, RUNS, Table
+from jobs.lake.tables import FINDINGS, PRODUCT_TABLES, RUNS, TABLES_BY_NAME, Table
 from jobs.storage.locations import is_local, local_path
 from rmq_formats.errors import FormatError
 
@@ -68,7 +68,7 @@ def refuse_foreign_files(lake: Lake) -> None:
     """Raise `ForeignFilesError` if the folder of a new lake is neither empty nor an incomplete lake."""
     if any(open_table(lake, table.name) is not None for table in (RUNS, FINDINGS)):
         return
-    known = {name.partition("/")[0] for name in (*BY_NAME, *_FOLDERS)}
+    known = {name.partition("/")[0] for name in (*TABLES_BY_NAME, *_FOLDERS)}
     foreign = sorted(name for name in _names(lake) if name not in known and not name.startswith("."))
     if foreign:
         shown = ", ".join((*foreign[:_SHOWN], *("…" for _ in foreign[_SHOWN : _SHOWN + 1])))
@@ -87,15 +87,17 @@ def _names(lake: Lake) -> set[str]:
         return set()
 
 
-def refuse_unsupported(lake: Lake, tables: Iterable[Table]) -> None:
+def refuse_unsupported_tables(lake: Lake, tables: Iterable[Table]) -> None:
     """Raise `UnsupportedTableError` if one of these tables has a feature that we cannot write."""
     for table in tables:
         snapshot = open_table(lake, table.name)
         if snapshot is not None:
-            refuse_features(lake, snapshot, table)
+            refuse_unsupported_features(lake, snapshot, table)
 
 
-def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collection[str] = ()) -> dict[str, int]:
+def newest_run_by_table(
+    lake: Lake, store: KnownStore, *, is_done: bool, spared: Collection[str] = ()
+) -> dict[str, int]:
     """
     Return the store's newest run in each table, when its newest run is committed; `OSError` if a table lacks a run.
 
@@ -111,7 +113,7 @@ def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collect
         earlier = before.get(table.name, 0) if before is not None else None
         wanted = number if table.name in own and is_done else earlier
         snapshot = open_table(lake, table.name)
-        run = transaction_of(snapshot, store.store_id) if snapshot is not None else None
+        run = read_newest_transaction(snapshot, store.store_id) if snapshot is not None else None
         if table.name not in spared:
             most = number if table.name in own or before is None else wanted or 0
             _check(lake, store, table, run, (wanted or 0, most))
@@ -124,7 +126,7 @@ def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds:
     if least <= (run or 0) <= most:
         return
     prepared = store.newest.run if store.newest else 0
-    if committed_transaction(lake, RUNS.name, store.store_id) > prepared:
+    if newest_committed_transaction(lake, RUNS.name, store.store_id) > prepared:
         raise OtherRunActiveError("another process has just prepared a run of this store")
     location = lake.locate(table.name)
     if run is None:
@@ -137,30 +139,30 @@ def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds:
 def tables_of_run(manifest: Manifest) -> frozenset[str]:
     """Return the tables that a run commits to."""
     return frozenset(
-        {*manifest.tables, *(tables_rewritten(manifest.tables_before or {}) if manifest.superseded else ())}
+        {*manifest.tables, *(tables_with_superseded_rows(manifest.tables_before or {}) if manifest.superseded else ())}
     )
 
 
 def refuse_tables_without_runs(lake: Lake) -> None:
     """Refuse to register a store in a lake that has lost its runs: every message would be ingested twice."""
     refuse_lost_registrations(lake)
-    for table in () if known_stores(lake) else PRODUCT_TABLES:
+    for table in () if list_known_stores(lake) else PRODUCT_TABLES:
         if open_table(lake, table.name) is not None:
             reason = f"this table is missing; without it, the tool cannot tell which rows the table {table.name!r} has"
             raise OSError(f"{lake.locate(RUNS.name)}: {reason}")
 
 
-def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, findings: Sequence[Finding]) -> int:
+def append_findings(lake: Lake, known: KnownStore | None, broker: str | None, findings: Sequence[Finding]) -> int:
     """Append *findings* as a new verification of the store, which the lake may know, and return its number."""
     refuse_foreign_files(lake)
-    refuse_unsupported(lake, [FINDINGS])
+    refuse_unsupported_tables(lake, [FINDINGS])
     store_id = known.store_id if known else ""
     label = known.broker if known else broker or DEFAULT_BROKER
     app = f"{store_id or label}/verify"
     for _ in range(_ATTEMPTS):
-        number = committed_transaction(lake, FINDINGS.name, app) + 1
+        number = newest_committed_transaction(lake, FINDINGS.name, app) + 1
         whose = {"broker": label, "store_id": store_id, "verification": number, "time": datetime.now(UTC)}
-        name = FileNaming(store_id or "unknown", number).name("findings")
+        name = FileNaming(store_id or "unknown", number).new_file_name("findings")
         try:
             commit_rows(lake, FINDINGS, name, whose, map(_row, findings), (app, number))
         except TransactionTakenError:
@@ -170,7 +172,9 @@ def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
             if table is None or name not in file_paths(table):
                 raise
             # The next run would add them a second time.
-            say(f"{error}; the findings are in the lake, but they may still be lost in a power failure", "warning")
+            log_message(
+                f"{error}; the findings are in the lake, but they may still be lost in a power failure", "warning"
+            )
         return number
     raise OSError(f"{lake.location}: {_ATTEMPTS} attempts failed, because other verifications of this store came first")
 
@@ -190,13 +194,13 @@ class LostTransaction(NamedTuple):
     doubt: str = ""  # why the table's rows do not prove it
 
 
-def lost_transactions(lake: Lake) -> list[LostTransaction]:
+def find_lost_transactions(lake: Lake) -> list[LostTransaction]:
     """Return the transactions that tables have lost, in the order in which to restore them: `runs` last."""
     prepared: dict[str, tuple[int, str]] = {}  # by store: its newest run, and the manifest of that
     done: dict[str, int] = {}
     registered = 0
     names = ("store_id", "run", "state", "manifest", "detail")
-    for store_id, run, state, manifest, detail in rows(lake, RUNS.name, names):
+    for store_id, run, state, manifest, detail in read_rows(lake, RUNS.name, names):
         if state == PREPARED and run > prepared.get(store_id, (0, ""))[0]:
             prepared[store_id] = run, manifest
         if state == DONE:
@@ -206,13 +210,13 @@ def lost_transactions(lake: Lake) -> list[LostTransaction]:
     found = [
         lost
         for store_id, newest in prepared.items()
-        for lost in _of_tables(lake, manifest_at(lake, newest[1], newest[0]), done.get(store_id, 0))
+        for lost in _of_tables(lake, read_manifest_at(lake, newest[1], newest[0]), done.get(store_id, 0))
     ]
-    wanted = [(done_application(store_id), run) for store_id, run in done.items()]
+    wanted = [(done_transaction_app(store_id), run) for store_id, run in done.items()]
     wanted += [(store_id, run) for store_id, (run, _) in prepared.items()]
-    wanted.append((REGISTRY, registered))
+    wanted.append((REGISTRY_TRANSACTION, registered))
     for app, number in wanted:
-        known = committed_transaction(lake, RUNS.name, app)
+        known = newest_committed_transaction(lake, RUNS.name, app)
         found += [LostTransaction(RUNS.name, app, known, number)] if known < number else []
     return found
 
@@ -222,10 +226,10 @@ def restore_transactions(lake: Lake, lost: list[LostTransaction]) -> None:
     doubts = [f"{lake.locate(one.table)}: {one.doubt}" for one in lost if one.doubt]
     if doubts:
         raise OSError("; ".join(doubts))
-    refuse_unsupported(lake, (BY_NAME[one.table] for one in lost))
+    refuse_unsupported_tables(lake, (TABLES_BY_NAME[one.table] for one in lost))
     # Tables before `runs`: a run that begins in between must still be refused.
     for one in lost:
-        put_transaction(lake, BY_NAME[one.table], (one.app, one.number))
+        put_transaction(lake, TABLES_BY_NAME[one.table], (one.app, one.number))
 
 
 def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[LostTransaction]:
@@ -235,7 +239,7 @@ def _of_tables(lake: Lake, newest: Manifest, done: int) -> Iterator[LostTransact
     own = tables_of_run(newest)
     for table in PRODUCT_TABLES:
         number = run if table.name in own and done == run else before.get(table.name, 0)
-        known = committed_transaction(lake, table.name, store)
+        known = newest_committed_transaction(lake, table.name, store)
         if known >= number:
             continue
         doubt = _doubt(lake, table, newest, brought=newest.tables.get(table.name, ()) if number == run else None)
@@ -251,7 +255,7 @@ def _doubt(lake: Lake, table: Table, newest: Manifest, brought: Sequence[AddedFi
         return "this table is missing"
     of_store = ds.field("store_id") == newest.store_id
     columns = [name for name in ("store_id", _OFFSET) if name in table.schema.names]
-    there = rows_where(lake, snapshot, columns, of_store)
+    there = read_rows_where(lake, snapshot, columns, of_store)
     if not there.num_rows and brought is None:
         return f"has no rows of store {newest.store_id}"
     brought = brought or ()

@@ -8,8 +8,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from jobs.storage import arrow_file, storage_of
-from jobs.storage.locations import join
+from jobs.storage import open_arrow_file, storage_for
+from jobs.storage.locations import join_location
 from jobs.storage.model import FileInfo, Reader
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ class Lake:
 
     def locate(self, *names: str) -> str:
         """Return the full location of a path below the lake."""
-        return join(self.location, *names)
+        return join_location(self.location, *names)
 
     def open(self, path: str) -> AbstractContextManager[Reader]:
         """Open a file for reading."""
-        return storage_of(self.location, self.options).open(self.locate(path))
+        return storage_for(self.location, self.options).open(self.locate(path))
 
     def read(self, path: str) -> bytes:
         """Return the content of a file that a run has written; a larger one than runs write is refused."""
@@ -56,22 +56,22 @@ class Lake:
                 )
             return bytes(file.read(0, file.size))
 
-    def arrow_file(self, path: str) -> "NativeFile":
+    def open_arrow_file(self, path: str) -> "NativeFile":
         """Open a file for pyarrow's own readers."""
-        return arrow_file(self.locate(path), self.options)
+        return open_arrow_file(self.locate(path), self.options)
 
     def create(self, path: str, data: bytes) -> None:
         """Write a new file durably and atomically; raise `FileExistsError` if it exists."""
-        storage_of(self.location, self.options).create(self.locate(path), data)
+        storage_for(self.location, self.options).create(self.locate(path), data)
 
     def delete(self, path: str) -> None:
         """Delete a file, if it exists."""
-        storage_of(self.location, self.options).delete(self.locate(path))
+        storage_for(self.location, self.options).delete(self.locate(path))
 
     def list_files(self, folder: str) -> list[FileInfo]:
         """Return every file below *folder*; an empty list if the folder does not exist."""
         try:
-            return storage_of(self.location, self.options).list_files(self.locate(folder))
+            return storage_for(self.location, self.options).list_files(self.locate(folder))
         except FileNotFoundError:
             return []
 
@@ -85,7 +85,7 @@ class View(NamedTuple):
     sql: str
 
 
-def views() -> Iterator[View]:
+def list_views() -> Iterator[View]:
     """Yield every view by name; the first line of each describes its rows."""
     folder = files(__package__) / "views"
     for name, tables in _VIEWS.items():

@@ -27,18 +27,24 @@ from jobs.lake.commit import (
     abort_file_replacements,
     commit,
     commit_rows,
-    committed_transaction,
     file_paths,
+    newest_committed_transaction,
     open_table,
+    read_rows,
     read_snapshot,
     refuse_lost_files,
-    rows,
 )
 from jobs.lake.findings import GapRow
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import rows_where
-from jobs.lake.snapshots import transaction_of
-from jobs.lake.superseded import ObsoleteRows, Superseded, move_rows, rewrite_without_rows, tables_rewritten
+from jobs.lake.snapshot_files import read_rows_where
+from jobs.lake.snapshots import read_newest_transaction
+from jobs.lake.superseded import (
+    ObsoleteRows,
+    Superseded,
+    copy_superseded_rows,
+    rewrite_without_rows,
+    tables_with_superseded_rows,
+)
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import PRODUCT_TABLES, RUNS, WRITTEN_BY_RUNS
 from jobs.store.record_places import Fingerprint
@@ -46,16 +52,16 @@ from jobs.store.release import RELEASE_SETTING
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 
 MANIFEST_VERSION = 1
-MANIFESTS = "_manifests"
+MANIFEST_FOLDER = "_manifests"
 REGISTERED = "registered"
 PREPARED = "prepared"
 DONE = "done"
-COMMAND = "command"  # in a manifest's state and in `detail`: runs that are steps of one command have it in common
-TABLES_BEFORE = "tables"  # in a manifest's state: the newest run of each table before this one
+COMMAND_KEY = "command"  # in a manifest's state and in `detail`: runs that are steps of one command have it in common
+TABLES_BEFORE_KEY = "tables"  # in a manifest's state: the newest run of each table before this one
 _NEWEST_KEPT = 32
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # errors from parsing an invalid manifest
-REGISTRY = "stores"  # the transaction that serialises registrations
+REGISTRY_TRANSACTION = "stores"  # the transaction that serialises registrations
 T = TypeVar("T")
 
 
@@ -88,7 +94,7 @@ class Manifest:
     @property
     def tables_before(self) -> Mapping[str, int] | None:
         """The newest run of each table before this one; None if an older version wrote the manifest."""
-        return cast("Mapping[str, int] | None", self.state.get(TABLES_BEFORE))
+        return cast("Mapping[str, int] | None", self.state.get(TABLES_BEFORE_KEY))
 
     def to_json(self) -> bytes:
         """Return the stored form."""
@@ -141,7 +147,7 @@ class KnownStore:
         return self.newest.run + 1 if self.newest else 1
 
 
-def known_stores(lake: Lake) -> list[KnownStore]:
+def list_known_stores(lake: Lake) -> list[KnownStore]:
     """
     Return every store of the lake, in the order of registration, each with its newest run.
 
@@ -152,10 +158,10 @@ def known_stores(lake: Lake) -> list[KnownStore]:
 
 def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     stores = _registered_in(lake, snapshot)
-    numbers = {store.store_id: transaction_of(snapshot, store.store_id) for store in stores}
+    numbers = {store.store_id: read_newest_transaction(snapshot, store.store_id) for store in stores}
     wanted = sorted({number for number in numbers.values() if number})
     names = ["store_id", "run", "state", "manifest"]
-    prepared = rows_where(lake, snapshot, names, ds.field("run").isin(wanted)).to_pylist() if wanted else []
+    prepared = read_rows_where(lake, snapshot, names, ds.field("run").isin(wanted)).to_pylist() if wanted else []
     manifests = {(row["store_id"], row["run"]): row["manifest"] for row in prepared if row["state"] == PREPARED}
     found = []
     for store in stores:
@@ -164,7 +170,7 @@ def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
             path = manifests.get((store.store_id, run))
             if path is None:
                 raise _missing_row(lake, store.store_id, run)
-            found.append(replace(store, newest=manifest_at(lake, path, run)))
+            found.append(replace(store, newest=read_manifest_at(lake, path, run)))
         else:
             _refuse_forgotten_runs(lake, store)
             found.append(store)
@@ -174,7 +180,7 @@ def _stores_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
 def _registered_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
     found = []
     columns = ["store_id", "broker", "state", "time", "detail"]
-    for row in rows_where(lake, snapshot, columns, ds.field("run") == 0).to_pylist():
+    for row in read_rows_where(lake, snapshot, columns, ds.field("run") == 0).to_pylist():
         store_id = row["store_id"]
         if row["state"] != REGISTERED:  # a row of another engine
             continue
@@ -193,7 +199,7 @@ def _registered_in(lake: Lake, snapshot: DeltaTable) -> list[KnownStore]:
 
 def with_newest_run(lake: Lake, store: KnownStore) -> KnownStore:
     """Return *store* with its current newest run."""
-    run = committed_transaction(lake, RUNS.name, store.store_id)
+    run = newest_committed_transaction(lake, RUNS.name, store.store_id)
     if store.newest is not None and store.newest.run == run:
         return store
     if not run:
@@ -203,9 +209,9 @@ def with_newest_run(lake: Lake, store: KnownStore) -> KnownStore:
 
 def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
     """Raise `OSError` if rows have runs that Delta's log has lost: every message would be ingested twice."""
-    found = rows(lake, RUNS.name, ("run", "state"), ds.field("store_id") == store.store_id)
+    found = read_rows(lake, RUNS.name, ("run", "state"), ds.field("store_id") == store.store_id)
     numbers = [run for run, state in found if state == PREPARED]
-    if numbers and not committed_transaction(lake, RUNS.name, store.store_id):
+    if numbers and not newest_committed_transaction(lake, RUNS.name, store.store_id):
         raise OSError(
             f"{lake.locate(RUNS.name)}: has the rows of run {max(numbers)} of store {store.store_id}, and Delta's log "
             "has none of its transactions: without them every message would be ingested twice. Did another engine "
@@ -217,10 +223,10 @@ def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
 
 def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
     """Return the manifest of a prepared run; None for run 0."""
-    return manifest_at(lake, prepared_row(lake, store_id, run)["manifest"], run) if run else None
+    return read_manifest_at(lake, read_prepared_row(lake, store_id, run)["manifest"], run) if run else None
 
 
-def manifest_at(lake: Lake, path: str, run: int) -> Manifest:
+def read_manifest_at(lake: Lake, path: str, run: int) -> Manifest:
     """Read the manifest of a run at a path below the lake."""
     missing = f"this manifest of run {run} is missing; without it this store cannot continue"
     return read_stored_manifest(lake, path, Manifest.from_json, "run", missing)
@@ -240,7 +246,7 @@ def read_stored_manifest(lake: Lake, path: str, parse: Callable[[dict[str, Any]]
         raise OSError(f"{location}: no manifest of a {of}: {error}") from error
 
 
-def prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
+def read_prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any]:
     """Return the row of `runs` that prepares a run; raise `OSError` if it is missing."""
     row = _prepared_row(lake, store_id, run)
     if row is None:
@@ -254,19 +260,19 @@ def _missing_row(lake: Lake, store_id: str, run: int) -> OSError:
 
 def _prepared_row(lake: Lake, store_id: str, run: int) -> Mapping[str, Any] | None:
     names = ("store_id", "state", "time", "host", "to_offset", "manifest")
-    found = rows(lake, RUNS.name, names, ds.field("run") == run)
+    found = read_rows(lake, RUNS.name, names, ds.field("run") == run)
     return next((dict(zip(names, row, strict=True)) for row in found if row[:2] == (store_id, PREPARED)), None)
 
 
-def known_logs(lake: Lake) -> list[KnownStore]:
+def list_known_broker_stores(lake: Lake) -> list[KnownStore]:
     """Return the stores that have a broker's log, that is, all except tiers."""
-    return [store for store in known_stores(lake) if store.tier is None]
+    return [store for store in list_known_stores(lake) if store.tier is None]
 
 
 def refuse_lost_registrations(lake: Lake) -> None:
     """Raise `OSError` if another engine has deleted registrations: their messages would be ingested twice."""
-    registrations = committed_transaction(lake, RUNS.name, REGISTRY)
-    known = len(known_stores(lake))  # read last: a store registered meanwhile only increases it
+    registrations = newest_committed_transaction(lake, RUNS.name, REGISTRY_TRANSACTION)
+    known = len(list_known_stores(lake))  # read last: a store registered meanwhile only increases it
     if registrations > known:
         location = lake.locate(RUNS.name)
         statement = (
@@ -280,7 +286,7 @@ def refuse_lost_registrations(lake: Lake) -> None:
         )
 
 
-def register(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
+def register_store(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
     """
     Register a store under a new id; *registrations* is the number of known stores when it was found to be new.
 
@@ -291,7 +297,9 @@ def register(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
     detail |= {} if named.tier is None else {"tier": named.tier}
     naming = FileNaming(named.store_id, 0)
     try:
-        _append_row(lake, naming, named.broker, REGISTERED, (REGISTRY, registrations + 1), detail=json.dumps(detail))
+        _append_row(
+            lake, naming, named.broker, REGISTERED, (REGISTRY_TRANSACTION, registrations + 1), detail=json.dumps(detail)
+        )
     except TransactionTakenError as error:
         raise OtherRunActiveError("another store was registered at the same moment") from error
     return named
@@ -299,13 +307,13 @@ def register(lake: Lake, store: KnownStore, registrations: int) -> KnownStore:
 
 def refuse_taken_run(lake: Lake, store_id: str, run: int, cause: Exception) -> None:
     """Raise `OtherRunActiveError` for a missing file, the *cause*, if another run with this number deleted it."""
-    if committed_transaction(lake, RUNS.name, store_id) >= run:
+    if newest_committed_transaction(lake, RUNS.name, store_id) >= run:
         raise OtherRunActiveError(_who_prepared(lake, store_id, run)) from cause
 
 
-def prepare(lake: Lake, manifest: Manifest) -> None:
+def prepare_run(lake: Lake, manifest: Manifest) -> None:
     """Commit to *manifest*; raise `OtherRunActiveError` if another run with this number was faster."""
-    if committed_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
+    if newest_committed_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
         discard_files(lake, manifest.tables)
         raise OtherRunActiveError(_who_prepared(lake, manifest.store_id, manifest.run))
     for table, actions in manifest.tables.items():
@@ -324,7 +332,7 @@ def replace_prepared(lake: Lake, manifest: Manifest, of: Manifest) -> None:
     Raises `OtherRunActiveError` if another process was faster: a transaction counts these commits.
     """
     app = f"{manifest.store_id}/replaced"
-    number = committed_transaction(lake, RUNS.name, app)
+    number = newest_committed_transaction(lake, RUNS.name, app)
     if read_manifest(lake, of.store_id, of.run) != of:
         raise OtherRunActiveError(_who_prepared(lake, of.store_id, of.run))
     prepared = ObsoleteRows({"store_id": of.store_id, "run": of.run, "state": PREPARED})
@@ -342,7 +350,7 @@ def _append_prepared(
     detail = {
         "counts": dict(manifest.counts),
         "gaps": list(manifest.gaps),
-        COMMAND: manifest.state.get(COMMAND),
+        COMMAND_KEY: manifest.state.get(COMMAND_KEY),
         TOPIC_CHOICES_KEY: TopicChoices.from_state(manifest.state, manifest.selection).state,
         **({RELEASE_SETTING: rules[-1][1]} if rules else {}),
     }
@@ -360,7 +368,7 @@ def _append_prepared(
 @contextmanager
 def stored_manifest(lake: Lake, naming: FileNaming, data: bytes) -> Iterator[str]:
     """Store a manifest for a row that names it; delete it again if the row's transaction is taken."""
-    path = f"{MANIFESTS}/{naming.prefix}{uuid4()}.json"
+    path = f"{MANIFEST_FOLDER}/{naming.prefix}{uuid4()}.json"
     lake.create(path, data)
     try:
         yield path
@@ -389,10 +397,10 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     gone = []
     if manifest.superseded is not None:
         # Copy the rows before any table loses them: after a kill, readers may find them twice, but never miss them.
-        move_rows(lake, manifest.superseded, transaction, note)
-        gone = [manifest.superseded.rows]
+        copy_superseded_rows(lake, manifest.superseded, transaction, note)
+        gone = [manifest.superseded.obsolete_rows]
     versions = {}
-    changed = tables_rewritten(manifest.tables_before or {})
+    changed = tables_with_superseded_rows(manifest.tables_before or {})
     for table in PRODUCT_TABLES:
         actions = manifest.tables.get(table.name, ())
         change = rewrite_without_rows(lake, table, gone, transaction) if gone and table.name in changed else None
@@ -400,15 +408,15 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
             continue
         with suppress(TransactionTakenError):  # another process committed it
             versions[table.name] = commit(lake, table, actions, transaction, note, change)
-    naming, done = FileNaming(*transaction), (done_application(manifest.store_id), manifest.run)
+    naming, done = FileNaming(*transaction), (done_transaction_app(manifest.store_id), manifest.run)
     with suppress(TransactionTakenError):  # another process finished it
         _append_row(lake, naming, manifest.broker, DONE, done, detail=json.dumps({"versions": versions}))
     return versions
 
 
-def unfinished_run(lake: Lake, store: KnownStore) -> Manifest | None:
+def find_unfinished_run(lake: Lake, store: KnownStore) -> Manifest | None:
     """Return the prepared run that is not marked as done, if any."""
-    done = committed_transaction(lake, RUNS.name, done_application(store.store_id))
+    done = newest_committed_transaction(lake, RUNS.name, done_transaction_app(store.store_id))
     return store.newest if store.newest and store.newest.run > done else None
 
 
@@ -423,16 +431,18 @@ def delete_files_outside_manifest(lake: Lake, manifest: Manifest) -> None:
         if any(name.startswith(naming.merged_prefix) for name in _file_names(lake, table.name)):
             abort_file_replacements(lake, table)  # or a process that is slow, not dead, may still commit it
         _delete_halves(lake, table.name)
-        sweep_table(lake, table.name, naming, {action.path for action in manifest.tables.get(table.name, ())})
+        delete_uncommitted_files(
+            lake, table.name, naming, {action.path for action in manifest.tables.get(table.name, ())}
+        )
     row = _prepared_row(lake, manifest.store_id, manifest.run)
-    kept = row["manifest"].removeprefix(f"{MANIFESTS}/") if row else ""
-    for name in _file_names(lake, MANIFESTS):
+    kept = row["manifest"].removeprefix(f"{MANIFEST_FOLDER}/") if row else ""
+    for name in _file_names(lake, MANIFEST_FOLDER):
         # A file that is being created has a dot before its name.
         if name != kept and name.removeprefix(".").startswith(naming.prefix):
-            lake.delete(f"{MANIFESTS}/{name}")
+            lake.delete(f"{MANIFEST_FOLDER}/{name}")
 
 
-def sweep_table(lake: Lake, table: str, naming: FileNaming, kept: Collection[str] = ()) -> None:
+def delete_uncommitted_files(lake: Lake, table: str, naming: FileNaming, kept: Collection[str] = ()) -> None:
     """Delete files of a run that no version of a table has, except those that are *kept* and will be committed."""
     names = {name for name in _file_names(lake, table) if name.startswith(naming.prefix)}
     snapshot = open_table(lake, table)
@@ -443,17 +453,17 @@ def sweep_table(lake: Lake, table: str, naming: FileNaming, kept: Collection[str
 def has_leftover_files(lake: Lake, store: KnownStore) -> bool:
     """Return whether an attempt of the store's next run has left files."""
     prefix = FileNaming(store.store_id, store.next_run).prefix
-    folders = (*(table.name for table in WRITTEN_BY_RUNS), MANIFESTS)
+    folders = (*(table.name for table in WRITTEN_BY_RUNS), MANIFEST_FOLDER)
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
 
 
 def delete_manifests_up_to(lake: Lake, whose: str, newest: int) -> None:
     """Delete the manifests of runs up to the *newest* unneeded one."""
     prefix = f"{whose}-"
-    for name in _file_names(lake, MANIFESTS):
+    for name in _file_names(lake, MANIFEST_FOLDER):
         run = name.removeprefix(prefix).partition("-")[0]
         if name.startswith(prefix) and run.isdigit() and int(run) <= newest:
-            lake.delete(f"{MANIFESTS}/{name}")
+            lake.delete(f"{MANIFEST_FOLDER}/{name}")
 
 
 def _delete_halves(lake: Lake, folder: str) -> None:
@@ -487,7 +497,7 @@ def thin_fingerprints(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint,
     return tuple(sorted(kept.values(), reverse=True))
 
 
-def done_application(store_id: str) -> str:
+def done_transaction_app(store_id: str) -> str:
     """Return the application whose transactions state which runs of a store are done."""
     return f"{store_id}/done"
 
@@ -503,4 +513,4 @@ def _append_row(  # noqa: PLR0913, PLR0917 - the parts of a row and of its commi
 ) -> None:
     constants = {"broker": broker, "store_id": naming.store_id}
     row = {"run": naming.run, "state": state, "time": datetime.now(UTC), "host": socket.gethostname(), **values}
-    commit_rows(lake, RUNS, naming.name(state), constants, [row], transaction, rewrite)
+    commit_rows(lake, RUNS, naming.new_file_name(state), constants, [row], transaction, rewrite)

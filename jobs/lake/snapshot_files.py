@@ -1,8 +1,8 @@
 """
 Reads the files of a lake's tables: lists those of a snapshot, with their entries in Delta's log, and reads rows.
 
-This is the only module that reads rows of a lake's files: callers get the files from `files`, each with its deletion
-vector. So rows that another engine has deleted cannot be read by mistake.
+This is the only module that reads rows of a lake's files: callers get the files from `list_snapshot_files`, each with
+its deletion vector. So rows that another engine has deleted cannot be read by mistake.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from jobs.lake.delta_log import Vector, identity_of, vectors
+from jobs.lake.delta_log import DeletionVector, read_deletion_vectors, vector_id
 from jobs.lake.features import refuse_unreadable
 from jobs.lake.lake import Lake
 from jobs.lake.snapshots import rows_without_timestamps
@@ -26,13 +26,13 @@ from jobs.storage import arrow_filesystem
 from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import is_local, local_path, object_key
 from jobs.storage.s3 import retry_server_failures
-from rmq_formats.errors import is_lost
+from rmq_formats.errors import is_lost_file_error
 
 Result = TypeVar("Result")
 T = TypeVar("T")
 
 Limits = Mapping[str, tuple[int, int]]  # the least and the greatest wanted value of a column
-NOTHING: Limits = MappingProxyType({})
+NO_LIMITS: Limits = MappingProxyType({})
 _BATCH_SIZE = 16 << 20  # bytes, as a file states them: a body that repeats itself may be far larger in memory
 _BATCH_ROWS = 1 << 16
 _WHOSE = "store_id"
@@ -40,7 +40,7 @@ _TIMES = "us"  # Spark's files hold a time in 96 bits, which Arrow reads as nano
 _READ_OPTIONS = ds.ParquetReadOptions(coerce_int96_timestamp_unit=_TIMES)
 
 
-class StoredFile(NamedTuple):
+class SnapshotFile(NamedTuple):
     """One file of a snapshot, and its entry in Delta's log."""
 
     path: str
@@ -48,31 +48,31 @@ class StoredFile(NamedTuple):
     rows: int
     lowest: Mapping[str, object]
     highest: Mapping[str, object]
-    vector: Vector | None = None  # of the rows that another engine has deleted
+    vector: DeletionVector | None = None  # of the rows that another engine has deleted
 
     @property
     def vector_identity(self) -> str:
         """The id of the file's deletion vector; empty without a vector."""
-        return identity_of(self.vector.descriptor if self.vector is not None else None)
+        return vector_id(self.vector.descriptor if self.vector is not None else None)
 
-    def low(self, column: str, otherwise: T) -> T:
+    def minimum(self, column: str, otherwise: T) -> T:
         """Return the minimum of a column, or *otherwise* if the log does not have it."""
         value = self.lowest.get(column)
         return otherwise if value is None else cast("T", value)
 
-    def high(self, column: str, otherwise: T) -> T:
+    def maximum(self, column: str, otherwise: T) -> T:
         """Return the maximum of a column, or *otherwise* if the log does not have it."""
         value = self.highest.get(column)
         return otherwise if value is None else cast("T", value)
 
     def may_have(self, column: str, value: str | int) -> bool:
         """Return whether the file may contain rows with this value, which has the type of the column's limits."""
-        low: Any = self.low(column, value)
-        high: Any = self.high(column, value)
+        low: Any = self.minimum(column, value)
+        high: Any = self.maximum(column, value)
         return bool(low <= value <= high)
 
 
-def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[StoredFile]:
+def list_snapshot_files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[SnapshotFile]:
     """
     Return the files of a snapshot with their deletion vectors; `UnsupportedTableError` if their rows differ from it.
 
@@ -84,9 +84,9 @@ def files(lake: Lake, snapshot: DeltaTable, table: Table | None = None) -> list[
     for path in paths:
         if ".." in path.split("/"):
             raise OSError(f"{snapshot.table_uri}: Delta's log names a file outside the table: {path}")
-    deleted = vectors(lake, snapshot)
+    deleted = read_deletion_vectors(lake, snapshot)
     return [
-        StoredFile(
+        SnapshotFile(
             row["path"],
             row["size_bytes"],
             row["num_records"] or 0,
@@ -102,9 +102,11 @@ def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
-def row_groups(lake: Lake, table: Table, file: StoredFile, column: str, unknown: range) -> list[tuple[int, range]]:
+def list_row_groups(
+    lake: Lake, table: Table, file: SnapshotFile, column: str, unknown: range
+) -> list[tuple[int, range]]:
     """Return the number of rows of each row group, and its value of *column*: *unknown* if there are no statistics."""
-    with lake.arrow_file(f"{table.name}/{file.path}") as source:
+    with lake.open_arrow_file(f"{table.name}/{file.path}") as source:
         metadata = pq.read_metadata(source)
     found = []
     for number in range(metadata.num_row_groups):
@@ -114,8 +116,8 @@ def row_groups(lake: Lake, table: Table, file: StoredFile, column: str, unknown:
     return found
 
 
-def batches_for_rewriting(
-    lake: Lake, table: Table, file: StoredFile, within: Limits = NOTHING
+def read_batches_for_rewriting(
+    lake: Lake, table: Table, file: SnapshotFile, within: Limits = NO_LIMITS
 ) -> Iterator[pa.RecordBatch]:
     """
     Yield a file's rows in batches of a few MiB, in the table's schema, for rewriting them.
@@ -132,8 +134,8 @@ def batches_for_rewriting(
             yield kept
 
 
-def batches_for_reading(
-    lake: Lake, table: Table, file: StoredFile, columns: Sequence[str] = (), wanted: Limits = NOTHING
+def read_batches(
+    lake: Lake, table: Table, file: SnapshotFile, columns: Sequence[str] = (), wanted: Limits = NO_LIMITS
 ) -> Iterator[pa.RecordBatch]:
     """
     Yield columns of a file's rows (default: all) in the plain schema, in batches of a few MiB.
@@ -144,26 +146,28 @@ def batches_for_reading(
     yield from _read(lake, table, file, schema, wanted)
 
 
-def is_readable_parquet(lake: Lake, table: Table, file: StoredFile) -> bool:
+def is_readable_parquet(lake: Lake, table: Table, file: SnapshotFile) -> bool:
     """Return whether a file can be opened as Parquet."""
     try:
-        with lake.arrow_file(f"{table.name}/{file.path}") as source:
+        with lake.open_arrow_file(f"{table.name}/{file.path}") as source:
             pq.read_metadata(source)
     except pa.ArrowInvalid:
         return False
     except OSError as error:  # Arrow's own errors about the bytes have no errno
-        if error.errno is not None and not is_lost(error):
+        if error.errno is not None and not is_lost_file_error(error):
             raise
         return False
     return True
 
 
-def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wanted: Limits) -> Iterator[pa.RecordBatch]:
+def _read(
+    lake: Lake, table: Table, stored: SnapshotFile, schema: pa.Schema, wanted: Limits
+) -> Iterator[pa.RecordBatch]:
     # A vector refers to rows by position in the file: positions count skipped row groups, and rows may be filtered only
     # after the vector was applied.
     start = 0  # the place of a row group's first row in the file
     path = f"{table.name}/{stored.path}"
-    with naming_file_in_errors(lake.locate(path)), lake.arrow_file(path) as source:
+    with naming_file_in_errors(lake.locate(path)), lake.open_arrow_file(path) as source:
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES)
         there = [name for name in schema.names if name in file.schema_arrow.names]
         for number in range(file.num_row_groups):
@@ -179,7 +183,7 @@ def _read(lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wante
                 if stored.vector is not None:
                     kept = batch.filter(pa.array(stored.vector.kept_rows(place)[begin:]))
                 if kept.num_rows:
-                    yield in_schema(kept, schema)
+                    yield convert_to_schema(kept, schema)
 
 
 def _limits(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.Statistics]:
@@ -188,7 +192,7 @@ def _limits(group: pq.RowGroupMetaData, names: Collection[str]) -> dict[str, pq.
     return {name: limits for name, limits in known.items() if limits is not None and limits.has_min_max}
 
 
-def rows_where(
+def read_rows_where(
     lake: Lake,
     snapshot: DeltaTable,
     columns: list[str] | None = None,
@@ -218,7 +222,7 @@ def _rows_where(
         filesystem = fs.SubTreeFileSystem(object_key(uri), arrow_filesystem(uri, lake.options))
     schema = pa.schema(snapshot.schema())
     layout = ds.ParquetFileFormat(_READ_OPTIONS)
-    stored = {file.path: file for file in files(lake, snapshot)}
+    stored = {file.path: file for file in list_snapshot_files(lake, snapshot)}
     fragments = [
         layout.make_fragment(path, filesystem, partition_expression=_bounds(file, schema))
         for path, file in stored.items()
@@ -240,7 +244,7 @@ def _rows_where(
     return pa.concat_tables(tables)
 
 
-def _bounds(file: StoredFile, schema: pa.Schema) -> pc.Expression:
+def _bounds(file: SnapshotFile, schema: pa.Schema) -> pc.Expression:
     """Return the limits of a file's integer columns and stores, from its statistics."""
     known = pc.scalar(True)  # noqa: FBT003 - the value
     for name, lowest in file.lowest.items():
@@ -272,7 +276,7 @@ def write_relaxing_required(table: Table, write: Callable[[Table], Result]) -> R
         return write_relaxing_required(replace(table, may_lack=table.may_lack.union(*error.args)), write)
 
 
-def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def convert_to_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return *batch* with the columns of *schema*; raise `NullInRequiredError` if required ones are NULL."""
     there = set(batch.schema.names)
     columns = [

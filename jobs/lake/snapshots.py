@@ -44,7 +44,7 @@ def open_delta(location: str, options: Mapping[str, str]) -> DeltaTable:
         raise type(error)(f"{location}: {error}") from error
 
 
-def transaction_of(snapshot: DeltaTable, app: str) -> int:
+def read_newest_transaction(snapshot: DeltaTable, app: str) -> int:
     """Return the newest transaction of *app* on a table, or 0; raise `OSError` if the log cannot be read."""
     try:
         return snapshot.transaction_version(app) or 0
@@ -92,8 +92,8 @@ class Snapshots:
         """
         Return the newest snapshot of a table; if none is cached, it is *opened*.
 
-        A shared snapshot stays unchanged until `renew`. A caller's *own* snapshot may change when the next caller asks
-        for one.
+        A shared snapshot stays unchanged until `refresh`. A caller's *own* snapshot may change when the next caller
+        asks for one.
         """
         found = self._kept.get((table, own))
         if found is None or not (found.is_of_table() if own else found.is_newest()):
@@ -103,7 +103,7 @@ class Snapshots:
         self._kept[table, own] = found
         return found.snapshot
 
-    def renew(self) -> None:
+    def refresh(self) -> None:
         """Update the shared snapshots; call this when no caller uses one."""
         for (table, own), kept in list(self._kept.items()):
             if not own and not kept.is_newest():
@@ -117,7 +117,7 @@ _kept: ContextVar[Snapshots | None] = ContextVar("kept", default=None)  # of thi
 
 
 @contextmanager
-def kept_snapshots() -> Iterator[Snapshots]:
+def cache_snapshots() -> Iterator[Snapshots]:
     """Cache the snapshots of tables that this thread opens until the outermost block ends."""
     kept = _kept.get()
     if kept is not None:
@@ -130,7 +130,7 @@ def kept_snapshots() -> Iterator[Snapshots]:
         _kept.reset(before)
 
 
-def snapshot_of(location: str, opened: Callable[[], DeltaTable], *, own: bool) -> DeltaTable:
+def newest_snapshot(location: str, opened: Callable[[], DeltaTable], *, own: bool) -> DeltaTable:
     """Return the newest snapshot of a table from the cache, shared or the caller's *own*; else it is *opened*."""
     kept = _kept.get()
     if kept is None or not is_local(location):

@@ -18,20 +18,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from jobs.lake.commit import TransactionTakenError, commit, committed_transaction, open_table
+from jobs.lake.commit import TransactionTakenError, commit, newest_committed_transaction, open_table
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import (
-    StoredFile,
-    batches_for_rewriting,
-    files,
+    SnapshotFile,
+    list_snapshot_files,
+    read_batches_for_rewriting,
     with_foreign_columns,
     write_relaxing_required,
 )
-from jobs.lake.snapshots import transaction_of
+from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, TRACES, Table
-from jobs.lake.writers import VECTORS_ONLY_LOCAL, Rewrite
+from jobs.lake.writers import VECTORS_ONLY_LOCAL_ERROR, Rewrite
 from jobs.storage.locations import is_local
 
 _REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
@@ -43,16 +43,16 @@ class ObsoleteRows(NamedTuple):
     values: Mapping[str, str | int]
     from_offset: int | None = None  # None: wherever they are
 
-    def of_table(self, rows: pa.RecordBatch) -> pa.Array:
+    def mask_in(self, rows: pa.RecordBatch) -> pa.Array:
         """Return which rows these are; a row that lacks one of these values was written by another engine."""
         conditions = [pc.equal(rows.column(name), value) for name, value in self.values.items()]
         if self.from_offset is not None:
             conditions.append(pc.greater_equal(rows.column("physical_offset"), self.from_offset))
         return pc.fill_null(reduce(pc.and_, conditions), fill_value=False)
 
-    def may_be_in(self, file: StoredFile) -> bool:
+    def may_be_in(self, file: SnapshotFile) -> bool:
         """Return whether a file may contain such rows, according to Delta's log."""
-        reaches = self.from_offset is None or file.high("physical_offset", self.from_offset) >= self.from_offset
+        reaches = self.from_offset is None or file.maximum("physical_offset", self.from_offset) >= self.from_offset
         return reaches and all(file.may_have(*named) for named in self.values.items())
 
 
@@ -66,12 +66,12 @@ class Superseded(NamedTuple):
     why: str = ""
 
     @property
-    def rows(self) -> ObsoleteRows:
+    def obsolete_rows(self) -> ObsoleteRows:
         """The rows."""
         return ObsoleteRows({"store_id": self.store_id}, self.from_offset)
 
 
-def tables_rewritten(before: Mapping[str, int]) -> frozenset[str]:
+def tables_with_superseded_rows(before: Mapping[str, int]) -> frozenset[str]:
     """
     Return the tables that contain superseded rows; *before* has the store's newest run in each table.
 
@@ -81,39 +81,41 @@ def tables_rewritten(before: Mapping[str, int]) -> frozenset[str]:
     return frozenset({*_REWRITTEN, *([TRACES.name] if before.get(TRACES.name) else ())})
 
 
-def refuse_vectors(lake: Lake, superseded: Superseded) -> None:
+def refuse_deletion_vectors(lake: Lake, superseded: Superseded) -> None:
     """Raise `UnsupportedTableError` if rows would have to be removed from files that cannot be replaced."""
     for name in () if is_local(lake.location) else (*_REWRITTEN, TRACES.name):
         snapshot = open_table(lake, name)
-        if snapshot is not None and any(file.vector for file in _touched(lake, snapshot, [superseded.rows])):
+        if snapshot is not None and any(file.vector for file in _touched(lake, snapshot, [superseded.obsolete_rows])):
             location = lake.locate(name)
             raise UnsupportedTableError(
-                f"{location}: {VECTORS_ONLY_LOCAL}, and the log has different records from offset "
+                f"{location}: {VECTORS_ONLY_LOCAL_ERROR}, and the log has different records from offset "
                 f"{superseded.from_offset} on; nothing was written. Run in Spark SQL: REORG TABLE delta.`{location}` "
                 "APPLY (PURGE)"
             )
 
 
-def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], note: Mapping[str, str]) -> None:
+def copy_superseded_rows(
+    lake: Lake, superseded: Superseded, transaction: tuple[str, int], note: Mapping[str, str]
+) -> None:
     """Copy the superseded rows to their own table, once."""
     app, number = transaction
-    if committed_transaction(lake, SUPERSEDED_MESSAGES.name, app) >= number:
+    if newest_committed_transaction(lake, SUPERSEDED_MESSAGES.name, app) >= number:
         return
     snapshot = open_table(lake, MESSAGES.name)
-    if snapshot is None or transaction_of(snapshot, app) >= number:
+    if snapshot is None or read_newest_transaction(snapshot, app) >= number:
         return  # already removed from there, so copied before
     naming = FileNaming(superseded.store_id, superseded.run)
     constants = {"superseded_by_run": superseded.run}
-    touched = _touched(lake, snapshot, [superseded.rows])
+    touched = _touched(lake, snapshot, [superseded.obsolete_rows])
     rows = with_foreign_columns(snapshot, MESSAGES)
     theirs = rows.columns[len(MESSAGES.columns) :]
     moved = replace(SUPERSEDED_MESSAGES, columns=(*SUPERSEDED_MESSAGES.columns, *theirs))
-    name = naming.name("superseded")
+    name = naming.new_file_name("superseded")
 
     def write(rows: Table) -> AddedFile | None:
-        read = (batch for stored in touched for batch in batches_for_rewriting(lake, rows, stored))
+        read = (batch for stored in touched for batch in read_batches_for_rewriting(lake, rows, stored))
         file = TableFile(lake, replace(moved, may_lack=rows.may_lack), name, constants)
-        return file.fill(batch.filter(superseded.rows.of_table(batch)) for batch in read)
+        return file.write_all(batch.filter(superseded.obsolete_rows.mask_in(batch)) for batch in read)
 
     action = write_relaxing_required(rows, write)
     with suppress(TransactionTakenError):  # another run has moved the same rows
@@ -127,11 +129,11 @@ def rewrite_without_rows(
     naming = FileNaming(*transaction)
 
     def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch.filter(pc.invert(reduce(pc.or_, (one.of_table(batch) for one in obsolete))))
+        return batch.filter(pc.invert(reduce(pc.or_, (one.mask_in(batch) for one in obsolete))))
 
-    def write(stored: StoredFile, rows: Table) -> AddedFile | None:
-        file = TableFile(lake, rows, naming.name("kept"), {})
-        return file.fill(map(kept, batches_for_rewriting(lake, rows, stored)))
+    def write(stored: SnapshotFile, rows: Table) -> AddedFile | None:
+        file = TableFile(lake, rows, naming.new_file_name("kept"), {})
+        return file.write_all(map(kept, read_batches_for_rewriting(lake, rows, stored)))
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
         removed = tuple(_touched(lake, snapshot, obsolete, table))
@@ -144,7 +146,9 @@ def rewrite_without_rows(
 
 def _touched(
     lake: Lake, snapshot: DeltaTable, obsolete: Sequence[ObsoleteRows], table: Table | None = None
-) -> list[StoredFile]:
+) -> list[SnapshotFile]:
     """Return the files that may contain obsolete rows, in log order."""
-    found = [file for file in files(lake, snapshot, table) if any(one.may_be_in(file) for one in obsolete)]
-    return sorted(found, key=lambda file: int(file.low("physical_offset", 0)))
+    found = [
+        file for file in list_snapshot_files(lake, snapshot, table) if any(one.may_be_in(file) for one in obsolete)
+    ]
+    return sorted(found, key=lambda file: int(file.minimum("physical_offset", 0)))

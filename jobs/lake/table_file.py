@@ -50,7 +50,7 @@ class AddedFile(NamedTuple):
     rows: int
 
 
-MERGED = "merged"
+MERGED_MARK = "merged"
 
 
 class FileNaming(NamedTuple):
@@ -59,7 +59,7 @@ class FileNaming(NamedTuple):
     store_id: str
     run: int
 
-    def name(self, part: str, suffix: str = ".parquet") -> str:
+    def new_file_name(self, part: str, suffix: str = ".parquet") -> str:
         """Return a unique name."""
         return f"{self.prefix}{part}-{uuid4()}{suffix}"
 
@@ -71,7 +71,7 @@ class FileNaming(NamedTuple):
     @property
     def merged_prefix(self) -> str:
         """The prefix of the names of files that the run merged after it was done."""
-        return f"{self.prefix}{MERGED}-"
+        return f"{self.prefix}{MERGED_MARK}-"
 
 
 class TableFile:
@@ -116,7 +116,7 @@ class TableFile:
         if self._held_size >= self._group_size:
             self._write_held()
 
-    def fill(self, batches: Iterable[pa.RecordBatch]) -> AddedFile | None:
+    def write_all(self, batches: Iterable[pa.RecordBatch]) -> AddedFile | None:
         """Write all rows of the file, and close it."""
         with self:
             for batch in batches:

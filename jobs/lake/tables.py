@@ -342,7 +342,7 @@ FINDINGS = Table(
 )
 
 # Of each typed row and of each dead letter: the message that it is from.
-PROVENANCE = tuple(
+PROVENANCE_COLUMNS = tuple(
     field.with_nullable(nullable=True)
     for field in MESSAGES.columns
     if field.name
@@ -353,7 +353,7 @@ DEAD_LETTERS = Table(
     "dead_letters",
     "one message of a typed topic whose body does not fit its typed table",
     (
-        *PROVENANCE,
+        *PROVENANCE_COLUMNS,
         required("topic", pa.string(), "topic of the message"),
         column(
             "type",
@@ -422,7 +422,7 @@ PRODUCT_TABLES = (
 WRITTEN_BY_RUNS = (*PRODUCT_TABLES, SUPERSEDED_MESSAGES, RUNS)
 TYPING_TABLES = (DEAD_LETTERS, TYPINGS)  # written by `type`, in addition to one table for each type of a topic
 TABLES = (*PRODUCT_TABLES, FINDINGS, RUNS, SUPERSEDED_MESSAGES, *TYPING_TABLES)
-BY_NAME = {table.name: table for table in TABLES}
+TABLES_BY_NAME = {table.name: table for table in TABLES}
 
 
 def sql_columns(columns: Iterable[pa.Field], separator: str = " ") -> str:

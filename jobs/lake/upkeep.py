@@ -13,10 +13,10 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from jobs.lake.commit import (
-    A_DAY,
-    CONFIGURATION,
     FILE_RETENTION,
     LOG_RETENTION,
+    ONE_DAY_INTERVAL,
+    TABLE_PROPERTIES,
     keeps_replaced_files_briefly,
     open_table,
     open_table_for_change,
@@ -24,56 +24,56 @@ from jobs.lake.commit import (
 from jobs.lake.compaction import (
     MAX_SMALL_FILES,
     SMALL_FILE_BYTES,
-    Group,
-    cluster,
-    compact,
-    estimate,
+    MergeGroup,
+    cluster_by_hash,
+    estimate_savings,
     merge_group,
+    merge_small_files,
     vacuum,
     vacuum_store_files,
 )
 from jobs.lake.features import needs_spark
-from jobs.lake.integrity import newest_runs, refuse_unsupported
+from jobs.lake.integrity import newest_run_by_table, refuse_unsupported_tables
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Manifest, commit_prepared, delete_manifests_up_to, known_stores, unfinished_run
-from jobs.lake.snapshots import kept_snapshots
+from jobs.lake.runs import Manifest, commit_prepared, delete_manifests_up_to, find_unfinished_run, list_known_stores
+from jobs.lake.snapshots import cache_snapshots
 from jobs.lake.table_file import AddedFile, FileNaming
 from jobs.lake.tables import INDEX_FILES, RUNS, WRITTEN_BY_RUNS, Table
 from jobs.lake.writers import CHECKPOINT_INTERVAL, Savings, set_properties
-from jobs.storage.locations import normalise
+from jobs.storage.locations import normalise_location
 from jobs.store.workers import Workers
 from rmq_formats.errors import NotAStore
 
 
-@kept_snapshots()
+@cache_snapshots()
 def optimize(location: str, workers: Workers, *, dry_run: bool = False) -> list[Savings]:
     """
     Finish prepared runs, merge small files, delete obsolete ones; return the savings by table.
 
     With *dry_run*, only report what would be merged and deleted.
     """
-    lake = Lake(normalise(location), workers.options)
+    lake = Lake(normalise_location(location), workers.options)
     if open_table(lake, RUNS.name) is None:
         reason = "not a lake: it has no table `runs`"
         raise NotAStore(reason, None, lake.location)
-    refuse_unsupported(lake, WRITTEN_BY_RUNS)
+    refuse_unsupported_tables(lake, WRITTEN_BY_RUNS)
 
     if dry_run:
-        return [estimate(lake, table) for table in WRITTEN_BY_RUNS]
-    for store in known_stores(lake):
-        leftover = unfinished_run(lake, store)  # only its manifest names its files: the vacuum would delete them
+        return [estimate_savings(lake, table) for table in WRITTEN_BY_RUNS]
+    for store in list_known_stores(lake):
+        leftover = find_unfinished_run(lake, store)  # only its manifest names its files: the vacuum would delete them
         if leftover is not None:
-            newest_runs(lake, store, is_done=False)
+            newest_run_by_table(lake, store, is_done=False)
             commit_prepared(lake, leftover)
 
-    def merge(groups: Sequence[Group]) -> list[AddedFile | None]:
+    def merge(groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
         return workers.map(groups, merge_group, "merging files")
 
     saved = []
     for table in WRITTEN_BY_RUNS:
-        merged = compact(lake, table, merge=merge)
+        merged = merge_small_files(lake, table, merge=merge)
         if table.sorted_by is not None:
-            merged = merged.plus(cluster(lake, table, merge))
+            merged = merged.plus(cluster_by_hash(lake, table, merge))
         saved.append(merged._replace(vacuumed=vacuum(lake, table)))
     return saved
 
@@ -99,11 +99,11 @@ def merge_and_vacuum(lake: Lake, manifest: Manifest) -> list[Exception]:
     for number, table in enumerate(WRITTEN_BY_RUNS):
         if _has_turn(manifest, table, number):
             with _noted(errors):
-                compact(lake, table, many=MAX_SMALL_FILES, of=naming)
+                merge_small_files(lake, table, many=MAX_SMALL_FILES, of=naming)
     if manifest.run % MAX_SMALL_FILES:
         return errors
     with _noted(errors):
-        is_any_at_work = any(unfinished_run(lake, store) for store in known_stores(lake))
+        is_any_at_work = any(find_unfinished_run(lake, store) for store in list_known_stores(lake))
         for table in WRITTEN_BY_RUNS if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 else ():
             with _noted(errors):
                 vacuum_store_files(lake, table, manifest.store_id)
@@ -167,11 +167,14 @@ def shorten_file_retention(lake: Lake, every_s: float) -> None:
             continue
         there = snapshot.metadata().configuration
         # Values that users set stay: Delta refuses a log that is kept for a shorter time than the files.
-        if there.get(FILE_RETENTION, A_DAY) not in {CONFIGURATION[FILE_RETENTION], A_DAY}:  # a day: of earlier versions
+        if there.get(FILE_RETENTION, ONE_DAY_INTERVAL) not in {
+            TABLE_PROPERTIES[FILE_RETENTION],
+            ONE_DAY_INTERVAL,
+        }:  # a day: of earlier versions
             continue
         kept = f"interval {hours * (15 if table in _KEPT_SHORTER else 60)} minutes"
         short = {FILE_RETENTION: kept} | (
-            {LOG_RETENTION: kept} if there.get(LOG_RETENTION) == CONFIGURATION[LOG_RETENTION] else {}
+            {LOG_RETENTION: kept} if there.get(LOG_RETENTION) == TABLE_PROPERTIES[LOG_RETENTION] else {}
         )
         with suppress(CommitFailedError):  # another process commits at this moment; the next start asks again
             set_properties(snapshot, short)

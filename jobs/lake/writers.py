@@ -16,11 +16,11 @@ from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookPropert
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from jobs.console.log import say
+from jobs.console.log import log_message
 from jobs.lake.delta_log import LogAction, log_folder
 from jobs.lake.features import needs_spark
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile
+from jobs.lake.snapshot_files import SnapshotFile
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import Table
 from jobs.launch.engine import has_session
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
 
 CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
-VECTORS_ONLY_LOCAL = "files with deletion vectors can only be replaced on local file systems"
+VECTORS_ONLY_LOCAL_ERROR = "files with deletion vectors can only be replaced on local file systems"
 _NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 _CONFLICTS = "io.delta.exceptions."  # the package of what Delta raises when another commit came first
 _LEAST, _MOST = "spark.databricks.delta.optimize.minFileSize", "spark.databricks.delta.optimize.maxFileSize"
@@ -39,7 +39,7 @@ _LEAST, _MOST = "spark.databricks.delta.optimize.minFileSize", "spark.databricks
 class Rewrite(NamedTuple):
     """Files of a snapshot, and the files that replace them."""
 
-    removed: tuple[StoredFile, ...] = ()
+    removed: tuple[SnapshotFile, ...] = ()
     added: tuple[AddedFile, ...] = ()
 
 
@@ -132,7 +132,7 @@ def add_columns(snapshot: DeltaTable, new: Sequence[Field]) -> None:
 
     columns = StructType.fromJson(loads(Schema(list(new)).to_json()))
     described = ", ".join(
-        f"`{column.name}` {column.dataType.simpleString()} COMMENT {sql_text(column.metadata.get('comment', ''))}"
+        f"`{column.name}` {column.dataType.simpleString()} COMMENT {quote_sql_text(column.metadata.get('comment', ''))}"
         for column in columns
     )
     _run_sql(snapshot, f"ALTER TABLE {{table}} ADD COLUMNS ({described})")
@@ -143,14 +143,14 @@ def set_properties(snapshot: DeltaTable, properties: Mapping[str, str]) -> None:
     if not needs_spark(snapshot):
         snapshot.alter.set_table_properties(dict(properties))
         return
-    described = ", ".join(f"{sql_text(name)} = {sql_text(value)}" for name, value in properties.items())
+    described = ", ".join(f"{quote_sql_text(name)} = {quote_sql_text(value)}" for name, value in properties.items())
     _run_sql(snapshot, f"ALTER TABLE {{table}} SET TBLPROPERTIES ({described})")
 
 
 def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: Commit) -> None:
     """Write a commit that removes files with vectors, which `deltalake` cannot remove by path."""
     if not is_local(lake.location):
-        raise OSError(f"{snapshot.table_uri}: {VECTORS_ONLY_LOCAL}")
+        raise OSError(f"{snapshot.table_uri}: {VECTORS_ONLY_LOCAL_ERROR}")
     now = int(time.time() * 1000)
     operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     removed: dict[str, Any] = {
@@ -220,7 +220,9 @@ def merge_by_spark(snapshot: DeltaTable, table: str, *, small: int, large: int) 
 def jvm_and_session(table: str) -> "tuple[JVMView, JavaObject]":
     """Return the JVM and the session of this process; start a session if there is none."""
     if not has_session():
-        say(f"rmq-lake: {table}: another engine has enabled features that only Spark's Delta can write: starting Spark")
+        log_message(
+            f"rmq-lake: {table}: another engine has enabled features that only Spark's Delta can write: starting Spark"
+        )
     from jobs.launch.session import spark_session
 
     spark = spark_session("rmq-lake", s3=scheme_of(table) in S3_SCHEMES)
@@ -244,7 +246,9 @@ def _removals(transaction: "JavaObject", new: Commit) -> Iterator["JavaObject"]:
     paths = [file.path for file in new.change.removed]
     if not paths:
         return
-    stored = transaction.snapshot().allFiles().filter(f"path IN ({', '.join(map(sql_text, paths))})").collectAsList()
+    stored = (
+        transaction.snapshot().allFiles().filter(f"path IN ({', '.join(map(quote_sql_text, paths))})").collectAsList()
+    )
     if len(stored) != len(paths):
         raise CommitFailedError(f"{new.table.name}: files to be replaced are gone")
     now = transaction.clock().getTimeMillis()
@@ -266,7 +270,7 @@ def _conflicts_as_ours() -> Iterator[None]:
         raise OSError(f"Spark's Delta cannot commit: {name}: {reason}") from error
 
 
-def sql_text(value: str) -> str:
+def quote_sql_text(value: str) -> str:
     """Quote a text for the SQL of Spark, Hive and Athena."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -47,7 +47,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[st
     return tuple(spark), tuple(own)
 
 
-def value_of(option: str, spark_options: Sequence[str]) -> str | None:
+def option_value(option: str, spark_options: Sequence[str]) -> str | None:
     """Return the value of *option* in normalised Spark options."""
     values = [value for name, value in pairwise(spark_options) if name == option]
     return values[-1] if values else None
@@ -59,10 +59,13 @@ def conf_settings(spark_options: Sequence[str]) -> dict[str, str]:
     return {setting: value for setting, _, value in parts}
 
 
-def all_settings(spark_options: Sequence[str]) -> dict[str, str]:
+def effective_spark_settings(spark_options: Sequence[str]) -> dict[str, str]:
     """Return the settings of `--properties-file`, overridden by those of `--conf`."""
-    properties = value_of("--properties-file", spark_options)
-    return {**(properties_of(Path(properties)) if properties is not None else {}), **conf_settings(spark_options)}
+    properties = option_value("--properties-file", spark_options)
+    return {
+        **(parse_properties_file(Path(properties)) if properties is not None else {}),
+        **conf_settings(spark_options),
+    }
 
 
 def given_spark_options() -> list[str]:
@@ -75,17 +78,17 @@ def given_spark_options() -> list[str]:
 
 def file_system_options() -> dict[str, str]:
     """Return the file system settings (`fs.s3a.…`) in the command's Spark options, for verbs without Spark."""
-    return file_system_settings(all_settings(given_spark_options()).items())
+    return file_system_settings(effective_spark_settings(given_spark_options()).items())
 
 
-def properties_of(path: Path) -> dict[str, str]:
+def parse_properties_file(path: Path) -> dict[str, str]:
     """Parse a `--properties-file`: lines of name and value, separated by blanks or `=`."""
     lines = (line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
     pairs = (re.split(r"\s*[=:]\s*|\s+", line, maxsplit=1) for line in lines if line and line[0] not in "#!")
     return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
 
 
-def without_secrets(spark_options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def split_secrets(spark_options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Split Spark's options into public ones and secrets: other users of the machine can see a process's arguments."""
     public: list[str] = []
     secret: dict[str, str] = {}

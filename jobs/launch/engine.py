@@ -1,8 +1,8 @@
 """
 Chooses the engine for a command (this process or Spark), and finds Java for Spark.
 
-One process that reads R bytes per second takes n / R for n bytes, Spark START + n / (R * cores): `limit_of` returns the
-n at which both are equal. The results are the same.
+One process that reads R bytes per second takes n / R for n bytes, Spark START + n / (R * cores): `one_process_limit`
+returns the n at which both are equal. The results are the same.
 """
 
 import os
@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.console.amounts import counted, size_text
+from jobs.console.amounts import count_text, size_text
 
-NO_SPARK = (
+NO_SPARK_MESSAGE = (
     "pyspark is not installed here: `pip install 'rocketmq-lake[spark]'` brings it "
     "(work below a size needs none: VERB --show-config)"
 )
@@ -73,7 +73,7 @@ class EngineChoice(NamedTuple):
         """Return one line on the effect that Spark would have, if it cannot start."""
         amount = "An unknown amount" if self.size is None else size_text(self.size)
         return (
-            f"{amount} to read in one process; Spark would divide the work among {counted(self.cores, 'core')} "
+            f"{amount} to read in one process; Spark would divide the work among {count_text(self.cores, 'core')} "
             f"(above {size_text(self.limit)} it is faster). {self.lacking}"
         )
 
@@ -82,14 +82,14 @@ class EngineChoice(NamedTuple):
         return {"name": self.engine.value, "bytes": self.size, "limit": self.limit, "cores": self.cores}
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def usable_cores(*, half: bool) -> int:
     """Return the number of cores for a run; with *half*, the other half is left to a broker."""
-    return max(cores() // 2, 1) if half else cores()
+    return max(count_cores() // 2, 1) if half else count_cores()
 
 
 def usable_threads(*, half: bool) -> int:
@@ -97,16 +97,16 @@ def usable_threads(*, half: bool) -> int:
     return min(usable_cores(half=half), _MOST_THREADS)
 
 
-def limit_of(verb: str, *, cores: int, is_remote: bool = False) -> int:
+def one_process_limit(verb: str, *, cores: int, is_remote: bool = False) -> int:
     """Return the size in bytes up to which one process finishes *verb* sooner than Spark on so many cores."""
     rate = min(_RATES[verb], _REMOTE_RATE) if is_remote else _RATES[verb]
     cores = max(cores, 2)  # on one core Spark is never faster, but it holds less in memory
     return round(_START_SECONDS * rate * cores / (cores - 1))
 
 
-def rule_text(verb: str) -> str:
+def engine_rule_text(verb: str) -> str:
     """Describe the rule by which *verb* chooses its engine."""
-    limit = size_text(limit_of(verb, cores=cores()))
+    limit = size_text(one_process_limit(verb, cores=count_cores()))
     return f"here (in this process) below {limit}, else spark; with Spark's options always spark"
 
 
@@ -120,12 +120,12 @@ def choose_engine(
     this process does the work, and `Choice.lacking` names the missing part.
     """
     usable = usable_cores(half=half)
-    limit = limit_of(verb, cores=usable, is_remote=is_remote)
+    limit = one_process_limit(verb, cores=usable, is_remote=is_remote)
     if asked != AUTO:
         return EngineChoice(Engine(asked), size, limit, usable)
-    if is_spark_asked_for():
+    if is_spark_requested():
         return EngineChoice(Engine.SPARK, size, limit, usable)
-    lacking = lacking_spark() if size is None or size > limit else None
+    lacking = why_spark_cannot_start() if size is None or size > limit else None
     return EngineChoice(Engine.HERE if lacking != "" else Engine.SPARK, size, limit, usable, lacking or "")
 
 
@@ -135,24 +135,24 @@ def has_session() -> bool:
     return session is not None and bool(session.is_started())
 
 
-def death_of_jvm() -> str | None:
+def jvm_death_text() -> str | None:
     """Return how this process's JVM has died, if it has."""
     session = sys.modules.get(_SESSION)
     return session.jvm_death() if session is not None else None
 
 
-def is_spark_asked_for() -> bool:
+def is_spark_requested() -> bool:
     """Return whether there is a session, or the command line has Spark options; Spark is used then."""
     return has_session() or "PYSPARK_GATEWAY_PORT" in os.environ or bool(os.environ.get("RMQ_LAKE_SPARK_OPTIONS"))
 
 
-def lacking_spark() -> str:
+def why_spark_cannot_start() -> str:
     """Return why Spark cannot start here, and how to install the missing part; empty if it can."""
     try:
         find_java_home()
     except SetupError as error:
         return str(error)
-    return NO_SPARK if find_spec("pyspark") is None else ""
+    return NO_SPARK_MESSAGE if find_spec("pyspark") is None else ""
 
 
 _OLDEST_JAVA = 17

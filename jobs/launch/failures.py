@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from jobs.launch.engine import SetupError, death_of_jvm
+from jobs.launch.engine import SetupError, jvm_death_text
 from rmq_formats.errors import FormatError
 
 # Spark's text about a Python process that has ended, and Python's text about a file.
@@ -34,7 +34,7 @@ def expected_errors() -> tuple[type[BaseException], ...]:
 
 
 @contextmanager
-def shown_as_usage(*kinds: type[Exception], before: str = "") -> Iterator[None]:
+def as_usage_errors(*kinds: type[Exception], before: str = "") -> Iterator[None]:
     """Turn errors of these types into usage errors, because the request must be changed."""
     try:
         yield
@@ -48,10 +48,10 @@ def follows_interrupt(error: BaseException) -> bool:
     return before is not None and (isinstance(before, KeyboardInterrupt) or follows_interrupt(before))
 
 
-def one_line(error: BaseException) -> str:
+def one_line_message(error: BaseException) -> str:
     """Return the message of an error without the text that libraries wrap around it."""
     if _is_lost_connection(error):
-        how = death_of_jvm()
+        how = jvm_death_text()
         if how is None:
             return (
                 "Spark's JVM no longer responds; the lines above may show why. To continue, run the same command again"

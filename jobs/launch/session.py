@@ -16,10 +16,10 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from jobs.console.log import JsonLines, mask_program_output, say
+from jobs.console.log import JsonLines, log_message, mask_program_output
 from jobs.console.progress import Progress, Work, show_progress
 from jobs.launch import spark
-from jobs.launch.arguments import given_spark_options, without_secrets
+from jobs.launch.arguments import given_spark_options, split_secrets
 from jobs.launch.cache import code_archive
 from jobs.launch.engine import SetupError
 from jobs.storage.settings import file_system_settings
@@ -141,8 +141,8 @@ def _start(  # noqa: PLR0913 - what a session may be like
     if half:
         spark_options = spark.on_half_the_cores(spark_options)
     spark.check_master(spark_options)
-    public, secret = without_secrets(spark_options)
-    _start_jvm(app_name, spark.submission(public, warm=warm, lasts=lasts, s3=s3), secret)
+    public, secret = split_secrets(spark_options)
+    _start_jvm(app_name, spark.prepare_submission(public, warm=warm, lasts=lasts, s3=s3), secret)
 
 
 def close(*, succeeded: bool) -> None:
@@ -160,7 +160,7 @@ def close(*, succeeded: bool) -> None:
         return
     _jvms.clear()
     if submitted.unfinished_archive is not None:
-        say("rmq-lake: leaving an archive of Spark's classes for faster starts, once …")
+        log_message("rmq-lake: leaving an archive of Spark's classes for faster starts, once …")
     SparkSession.builder.getOrCreate().stop()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else pyspark takes the dead one for the next session
     if process.stdin is not None:
@@ -237,7 +237,7 @@ def copy_jvm_output(reading: int) -> None:
                 continue
             shown = mask_program_output(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
             if isinstance(sys.stderr, JsonLines):
-                sys.stderr.event(shown.decode("utf-8", "replace").rstrip(), source="jvm")
+                sys.stderr.write_event(shown.decode("utf-8", "replace").rstrip(), source="jvm")
             else:
                 os.write(2, shown)
 

@@ -19,9 +19,9 @@ from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 from jobs.launch import worker_daemon
-from jobs.launch.arguments import all_settings, conf_settings, value_of
+from jobs.launch.arguments import conf_settings, effective_spark_settings, option_value
 from jobs.launch.cache import CONF_DIRECTORY, cache_directory, code_archive
-from jobs.launch.engine import NO_SPARK, SetupError, cores, find_java_home
+from jobs.launch.engine import NO_SPARK_MESSAGE, SetupError, count_cores, find_java_home
 
 _MASTER_SECONDS = 5  # for a connection, where a firewall drops packets
 _NAMED_JARS = 3  # in a message
@@ -54,7 +54,7 @@ class Submission(NamedTuple):
     unfinished_archive: Path | None  # the class archive that the JVM writes when it exits
 
 
-def submission(
+def prepare_submission(
     spark_options: Sequence[str], *, warm: str | None = None, lasts: bool = False, s3: bool = False
 ) -> Submission:
     """
@@ -75,19 +75,19 @@ def submission(
     }
     local = is_local(spark_options)
     defaults = [] if _master(spark_options) is not None else ["--master", DEFAULT_MASTER]
-    if value_of("--properties-file", spark_options) is None:
+    if option_value("--properties-file", spark_options) is None:
         defaults += ["--properties-file", str(CONF_DIRECTORY / "spark-defaults.conf")]
     else:
         defaults += [word for setting in _DELTA for word in ("--conf", setting)]
     options = [*defaults, *spark_options]
     if local and warm is not None and worker_daemon.IS_SAFE:
-        environment[worker_daemon.MODULE] = warm
+        environment[worker_daemon.MODULE_VARIABLE] = warm
         options = ["--conf", f"spark.python.daemon.module={worker_daemon.__name__}", *options]
     options = _with_files(options, "--jars", own_jars)
     recording = None
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if local:
-        flag, recording = class_archive(java_home, spark_home())
+        flag, recording = class_archive_flag(java_home, spark_home())
         # The JVM logs about its archive on standard output, which is reserved for data.
         flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", flag, _ONE_COLLECTOR, *_SMALL]
         environment["SPARK_SUBMIT_OPTS"] = _appended([*flags, *([] if lasts else [_COMPILED_FAST])], given)
@@ -113,7 +113,7 @@ def submission(
 def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *, s3: bool) -> NoReturn:
     """Replace this process by the spark-submit that starts the driver on the cluster."""
     check_master(spark_options)
-    submitted = submission(spark_options, s3=s3)
+    submitted = prepare_submission(spark_options, s3=s3)
     program = str(Path(submitted.environment["SPARK_HOME"]) / "bin" / "spark-submit")
     main = str(Path(__file__).parent.parent / "main.py")
     os.environ.update(submitted.environment)
@@ -124,7 +124,7 @@ def on_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:
     """Return *spark_options* with a local master of half the cores, unless they contain a master."""
     if _master(spark_options) is not None:
         return spark_options
-    return [*spark_options, "--master", f"local[{max(cores() // 2, 1)},4]"]
+    return [*spark_options, "--master", f"local[{max(count_cores() // 2, 1)},4]"]
 
 
 def is_local(spark_options: Sequence[str]) -> bool:
@@ -151,11 +151,11 @@ def check_master(spark_options: Sequence[str]) -> None:
 
 
 def _master(spark_options: Sequence[str]) -> str | None:
-    return value_of("--master", spark_options) or all_settings(spark_options).get("spark.master")
+    return option_value("--master", spark_options) or effective_spark_settings(spark_options).get("spark.master")
 
 
 def _with_files(options: Sequence[str], name: str, files: Sequence[str]) -> list[str]:
-    given = value_of(name, options)
+    given = option_value(name, options)
     return [*options, name, ",".join([*files, given] if given else files)]
 
 
@@ -165,7 +165,7 @@ def _appended(flags: Sequence[str], given: str) -> str:
     return " ".join([*(f'"{flag}"' for flag in own), given]).strip()
 
 
-def class_archive(java_home: Path, spark_home: Path) -> tuple[str, Path | None]:
+def class_archive_flag(java_home: Path, spark_home: Path) -> tuple[str, Path | None]:
     """
     Return the JVM flag for its class archive, and the file that the JVM writes when it exits.
 
@@ -223,7 +223,7 @@ def spark_home() -> Path:
     """Return the directory of the installed pyspark package."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        raise SetupError(NO_SPARK)
+        raise SetupError(NO_SPARK_MESSAGE)
     return Path(found.origin).parent
 
 

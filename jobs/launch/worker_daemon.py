@@ -14,7 +14,7 @@ from importlib import import_module
 
 from jobs.console.process import hide_pandas
 
-MODULE = "RMQ_LAKE_WORKER_MODULE"  # the environment variable with the name of the module to import
+MODULE_VARIABLE = "RMQ_LAKE_WORKER_MODULE"  # the environment variable with the name of the module to import
 _READS_LOGS = "rmq_formats.commitlog.scan"
 IS_SAFE = sys.platform == "linux"  # elsewhere libraries of the system may not be used after a fork
 
@@ -27,7 +27,7 @@ def import_task_module() -> None:
     """
     hide_pandas()
     with suppress(Exception):  # the task that needs the module fails with the same error, and reports it
-        import_module(os.environ[MODULE])
+        import_module(os.environ[MODULE_VARIABLE])
         if _READS_LOGS in sys.modules:
             from rmq_formats import compiled, warm_up
 

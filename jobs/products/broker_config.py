@@ -15,26 +15,26 @@ from jobs.lake.tables import BROKER_CONFIG, CONFIG_FILES, CONSUMER_OFFSETS
 from jobs.products.product import FinishedProduct, Run, StartedProduct, State, nothing_to_collect
 from jobs.store.broker_config import BrokerConfig, read_broker_config, read_config_files, unpack_offsets
 
-FILES = "files"  # in the state: name → SHA-256 of the newest version that the lake has
+FILES_KEY = "files"  # in the state: name → SHA-256 of the newest version that the lake has
 _KINDS = ("topic", "group")
 Settings = Mapping[tuple[str, str], str]  # (kind, name) → JSON
 ReaderKey = tuple[str, str | None, str]  # kind of reader, consumer group, topic
 Offsets = Mapping[ReaderKey, Mapping[str, int]]  # by queue, as in JSON: there may be a million
 # In a manifest: `settings` of kind, name, digest; `offsets` of kind, group, topic, and of each queue the next offset.
-KeptState = Mapping[str, Any]
+StateJson = Mapping[str, Any]
 
 
-def start(run: Run, state: KeptState | None) -> StartedProduct[None]:
+def start(run: Run, state: StateJson | None) -> StartedProduct[None]:
     """Prepare rows of settings and consumer offsets, one per change since the last run; none if they are unreadable."""
-    config, known = read_broker_config(run.store), kept_state(state)
+    config, known = read_broker_config(run.store), parse_state(state)
 
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
         if config.unread is not None:
             why = f"the broker's configuration was not compared with that of the previous run: {config.unread}"
             return FinishedProduct(state=known.as_json(), notes=[why])
-        there = new_state(config, known)
+        there = find_new_state(config, known)
         finished = FinishedProduct(state=there.as_json())
-        settings, offsets = setting_changes(settings_of(config), known), offset_changes(there, known)
+        settings, offsets = setting_changes(list_settings(config), known), offset_changes(there, known)
         for table, changes in ((BROKER_CONFIG, settings), (CONSUMER_OFFSETS, offsets)):
             finished.add(table, run.output.write_config(table, changes, to_offset))
         return finished
@@ -44,7 +44,7 @@ def start(run: Run, state: KeptState | None) -> StartedProduct[None]:
 
 def start_files(run: Run, state: State | None) -> StartedProduct[None]:
     """Prepare rows of configuration files, one for each new, changed or deleted file."""
-    known, files = dict(state[FILES]) if state else {}, tuple(read_config_files(run.store))
+    known, files = dict(state[FILES_KEY]) if state else {}, tuple(read_config_files(run.store))
 
     def finish(_outcomes: object, to_offset: int) -> FinishedProduct:
         digests = {file.name: sha256(file.data).hexdigest() for file in files}
@@ -60,7 +60,7 @@ def start_files(run: Run, state: State | None) -> StartedProduct[None]:
         ]
         deleted = sorted(known.keys() - digests.keys())
         rows += [{"name": name, "modified": None, "sha256": None, "bytes": None} for name in deleted]
-        finished = FinishedProduct(state={FILES: digests})
+        finished = FinishedProduct(state={FILES_KEY: digests})
         finished.add(CONFIG_FILES, run.output.write_config(CONFIG_FILES, rows, to_offset))
         return finished
 
@@ -73,7 +73,7 @@ class BrokerState(NamedTuple):
     digests: Mapping[tuple[str, str], str]  # (kind, name) → of the settings
     offsets: Offsets
 
-    def as_json(self) -> KeptState:
+    def as_json(self) -> StateJson:
         """Return the state as a manifest keeps it."""
         return {
             "settings": [[*key, digest] for key, digest in sorted(self.digests.items())],
@@ -81,7 +81,7 @@ class BrokerState(NamedTuple):
         }
 
 
-def kept_state(state: KeptState | None) -> BrokerState:
+def parse_state(state: StateJson | None) -> BrokerState:
     """Return the state that a manifest has kept; an empty one where it has none."""
     kept = state or {"settings": (), "offsets": ()}
     offsets: dict[ReaderKey, Mapping[str, int]] = {}
@@ -91,9 +91,9 @@ def kept_state(state: KeptState | None) -> BrokerState:
     return BrokerState({(kind, name): digest for kind, name, digest in kept["settings"]}, offsets)
 
 
-def new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
+def find_new_state(config: BrokerConfig, known: BrokerState) -> BrokerState:
     """Return the state that a run has found; unchanged parts are the same objects as in *known*."""
-    digests = {key: _digest(text) for key, text in settings_of(config).items()}
+    digests = {key: _digest(text) for key, text in list_settings(config).items()}
     offsets: dict[ReaderKey, Mapping[str, int]] = {}
     for kind, group, topic, queues, _ in config.readers:
         if queues:
@@ -122,7 +122,7 @@ def offset_changes(there: BrokerState, known: BrokerState) -> Iterator[dict[str,
                 yield {**reader, "queue_id": int(queue), "next_offset": now.get(queue)}
 
 
-def settings_of(config: BrokerConfig) -> Settings:
+def list_settings(config: BrokerConfig) -> Settings:
     """Return the settings of topics and groups as the lake has them."""
     return {
         (kind, name): json.dumps(settings, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

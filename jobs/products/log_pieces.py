@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
-from rmq_formats.arrays import slices
+from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_ENTRY, DLEDGER_MAGIC
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -213,7 +213,7 @@ class PieceCollector:
         offsets, ends, headers = offsets[usual], ends[usual], headers[usual]
         index, term = headers["index"].astype(np.int64), headers["term"].astype(np.int64)
         breaks = (offsets[1:] != ends[:-1]) | (index[1:] != index[:-1] + 1) | (term[1:] != term[:-1])
-        for some in slices(offsets.size, breaks):
+        for some in slices_between_cuts(offsets.size, breaks):
             first, last, count = some.start, some.stop - 1, some.stop - some.start
             run = _Entries(int(offsets[first]), int(ends[last]), int(index[first]), int(term[first]), count)
             known = self._entries[-1] if self._entries else None

@@ -60,7 +60,7 @@ class Damage(NamedTuple):
     sample: bytes | None = None
 
     @classmethod
-    def of_body(cls, group: RawRecords, offset: int, size: int) -> Self:
+    def of_changed_body(cls, group: RawRecords, offset: int, size: int) -> Self:
         """Return the damage of a record whose body was changed after it was written."""
         at = offset - group.base_offset
         return cls(offset, size, _WRONG_CRC, group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes())
@@ -137,11 +137,11 @@ class _RangeMessages:
         self._matched = set[str]()
         self._chooses = None if self._selection.topic_filter is None else self._takes
         part, segment, run = f"{range_.start_offset:020d}", range_.base_offset, output.naming.run
-        self._messages = files.enter_context(output.file(MESSAGES, part, segment=segment))
-        self._traces = files.enter_context(output.file(TRACES, part))
-        quarantine = output.file(QUARANTINE, part, segment=segment, run=run, file=range_.location)
+        self._messages = files.enter_context(output.new_file(MESSAGES, part, segment=segment))
+        self._traces = files.enter_context(output.new_file(TRACES, part))
+        quarantine = output.new_file(QUARANTINE, part, segment=segment, run=run, file=range_.location)
         self._quarantine = _HeldRows(files.enter_context(quarantine))
-        pieces = output.file(LOG_PIECES, part, segment=segment, run=run)
+        pieces = output.new_file(LOG_PIECES, part, segment=segment, run=run)
         self._piece_rows = _HeldRows(files.enter_context(pieces))
         self._pieces = PieceCollector(range_, self._from_offset, self._selection, files, self._piece_rows.add)
 
@@ -170,7 +170,7 @@ class _RangeMessages:
             for rows in trace_rows(batch):
                 self._traces.write(rows)
             for offset, size in bad:
-                self._add_damage(Damage.of_body(group, offset, size))
+                self._add_damage(Damage.of_changed_body(group, offset, size))
                 at = offset - group.base_offset
                 self._pieces.add_damage(offset, group.buffer[at : at + size].data)
 
@@ -239,12 +239,12 @@ def without_excluded(records: RawRecords, parser: PropertyParser, selection: Sel
         return records
     # Columns are made only then: Arrow's dictionaries of a filtered batch would still hold the excluded values.
     messages, _ = message_batch(records, parser, takes=selection.takes)
-    offsets = messages.column("physical_offset").to_numpy()[excluded(messages, selection)]
+    offsets = messages.column("physical_offset").to_numpy()[mask_excluded(messages, selection)]
     stays = ~np.isin(records.positions + records.base_offset, offsets)
     return records._replace(positions=records.positions[stays], sizes=records.sizes[stays])
 
 
-def excluded(messages: pa.RecordBatch, selection: Selection) -> NDArray[np.bool_]:
+def mask_excluded(messages: pa.RecordBatch, selection: Selection) -> NDArray[np.bool_]:
     """Return which messages contain, or may contain, one of an excluded topic."""
     topics = messages.column("topic").cast(pa.string()).to_pylist()
     is_excluded, has_origin = _by_origin(messages, selection)

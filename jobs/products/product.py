@@ -44,17 +44,17 @@ class Output:
     naming: FileNaming
     broker: str
 
-    def file(self, table: Table, part: str, **constants: str | int) -> TableFile:
+    def new_file(self, table: Table, part: str, **constants: str | int) -> TableFile:
         """Return a file of this run, which its first rows create; *constants* are column values."""
         whose: dict[str, str | int] = {"broker": self.broker, "store_id": self.naming.store_id}
-        return TableFile(self.lake, table, self.naming.name(part), whose | constants)
+        return TableFile(self.lake, table, self.naming.new_file_name(part), whose | constants)
 
     @property
     def scratch(self) -> Scratch:
         """The location of scratch files; those of a killed run are found by the next run."""
         return Scratch(self.lake.locate(MESSAGES.name), self.lake.options)
 
-    def made_scratch(self) -> Scratch:
+    def create_scratch(self) -> Scratch:
         """Return `scratch` after creating its directory."""
         scratch = self.scratch
         if is_local(scratch.location):
@@ -63,13 +63,13 @@ class Output:
 
     def write_config(self, table: Table, rows: Iterable[Mapping[str, object]], to_offset: int) -> AddedFile | None:
         """Write a file of rows about the broker's configuration; None if there are no rows."""
-        with self.file(table, "config", to_offset=to_offset, run=self.naming.run) as file:
+        with self.new_file(table, "config", to_offset=to_offset, run=self.naming.run) as file:
             file.write_rows(rows)
             return file.close()
 
     def write(self, table: Table, part: str, batches: Iterable[pa.RecordBatch]) -> AddedFile | None:
         """Write a file of these rows; None if there are no rows."""
-        return self.file(table, part).fill(batches)
+        return self.new_file(table, part).write_all(batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class RangePass:
                 self.output.scratch.delete(name)
 
 
-def files_of(outcomes: Sequence[Outcome[Collected]]) -> dict[str, list[AddedFile]]:
+def files_by_table(outcomes: Sequence[Outcome[Collected]]) -> dict[str, list[AddedFile]]:
     """Return the files of all ranges, by table."""
     files: dict[str, list[AddedFile]] = {}
     for outcome in outcomes:

@@ -51,4 +51,4 @@ PRODUCTS = (
         ("broker_config", "consumer_offsets"), state_key="broker_config", is_of_last_step=True,
     ),
 )  # fmt: skip
-NAMES = frozenset(product.name for product in PRODUCTS)  # what `--tables` chooses from
+PRODUCT_NAMES = frozenset(product.name for product in PRODUCTS)  # what `--tables` chooses from

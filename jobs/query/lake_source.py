@@ -47,7 +47,7 @@ from jobs.store.log_ends import LostPart
 from jobs.store.release import RELEASE_SETTING, writers_of_eras
 from jobs.store.selection import TopicChoices
 from rmq_formats.commitlog.layout import COMPRESSED
-from rmq_formats.commitlog.record import Host, MessageRecord, parse_host, record_of_row
+from rmq_formats.commitlog.record import Host, MessageRecord, parse_host, record_from_row
 from rmq_formats.consumequeue.dispatch import QueueRules, Unit, expected_units
 from rmq_formats.detection import detect_eras, record_marks
 from rmq_formats.errors import CorruptData
@@ -102,9 +102,11 @@ class LakeSource(Source):
         known = self._given_release or next((Release.of(name) for name in names if name), None)
         if known is not None:
             return (known,)
-        newest = self.select("max(physical_offset) AS offset", MESSAGES, IS_OWN_ROW)[0]["offset"] or 0
+        newest = self.select_rows("max(physical_offset) AS offset", MESSAGES, IS_OWN_ROW)[0]["offset"] or 0
         sampled = f"physical_offset >= {newest - _SAMPLED_BYTES}"
-        records = [_record(row) for row in self.select("*", MESSAGES, sampled, IS_OWN_ROW, rest=f"LIMIT {_SAMPLED}")]
+        records = [
+            _record(row) for row in self.select_rows("*", MESSAGES, sampled, IS_OWN_ROW, rest=f"LIMIT {_SAMPLED}")
+        ]
         writers = writers_of_eras(
             detect_eras(mark for record in records for mark in record_marks(record)), RELEASE_TRAITS_THAT_CHANGE_ANSWERS
         )
@@ -117,7 +119,7 @@ class LakeSource(Source):
         """Return *conditions* as SQL, combined with the condition on the store."""
         return " AND ".join((f"store_id = {quote_literal(self.store.store_id)}", *conditions))
 
-    def select(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
+    def select_rows(self, columns: str, table: str, *conditions: str, rest: str = "") -> list[dict[str, Any]]:
         """Return rows of a table for this store, none if the lake lacks it; the caller has quoted every text."""
         sql = f"SELECT {columns} FROM {table} WHERE {self.restrict_to_store(*conditions)} {rest}"  # noqa: S608
         return self.tables.rows(sql) if self.tables.has_table(table) else []
@@ -153,7 +155,7 @@ class LakeSource(Source):
         """
         left = iter(offsets)
         while some := list(islice(left, _TOGETHER)):
-            rows = self.select("*", MESSAGES, sql_in_condition("physical_offset", some), IS_OWN_ROW)
+            rows = self.select_rows("*", MESSAGES, sql_in_condition("physical_offset", some), IS_OWN_ROW)
             by_offset = {row["physical_offset"]: row for row in rows}
             lost = [offset for offset in some if offset not in by_offset]
             if lost:
@@ -164,12 +166,14 @@ class LakeSource(Source):
             yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
 
     def _first(self, *conditions: str, order: str = "ASC") -> Message | None:
-        rows = self.select("*", MESSAGES, *conditions, IS_OWN_ROW, rest=f"ORDER BY physical_offset {order} LIMIT 1")
+        rows = self.select_rows(
+            "*", MESSAGES, *conditions, IS_OWN_ROW, rest=f"ORDER BY physical_offset {order} LIMIT 1"
+        )
         return self._message(rows[0]) if rows else None
 
     def select_superseded(self, condition: str) -> Iterator[Message]:
         """Yield the matching messages that the broker has truncated."""
-        yield from map(self._message, self.select("*", SUPERSEDED, condition, IS_OWN_ROW))
+        yield from map(self._message, self.select_rows("*", SUPERSEDED, condition, IS_OWN_ROW))
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row.get("body", b"") is None and row["body_length"] > 0:
@@ -179,12 +183,12 @@ class LakeSource(Source):
     # runs, and the messages that they did not read
 
     def _newest_run(self, *conditions: str) -> list[dict[str, Any]]:
-        return self.select("manifest, detail", RUNS, _PREPARED, *conditions, rest="ORDER BY run DESC LIMIT 1")
+        return self.select_rows("manifest, detail", RUNS, _PREPARED, *conditions, rest="ORDER BY run DESC LIMIT 1")
 
     @cached_property
     def _gaps(self) -> list[dict[str, Any]]:
         with_gaps = ("detail IS NOT NULL", """NOT contains(detail, '"gaps": []')""")
-        runs = self.select("detail", RUNS, _PREPARED, *with_gaps, rest="ORDER BY run")
+        runs = self.select_rows("detail", RUNS, _PREPARED, *with_gaps, rest="ORDER BY run")
         return [gap for run in runs for gap in json.loads(run["detail"]).get("gaps") or ()]
 
     @cached_property
@@ -201,7 +205,7 @@ class LakeSource(Source):
     @property
     def damage_text(self) -> str | None:  # type: ignore[override]
         """Say that runs found damage, whose messages are only in the table `quarantine`."""
-        count = sum(row["places"] for row in self.select("count(*) AS places", QUARANTINE))
+        count = sum(row["places"] for row in self.select_rows("count(*) AS places", QUARANTINE))
         return f"the lake's table quarantine has {_places(count)}, whose messages are not answered" if count else None
 
     def list_lost_parts(self, low: int = 0, high: int = MAX_TIME) -> list[LostPart]:
@@ -209,7 +213,7 @@ class LakeSource(Source):
         found: list[LostPart] = []
         inside = (f"physical_offset < {high}", f"physical_offset + length > {low}")
         columns = "count(*) AS places, min(physical_offset) AS first, max(physical_offset + length) AS last"
-        for row in self.select(columns, QUARANTINE, *inside):
+        for row in self.select_rows(columns, QUARANTINE, *inside):
             if row["places"]:
                 first = f"the first at offset {row['first']} (table quarantine)"
                 why = f"runs found {_places(row['places'])} in the log, {first}"
@@ -338,7 +342,9 @@ class LakeSource(Source):
 
     def _lower_bounds(self, high: int) -> Iterator[int]:
         """Yield descending offsets that divide the messages before *high* into parts of increasing size."""
-        files = [file for file in self.tables.files(MESSAGES, "physical_offset") if file.low is None or file.low < high]
+        files = [
+            file for file in self.tables.list_files(MESSAGES, "physical_offset") if file.low is None or file.low < high
+        ]
         wanted, rows = _FIRST_ROWS, 0
         for file, following in pairwise(files):
             rows += file.rows or 0
@@ -354,7 +360,7 @@ class LakeSource(Source):
     def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
         self._note_left_out(self.note_incomplete, topic)
         columns = "min(queue_offset) AS first, max(queue_offset) AS last"
-        row = self.select(columns, MESSAGES, *_in_queue(topic, queue_id))[0]
+        row = self.select_rows(columns, MESSAGES, *_in_queue(topic, queue_id))[0]
         return None if row["first"] is None else OffsetRange(row["first"], row["last"] + 1)
 
     def complete_queues(self, topic: str) -> None:
@@ -364,7 +370,7 @@ class LakeSource(Source):
 
     def next_queue_offset(self, topic: str, queue_id: int, number: int) -> int:
         conditions = (*_in_queue(topic, queue_id), f"queue_offset >= {number}")
-        found = self.select("min(queue_offset) AS number", MESSAGES, *conditions)[0]["number"]
+        found = self.select_rows("min(queue_offset) AS number", MESSAGES, *conditions)[0]["number"]
         return number if found is None else int(found)
 
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
@@ -390,7 +396,7 @@ class LakeSource(Source):
         return frozenset(self.tables.distinct_values("topic", self.restrict_to_store(IS_OWN_ROW)))
 
     def topics_of(self, unique_key: str) -> frozenset[str]:
-        rows = self.select("DISTINCT topic", MESSAGES, f"uniq_key = {quote_literal(unique_key)}", IS_OWN_ROW)
+        rows = self.select_rows("DISTINCT topic", MESSAGES, f"uniq_key = {quote_literal(unique_key)}", IS_OWN_ROW)
         if not rows:
             self._note_left_out(self.note_incomplete)
         return frozenset(row["topic"] for row in rows)
@@ -405,7 +411,7 @@ class LakeSource(Source):
         quoted = quote_literal(text_)
         condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
         oldest_first = f"ORDER BY store_timestamp, physical_offset LIMIT {MAX_OCCURRENCES}"
-        places = self.select("store_timestamp, physical_offset", MESSAGES, condition, rest=oldest_first)
+        places = self.select_rows("store_timestamp, physical_offset", MESSAGES, condition, rest=oldest_first)
         for message in self._placed(place["physical_offset"] for place in places):
             at, time = message.record.physical_offset, message.record.store_timestamp
             for kind in KeyKind:
@@ -420,7 +426,7 @@ class LakeSource(Source):
 
     def why_no_message_at(self, physical_offset: int) -> Reason:
         columns, is_before = "physical_offset, total_size, offset_msg_id", f"physical_offset < {physical_offset}"
-        before = self.select(columns, MESSAGES, is_before, rest="ORDER BY physical_offset DESC LIMIT 1")
+        before = self.select_rows(columns, MESSAGES, is_before, rest="ORDER BY physical_offset DESC LIMIT 1")
         covered = self.coverage()
         if physical_offset < covered.first_offset or not before:
             sentence = f"offset {physical_offset:,} is not in the lake, which begins at offset {covered.first_offset:,}"
@@ -438,13 +444,15 @@ class LakeSource(Source):
 
     def count(self, wanted: ListConditions) -> int | None:
         counted = wanted._replace(key=None, tag=None, words=None)
-        return int(self.select("count(*) AS messages", MESSAGES, IS_OWN_ROW, *self._conditions(counted))[0]["messages"])
+        return int(
+            self.select_rows("count(*) AS messages", MESSAGES, IS_OWN_ROW, *self._conditions(counted))[0]["messages"]
+        )
 
     def hosts(self) -> list[Host]:
         return sorted(map(parse_host, self.tables.distinct_values("store_host", self.restrict_to_store(IS_OWN_ROW))))
 
     def coverage(self) -> Coverage:
-        row = self.select(
+        row = self.select_rows(
             "min(physical_offset) AS first, max(physical_offset + total_size) AS last, "
             "min(store_timestamp) AS oldest, max(store_timestamp) AS newest",
             MESSAGES,
@@ -476,7 +484,7 @@ class LakeSource(Source):
     def queue_facts(self, message: Message) -> list[QueueFact]:
         """Return the rows of consume_queue that point to a message, including those with an unexpected tags code."""
         record = message.record
-        rows = self.select(
+        rows = self.select_rows(
             "topic, queue_id, queue_offset, status, tags_code",
             _QUEUES,
             f"physical_offset = {record.physical_offset}",
@@ -498,7 +506,7 @@ class LakeSource(Source):
             return [KeyFact(key.kind.value, key.key, PointerCheck.NOT_KNOWN, None) for key in hashes]
         at = f"physical_offset = {message.record.physical_offset}"
         of_keys = sql_in_condition("key_hash", hashes.values())
-        rows = self.select("DISTINCT key_hash", INDEX_ENTRIES, of_keys, at) if hashes else []
+        rows = self.select_rows("DISTINCT key_hash", INDEX_ENTRIES, of_keys, at) if hashes else []
         found, origin = {row["key_hash"] for row in rows}, self._origin(INDEX_ENTRIES)
         return [
             KeyFact(key.kind.value, key.key, self.check_of_key(key.kind, is_found=key_hash in found), origin)
@@ -507,7 +515,11 @@ class LakeSource(Source):
 
     def consumer_progress(self, topics: Sequence[str]) -> Iterator[tuple[ReaderProgress, FactOrigin]]:
         columns = "kind, consumer_group, topic, queue_id, next_offset"
-        rows = self.select(columns, _PROGRESS, sql_in_condition("topic", topics), rest="ORDER BY run") if topics else []
+        rows = (
+            self.select_rows(columns, _PROGRESS, sql_in_condition("topic", topics), rest="ORDER BY run")
+            if topics
+            else []
+        )
         # Rows come oldest first: of each reader of a queue the newest one stays.
         newest = {
             (row["kind"], row["consumer_group"], row["topic"], row["queue_id"]): row["next_offset"] for row in rows
@@ -564,7 +576,7 @@ def _places(count: int) -> str:
 def _record(row: Mapping[str, Any]) -> MessageRecord:
     """Return the record of a row; the body is empty if the lake has no bodies."""
     try:
-        return record_of_row({**row, "body": row["body"] or b""})
+        return record_from_row({**row, "body": row["body"] or b""})
     except KeyError as error:
         reason = f"the lake's table {MESSAGES} has no column {error.args[0]}: another engine has rewritten it without"
         raise CorruptData(reason) from error

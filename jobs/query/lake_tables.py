@@ -16,9 +16,9 @@ from arro3.core import RecordBatchReader
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from jobs.lake.lake import Lake, views
+from jobs.lake.lake import Lake, list_views
 from jobs.lake.snapshots import open_delta, rows_without_timestamps
-from jobs.storage.locations import join, normalise
+from jobs.storage.locations import join_location, normalise_location
 from jobs.store.selection import TOPIC_CHOICES_KEY, TopicChoices
 from rmq_formats.arrow import MESSAGE_SCHEMA, plain_type
 from rmq_formats.errors import NotAStore
@@ -69,7 +69,7 @@ class LakeTables:
 
     def __init__(self, lake: str, options: Mapping[str, str]) -> None:
         """Open the lake at *lake*; raise `NotAStore` if it has no table of messages."""
-        self._lake = normalise(lake)
+        self._lake = normalise_location(lake)
         self._options = options
         self._builder = QueryBuilder(_SETTINGS)
         self._opened: dict[str, DeltaTable | None] = {}
@@ -82,7 +82,7 @@ class LakeTables:
         """Register a table with SQL; raise `OSError` if another engine has enabled unsupported features."""
         if name in self._opened:
             return self._opened[name]
-        location = join(self._lake, *(path or name).split("/"))
+        location = join_location(self._lake, *(path or name).split("/"))
         try:
             table = open_delta(location, self._options)
         except TableNotFoundError:
@@ -128,7 +128,7 @@ class LakeTables:
         by_id = {store.store_id: store for store in sorted(found)}  # another engine may change a label
         return sorted(by_id.values())
 
-    def files(self, name: str, column: str) -> Sequence[FileLimits]:
+    def list_files(self, name: str, column: str) -> Sequence[FileLimits]:
         """Return the files of a table from Delta's log, highest values of *column* first."""
         known = self._files.get((name, column))
         if known is None:
@@ -149,7 +149,7 @@ class LakeTables:
     @cached_property
     def view_descriptions(self) -> Mapping[str, str]:
         """The views whose tables are there by their names, which SQL then knows, and what one row of each is."""
-        found = [view for view in views() if all(map(self.has_table, view.tables))]
+        found = [view for view in list_views() if all(map(self.has_table, view.tables))]
         for view in found:
             self._builder.execute(f"CREATE VIEW {view.name} AS {view.sql}")
         return {view.name: view.row.removeprefix("One row is ") for view in found}

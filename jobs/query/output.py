@@ -12,9 +12,9 @@ from urllib.parse import quote
 import click
 
 from jobs.console.lines import printable
-from jobs.console.log import say
+from jobs.console.log import log_message
 from jobs.console.result import ExitCode
-from jobs.console.rows import Form, RowPrinter
+from jobs.console.rows import RowFormat, RowPrinter
 from jobs.query import json_text
 from jobs.query.message import Message
 from jobs.query.mqadmin import text
@@ -33,7 +33,7 @@ class Printer:
     """The output settings of a command."""
 
     zone: tzinfo | None = None
-    form: Form = Form.TEXT
+    form: RowFormat = RowFormat.TEXT
     quiet: bool = False
     bodies: Path | None = None  # the folder that body files are written to
     charset: str | None = None  # that the body is printed in
@@ -45,13 +45,13 @@ class Printer:
     @property
     def prints_rows(self) -> bool:
         """Whether rows are printed instead of mqadmin's layout."""
-        return self.form is not Form.TEXT
+        return self.form is not RowFormat.TEXT
 
     def close(self) -> None:
         """Print the end of the format, if it has one, such as that of a JSON array."""
         if self._rows is not None:
             self._rows.close()
-        elif self.form is Form.JSON:
+        elif self.form is RowFormat.JSON:
             self.write("[]\n")
 
     def write(self, shown: str) -> None:
@@ -70,7 +70,7 @@ class Printer:
             self.has_damage = True
             record = message.record
             stored, computed = record.body_crc & _CRC_MASK, body_crc(record.body)
-            say(
+            log_message(
                 f"rmq-lake: the body of the message at offset {record.physical_offset} ({message.offset_id}) is "
                 f"damaged: its CRC is {computed:08x}, the record states {stored:08x}; it is shown as it is stored"
             )
@@ -85,7 +85,7 @@ class Printer:
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
-            say(f"rmq-lake: {sentence}")
+            log_message(f"rmq-lake: {sentence}")
 
     def finish(self, answer: Answer, source: "Source | None") -> ExitCode:
         """Print the notes on a printed answer, and return the exit code."""
@@ -101,9 +101,9 @@ class Printer:
 
     def print_reason(self, reason: Reason) -> ExitCode:
         """Print why the answer is empty."""
-        if self.form in {Form.JSON, Form.NDJSON}:
+        if self.form in {RowFormat.JSON, RowFormat.NDJSON}:
             self.print_object("empty", {"reason": str(reason.kind), "text": reason.text})
-        say(f"rmq-lake: {reason.text}")
+        log_message(f"rmq-lake: {reason.text}")
         return ExitCode.NOT_FOUND
 
     def print_row(self, kind: str, value: Mapping[str, object], shown: str) -> None:
@@ -121,11 +121,11 @@ class Printer:
     def print_object(self, kind: str, value: Mapping[str, object]) -> None:
         """Print one row."""
         row = {"version": json_text.VERSION, "type": kind, **value}
-        is_for_people = self.form in {Form.TABLE, Form.CSV}
+        is_for_people = self.form in {RowFormat.TABLE, RowFormat.CSV}
         self._rows = self._rows or self.open_row_printer(self.form)
         self._rows.add(value if is_for_people else row)
 
-    def open_row_printer(self, form: Form) -> RowPrinter:
+    def open_row_printer(self, form: RowFormat) -> RowPrinter:
         """Return a printer for rows other than messages; it must be closed."""
         return RowPrinter(form, self.write, ascii_only=sys.stdout.isatty())
 

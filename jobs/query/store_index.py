@@ -125,7 +125,7 @@ def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[_Block | Piece
     framing = store.framing(segment)
     start = range_.start_offset
     data = bytes(store.open_cached(segment.location).read(range_.start, range_.end - range_.start))
-    log = SegmentBytes.of(data, start, framing)
+    log = SegmentBytes.from_buffer(data, start, framing)
     pieces = list(walk_segment(log, final=range_.final, why_left_over=range_.why_left_over))
     yield from (piece for piece in pieces if piece.is_lost)
     records = [piece for piece in pieces if piece.kind is PieceKind.RECORD]

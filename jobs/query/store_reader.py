@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
 from typing import Self
 
-from jobs.storage.locations import join
+from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
 from jobs.store.broker_config import TOPIC_TABLE, TOPICS_FILE, read_config
 from jobs.store.epochs import Leftovers, read_epochs
@@ -25,7 +25,7 @@ from jobs.store.record_places import record_bounds
 from jobs.store.rocksdb import Database, has_index_rows, open_database
 from jobs.store.store import Segment, Store, geometry_stated_by_index_files, lazy_reader
 from rmq_formats.broker_conf import Epoch
-from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Framing, SegmentBytes
@@ -75,7 +75,7 @@ class StoreReader:
         """Return the framing of a segment: whether DLedger entry headers precede the records."""
         if segment.location not in self._framings:
             file = self.open_cached(segment.location)
-            self._framings[segment.location] = framing_of(file.read, segment.readable, segment.base_offset)
+            self._framings[segment.location] = find_framing(file.read, segment.readable_bytes, segment.base_offset)
         return self._framings[segment.location]
 
     def read_record(self, physical_offset: int) -> MessageRecord | None:
@@ -85,7 +85,7 @@ class StoreReader:
             return None
         file = self.open_cached(segment.location)
         position = physical_offset - segment.base_offset
-        room = segment.readable - position
+        room = segment.readable_bytes - position
         data = bytes(file.read(position, min(_SMALL_READ, room)))
         try:
             head = HEAD.unpack(data)
@@ -137,7 +137,7 @@ class StoreReader:
         if newest is None:
             return self.store.end_offset
         segment = newest.segment
-        file_end = segment.base_offset + segment.readable
+        file_end = segment.base_offset + segment.readable_bytes
         _, end = self.record_bounds_around(segment, file_end)
         left = min(HEAD.size, file_end - end)
         return file_end if any(self.open_cached(segment.location).read(end - segment.base_offset, left)) else end
@@ -154,7 +154,7 @@ class StoreReader:
 
     def _bytes(self, segment: Segment) -> SegmentBytes:
         read = self.open_cached(segment.location).read
-        return SegmentBytes(read, segment.readable, segment.base_offset, self.framing(segment))
+        return SegmentBytes(read, segment.readable_bytes, segment.base_offset, self.framing(segment))
 
     @cached_property
     def leftovers(self) -> Leftovers:
@@ -191,7 +191,9 @@ class StoreReader:
         folder = detect_storage_features(self.store).other_database
         if folder is None or self.store.index_files:
             return None
-        database = self._databases.enter_context(open_database(join(self.store.root, folder), self.store.storage))
+        database = self._databases.enter_context(
+            open_database(join_location(self.store.root, folder), self.store.storage)
+        )
         return database if has_index_rows(database) else None
 
     def index_readers(self) -> list[IndexReader]:

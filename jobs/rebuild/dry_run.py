@@ -7,12 +7,12 @@ The number of files to write is only known after reading the log, so it is not e
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jobs.console.amounts import counted, size_text
+from jobs.console.amounts import count_text, size_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_met
 from jobs.products.index.explanation import ExplainedFile, classify_unreadable
 from jobs.products.index.survivors import refusal_reason
 from jobs.rebuild import queue_run
-from jobs.rebuild.index import RebuildIndexRequest, load_settings
+from jobs.rebuild.index import RebuildIndexRequest, list_and_determine_settings
 from jobs.rebuild.queue_run import RebuildQueuesRequest
 from jobs.rebuild.queues import ROCKSDB
 from jobs.store.ranges import describe_plan, find_holes, plan_ranges, written_size
@@ -45,7 +45,7 @@ class DryRun(RatedOutcome):
 
     def result(self, seconds: float) -> Result:
         """Return the result line."""
-        what = f"would read {size_text(self.log['bytes'] or 0)} in {counted(self.log['segments'] or 0, 'segment')}"
+        what = f"would read {size_text(self.log['bytes'] or 0)} in {count_text(self.log['segments'] or 0, 'segment')}"
         return Result(self.severity, what, seconds, verdict="dry run")
 
     def describe(self) -> dict[str, object]:
@@ -67,13 +67,13 @@ class DryRun(RatedOutcome):
         log = self.log
         yield f"{self.store} → {self.out}: dry run, nothing is written"
         yield (
-            f"  would read {size_text(log['bytes'] or 0)} of the log in {counted(log['segments'] or 0, 'segment')}, "
+            f"  would read {size_text(log['bytes'] or 0)} of the log in {count_text(log['segments'] or 0, 'segment')}, "
             f"offsets {log['from_offset'] or 0:,} to {log['to_offset'] or 0:,}"
         )
         yield from (f"  GAP {start:,} to {end:,}: no file has this part of the log" for start, end in self.gaps)
         yield from self.setting_lines
         if self.kept:
-            kept = counted(len(self.kept), "file")
+            kept = count_text(len(self.kept), "file")
             yield f"  KEPT if identical when recomputed: {kept}, {self.kept[0]} to {self.kept[-1]}"
         for explained in self.refused:
             verb = "REPLACED" if explained.verdict.is_damage else "REFUSED"
@@ -86,7 +86,7 @@ class DryRun(RatedOutcome):
 
 def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -> DryRun:
     """Return the dry run of the index; the log is not read, and nothing is written."""
-    store, files, settings = load_settings(request, options)
+    store, files, settings = list_and_determine_settings(request, options)
     geometry = settings.geometry.value
     reasons = {file.name: refusal_reason(file, geometry) for file in files} if request.lost_only else {}
     which = "the index files that are missing" if request.lost_only else "index files"
@@ -109,7 +109,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
 
 def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str]) -> DryRun:
     """Return the dry run of the queues; the log is not read, and nothing is written."""
-    store, settings = queue_run.load_settings(request, options)
+    store, settings = queue_run.list_and_determine_settings(request, options)
     sizes = ", ".join(f"{size.value:,} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
     written = f"the files of all queues with messages in the log: {sizes}"
     if request.to == ROCKSDB:

@@ -15,11 +15,11 @@ from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_met
-from jobs.diagnosis.file_faults import FileFault, file_fault
+from jobs.diagnosis.file_faults import FileFault, find_file_fault
 from jobs.diagnosis.log_check import LogCheck
-from jobs.products.index.explanation import ExplainedFile, Verdict, explain, left_by_retention
+from jobs.products.index.explanation import ExplainedFile, FileVerdict, explain_files, files_left_by_retention
 from jobs.products.index.file_builder import (
     NOT_RECORDED,
     BrokerIndexFile,
@@ -28,17 +28,17 @@ from jobs.products.index.file_builder import (
     BuiltFileKind,
     RecordedNames,
     build_file,
-    check_built,
+    check_built_file,
+    file_names_between,
     hash_file,
-    names_between,
 )
-from jobs.products.index.key_row import Key, KeyRow, LogKeys, collect_keys
-from jobs.products.index.plan import LOST, IndexPlan, Planned
-from jobs.products.index.settings import NOTHING_WANTED, GivenSettings, Settings, settle_index_settings
-from jobs.products.index.survivors import Survivor, has_keys_of, real_files
-from jobs.storage import storage_of
+from jobs.products.index.key_row import Key, KeySequence, LogKeyCollector, collect_keys
+from jobs.products.index.plan import LOST_MESSAGES_DOUBT, IndexPlan, PlannedFile
+from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings, determine_index_settings
+from jobs.products.index.survivors import Survivor, has_keys_of_log, list_index_files
+from jobs.storage import storage_for
 from jobs.storage.local import LocalStorage
-from jobs.storage.locations import join, local_path, normalise
+from jobs.storage.locations import join_location, local_path, normalise_location
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_disk_space
 from jobs.store.chain import ListedLog, read_ranges_not_deleted, read_to_end
@@ -51,7 +51,7 @@ from jobs.store.workers import Workers
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry
 from rmq_formats.layout import Content
 
-MANIFEST = "MANIFEST.json"
+MANIFEST_FILE = "MANIFEST.json"
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
 _CHECKERS = 4
 _LOST, _CONTRADICTS = "lost", "contradicts"  # roles of files that no rule explains
@@ -63,7 +63,7 @@ class RebuildIndexRequest(StoreRequest):
     """The parameters of a rebuild."""
 
     out: str
-    wanted: GivenSettings = NOTHING_WANTED
+    wanted: GivenSettings = NO_GIVEN_SETTINGS
     lost_only: bool = False
     broker_runs: bool = False
     proven_only: bool = False  # keep each file that is not proven wrong; write only proven files
@@ -93,7 +93,7 @@ class ComparedSurvivor:
     """An existing file of the store after its comparison with the log, as listed in the manifest."""
 
     name: str
-    verdict: Verdict
+    verdict: FileVerdict
     role: str  # kept, lost, contradicts, or stays (a copy, which does not block other files)
     detail: str
     differences: Sequence[str]
@@ -142,9 +142,9 @@ class IndexRebuildSummary(RatedOutcome):
         verdicts = {Severity.HEALTHY: "done, all proven", Severity.NOT_VERIFIED: "done, not all proven"}
         proven = sum(file.proven for file in self.files)
         keys = sum(file.keys for file in self.files)
-        files = counted(len(self.files), "index file")
+        files = count_text(len(self.files), "index file")
         done = "written and installed" if self.installed else "written"
-        what = f"{files} with {keys:,} of {counted(self.row_keys, 'key')} {done}, {proven:,} proven"
+        what = f"{files} with {keys:,} of {count_text(self.row_keys, 'key')} {done}, {proven:,} proven"
         if self.contradictions:
             what = f"nothing written; index files that contradict the log: {len(self.contradictions):,}"
         return Result(self.severity, what, seconds, self.log_bytes, verdicts.get(self.severity, ""))
@@ -166,11 +166,11 @@ class IndexRebuildSummary(RatedOutcome):
         }
 
 
-def rebuild(request: RebuildIndexRequest, workers: Workers) -> IndexRebuildSummary:
+def rebuild_index(request: RebuildIndexRequest, workers: Workers) -> IndexRebuildSummary:
     """Build the files and the manifest in the output directory."""
     options = workers.options
-    store, files, settings = load_settings(request, options, workers.processes)
-    directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
+    store, files, settings = list_and_determine_settings(request, options, workers.processes)
+    directory = normalise_location(request.out)  # a relative path is one of ours, not of the tasks
     log = ListedLog(store, plan_ranges(store, range_size=request.range_size))
     with scratch_for(request.scratch or directory, options) as scratch:
         explained: Sequence[ExplainedFile] = ()
@@ -180,7 +180,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> IndexRebuildSumma
             row = collect_keys(workers, log, settings.rules.value.rules, scratch)
             builds = plan_index_files(store, settings, row, (), recorded=request.recorded_names)
         result = IndexRebuildSummary(
-            store.root, request.out, settings, request.lost_only, len(row), row.records, row.damage,
+            store.root, request.out, settings, request.lost_only, len(row), row.records, row.damaged_bytes,
             survivors=[
                 ComparedSurvivor(
                     one.real.name, one.verdict, _role(one.verdict), one.detail,
@@ -196,7 +196,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> IndexRebuildSumma
             return result
         task = partial(build_file, directory=directory, scratch=scratch)
         built = workers.map(builds, task, "building index files")
-    check = partial(check_built, directory=directory, options=options)
+    check = partial(check_built_file, directory=directory, options=options)
     if request.proven_only:
         builds, built = _proven(builds, built, explained, directory, store, request.accepted)
         result.replaced = sorted(name for build in builds for name in build.replaces)
@@ -211,19 +211,19 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> IndexRebuildSumma
         for build, file, own in zip(builds, built, same, strict=True)
     ]
     manifest = json.dumps(result.describe(), indent=1).encode()
-    storage_of(directory, options).create(join(directory, MANIFEST), manifest)
+    storage_for(directory, options).create(join_location(directory, MANIFEST_FILE), manifest)
     return result
 
 
-def load_settings(
+def list_and_determine_settings(
     request: RebuildIndexRequest, options: Mapping[str, str], processes: int = 1
 ) -> tuple[Store, list[BrokerIndexFile], Settings]:
     """List the store and its index files, and determine the settings; raise `UndecidedError` if one must be given."""
     store = request.list_store(options, processes)
     store.require_log()
     check_disk_space(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
-    files = real_files(store)
-    settings = settle_index_settings(store, files, request.wanted)
+    files = list_index_files(store)
+    settings = determine_index_settings(store, files, request.wanted)
     if settings.geometry.origin == ASSUMED and (request.proven_only or not may_have_default_file_sizes(store)):
         slots, entries = map(str, DEFAULT_GEOMETRY)
         raise UnknownSettingError(
@@ -233,13 +233,13 @@ def load_settings(
     return store, files, settings
 
 
-def _first_key(start: int, row: KeyRow) -> Key | None:
+def _first_key(start: int, row: KeySequence) -> Key | None:
     """Return the key that created a file; None if the log has no keys."""
-    return next(iter(row.keys(start, start + 1) or row.keys(start - 1, start)), None)
+    return next(iter(row.read_keys(start, start + 1) or row.read_keys(start - 1, start)), None)
 
 
-def _to_build(plan: IndexPlan, name: str, planned: Planned, replaces: tuple[str, ...] = ()) -> BuildTask:
-    recipe = plan.recipe(planned.start, planned.end)
+def _to_build(plan: IndexPlan, name: str, planned: PlannedFile, replaces: tuple[str, ...] = ()) -> BuildTask:
+    recipe = plan.new_file_recipe(planned.start, planned.end)
     return BuildTask(name, planned.kind, recipe, planned.start, planned.doubt, replaces)
 
 
@@ -250,20 +250,20 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
     files: Sequence[BrokerIndexFile],
     settings: Settings,
     scratch: Scratch,
-) -> tuple[KeyRow, list[BuildTask], Sequence[ExplainedFile]]:
+) -> tuple[KeySequence, list[BuildTask], Sequence[ExplainedFile]]:
     """Return the keys of the log, the files to build in place of lost ones, and the explanation of each file."""
     store, geometry, rules = log.store, settings.geometry.value, settings.rules.value.rules
-    keys, check = LogKeys(rules, scratch), LogCheck()
+    keys, check = LogKeyCollector(rules, scratch), LogCheck()
     read_ranges_not_deleted(workers, log, read_to_end, collectors=[keys, check])
-    files, start = left_by_retention(files, store)
-    row = replace(keys.row(log, start), doubtful=tuple(check.doubtful))
-    explanation = explain(workers, store, row, files, geometry, rules)
+    files, start = files_left_by_retention(files, store)
+    row = replace(keys.key_sequence(log, start), doubtful=tuple(check.doubtful_ranges))
+    explanation = explain_files(workers, store, row, files, geometry, rules)
     row, found = explanation.row, explanation.files
     held: set[str] = set()
     proof: _Proof | None = None
     if request.proven_only:
         held = {one.real.name for one in found if _may_be_right(one, found, row, store, geometry)} - request.accepted
-        proof = held, [row.find(start) for start, _ in check.doubtful]
+        proof = held, [row.find_first_key(start) for start, _ in check.doubtful_ranges]
     kept = [one.survivor for one in found if one.survivor and (one.verdict.is_explained or one.real.name in held)]
     damaged = [
         one.real.name
@@ -280,8 +280,8 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - what there is
 def _is_lost(explained: ExplainedFile, held: Collection[str], accepted: Collection[str]) -> bool:
     """Return whether a file that contradicts the log is proven wrong, or was decided to be."""
     name, verdict = explained.real.name, explained.verdict
-    is_proven = verdict is Verdict.FOREIGN and name not in held
-    is_proven |= verdict is Verdict.WRONG_GEOMETRY and explained.survivor is None
+    is_proven = verdict is FileVerdict.FOREIGN and name not in held
+    is_proven |= verdict is FileVerdict.WRONG_GEOMETRY and explained.survivor is None
     return is_proven or (not verdict.is_explained and name in accepted)
 
 
@@ -299,13 +299,13 @@ def _fits_between(explained: ExplainedFile, files: Sequence[ExplainedFile]) -> b
 
 
 def _may_be_right(
-    explained: ExplainedFile, files: Sequence[ExplainedFile], row: KeyRow, store: Store, geometry: Geometry
+    explained: ExplainedFile, files: Sequence[ExplainedFile], row: KeySequence, store: Store, geometry: Geometry
 ) -> bool:
     """Return whether a file that contradicts the log may be right: it has keys of the log, or fits in its place."""
     if explained.survivor is None or _role(explained.verdict) != _CONTRADICTS:
         return False
-    is_foreign = explained.verdict is Verdict.FOREIGN
-    return not is_foreign or has_keys_of(explained.real, row, geometry, store) or _fits_between(explained, files)
+    is_foreign = explained.verdict is FileVerdict.FOREIGN
+    return not is_foreign or has_keys_of_log(explained.real, row, geometry, store) or _fits_between(explained, files)
 
 
 def _proven(  # noqa: PLR0913, PLR0917 - what there is
@@ -320,14 +320,14 @@ def _proven(  # noqa: PLR0913, PLR0917 - what there is
     wrong = {one.real.name: one for one in explained}
     moved = set()
     for one in explained:
-        if one.verdict is Verdict.MISNAMED:
+        if one.verdict is FileVerdict.MISNAMED:
             with store.open(one.real) as real:
                 moved.add(hash_file(real.read))
     proven, files = list[BuildTask](), list[BuiltFile]()
     for build, file in zip(builds, built, strict=True):
         old = wrong.get(build.name)
-        path = Path(local_path(join(directory, file.name)))
-        is_decided = old is None or old.verdict is Verdict.FOREIGN or file.sha256 in moved or build.name in accepted
+        path = Path(local_path(join_location(directory, file.name)))
+        is_decided = old is None or old.verdict is FileVerdict.FOREIGN or file.sha256 in moved or build.name in accepted
         if is_decided or (old is not None and _one_fault(old.real, path, store)):
             proven.append(build)
             files.append(file)
@@ -338,7 +338,7 @@ def _proven(  # noqa: PLR0913, PLR0917 - what there is
 
 def _one_fault(real: BrokerIndexFile, made: Path, store: Store) -> FileFault | None:
     with store.open(real) as file, LocalStorage().open(str(made)) as right:
-        return file_fault(
+        return find_file_fault(
             Content(real.size, file.read), Content(made.stat().st_size, right.read), header_size=HEADER.size
         )
 
@@ -346,7 +346,7 @@ def _one_fault(real: BrokerIndexFile, made: Path, store: Store) -> FileFault | N
 def plan_index_files(  # noqa: PLR0913 - what there is
     store: Store,
     settings: Settings,
-    row: KeyRow,
+    row: KeySequence,
     kept: Sequence[Survivor],
     damaged: Sequence[str] = (),
     *,
@@ -367,10 +367,10 @@ def plan_index_files(  # noqa: PLR0913 - what there is
     if completes:
         # No broker continues this file: the keys that it lacks are lost.
         last = kept[-1]
-        recipe = plan.recipe_of(last, plan.end_when_filled(last))
-        kind = BuiltFileKind.FULL if recipe.entries == plan.geometry.capacity else BuiltFileKind.OPEN
+        recipe = plan.survivor_recipe(last, plan.end_when_filled(last))
+        kind = BuiltFileKind.FULL if recipe.entry_count == plan.geometry.capacity else BuiltFileKind.OPEN
         builds.append(BuildTask(last.real.name, kind, recipe, last.start, "", (last.real.name,)))
-    planned = plan.missing(kept, completes=completes)
+    planned = plan.plan_missing_files(kept, completes=completes)
     if proof is not None:
         held, doubtful = proof
         # A full one lacks no key, though messages are lost; one that is not full lacks theirs, or a start had cut it.
@@ -380,15 +380,18 @@ def plan_index_files(  # noqa: PLR0913 - what there is
             if not one.doubt and one.kind in complete and not any(one.start <= key <= one.end for key in doubtful)
             and _has_sure_place(one, kept, damaged, held)
         ]  # fmt: skip
-    lost = [row.find(start) for start, _ in row.lost] if kept or damaged else []
-    planned = [one._replace(doubt=LOST) if any(one.start <= key <= one.end for key in lost) else one for one in planned]
+    lost = [row.find_first_key(start) for start, _ in row.lost_ranges] if kept or damaged else []
+    planned = [
+        one._replace(doubt=LOST_MESSAGES_DOUBT) if any(one.start <= key <= one.end for key in lost) else one
+        for one in planned
+    ]
     names = [survivor.real.name for survivor in kept]
     choose_names = partial(_choose_names, row=row, zone=settings.zone.value, recorded=recorded)
     builds += _named(planned, names, damaged, choose_names, plan, names_all=proof is None)
     return sorted(builds, key=lambda build: build.name)
 
 
-def _has_sure_place(plan: Planned, kept: Sequence[Survivor], damaged: Sequence[str], held: Collection[str]) -> bool:
+def _has_sure_place(plan: PlannedFile, kept: Sequence[Survivor], damaged: Sequence[str], held: Collection[str]) -> bool:
     """Return whether the files next to a gap are right, or the gap has a wrong file for comparison with the new one."""
     before, following = kept[max(plan.after, 0) : plan.after + 1], kept[plan.after + 1 : plan.after + 2]
     names = [one.real.name for one in (*before, *following)]
@@ -397,10 +400,10 @@ def _has_sure_place(plan: Planned, kept: Sequence[Survivor], damaged: Sequence[s
 
 
 def _named(  # noqa: PLR0913 - what names depend on
-    planned: Sequence[Planned],
+    planned: Sequence[PlannedFile],
     names: Sequence[str],
     damaged: Sequence[str],
-    choose_names: Callable[[Sequence[Planned], str, str], Sequence[str]],
+    choose_names: Callable[[Sequence[PlannedFile], str, str], Sequence[str]],
     plan: IndexPlan,
     *,
     names_all: bool = True,
@@ -421,12 +424,12 @@ def _named(  # noqa: PLR0913 - what names depend on
 
 
 def _choose_names(  # noqa: PLR0913 - what names depend on
-    gap: Sequence[Planned], before: str, following: str, *, row: KeyRow, zone: tzinfo, recorded: RecordedNames
+    gap: Sequence[PlannedFile], before: str, following: str, *, row: KeySequence, zone: tzinfo, recorded: RecordedNames
 ) -> Sequence[str]:
     """Return names that sort between *before* and *following*: the *recorded* ones if these are in order."""
     firsts = [_first_key(one.start, row) for one in gap]
     times = [0 if first is None else first.store_timestamp for first in firsts]
-    made = names_between(times, zone, before, following)
+    made = file_names_between(times, zone, before, following)
     known = [
         name if first is None else recorded.get((first.physical_offset, first.store_timestamp), name)
         for name, first in zip(made, firsts, strict=True)
@@ -435,13 +438,13 @@ def _choose_names(  # noqa: PLR0913 - what names depend on
     return known if is_in_order else made
 
 
-def _left_out(row: KeyRow, files: Sequence[ExplainedFile], store: Store) -> Iterator[str]:
+def _left_out(row: KeySequence, files: Sequence[ExplainedFile], store: Store) -> Iterator[str]:
     """Describe the keys that remain in no file."""
     for explained in files:
         survivor = explained.survivor
-        if explained.verdict is Verdict.SKIPPED and survivor is not None:
+        if explained.verdict is FileVerdict.SKIPPED and survivor is not None:
             keys = sum(skip.keys for skip in survivor.skipped_keys)
-            yield f"{counted(keys, 'key')} inside {explained.real.name}: only a full rebuild adds them"
+            yield f"{count_text(keys, 'key')} inside {explained.real.name}: only a full rebuild adds them"
     ahead = [explained.real.name for explained in files if explained.survivor and explained.survivor.tail]
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
     # A promotion that cut the log at its end took back later entries of index files.
@@ -472,7 +475,7 @@ def _same_in_store(built: BuiltFile, files: Sequence[BrokerIndexFile], store: St
 def _written(
     build: BuildTask, file: BuiltFile, explained: Sequence[ExplainedFile], *, own: BrokerIndexFile | bool, same: int
 ) -> WrittenFile:
-    equal = sum(entry.verdict is Verdict.EQUAL for entry in explained) or same
+    equal = sum(entry.verdict is FileVerdict.EQUAL for entry in explained) or same
     proven, proof = False, build.doubt or "no file of the store was compared"
     if isinstance(own, BrokerIndexFile):
         proven, proof = True, f"identical to the store's own file {own.name}, byte for byte"
@@ -481,16 +484,16 @@ def _written(
     elif equal and not build.doubt:
         proven, proof = (
             build.kind is not BuiltFileKind.SUPPLEMENT,
-            f"{counted(equal, 'file')} of the store recomputed, with identical bytes",
+            f"{count_text(equal, 'file')} of the store recomputed, with identical bytes",
         )
     recipe = build.recipe
     return WrittenFile(
-        file.name, build.kind, file.size, file.sha256, file.header._asdict(), build.start, recipe.entries,
+        file.name, build.kind, file.size, file.sha256, file.header._asdict(), build.start, recipe.entry_count,
         len(recipe.parts), proven, proof,
     )  # fmt: skip
 
 
-def _role(verdict: Verdict) -> str:
-    if verdict is Verdict.REPEATED:
+def _role(verdict: FileVerdict) -> str:
+    if verdict is FileVerdict.REPEATED:
         return "stays"
     return "kept" if verdict.is_explained else _LOST if verdict.is_damage else _CONTRADICTS

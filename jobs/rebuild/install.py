@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.products.index.file_builder import hash_file
-from jobs.rebuild.index import MANIFEST
+from jobs.rebuild.index import MANIFEST_FILE
 from jobs.storage.local import flush_directory, read_file
 from jobs.storage.locations import is_local, local_path
 from jobs.store.beside_broker import (
@@ -57,7 +57,7 @@ _QUEUE_ROOTS = ("batchconsumequeue", "consumequeue_ext")  # in a rebuild's outpu
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 _EXCHANGE = 2
 _SPARE = 64 << 20  # bytes that are left free
-Step = Callable[[str], object]  # called before each step
+BeforeStep = Callable[[str], object]  # called before each step
 
 
 class NewFile(NamedTuple):
@@ -90,7 +90,7 @@ class Installation:
         return self.aside.with_name(self.aside.name.partition(SET_ASIDE_MARK)[0])
 
     @property
-    def changed(self) -> set[str]:
+    def changed_paths(self) -> set[str]:
         """Paths of the store's files that are new, replaced or set aside."""
         folder = self.folder.resolve()
         return {str(folder / name) for name in (*self.new, *self.set_aside)}
@@ -106,11 +106,11 @@ class Installation:
         yield f"into {self.folder} (user {self.status.st_uid}, group {self.status.st_gid})"
         yield from (f"new: {self.folder.name}/{name}" for name in sorted(self.new))
         if self.kept:
-            yield f"kept: {counted(len(self.kept), 'file')}"
+            yield f"kept: {count_text(len(self.kept), 'file')}"
         yield from (f"set aside in {aside}: {name}" for name in self.set_aside)
 
 
-def plan_index(
+def plan_index_installation(
     store: str, out: str, *, advance_checkpoint: bool = False, refuses_deletion: bool = True
 ) -> list[Installation]:
     """
@@ -125,7 +125,7 @@ def plan_index(
     root, source = Path(local_path(store)), Path(local_path(out))
     manifest = _read_manifest(source)
     new = {file["name"]: _new_file(source / file["name"], file["sha256"]) for file in manifest["files"]}
-    headers = {name: index_header(file.source) for name, file in new.items()}
+    headers = {name: read_header_as_broker(file.source) for name, file in new.items()}
     user = owner_of(root)
     with acting_as(*user):
         index = (root / INDEX_FOLDER).resolve()
@@ -140,7 +140,7 @@ def plan_index(
         stray = sorted(set(new) & set(kept))
         if stray:
             raise RefusedError(f"{', '.join(stray)}: the plan would both keep and replace these files")
-        headers |= {name: index_header(index / name) for name in kept}
+        headers |= {name: read_header_as_broker(index / name) for name in kept}
         checkpoint, is_closed = _checkpoint(root), not (root / "abort").exists()
         most = max((header.index_count for header in headers.values()), default=0)
         covered = [
@@ -160,7 +160,7 @@ def plan_index(
         made = source / _CHECKPOINT
         made.write_bytes(encode_checkpoint(checkpoint._replace(index_timestamp=newest)))
         with acting_as(*user):
-            plans.append(plan_files(root, {_CHECKPOINT: made}, root / _CHECKPOINT))
+            plans.append(plan_file_installation(root, {_CHECKPOINT: made}, root / _CHECKPOINT))
     return plans
 
 
@@ -169,7 +169,9 @@ def _new_file(path: Path, sha256: str | None = None) -> NewFile:
     return NewFile(path, size, size, sha256)
 
 
-def plan_queues(store: str, out: Path | None, changed: Mapping[str, Path] | None = None) -> list[Installation]:
+def plan_queue_installation(
+    store: str, out: Path | None, changed: Mapping[str, Path] | None = None
+) -> list[Installation]:
     """
     Check all conditions and plan the installations, one per folder; raise `RefusedError` if they must not be done.
 
@@ -212,7 +214,7 @@ def _planned(folder: Path, new: Mapping[str, NewFile], present: Sequence[str], k
     )
 
 
-def plan_files(folder: Path, files: Mapping[str, Path], base_path: Path) -> Installation:
+def plan_file_installation(folder: Path, files: Mapping[str, Path], base_path: Path) -> Installation:
     """Return the installation of single files; staging and replaced files are named after *base_path*."""
     there = [folder / name for name in files if (folder / name).is_file()]
     new, status = {name: _new_file(path) for name, path in files.items()}, folder.stat()
@@ -253,13 +255,13 @@ def _aside_of(directory: Path) -> Path:
 
 def _read_manifest(source: Path) -> dict[str, Any]:
     try:
-        manifest: dict[str, Any] = json.loads(read_file(source / MANIFEST))
+        manifest: dict[str, Any] = json.loads(read_file(source / MANIFEST_FILE))
     except (OSError, ValueError) as error:
-        raise RefusedError(f"{source}: does not contain a complete rebuild: {MANIFEST}: {error}") from error
+        raise RefusedError(f"{source}: does not contain a complete rebuild: {MANIFEST_FILE}: {error}") from error
     return manifest
 
 
-def index_header(path: Path) -> IndexHeader:
+def read_header_as_broker(path: Path) -> IndexHeader:
     """Return the header of the index file at *path*, interpreted as a broker does."""
     # A broker gives a short file its length, with zeros, and takes its bytes for the header.
     return decode_header(_head(path, HEADER.size).ljust(HEADER.size, b"\0"))
@@ -280,7 +282,7 @@ def _head(path: Path, size: int) -> bytes:
             raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def install(plan: Installation, step: Step = lambda name: name) -> None:
+def install(plan: Installation, step: BeforeStep = lambda name: name) -> None:
     """
     Install the planned files; *step* is called before each step, and each leaves a complete set of files.
 
@@ -291,7 +293,7 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
         raise RefusedError("; ".join(plan.obstacles))
     base_path = plan.base_path
     with acting_as(plan.status.st_uid, plan.status.st_gid):
-        delete_attempts(base_path)
+        delete_killed_attempts(base_path)
         staging = base_path.with_name(f"{base_path.name}{UNFINISHED_MARK}{uuid4()}")
         step("make the directory")
         staging.mkdir(mode=0o700)
@@ -309,13 +311,13 @@ def install(plan: Installation, step: Step = lambda name: name) -> None:
         flush_directory(base_path.parent)
 
 
-def delete_attempts(base_path: Path) -> None:
+def delete_killed_attempts(base_path: Path) -> None:
     """Delete the staging directories of installations that were killed."""
     for leftover in base_path.parent.glob(f"{base_path.name}{UNFINISHED_MARK}*"):
         shutil.rmtree(leftover)
 
 
-def _put_each(plan: Installation, staging: Path, step: Step) -> None:
+def _put_each(plan: Installation, staging: Path, step: BeforeStep) -> None:
     if plan.set_aside:
         plan.aside.mkdir(mode=0o700, exist_ok=True)
     for name in plan.new:
@@ -340,13 +342,13 @@ def _put_file(made: Path, place: Path, aside: Path, expected: FileState | None) 
         return
     made.rename(aside)
     flush_directory(aside.parent)
-    exchange(aside, place)
+    exchange_paths(aside, place)
     found = FileState.read(aside)
     if found is None:  # deleted meanwhile
         place.unlink()
         raise _changed(place)
     if found != expected:
-        exchange(aside, place)
+        exchange_paths(aside, place)
         aside.unlink()
         raise _changed(place)
 
@@ -358,7 +360,7 @@ def _changed(place: Path) -> RefusedError:
     )
 
 
-def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> None:
+def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep) -> None:
     """Complete the new set in an open directory, and exchange it with the folder."""
     for name in plan.kept:
         step(f"keep {name}")
@@ -375,7 +377,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> N
     staging.rename(plan.aside)  # no longer swept as an attempt: after the exchange it holds the old set
     step("exchange")
     _check_is(made, plan.aside)
-    exchange(plan.aside, plan.folder)
+    exchange_paths(plan.aside, plan.folder)
     _check_is(made, plan.folder)
     flush_directory(plan.folder.parent)
     step("tidy up")
@@ -383,7 +385,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> N
     changed = [name for name in there.keys() | plan.states.keys() if there.get(name) != plan.states.get(name)]
     if changed:  # until the exchange: the old set goes back
         if plan.aside.exists():
-            exchange(plan.aside, plan.folder)
+            exchange_paths(plan.aside, plan.folder)
             shutil.rmtree(plan.aside)
         else:
             shutil.rmtree(plan.folder)
@@ -391,7 +393,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: Step) -> N
     if plan.aside.exists():
         for name in plan.kept:  # they are linked into the new set
             (plan.aside / name).unlink()
-        remove_empty(plan.aside)
+        remove_empty_folders(plan.aside)
 
 
 def _check_is(made: int, place: Path) -> None:
@@ -401,7 +403,7 @@ def _check_is(made: int, place: Path) -> None:
         raise OSError(f"{place}: not the directory that this command created: another process is changing the store")
 
 
-def remove_empty(folder: Path) -> None:
+def remove_empty_folders(folder: Path) -> None:
     """Delete *folder* and its subfolders if they are empty."""
     if not folder.is_dir():
         return
@@ -454,7 +456,7 @@ def _give(descriptor: int, plan: Installation, mode: int) -> None:
     os.fchmod(descriptor, mode)
 
 
-def exchange(new: Path, old: Path) -> None:
+def exchange_paths(new: Path, old: Path) -> None:
     """Exchange two files or directories: atomically if the system supports it, otherwise one after the other."""
     # Without the system call a kill between two renames leaves nothing at *old*, and a broker would make a new one.
     # Nothing is lost: the old one is at *new*, and the new one next to it, under the name that ends in `-new`.

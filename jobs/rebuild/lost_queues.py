@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.diagnosis.file_faults import FileFault, file_fault, may_record_tags_have_changed
+from jobs.diagnosis.file_faults import FileFault, find_file_fault, may_record_tags_have_changed
 from jobs.diagnosis.log_check import LogCheck
 from jobs.products.queues.differences import (
-    BAD_PLACES,
-    NOT_QUEUE_FAULTS,
+    KINDS_WITHOUT_QUEUE_FAULT,
+    WRONG_POSITION_KINDS,
     Difference,
     DifferenceKind,
     JoinResult,
 )
 from jobs.products.queues.settings import QueueSettings
-from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
+from jobs.rebuild.queues import EXTENSION_FOLDER, BuiltFile, BuiltQueue
 from jobs.storage.local import read_file
 from jobs.store.log_ends import has_lost_end
 from jobs.store.queue_files import (
@@ -40,11 +40,11 @@ from jobs.store.ranges import find_holes
 from jobs.store.store import Store, StoredFile
 from jobs.store.topics import TopicFate, newest_time_by_topic
 from jobs.store.units import Units, read_stored_units
-from rmq_formats.consumequeue.build import UNITS
+from rmq_formats.consumequeue.build import UNIT_TYPES
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.layout import Content
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 
 if TYPE_CHECKING:
     from jobs.rebuild.queue_run import QueueRebuildSummary, RebuildQueuesRequest
@@ -76,7 +76,7 @@ def keep_needed_files(  # noqa: PLR0913, PLR0917 - the store, the rebuilt files,
     summary.has_lost_end = ahead is not None and has_lost_end(store, ahead, joined.log_end)
     comparison = _Comparison(store, settings, joined, out, built)
     verdicts = comparison.verdicts
-    comparison.compare_all(real, {start for start, _ in check.doubtful})
+    comparison.compare_all(real, {start for start, _ in check.doubtful_ranges})
     newest = newest_time_by_topic((queue.name.topic, queue.newest_ms) for queue in built)
     selected: list[BuiltQueue] = []
     equal, unknown = 0, set[str]()
@@ -155,7 +155,11 @@ class _Comparison:
         for one in joined.differences:
             is_of_none = one.kind is DifferenceKind.MISSING_FILE  # or of one whose length says it
             is_last = one.position + one.times >= joined.ends[one.queue]
-            if is_of_none or one.kind in NOT_QUEUE_FAULTS or (one.kind is DifferenceKind.BEHIND_LOG and is_last):
+            if (
+                is_of_none
+                or one.kind in KINDS_WITHOUT_QUEUE_FAULT
+                or (one.kind is DifferenceKind.BEHIND_LOG and is_last)
+            ):
                 continue  # the log has lost what the last unit leads to
             for path in self._files_of(one):
                 self._wrong[path].append(range(one.position, one.position + one.times))
@@ -165,7 +169,7 @@ class _Comparison:
         name = difference.queue
         size, unit = self._settings.file_sizes[name.kind].value, name.kind.layout.size
         first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
-        yield from (f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1))
+        yield from (f"{path_in_output(name.path)}/{file_name_of_offset(n * size)}" for n in range(first, last + 1))
 
     def compare_all(self, real: Mapping[str, StoredFile], doubtful: set[int]) -> None:
         """
@@ -184,11 +188,12 @@ class _Comparison:
         wrong = {path for path, verdict in self.verdicts.items() if verdict == _WRONG}
         against = [
             one for one in self._joined.differences
-            if one.kind not in NOT_QUEUE_FAULTS and one.log_offset is not None and not wrong & {*self._files_of(one)}
+            if one.kind not in KINDS_WITHOUT_QUEUE_FAULT
+            and one.log_offset is not None and not wrong & {*self._files_of(one)}
         ]  # fmt: skip
         records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_changed_record}
         self._bad_records = records | doubtful | self._with_other_tags()
-        units = [one.log_offset or 0 for one in against if one.kind in BAD_PLACES]
+        units = [one.log_offset or 0 for one in against if one.kind in WRONG_POSITION_KINDS]
         segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())
         self._bad_segments = segments - self._confirmed
         self._has_strays = any(map(self._lacks_records, self._built))
@@ -217,7 +222,7 @@ class _Comparison:
         if not is_as_long and has_units:
             content = self._with_units_of_lost_records(file, queue, content, stored)
             made = _units(content, queue.name)
-        fault = file_fault(Content.of(own)._replace(size=real.size), Content.of(content))
+        fault = find_file_fault(Content.from_bytes(own)._replace(size=real.size), Content.from_bytes(content))
         if fault is FileFault.BIT and has_units:
             return _UNDECIDED if self._may_be_record_fault(file, queue, made, stored) else _WRONG
         if is_as_long:
@@ -376,7 +381,7 @@ def _lacks_records_that_are_back(queue: BuiltQueue, made: Units, stored: Units) 
 
 def path_in_store(path: str) -> str:
     """Return the path, below the store's root, of a file in the output."""
-    kinds = {EXTENSION, *map(str, QueueKind)}
+    kinds = {EXTENSION_FOLDER, *map(str, QueueKind)}
     return path if path.partition("/")[0] in kinds else f"{QueueKind.PLAIN}/{path}"
 
 
@@ -386,7 +391,7 @@ def path_in_output(path: str) -> str:
 
 
 def _units(data: bytes, name: QueueName) -> Units:
-    layout = UNITS[name.kind]
+    layout = UNIT_TYPES[name.kind]
     return np.frombuffer(data, layout, len(data) // layout.itemsize)
 
 
@@ -399,7 +404,7 @@ def _unit_files(queue: BuiltQueue) -> Iterator[BuiltFile]:
 
 
 def _is_extension(file: BuiltFile) -> bool:
-    return file.path.startswith(f"{EXTENSION}/")
+    return file.path.startswith(f"{EXTENSION_FOLDER}/")
 
 
 def _delete(out: Path, files: Iterable[BuiltFile]) -> None:

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.result import RatedOutcome, Result, Severity, worst_met
 from jobs.diagnosis.log_check import LogCheck
-from jobs.products.queues.join import collect_log, compare, topics_of
-from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, settle_queues
+from jobs.products.queues.join import collect_log, collect_topic_evidence_with_queues, compare_queues
+from jobs.products.queues.settings import NOTHING_SEEN, QueueSettings, SeenQueues, determine_queue_settings
 from jobs.products.queues.unit_files import damaged_ranges
 from jobs.rebuild.lost_queues import RecordedUnits, keep_needed_files
 from jobs.rebuild.queue_database import BuiltQueueRows, build_database, stored_queue_ends
-from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, names_text, queue_note
+from jobs.rebuild.queues import FILES, ROCKSDB, BuiltQueue, QueueRecipe, build_queues, queue_names_text, queue_note
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_disk_space
@@ -34,7 +34,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
-MANIFEST = "MANIFEST.json"
+MANIFEST_FILE = "MANIFEST.json"
 _IN_MANIFEST = ("from_offset", "records", "units", "notes", "gaps", "blanks", "lost_only", "replaced", "proof")
 _GROUPS = 64
 # Of the log's size, where records are small: scratch of 40 bytes a unit, and files of 20, or twice tables of 40.
@@ -103,15 +103,15 @@ class QueueRebuildSummary(RatedOutcome):
         """Return the result line."""
         verdict = "done, no problems found" if self.severity is Severity.NOT_VERIFIED else ""
         done = "written and installed" if self.installed else "written"
-        what = f"{counted(self.queues, 'queue')}, {counted(self.units, 'unit')} {done}"
+        what = f"{count_text(self.queues, 'queue')}, {count_text(self.units, 'unit')} {done}"
         if self.contradictions:
             what = f"{what}; files that contradict the log: {len(self.contradictions):,}"
         return Result(self.severity, what, seconds, self.log_bytes, verdict)
 
 
-def rebuild(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSummary:
+def rebuild_queues(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSummary:
     """Write the queues and the manifest to the output directory."""
-    store, settings = load_settings(request, workers.options, workers.processes)
+    store, settings = list_and_determine_settings(request, workers.options, workers.processes)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
     is_database, features = request.to == ROCKSDB, detect_storage_features(store)
@@ -133,7 +133,11 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSumm
             *(settings.ext_file_size, request.groups, str(out), scratch),
         )
         seen = probe_queue_ends(workers, store) if request.lost_only else None  # before the log is read
-        topics = topics_of(store, seen.queues, request.recorded_topics) if seen is not None else None
+        topics = (
+            collect_topic_evidence_with_queues(store, seen.queues, request.recorded_topics)
+            if seen is not None
+            else None
+        )
         check = LogCheck()
         shared, checked = scratch if recipe.groups > 1 else None, [check] if request.lost_only else []
         log = collect_log(workers, store, recipe.rules, recipe.groups, shared, request.range_size, checked)
@@ -155,7 +159,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSumm
                 if (size := path.stat().st_size) != expected:  # of every file on this machine as well
                     raise OSError(f"{path}: {size} bytes, {expected} were written")
             if seen is not None and topics is not None:
-                joined = compare(workers, store, settings.rules, seen, log, topics)
+                joined = compare_queues(workers, store, settings.rules, seen, log, topics)
                 made = keep_needed_files(store, settings, joined, check, built, request, summary)
             summary.files = sum(len(queue.files) for queue in made)
             every, needed, manifest = built, made, describe_files(made)
@@ -173,7 +177,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> QueueRebuildSumm
         **manifest,
     }
     LocalStorage().create(
-        str(out / MANIFEST), json.dumps(manifest, indent=1, ensure_ascii=False).encode("utf-8", "replace")
+        str(out / MANIFEST_FILE), json.dumps(manifest, indent=1, ensure_ascii=False).encode("utf-8", "replace")
     )
     flush_directory(out)
     return summary
@@ -187,20 +191,20 @@ def _notes_of_topics(store: Store, queues: Sequence[BuiltQueue | BuiltQueueRows]
     for queue in queues:
         names[topics.fate(queue.name.topic, newest[queue.name.topic])].append(queue.name)
     if deleted := names[TopicFate.DELETED]:
-        yield f"queues of deleted topics: {len(deleted):,} ({names_text(deleted)})"
+        yield f"queues of deleted topics: {len(deleted):,} ({queue_names_text(deleted)})"
     if topics.with_queues and (undecided := names[TopicFate.UNDECIDED]):
         why = topics.explain_undecided(undecided[0].topic)
-        yield f"queues that may belong to deleted topics: {len(undecided):,} ({names_text(undecided)}): {why}"
+        yield f"queues that may belong to deleted topics: {len(undecided):,} ({queue_names_text(undecided)}): {why}"
 
 
-def load_settings(
+def list_and_determine_settings(
     request: RebuildQueuesRequest, options: Mapping[str, str], processes: int = 1
 ) -> tuple[Store, QueueSettings]:
     """List the store and determine its settings; raise `UndecidedError` if one must be given."""
     store = request.list_store(options, processes)
     store.require_log()
     check_disk_space(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
-    settings = settle_queues(store, request.conf, request.release, request.seen)
+    settings = determine_queue_settings(store, request.conf, request.release, request.seen)
     if request.proven_only:
         settings.require_known_size()
     return store, settings

@@ -28,9 +28,9 @@ from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, QueueBytes
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, QueueRules
 from rmq_formats.properties import MAX_LONG
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 
-EXTENSION = "consumequeue_ext"
+EXTENSION_FOLDER = "consumequeue_ext"
 FILES, ROCKSDB = "files", "rocksdb"  # the forms of rebuilt queues
 _SHOWN = 3
 _HELD_UNITS = 1 << 20  # some 30 MB
@@ -148,8 +148,8 @@ class _Queue:
         self._extension_files: _Files | None = None
         if recipe.ext_file_size is not None and name.kind is QueueKind.PLAIN:
             self._extension = ExtBuilder(recipe.ext_file_size)
-            extension = attempt.with_name(f"{attempt.name}-{EXTENSION}")
-            self._extension_files = _Files(extension, f"{EXTENSION}/{inner}", recipe.ext_file_size)
+            extension = attempt.with_name(f"{attempt.name}-{EXTENSION_FOLDER}")
+            self._extension_files = _Files(extension, f"{EXTENSION_FOLDER}/{inner}", recipe.ext_file_size)
         self._first: int | None = None
         self._units = 0
         self._last = 0
@@ -179,11 +179,11 @@ class _Queue:
         if self._extension_files is not None:
             files += self._extension_files.finish(self._directory)
         builder = self._builder
-        counts = builder.misplaced, builder.skipped, builder.blanks, self._hidden
+        counts = builder.misplaced_count, builder.skipped_count, builder.blanks, self._hidden
         return BuiltQueue(self._name, files, self._first or 0, self._units, *counts, self._last, self._newest_ms)
 
 
-def names_text(names: Sequence[QueueName]) -> str:
+def queue_names_text(names: Sequence[QueueName]) -> str:
     """Return a few of *names* as examples."""
     shown = ", ".join(f"{name.topic!r} {name.queue_id}" for name in names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown}, …"
@@ -193,7 +193,7 @@ def queue_note(fact: str, counts: Mapping[QueueName, int], meaning: str = "") ->
     """Yield a fact about queues with its count, the queues, and its meaning; nothing if the count is 0."""
     names = [name for name, count in counts.items() if count]
     if names:
-        yield f"{fact}: {sum(counts.values())} ({names_text(names)})" + (f"; {meaning}" if meaning else "")
+        yield f"{fact}: {sum(counts.values())} ({queue_names_text(names)})" + (f"; {meaning}" if meaning else "")
 
 
 @dataclass(slots=True)
@@ -222,7 +222,7 @@ class _Files:
     def _opened(self, base: int) -> Iterator[int]:
         if not self._written:
             self.attempt.mkdir(parents=True, exist_ok=True)
-        path = f"{self.attempt}/{name_of_offset(base)}"
+        path = f"{self.attempt}/{file_name_of_offset(base)}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             yield descriptor
@@ -236,7 +236,7 @@ class _Files:
             with self._opened(base) as descriptor:
                 os.ftruncate(descriptor, self.size)
                 os.fsync(descriptor)
-            path = f"{self.folder}/{name_of_offset(base)}"
+            path = f"{self.folder}/{file_name_of_offset(base)}"
             built.append(BuiltFile(path, self.size, self._written.get(base, 0), self._hashes[base].hexdigest()))
         if built:
             flush_directory(self.attempt)

@@ -13,18 +13,24 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
-from jobs.rebuild.install import Installation, delete_attempts, exchange, remove_empty, suppress_not_empty
+from jobs.rebuild.install import (
+    Installation,
+    delete_killed_attempts,
+    exchange_paths,
+    remove_empty_folders,
+    suppress_not_empty,
+)
 from jobs.storage.local import LocalStorage, flush_directory, read_file, sha256_of
 from jobs.store.beside_broker import acting_as, owner_of
 
-JOURNAL = "REPAIR.json"
+JOURNAL_FILE = "REPAIR.json"
 CHECKPOINT_PART = "checkpoint"
 
 
 @dataclass(slots=True)
-class Entry:
+class JournalEntry:
     """One step: the new files of a folder, and where the replaced ones are."""
 
     part: str
@@ -50,30 +56,30 @@ class Journal:
 
     store: str
     folder: str
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[JournalEntry] = field(default_factory=list)
 
     @classmethod
     def read(cls, folder: Path) -> "Journal | None":
         """Return the journal of an earlier command, if there is one."""
         try:
-            values = json.loads(read_file(folder / JOURNAL))
-            return cls(values["store"], values["folder"], [Entry(**entry) for entry in values["entries"]])
+            values = json.loads(read_file(folder / JOURNAL_FILE))
+            return cls(values["store"], values["folder"], [JournalEntry(**entry) for entry in values["entries"]])
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
-            raise NotRepairableError(f"{folder / JOURNAL}: not a complete journal of a repair: {error}") from error
+            raise NotRepairableError(f"{folder / JOURNAL_FILE}: not a complete journal of a repair: {error}") from error
 
     def write(self) -> None:
         """Replace the journal durably."""
-        target = Path(self.folder) / JOURNAL
-        attempt = target.with_name(f".{JOURNAL}.new")
+        target = Path(self.folder) / JOURNAL_FILE
+        attempt = target.with_name(f".{JOURNAL_FILE}.new")
         attempt.unlink(missing_ok=True)
         LocalStorage().create(str(attempt), json.dumps(asdict(self), indent=1).encode())
         attempt.replace(target)
         flush_directory(target.parent)
 
     @contextmanager
-    def step(self, plan: Installation) -> Iterator[None]:
+    def record_step(self, plan: Installation) -> Iterator[None]:
         """Record a step before it is carried out, and again when it is done."""
         entry = _entry_of(plan)
         self.entries.append(entry)
@@ -107,18 +113,18 @@ class Journal:
         return said
 
 
-def _entry_of(plan: Installation) -> Entry:
+def _entry_of(plan: Installation) -> JournalEntry:
     exchanged = plan.folder.stat().st_ino if plan.is_exchange and plan.folder.exists() else None
     part = plan.base_path.name if plan.is_exchange or plan.base_path.name == CHECKPOINT_PART else "log"
     folders = {parent for name in plan.new for parent in Path(name).parents if not (plan.folder / parent).exists()}
-    return Entry(
+    return JournalEntry(
         part, str(plan.folder), str(plan.aside), [*plan.new], [*plan.set_aside], exchanged, plan.is_exchange,
         digests={name: sha256_of(file.source) for name, file in plan.new.items()},
         made_folders=sorted(str(folder) for folder in folders),
     )  # fmt: skip
 
 
-def _refuse_lost_or_changed(entry: Entry, undone: dict[Path, Path]) -> None:
+def _refuse_lost_or_changed(entry: JournalEntry, undone: dict[Path, Path]) -> None:
     """
     Refuse to undo a step if a broker has written since, or if its replaced files are missing.
 
@@ -153,9 +159,11 @@ def _written_to(place: Path, outcome: str) -> NotRepairableError:
     )
 
 
-def _undo(entry: Entry) -> list[str]:
+def _undo(entry: JournalEntry) -> list[str]:
     folder, aside = Path(entry.folder), Path(entry.aside)
-    delete_attempts(folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART)  # of a step that was killed
+    delete_killed_attempts(
+        folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART
+    )  # of a step that was killed
     if not _was_done(entry):
         shutil.rmtree(aside, ignore_errors=True)  # a new set that had got its name, and not its place
         return [f"{entry.part}: the repair had not changed it"]
@@ -166,18 +174,18 @@ def _undo(entry: Entry) -> list[str]:
     for path in [path for path in aside.rglob("*") if path.is_file()]:  # not tidied up: the new set has it as well
         if (folder / path.relative_to(aside)).exists() and path.samefile(folder / path.relative_to(aside)):
             path.unlink()
-    remove_empty(aside)
+    remove_empty_folders(aside)
     for name in sorted(entry.made_folders, reverse=True):
         with suppress_not_empty():
             (folder / name).rmdir() if (folder / name).is_dir() else None
     if entry.inode is None and entry.is_exchange:
-        remove_empty(folder)
+        remove_empty_folders(folder)
     if folder.exists():
         flush_directory(folder)
-    return [f"{entry.part}: {counted(len(entry.set_aside), 'file')} restored, {len(entry.new)} removed"]
+    return [f"{entry.part}: {count_text(len(entry.set_aside), 'file')} restored, {len(entry.new)} removed"]
 
 
-def _restore(entry: Entry, name: str) -> None:
+def _restore(entry: JournalEntry, name: str) -> None:
     """Exchange a replaced file with the installed one, and delete the installed one."""
     place, aside = Path(entry.folder) / name, Path(entry.aside) / name
     if not aside.exists():
@@ -193,14 +201,14 @@ def _restore(entry: Entry, name: str) -> None:
         os.link(aside, place, follow_symlinks=False)  # fails where a file has come meanwhile
         aside.unlink()
         return
-    exchange(aside, place)
+    exchange_paths(aside, place)
     if not _is_installed(entry, name, aside):
-        exchange(aside, place)
+        exchange_paths(aside, place)
         raise _written_to(place, "the file was left as it is; you can run the undo again")
     aside.unlink()
 
 
-def _remove(entry: Entry, name: str) -> None:
+def _remove(entry: JournalEntry, name: str) -> None:
     """Remove an installed file that did not replace another one."""
     place, removed = Path(entry.folder) / name, Path(entry.aside) / name
     removed.parent.mkdir(parents=True, exist_ok=True)
@@ -213,13 +221,13 @@ def _remove(entry: Entry, name: str) -> None:
     removed.unlink(missing_ok=True)
 
 
-def _is_installed(entry: Entry, name: str, path: Path) -> bool:
+def _is_installed(entry: JournalEntry, name: str, path: Path) -> bool:
     """Return whether a file is the one that the step installed; journals of earlier versions do not say."""
     digest = entry.digests.get(name)
     return digest is None or sha256_of(path) == digest
 
 
-def _was_done(entry: Entry) -> bool:
+def _was_done(entry: JournalEntry) -> bool:
     """Return whether a step has changed the store; for a killed step, the folder shows it."""
     if entry.done or not entry.is_exchange:
         return True

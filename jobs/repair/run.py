@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.lines import PLAN_HEADING, lines_under_heading
 from jobs.console.result import RatedOutcome, Result, Severity
 from jobs.diff import ONLY_IN_LAKE, DiffRequest, DiffSummary, NotInLakeError, diff, find_known_store
-from jobs.lake.commit import rows
+from jobs.lake.commit import read_rows
 from jobs.lake.findings import (
     DAMAGED_RECORDS,
     DELETED_TOPIC,
@@ -38,16 +38,23 @@ from jobs.lake.findings import (
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
+from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.products.queues.differences import DifferenceKind
-from jobs.products.queues.rows import Status
+from jobs.products.queues.rows import UnitStatus
 from jobs.products.queues.settings import NOTHING_SEEN
 from jobs.products.queues.unit_files import count_groups
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
-from jobs.rebuild.install import Installation, install, plan_files, plan_index, plan_queues, remove_empty
+from jobs.rebuild.install import (
+    Installation,
+    install,
+    plan_file_installation,
+    plan_index_installation,
+    plan_queue_installation,
+    remove_empty_folders,
+)
 from jobs.rebuild.lost_queues import path_in_output, path_in_store
-from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Journal, NotRepairableError
+from jobs.repair.journal import CHECKPOINT_PART, JOURNAL_FILE, Journal, NotRepairableError
 from jobs.repair.range_cache import CachingWorkers
 from jobs.repair.segments import (
     MendedSegment,
@@ -59,17 +66,17 @@ from jobs.repair.segments import (
 )
 from jobs.repair.start_protection import (
     describe_bridge_messages,
-    find_holes,
-    start_after,
-    why_withheld,
+    find_truncating_holes,
+    predict_start_after_repair,
+    why_plan_is_withheld,
     write_blanks,
     write_bridges,
 )
-from jobs.restore.config import RebuiltFileSettings, recorded_topics
+from jobs.restore.config import RebuiltFileSettings, read_recorded_topics
 from jobs.restore.plan import Plan, count_messages_in_ranges, plan_log
 from jobs.storage.local import LocalStorage
-from jobs.storage.locations import is_local, local_path, normalise
-from jobs.storage.scratch import Scratch, scratch_beside
+from jobs.storage.locations import is_local, local_path, normalise_location
+from jobs.storage.scratch import Scratch, scratch_below_output
 from jobs.store.beside_broker import LockedStore, RefusedError, acting_as, find_broker_process, lock_store, owner_of
 from jobs.store.queue_files import may_have_default_file_sizes
 from jobs.store.release import ASSUMED, GIVEN, UndecidedError, UnknownSettingError
@@ -112,7 +119,7 @@ class RepairRequest(StoreRequest):
     out: Path  # new files, and the journal
     lake: Lake | None = None
     broker: str | None = None
-    wanted: GivenSettings = NOTHING_WANTED
+    wanted: GivenSettings = NO_GIVEN_SETTINGS
     apply: bool = False
     bridge: bool = False  # write records over lost bytes, so that the broker passes over them
     deliver_empty: bool = False  # also bridges that consumers receive
@@ -169,7 +176,7 @@ class RepairSummary(RatedOutcome):
     def result(self, seconds: float) -> Result:
         """Return the last line: severity, files and time."""
         done = "installed" if self.left is not None else "to install"
-        return Result(self.severity, f"{counted(self.files, 'file')} {done}", seconds)
+        return Result(self.severity, f"{count_text(self.files, 'file')} {done}", seconds)
 
     def lines(self, limit: int) -> Iterator[str]:
         """Yield the summary for people."""
@@ -195,7 +202,7 @@ class RepairSummary(RatedOutcome):
 
 def _findings(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
     groups = verdict.groups
-    yield f"  {when}: {verdict.severity.value}, {counted(len(groups), 'problem') if groups else 'no problems'}"
+    yield f"  {when}: {verdict.severity.value}, {count_text(len(groups), 'problem') if groups else 'no problems'}"
     yield from (f"    {group.cause.text}" for group in groups[:limit])
     if len(groups) > limit:
         yield f"    and {len(groups) - limit:,} more; `verify` shows all"
@@ -212,22 +219,22 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
             held = stack.enter_context(lock_store(request.store, request.out, request.commitlog))
             stack.enter_context(held.checking_changes_on_error())
         remembering = CachingWorkers(workers, Path(local_path(request.store)).resolve())
-        folder = stack.enter_context(scratch_beside(str(work.absolute()), {}))
+        folder = stack.enter_context(scratch_below_output(str(work.absolute()), {}))
         scratch = replace(folder, keeps_files=True)
         in_lake, notes = None, []
         if request.lake is not None:
             try:
                 known = find_known_store(request.lake, request.list_store(workers.options), request.broker)
-                in_lake = _InLake(request.lake, known, recorded_topics(request.lake, known.store_id))
+                in_lake = _InLake(request.lake, known, read_recorded_topics(request.lake, known.store_id))
             except NotInLakeError as error:
                 notes.append(str(error))
         asked = VerifyRequest(
             request.store, request.wanted, commitlog=request.commitlog, care=request.care, options=request.options,
             scratch=scratch, recorded_topics=in_lake and in_lake.topics,
         )  # fmt: skip
-        summary = RepairSummary(normalise(request.store), verify(asked, remembering), notes=notes)
+        summary = RepairSummary(normalise_location(request.store), verify(asked, remembering), notes=notes)
         _Repair(request, remembering, work, scratch, summary, asked, tuple(request.commitlog), in_lake).run(held)
-    remove_empty(work)
+    remove_empty_folders(work)
     return summary
 
 
@@ -255,11 +262,11 @@ def _claim_output(request: RepairRequest) -> Path:
     journal = Journal.read(out)
     if journal is not None and journal.entries:
         _refuse_other_store(journal, request.store, out)
-    if out.exists() and not (out / JOURNAL).exists() and any(out.iterdir()):
+    if out.exists() and not (out / JOURNAL_FILE).exists() and any(out.iterdir()):
         raise NotRepairableError(f"{out}: the directory is not empty")
     out.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(out / _WORK, ignore_errors=True)
-    if not (out / JOURNAL).exists():
+    if not (out / JOURNAL_FILE).exists():
         Journal("", str(out)).write()
     (out / _WORK).mkdir()
     return out
@@ -279,9 +286,9 @@ class _InLake(NamedTuple):
         wanted &= (pc.field("queue_offset") >= first) & (pc.field("queue_offset") < end)
         units: dict[int, set[tuple[str, int, int, int]]] = {}
         columns = ("queue_offset", "status", "physical_offset", "size", "tags_code")
-        for at, status, physical_offset, size, tags_code in rows(self.lake, CONSUME_QUEUE.name, columns, wanted):
+        for at, status, physical_offset, size, tags_code in read_rows(self.lake, CONSUME_QUEUE.name, columns, wanted):
             units.setdefault(at, set()).add((status, physical_offset, size, tags_code))
-        return {at: one[1:] for at, (one, *others) in units.items() if one[0] == Status.MATCHED and not others}
+        return {at: one[1:] for at, (one, *others) in units.items() if one[0] == UnitStatus.MATCHED and not others}
 
 
 @dataclass(slots=True)
@@ -322,7 +329,7 @@ class _Repair:
         self._make_files(verdict)
         plans = self._plan_installations()
         if plans:
-            self.summary.withheld = why_withheld(self.summary.found, verdict)
+            self.summary.withheld = why_plan_is_withheld(self.summary.found, verdict)
         self._carry_out([] if self.summary.withheld is not None else plans, verdict, held)
 
     def _carry_out(self, plans: Sequence[Installation], verdict: Verdict, held: LockedStore | None) -> None:
@@ -343,7 +350,7 @@ class _Repair:
                 _apply(request, plans, held)
                 self.summary.kept = list(dict.fromkeys(str(plan.aside) for plan in plans if plan.aside.exists()))
             self.summary.left = verdict = verify(self.asked, self.workers)
-        after = start_after(verdict)
+        after = predict_start_after_repair(verdict)
         self.summary.at_risk = 0 if after is None or request.bridge else after.deletes_messages or 0
         store = self.store
         self.summary.notes += {unflushed_rows_note(store)}.intersection(verdict.parts[QUEUES].notes)
@@ -363,7 +370,7 @@ class _Repair:
         """Write bridges over places at which the broker would truncate its log, and return the verdict on that log."""
         notes = self.summary.notes
         log = list_store(self.request.store, commitlog=self.log, options=self.workers.options)
-        holes = find_holes(log, self.summary.found, verdict)
+        holes = find_truncating_holes(log, self.summary.found, verdict)
         if not holes:
             notes.append(
                 "no bridge records are needed: this broker is not expected to truncate the log and delete intact "
@@ -384,8 +391,8 @@ class _Repair:
         covered = sum(hole.place.end - hole.place.offset for hole in holes)
         received = delivered or "nothing in their place"
         notes.append(
-            f"bridge records cover {counted(covered, 'lost byte')}, so that the broker keeps the messages after them. "
-            f"The lost messages are not restored; consumers receive {received}"
+            f"bridge records cover {count_text(covered, 'lost byte')}, so that the broker keeps the messages after "
+            f"them. The lost messages are not restored; consumers receive {received}"
         )
         return self._verify_planned_log("bridged")
 
@@ -404,7 +411,7 @@ class _Repair:
             commitlog=request.commitlog, care=request.care,
         )  # fmt: skip
         found = diff(asked, self.workers)
-        self.recorded = RebuiltFileSettings.of(in_lake.known, request.wanted, lake)
+        self.recorded = RebuiltFileSettings.determine(in_lake.known, request.wanted, lake)
         self._note_messages_of_topics(in_lake, found)
         rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
         if rewritten:
@@ -452,7 +459,7 @@ class _Repair:
         lake, store_id = in_lake.lake, in_lake.known.store_id
         counts = count_messages_in_ranges(lake, store_id, topics, ranges) if topics else Counter[str]()
         for topic, what in sorted(topics.items()):
-            count = counted(counts[topic], "message") if counts[topic] else "no messages"
+            count = count_text(counts[topic], "message") if counts[topic] else "no messages"
             more = f"the lake has {count} of this topic that the store lacks"
             self.summary.notes.append(f"the topic {topic!r} {what}; {more}")
 
@@ -467,7 +474,7 @@ class _Repair:
                 yield start
             return
         first, last = min(one.start for one in older), max(one.end for one in older)
-        messages = counted(sum(one.records for one in older), "message")
+        messages = count_text(sum(one.records for one in older), "message")
         self.summary.notes.append(
             f"the lake has {messages} from before the store's first segment (offsets {first:,} to {last:,}). Nothing "
             "in the store shows that they were lost, so retention has probably deleted them. To restore their "
@@ -507,7 +514,7 @@ class _Repair:
             recorded=self.in_lake and self.in_lake.units, recorded_topics=self.in_lake and self.in_lake.topics,
         )  # fmt: skip
         with self._noting_unknown_settings("queue"):
-            built = queue_builder.rebuild(asked, self.workers)
+            built = queue_builder.rebuild_queues(asked, self.workers)
             notes += built.notes
             self._note_undecided("queue file", [path_in_store(path) for path in built.contradictions])
             self.summary.undecided += [path_in_store(path) for path in built.of_unknown_topics]
@@ -532,7 +539,7 @@ class _Repair:
             accepted=frozenset(name.removeprefix("index/") for name in request.accepted if name.startswith("index/")),
         )  # fmt: skip
         with self._noting_unknown_settings("index"):
-            built = index_builder.rebuild(asked, self.workers)
+            built = index_builder.rebuild_index(asked, self.workers)
             self._note_undecided("index file", built.undecided)
             if is_lost and not built.files and not built.undecided:
                 again = " ".join(map(quote, (request.store, *request.options)))
@@ -575,7 +582,7 @@ class _Repair:
             has_lake = self.request.lake is not None
             decide = "compare a replica" if has_lake else "pass a lake (--lake) or compare a replica"
             self.summary.notes.append(
-                f"{counted(len(names), what)} undecided, not changed: {_some(names)}: either the file is wrong, or "
+                f"{count_text(len(names), what)} undecided, not changed: {_some(names)}: either the file is wrong, or "
                 f"a log record has a wrong value in a field that no checksum covers. To decide, {decide} that has the "
                 "original record. If you know that the log is right, pass --accept FILE to rebuild the file from it"
             )
@@ -596,14 +603,14 @@ class _Repair:
             for one in self.segments:
                 target = Path(one.target)
                 by_folder.setdefault(target.parent, {})[target.name] = Path(one.path)
-            plans = [plan_files(folder, files, folder) for folder, files in sorted(by_folder.items())]
+            plans = [plan_file_installation(folder, files, folder) for folder, files in sorted(by_folder.items())]
             if self.checkpoint is not None:
-                plans.append(plan_files(root, {CHECKPOINT_PART: self.checkpoint}, root / CHECKPOINT_PART))
+                plans.append(plan_file_installation(root, {CHECKPOINT_PART: self.checkpoint}, root / CHECKPOINT_PART))
         if self.queues is not None or self.blanks:
-            plans += plan_queues(self.request.store, self.queues, self.blanks)
+            plans += plan_queue_installation(self.request.store, self.queues, self.blanks)
         if self.index is not None:
             advances = self.store.is_closed and self.checkpoint is None
-            plans += plan_index(
+            plans += plan_index_installation(
                 self.request.store, str(self.index), advance_checkpoint=advances, refuses_deletion=False
             )
         return [plan for plan in plans if plan.new]
@@ -646,15 +653,15 @@ def _apply(request: RepairRequest, plans: Sequence[Installation], held: LockedSt
     for number, plan in enumerate(plans):
         try:
             held.refuse_changes()
-            with journal.step(plan):
+            with journal.record_step(plan):
                 install(plan)
         except RefusedError as error:
             if not number:
                 raise
-            done = f"{number} of {counted(len(plans), 'step')} are in place; --undo reverts them"
+            done = f"{number} of {count_text(len(plans), 'step')} are in place; --undo reverts them"
             raise RefusedError(f"{error}. {done}") from error
         finally:  # an error after the exchange must not be explained by the files that this command has put there
-            held.installed |= plan.changed
+            held.installed |= plan.changed_paths
 
 
 __all__ = ["NotRepairableError", "RefusedError", "RepairRequest", "RepairSummary", "repair", "undo"]

@@ -23,7 +23,7 @@ from jobs.restore.plan import Interval, Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import naming_file_in_errors
 from jobs.storage.locations import local_path
-from jobs.storage.scratch import scratch_beside
+from jobs.storage.scratch import scratch_below_output
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, cut_short_segments, plan_ranges
 from jobs.store.store import Segment, Store
@@ -35,7 +35,7 @@ from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import CorruptData
 from rmq_formats.properties import PropertyParser
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 
 _BLOCK = 16 << 20
 _OPEN_ENDED = frozenset({LOST_END, WRONG_FILE_SIZE})
@@ -107,11 +107,11 @@ def mend_segments(
     there = {segment.base_offset: segment for segment in store.segments}
     ranges = {range_.base_offset: range_ for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)}
     works = [
-        SegmentWork.of(plan, one, str(folder / name_of_offset(one.base_offset)), proven_only=True)
+        SegmentWork.from_plan(plan, one, str(folder / file_name_of_offset(one.base_offset)), proven_only=True)
         for one in plan.segments
         if one.base_offset in bases
     ]
-    with scratch_beside(str(folder), {}) as scratch:
+    with scratch_below_output(str(folder), {}) as scratch:
         begun_in = Path(local_path(scratch.location))
         task = partial(mend_segment, segments=there, ranges=ranges, begun_in=begun_in)
         made = workers.map(works, task, "making segments")
@@ -119,7 +119,7 @@ def mend_segments(
     mended = []
     for work in works:
         segment = there.get(work.base_offset)
-        target = local_path(segment.location) if segment else str(home / name_of_offset(work.base_offset))
+        target = local_path(segment.location) if segment else str(home / file_name_of_offset(work.base_offset))
         if not (Path(target).exists() and filecmp.cmp(work.path, target, shallow=False)):
             mended.append(MendedSegment(work.base_offset, work.path, target))
     return mended, [offset for result in made for offset in result.changed]
@@ -194,7 +194,7 @@ def complete_cut_segments(store: Store, besides: Container[int], folder: Path) -
     for segment, size in cut_short_segments(store.segments):
         if segment.base_offset not in besides:
             source = Path(local_path(segment.location))
-            path = folder / name_of_offset(segment.base_offset)
+            path = folder / file_name_of_offset(segment.base_offset)
             folder.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as file:
                 file.truncate(size)
@@ -227,4 +227,4 @@ def link_planned_log(store: Store, mended: list[MendedSegment], folder: Path) ->
         **{segment.base_offset: local_path(segment.location) for segment in store.segments},
         **{one.base_offset: one.path for one in mended},
     }.items():
-        (folder / name_of_offset(base)).symlink_to(path)
+        (folder / file_name_of_offset(base)).symlink_to(path)

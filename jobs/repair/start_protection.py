@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.console.amounts import counted
-from jobs.diagnosis.broker_start import BadPlace, gather_start_facts, truncation_places
+from jobs.console.amounts import count_text
+from jobs.diagnosis.broker_start import BadPlace, find_truncation_places, gather_start_facts
 from jobs.repair.segments import MendedSegment
 from jobs.storage.locations import local_path
 from jobs.store.broker_config import read_broker_config
@@ -21,43 +21,43 @@ from jobs.store.queue_files import QueueStorage, StoredQueue, detect_storage_fea
 from jobs.store.record_places import find_record
 from jobs.store.store import Segment, Store
 from jobs.verify.verdict import Verdict
-from rmq_formats.broker_start import Cut, StartOutcome
+from rmq_formats.broker_start import LogCut, StartOutcome
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
-from rmq_formats.commitlog.record import LostMessage, bridge, bridge_to_segment_end
+from rmq_formats.commitlog.record import LostMessage, build_bridge, build_bridge_to_segment_end
 from rmq_formats.consumequeue.dispatch import PRE_BLANK, QueueKind, Unit
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.release import Release
 
 
-def start_after(verdict: Verdict) -> StartOutcome | None:
+def predict_start_after_repair(verdict: Verdict) -> StartOutcome | None:
     """Predict a start after the files that the broker refuses are repaired."""
     return None if verdict.start is None else verdict.start.after_repair or verdict.start
 
 
-def why_withheld(found: Verdict, planned: Verdict) -> str | None:
+def why_plan_is_withheld(found: Verdict, planned: Verdict) -> str | None:
     """
     Return why a plan must not be carried out; None if a start after it deletes no more messages than one now.
 
     *planned* is the verdict on the store's log after the plan.
     """
-    after = start_after(planned)
+    after = predict_start_after_repair(planned)
     if after is None:
         return None
     deleted = after.deletes_messages or 0
     if deleted > ((found.start.deletes_messages or 0) if found.start is not None else 0):
         return (
             f"after this repair, this broker ({after.release}) would start, truncate the log at offset "
-            f"{after.cuts_at:,} and delete {counted(deleted, 'intact message')}"
+            f"{after.cuts_at:,} and delete {count_text(deleted, 'intact message')}"
         )
     cut = _possible_cut(found, after)
     return cut and (
         f"this broker ({after.release}) now refuses to start, so nothing is lost; after this repair, it may start, "
-        f"truncate the log at offset {cut.offset:,} and delete {counted(cut.messages, 'intact message')} "
+        f"truncate the log at offset {cut.offset:,} and delete {count_text(cut.messages, 'intact message')} "
         f"({after.unknown})"
     )
 
 
-def _possible_cut(found: Verdict, after: StartOutcome) -> Cut | None:
+def _possible_cut(found: Verdict, after: StartOutcome) -> LogCut | None:
     """Return a possible truncation of a store that the broker now refuses; None if it deletes no message."""
     is_refused = found.start is not None and found.start.starts is False
     return after.may_cut if is_refused and after.may_cut is not None and after.may_cut.messages else None
@@ -80,15 +80,15 @@ class Hole(NamedTuple):
     units: tuple[UnitOfLostMessage, ...]
 
 
-def find_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
+def find_truncating_holes(store: Store, found: Verdict, verdict: Verdict) -> list[Hole]:
     """Return the holes at which a start would truncate the planned log; none if it deletes no complete message."""
-    after = start_after(verdict)
+    after = predict_start_after_repair(verdict)
     if after is None or verdict.walked is None:
         return []
     if not after.deletes_messages and _possible_cut(found, after) is None:
         return []
     facts = gather_start_facts(store, Release.of(after.release))
-    places = [place for place, _ in truncation_places(facts, verdict.walked)]
+    places = [place for place, _ in find_truncation_places(facts, verdict.walked)]
     segments = [next(one for one in reversed(store.segments) if one.base_offset <= place.offset) for place in places]
     queues = [
         queue for queue in queues_of_files(store.queue_files, store.storage) if queue.name.kind is QueueKind.PLAIN
@@ -165,7 +165,7 @@ def describe_bridge_messages(store: Store, holes: Sequence[Hole]) -> str:
         f"{', '.join(sorted(behind[topic])) or 'none known'})"
         for topic, count in sorted(counts.items())
     )
-    return f"{counted(len(delivered), 'message')} of zeros: {'; '.join(of_topics)}"
+    return f"{count_text(len(delivered), 'message')} of zeros: {'; '.join(of_topics)}"
 
 
 def _patch(store: Store, hole: Hole) -> bytes:
@@ -178,8 +178,8 @@ def _patch(store: Store, hole: Hole) -> bytes:
     record = find_record(store, place.end) or find_record(store, segment.base_offset)
     time = record.store_timestamp if record is not None else 0
     if place.end >= end:
-        return bridge_to_segment_end(place.offset, end, delivered, time)
-    return bridge(place.offset, place.end, delivered, time) or b""
+        return build_bridge_to_segment_end(place.offset, end, delivered, time)
+    return build_bridge(place.offset, place.end, delivered, time) or b""
 
 
 def _is_in(unit: Unit, place: BadPlace) -> bool:

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.console.amounts import duration_name, time_text
+from jobs.console.amounts import round_duration_text, time_text
 from jobs.console.lines import printable
 from jobs.console.result import Result, Severity
 
@@ -100,19 +100,21 @@ class Report:
     version: int = VERSION
 
     @classmethod
-    def of(cls, verb: str, subject: str, result: Result, parts: Sequence[Part], remedies: Sequence[Remedy]) -> "Report":
+    def from_result(
+        cls, verb: str, subject: str, result: Result, parts: Sequence[Part], remedies: Sequence[Remedy]
+    ) -> "Report":
         """Return the report of a run with this *result*."""
-        return cls(verb, subject, result.severity.value, result.word, result.amount, parts, remedies)
+        return cls(verb, subject, result.severity.value, result.verdict_text, result.amount_text, parts, remedies)
 
 
 def write_report(directory: Path, report: Report) -> None:
     """Write `report.json` and `report.html`, each atomically."""
     directory.mkdir(parents=True, exist_ok=True)
-    replace_text(directory / "report.json", json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n")
-    replace_text(directory / "report.html", render_page(report))
+    replace_text_file(directory / "report.json", json.dumps(asdict(report), indent=1, ensure_ascii=False) + "\n")
+    replace_text_file(directory / "report.html", render_page(report))
 
 
-def replace_text(path: Path, text: str) -> None:
+def replace_text_file(path: Path, text: str) -> None:
     """Replace a file atomically."""
     attempt = path.with_name(f".{path.name}.attempt")
     attempt.unlink(missing_ok=True)  # left by a process that was killed, or a link that another user has made
@@ -150,7 +152,7 @@ def template_environment(*packages: str) -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number_text, "duration": duration_name, "moment": time_text}
+    made.filters |= {"number": number_text, "duration": round_duration_text, "moment": time_text}
     made.globals |= {"severities": frozenset(severity.value for severity in Severity)}
     return made
 

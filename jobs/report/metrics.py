@@ -8,7 +8,7 @@ from time import time
 
 from jobs.console.result import ExitCode
 from jobs.ingest.request import Summary
-from jobs.report.document import replace_text
+from jobs.report.document import replace_text_file
 from jobs.typed.run import TopicSummary
 
 INGEST_PREFIX = "rmq_lake_ingest"
@@ -32,7 +32,7 @@ def write_metrics(path: Path, summary: Summary) -> None:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
         others = [line for line in lines if line.startswith(INGEST_PREFIX) and 'store="' in line and own not in line]
         found = {name: (meaning, [(labels, value)]) for name, (value, meaning) in metric_values(summary).items()}
-        replace_text(path, _text(INGEST_PREFIX, found, others))
+        replace_text_file(path, _text(INGEST_PREFIX, found, others))
     finally:
         os.close(folder)
 
@@ -89,7 +89,7 @@ def _escaped(label: str) -> str:
 def write_type_metrics(path: Path, topics: Sequence[TopicSummary], code: ExitCode) -> None:
     """Replace *path* by the metrics of a finished run of `type`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, _text(TYPE_PREFIX, type_metric_values(topics, code)))
+    replace_text_file(path, _text(TYPE_PREFIX, type_metric_values(topics, code)))
 
 
 def type_metric_values(topics: Sequence[TopicSummary], code: ExitCode) -> Metrics:

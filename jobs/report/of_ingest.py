@@ -17,7 +17,7 @@ from jobs.console.result import Severity
 from jobs.ingest.request import Summary
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import batches_for_reading, files, rows_where
+from jobs.lake.snapshot_files import list_snapshot_files, read_batches, read_rows_where
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, TIERED, Table
 from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
@@ -40,16 +40,16 @@ def report_of_ingest(summary: Summary, lake: Lake) -> Report:
         def read(table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
             """Yield the rows in the files of the run."""
             snapshot = open_table(lake, table.name)
-            for file in files(lake, snapshot) if snapshot is not None else ():
+            for file in list_snapshot_files(lake, snapshot) if snapshot is not None else ():
                 if file.path.startswith(prefix):
-                    yield from batches_for_reading(lake, table, file, columns)
+                    yield from read_batches(lake, table, file, columns)
 
         parts += [*_messages(read), *_index(read)]
     parts.append(_facts(summary))
     if summary.versions:
         parts.append(Grid("Tables written", ("table", "Delta version"), list(summary.versions.items())))
     parts.append(Bars("Where the time went", "seconds", summary.seconds))
-    return Report.of("ingest", summary.store, summary.result, parts, list(_remedies(summary, lake)))
+    return Report.from_result("ingest", summary.store, summary.result, parts, list(_remedies(summary, lake)))
 
 
 def _facts(summary: Summary) -> Facts:
@@ -112,7 +112,7 @@ def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
 
 def _damage(summary: Summary, lake: Lake) -> Grid:
     snapshot = open_table(lake, QUARANTINE.name)
-    found = rows_where(lake, snapshot).to_pylist() if snapshot is not None else []
+    found = read_rows_where(lake, snapshot).to_pylist() if snapshot is not None else []
     damage = Severity.DAMAGE.value
     rows = [
         (damage, row["physical_offset"], row["length"], row["reason"], (row["sample"] or b"")[:_HEX].hex(" "))

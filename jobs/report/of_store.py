@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jobs.console.process import tool_command
 from jobs.console.result import Result, Severity
 from jobs.report.document import Bars, Facts, Grid, Part, Remedy, Report, Value
-from jobs.verify.verdict import PART_COLUMNS, CauseWithConsequences, Verdict, advice, part_row
+from jobs.verify.verdict import PART_COLUMNS, CauseWithConsequences, Verdict, part_row, recommend_steps
 
 if TYPE_CHECKING:
     from jobs.rebuild.index import ComparedSurvivor, IndexRebuildSummary
@@ -34,11 +34,13 @@ def report_of_verify(verdict: Verdict, seconds: float) -> Report:
     for name, part in verdict.parts.items():
         notes = {f"note {number}": note for number, note in enumerate(part.notes, 1)}
         parts.append(Facts(name.capitalize(), {**part.numbers, **notes}))
-    return Report.of("verify", verdict.store, verdict.result(seconds), parts, list(_remedies_of_verify(verdict)))
+    return Report.from_result(
+        "verify", verdict.store, verdict.result(seconds), parts, list(_remedies_of_verify(verdict))
+    )
 
 
 def _remedies_of_verify(verdict: Verdict) -> Iterator[Remedy]:
-    advised = advice(verdict)
+    advised = recommend_steps(verdict)
     for step, groups in advised:
         yield Remedy(step.words, step.commands, _table(groups) if groups else None)
     named = set(chain.from_iterable(groups for _, groups in advised))
@@ -85,7 +87,9 @@ def report_of_rebuild(result: "IndexRebuildSummary", outcome: Result, *, install
     if result.survivors:
         parts.append(Grid("Existing files", _SURVIVOR, [_survivor(entry) for entry in result.survivors]))
     subject = f"{result.store} → {result.out}"
-    return Report.of("rebuild-index", subject, outcome, parts, list(_remedies_of_rebuild(result, installs=installs)))
+    return Report.from_result(
+        "rebuild-index", subject, outcome, parts, list(_remedies_of_rebuild(result, installs=installs))
+    )
 
 
 def _survivor(entry: "ComparedSurvivor") -> tuple[str, str, str, str]:

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, Self
 import pyarrow.compute as pc
 
 from jobs.console.result import RequestError
-from jobs.lake.commit import rows
+from jobs.lake.commit import read_rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.tables import CONFIG_FILES, INDEX_FILES
 from jobs.products.index.file_builder import NOT_RECORDED, RecordedNames, detect_zone
-from jobs.products.index.settings import GivenSettings, span_of_rules
-from jobs.products.queues.settings import SEEN_QUEUES, SeenQueues
+from jobs.products.index.settings import GivenSettings, rules_text
+from jobs.products.queues.settings import SEEN_QUEUES_KEY, SeenQueues
 from jobs.restore.plan import ROWS_DELETED, find_table_files
 from jobs.storage.local import LocalStorage, read_file
 from jobs.store.beside_broker import FileState
@@ -75,7 +75,7 @@ def write_config(
     """
     versions: dict[str, list[Mapping[str, Any]]] = {}
     source = find_table_files(lake, CONFIG_FILES, store_id)
-    for version in source.rows(store_id, ("name", "to_offset", "run"), ("bytes",)):
+    for version in source.read_rows(store_id, ("name", "to_offset", "run"), ("bytes",)):
         name = version["name"]
         if name not in {"", ".", ".."} and "/" not in name and "\0" not in name:
             versions.setdefault(name, []).append(version)
@@ -105,12 +105,12 @@ def _version(name: str, of_file: Sequence[Mapping[str, Any]], until: int | None)
     return data
 
 
-def recorded_topics(lake: Lake, store_id: str) -> tuple[RecordedTopics, ...]:
+def read_recorded_topics(lake: Lake, store_id: str) -> tuple[RecordedTopics, ...]:
     """Return the newest topic tables that runs have recorded for a store, the newest last."""
     wanted = (pc.field("store_id") == store_id) & (pc.field("name") == TOPICS_FILE) & pc.field("bytes").is_valid()
-    runs = [run for (run,) in rows(lake, CONFIG_FILES.name, ["run"], wanted)]
+    runs = [run for (run,) in read_rows(lake, CONFIG_FILES.name, ["run"], wanted)]
     newest = wanted & pc.field("run").isin(sorted(runs)[-_VERSIONS:])
-    return recorded_topics_in(data for _, data in sorted(rows(lake, CONFIG_FILES.name, ["run", "bytes"], newest)))
+    return recorded_topics_in(data for _, data in sorted(read_rows(lake, CONFIG_FILES.name, ["run", "bytes"], newest)))
 
 
 class RebuiltFileSettings(NamedTuple):
@@ -124,7 +124,7 @@ class RebuiltFileSettings(NamedTuple):
     index_names: RecordedNames = NOT_RECORDED
 
     @classmethod
-    def of(cls, known: KnownStore, wanted: GivenSettings, lake: Lake) -> Self:
+    def determine(cls, known: KnownStore, wanted: GivenSettings, lake: Lake) -> Self:
         """Determine the settings from the user's options and the records of runs."""
         state: Mapping[str, Any] = known.newest.state if known.newest else {}  # JSON
         slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
@@ -135,7 +135,7 @@ class RebuiltFileSettings(NamedTuple):
         if slots or entries:
             value = Geometry(slots or index.value.hash_slots, entries or index.value.index_num)
             index = Known(value, GIVEN, GIVEN if slots and entries else f"the other number {index.origin_text}")
-        queues = SeenQueues.of(state.get(SEEN_QUEUES, {}))
+        queues = SeenQueues.from_state(state.get(SEEN_QUEUES_KEY, {}))
         given = wanted.conf.consume_queue_size
         default = Known(DEFAULT_FILE_SIZE, ASSUMED, "the default, because no ingest run recorded another value")
         plain = queues.sizes.get(FileKind.CONSUME_QUEUE, default)
@@ -159,7 +159,7 @@ class RebuiltFileSettings(NamedTuple):
             allowed = (
                 [release for era in detect_store_eras(restored) for release in era.candidates] if self.is_span else []
             )
-            rules = span_of_rules(parse_rules(self.release.value), allowed)
+            rules = rules_text(parse_rules(self.release.value), allowed)
             yield f"rules of RocketMQ {rules} ({self.release.origin_text})"
 
 
@@ -167,5 +167,5 @@ def _recorded_names(lake: Lake, store_id: str) -> RecordedNames:
     """Return the names of a store's index files, if runs have seen such files; the newest run of each file counts."""
     named = (pc.field("store_id") == store_id) & pc.field("name").is_valid()
     columns = ("run", "begin_physical_offset", "begin_timestamp", "name")
-    found = sorted(rows(lake, INDEX_FILES.name, columns, named))
+    found = sorted(read_rows(lake, INDEX_FILES.name, columns, named))
     return {(offset, time): name for _, offset, time, name in found if name.isascii() and name.isdigit()}

@@ -14,12 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
 from jobs.lake.commit import open_table, read_snapshot
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
-from jobs.lake.snapshot_files import Limits, StoredFile, batches_for_reading, files, is_readable_parquet, rows_where
+from jobs.lake.snapshot_files import (
+    Limits,
+    SnapshotFile,
+    is_readable_parquet,
+    list_snapshot_files,
+    read_batches,
+    read_rows_where,
+)
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, LOG_PIECES, MESSAGES, QUARANTINE, RECORD_CRC, RUNS, Table
 from jobs.products.log_pieces import FILE, UNKNOWN
 from jobs.store.release import ASSUMED, DETECTED, GIVEN, Known
@@ -47,14 +54,14 @@ class TableFiles:
 
     lake: Lake
     table: Table
-    files: tuple[StoredFile, ...] = ()  # existing ones, in the order of the log
+    files: tuple[SnapshotFile, ...] = ()  # existing ones, in the order of the log
     lost: Mapping[str, str] = field(default_factory=dict)  # path below the lake → its fault
-    lost_files: tuple[StoredFile, ...] = ()
+    lost_files: tuple[SnapshotFile, ...] = ()
 
-    def rows(self, store_id: str, needed: Sequence[str], others: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    def read_rows(self, store_id: str, needed: Sequence[str], others: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         """Yield a store's rows of a small table, except those in which a *needed* column is NULL."""
         for file in self.files:
-            for batch in batches_for_reading(self.lake, self.table, file, [*needed, *others, "store_id"]):
+            for batch in read_batches(self.lake, self.table, file, [*needed, *others, "store_id"]):
                 for row in batch.to_pylist():
                     if row["store_id"] == store_id and all(row[name] is not None for name in needed):
                         yield row
@@ -65,8 +72,8 @@ def find_table_files(lake: Lake, table: Table, store_id: str) -> TableFiles:
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return TableFiles(lake, table)
-    wanted = [file for file in files(lake, snapshot) if file.may_have("store_id", store_id)]
-    wanted.sort(key=lambda file: int(file.low("physical_offset", 0)))
+    wanted = [file for file in list_snapshot_files(lake, snapshot) if file.may_have("store_id", store_id)]
+    wanted.sort(key=lambda file: int(file.minimum("physical_offset", 0)))
     sizes = {info.name: info.size for info in lake.list_files(table.name)}
     wrong = {file.path: _LOST for file in wanted if file.path not in sizes}
     # Only the footer of a file whose size differs from Delta's log is read.
@@ -83,7 +90,7 @@ class PlannedSegment(NamedTuple):
     """One file of the log, and the Parquet files that may have its rows."""
 
     base_offset: int
-    files: tuple[StoredFile, ...]
+    files: tuple[SnapshotFile, ...]
     path: str  # below the store's root
 
 
@@ -107,13 +114,13 @@ class Plan:
     size: Known[int]  # of each file
     start: int  # of the requested part
     end: int  # where the log ends
-    pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
+    pieces: tuple[SnapshotFile, ...]  # of the table `log_pieces`
     lost: Mapping[str, str]  # missing and unreadable files of the lake, and their faults
     causes: tuple[MissingCause, ...]  # the most certain first
     unread: tuple[Interval, ...] = ()  # offsets for which the disk returned an error
 
     @property
-    def absent(self) -> list[Interval]:
+    def absent_ranges(self) -> list[Interval]:
         """The offsets between segments, and up to the log's end, for which the lake has no row."""
         there = [(segment.base_offset, segment.base_offset + self.size.value) for segment in self.segments]
         first = self.segments[0].base_offset
@@ -139,9 +146,11 @@ def plan_log(
         raise NothingToRestoreError(f"--until {until}: {_past_end(until, end)}")
     end = end if until is None else until
     place = ("physical_offset", "length")
-    special = [row for row in pieces.rows(known.store_id, place, ("kind", "path")) if row["kind"] in {FILE, UNKNOWN}]
+    special = [
+        row for row in pieces.read_rows(known.store_id, place, ("kind", "path")) if row["kind"] in {FILE, UNKNOWN}
+    ]
     noted = {row["physical_offset"]: row for row in special if row["kind"] == FILE}
-    damaged = list(quarantine.rows(known.store_id, place, ("reason",)))
+    damaged = list(quarantine.read_rows(known.store_id, place, ("reason",)))
     of_files = [(file, frozenset(_segments_in(lake, file, known.store_id))) for file in messages.files]
     bases = sorted(base for base in noted.keys() | {base for _, some in of_files for base in some} if base < end)
     if not bases:
@@ -153,11 +162,11 @@ def plan_log(
     if not kept:
         raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start:,}")
 
-    def files_of(base: int) -> Iterator[StoredFile]:
+    def files_of(base: int) -> Iterator[SnapshotFile]:
         """Yield the files with rows of a segment, or with offsets in it according to Delta's log."""
         after = base + length.value
         for file, some in of_files:
-            low, high = file.low("physical_offset", after), file.high("physical_offset", -1)
+            low, high = file.minimum("physical_offset", after), file.maximum("physical_offset", -1)
             if base in some or (low < after and high >= base):
                 yield file
 
@@ -191,7 +200,9 @@ def _causes(
 ) -> Iterator[MissingCause]:
     """Yield the reasons why the lake lacks bytes, the most certain first."""
     lake, wanted = messages.lake, (pc.field("store_id") == known.store_id) & (pc.field("state") == PREPARED)
-    runs = read_snapshot(lake, RUNS.name, lambda snapshot: rows_where(lake, snapshot, ["detail"], wanted).to_pylist())
+    runs = read_snapshot(
+        lake, RUNS.name, lambda snapshot: read_rows_where(lake, snapshot, ["detail"], wanted).to_pylist()
+    )
     for gap in (gap for run in runs or () for gap in json.loads(run["detail"] or "{}").get("gaps", ())):
         yield MissingCause(gap["from"], gap["to"], gap["why"], is_gap=True)
     for row in damaged:
@@ -200,7 +211,7 @@ def _causes(
         yield MissingCause(*_interval(row), "no run could read these bytes")
     for file in messages.lost_files:
         path = f"{messages.table.name}/{file.path}"
-        start, end = file.low("physical_offset", 0), file.high("physical_offset", 1 << 62)
+        start, end = file.minimum("physical_offset", 0), file.maximum("physical_offset", 1 << 62)
         yield MissingCause(int(start), int(end) + 1, f"{path} {messages.lost[path]}")
     if known.topic_choices.until:
         why = "messages of topics that were not ingested (`ingest --topics`, `--exclude-topics`)"
@@ -219,7 +230,7 @@ def _path(base_offset: int, noted: str | None) -> str:
     return "/".join(parts) if is_harmless else f"commitlog/{name}"
 
 
-def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
+def _segments_in(lake: Lake, file: SnapshotFile, store_id: str) -> Iterator[int]:
     """Yield the segments of a file's rows; usually Delta's log has them, and the file is not read."""
     lowest, highest = file.lowest.get("segment"), file.highest.get("segment")
     is_ours = file.lowest.get("store_id") == file.highest.get("store_id") == store_id
@@ -227,7 +238,7 @@ def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
         yield lowest
         return
     seen: set[int] = set()
-    for batch in batches_for_reading(lake, MESSAGES, file, ("store_id", "segment")):
+    for batch in read_batches(lake, MESSAGES, file, ("store_id", "segment")):
         seen.update(pc.unique(batch.column("segment").filter(pc.equal(batch.column("store_id"), store_id))).to_pylist())
     yield from sorted(seen - {None})  # a row of another engine may have none
 
@@ -256,19 +267,19 @@ def _file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) 
     return Known(size, DETECTED, f"the distance between segments is {size:,} bytes")
 
 
-def offset_at(lake: Lake, store_id: str, timestamp: int) -> int | None:
+def find_offset_at_time(lake: Lake, store_id: str, timestamp: int) -> int | None:
     """Return the offset of the first message stored at *timestamp* or later, if there is one."""
     within = {"store_timestamp": (timestamp, MAX_LONG)}
     offset = min(_extremes(lake, store_id, "physical_offset", within, pc.min), default=None)
     for file in find_table_files(lake, MESSAGES, store_id).lost_files:
-        is_before = offset is not None and file.low("physical_offset", 0) >= offset
-        if file.high("store_timestamp", MAX_LONG) >= timestamp and not is_before:
+        is_before = offset is not None and file.minimum("physical_offset", 0) >= offset
+        if file.maximum("store_timestamp", MAX_LONG) >= timestamp and not is_before:
             reason = "is missing or unreadable, and may have the first message of this time: pass an offset instead"
             raise OSError(errno.EIO, reason, lake.locate(MESSAGES.name, file.path))
     return offset
 
 
-def last_store_timestamp(lake: Lake, known: KnownStore, end: int) -> int:
+def read_last_store_timestamp(lake: Lake, known: KnownStore, end: int) -> int:
     """Return the store time of the last message before *end*; 0 if there is none."""
     if known.newest and known.newest.store_timestamp and end >= known.newest.to_offset:
         return known.newest.store_timestamp
@@ -282,9 +293,9 @@ def _extremes(
     """Yield the *extreme* of a column in each batch of a store's messages, so memory does not grow with them."""
     ((limited, (first, last)),) = within.items()
     for file in find_table_files(lake, MESSAGES, store_id).files:
-        if file.high(limited, last) < first or file.low(limited, first) > last:
+        if file.maximum(limited, last) < first or file.minimum(limited, first) > last:
             continue
-        for batch in batches_for_reading(lake, MESSAGES, file, ("store_id", limited, column), within):
+        for batch in read_batches(lake, MESSAGES, file, ("store_id", limited, column), within):
             values = batch.column(limited)
             chosen = pc.and_(pc.greater_equal(values, first), pc.less_equal(values, last))
             chosen = pc.and_(chosen, pc.equal(batch.column("store_id"), store_id))
@@ -304,10 +315,10 @@ def count_messages_in_ranges(
 
     def count(snapshot: DeltaTable) -> Counter[str]:
         counts = Counter[str]()
-        for file in files(lake, snapshot):
+        for file in list_snapshot_files(lake, snapshot):
             if not file.may_have("store_id", store_id):
                 continue
-            for batch in batches_for_reading(lake, MESSAGES, file, ("store_id", "topic", "physical_offset"), within):
+            for batch in read_batches(lake, MESSAGES, file, ("store_id", "topic", "physical_offset"), within):
                 is_wanted = pc.and_(
                     pc.equal(batch.column("store_id"), store_id), pc.is_in(batch.column("topic"), wanted)
                 )
@@ -333,7 +344,7 @@ class Coverage:
         self._starts.append(starts)
         self._ends.append(ends)
 
-    def merge(self) -> tuple[list[Interval], list[Interval]]:
+    def merge_and_find_overlaps(self) -> tuple[list[Interval], list[Interval]]:
         """Return the covered intervals, in order and merged if they touch, and the parts that are covered twice."""
         starts, ends = np.concatenate([_NO_OFFSETS, *self._starts]), np.concatenate([_NO_OFFSETS, *self._ends])
         if not starts.size:
@@ -357,7 +368,7 @@ def uncovered_parts(covered: Iterable[Interval], start: int, end: int) -> Iterat
 
 def unchecked_note(places: Sequence[Interval]) -> list[str]:
     """Return a note on the rows that cannot be checked, if there are any."""
-    more = f" and in {counted(len(places) - 1, 'more part')} of the log" if len(places) > 1 else ""
+    more = f" and in {count_text(len(places) - 1, 'more part')} of the log" if len(places) > 1 else ""
     return [
         f"rows from {start:,} to {end:,}{more} are unchecked: they have no record_crc, as earlier versions wrote them, "
         "so a change of one by another engine need not show"

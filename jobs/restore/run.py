@@ -15,31 +15,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jobs.console.amounts import counted, time_text
+from jobs.console.amounts import count_text, time_text
 from jobs.console.result import RatedOutcome, RequestError, Result, Severity, worst_met
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, known_logs
-from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
+from jobs.lake.runs import KnownStore, list_known_broker_stores
+from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
-from jobs.rebuild.install import index_header
+from jobs.rebuild.install import read_header_as_broker
 from jobs.restore.config import (
     RebuiltFileSettings,
     changed_file_error,
     create_or_compare,
     write_config,
 )
-from jobs.restore.plan import Interval, NothingToRestoreError, Plan, last_store_timestamp, plan_log, unchecked_note
+from jobs.restore.plan import Interval, NothingToRestoreError, Plan, plan_log, read_last_store_timestamp, unchecked_note
 from jobs.restore.segment import ATTEMPT_PREFIX, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage, explaining_full_disk, read_file, sha256_of
-from jobs.storage.scratch import scratch_beside
+from jobs.storage.scratch import scratch_below_output
 from jobs.store.beside_broker import FileState, list_file_states
 from jobs.store.store import list_store
 from jobs.store.workers import Workers
 from rmq_formats.store import INDEX_FOLDER, Checkpoint, encode_checkpoint
 
-MANIFEST = "MANIFEST.json"
-UNFINISHED = ".restore"
+MANIFEST_FILE = "MANIFEST.json"
+UNFINISHED_MARK = ".restore"
 _PLAN = "plan.json"
 _NOTE = ".note.json"  # ends the name of the note of a segment, or of a part of the store
 _FOLDERS = {"queues": ("batchconsumequeue", "consumequeue_ext", "consumequeue"), "index": (INDEX_FOLDER,)}
@@ -56,7 +56,7 @@ class RestoreRequest:
     start: int = 0
     until: int | None = None
     segment_size: int | None = None
-    wanted: GivenSettings = NOTHING_WANTED
+    wanted: GivenSettings = NO_GIVEN_SETTINGS
     with_queues: bool = True
     with_index: bool = True
     resume: bool = False
@@ -109,15 +109,15 @@ class RestoreSummary(RatedOutcome):
         verdict = f"done, nothing missing up to {self.as_of}" if self.severity is Severity.NOT_VERIFIED else ""
         missing = sum(end - start for start, end in self.missing)
         size = max(self.to_offset - self.from_offset - missing, 0)
-        return Result(self.severity, counted(self.messages, "message"), seconds, size, verdict)
+        return Result(self.severity, count_text(self.messages, "message"), seconds, size, verdict)
 
     def lines(self) -> Iterator[str]:
         """Yield the summary as text."""
         yield f"{self.lake} → {self.out}"
         yield f"  broker {self.broker} ({self.store_id})"
-        yield f"  {counted(self.messages, 'message')}, offsets {self.from_offset:,} to {self.to_offset:,}"
+        yield f"  {count_text(self.messages, 'message')}, offsets {self.from_offset:,} to {self.to_offset:,}"
         yield f"  as of {self.as_of}: messages that the broker stored later are not restored"
-        yield f"  {counted(self.segments, 'segment')} of {self.segment_size:,} bytes ({self.segment_size_origin})"
+        yield f"  {count_text(self.segments, 'segment')} of {self.segment_size:,} bytes ({self.segment_size_origin})"
         yield from (f"  {form}" for form in self.forms)
         if self.resumed:
             yield f"  {self.resumed:,} of these segments were already complete"
@@ -136,7 +136,7 @@ class RestoreSummary(RatedOutcome):
 
 def find_store(lake: Lake, broker: str | None) -> KnownStore:
     """Return the store with a label or an ID; if the lake has only one store, no name is needed."""
-    every = known_logs(lake)
+    every = list_known_broker_stores(lake)
     found = [known for known in every if broker is None or broker in (known.broker, known.store_id)]
     if len(found) == 1:
         return found[0]
@@ -152,14 +152,16 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     """Write a broker's store from the rows of the lake."""
     known = find_store(request.lake, request.broker)
     plan = plan_log(request.lake, known, start=request.start, until=request.until, size=request.segment_size)
-    unfinished = request.out / UNFINISHED
+    unfinished = request.out / UNFINISHED_MARK
     complete = _claim(request, known, plan)
     if complete is not None:
         return complete
     paths = {segment.base_offset: request.out / segment.path for segment in plan.segments}
     done = _finished(unfinished, paths)
     works = [
-        SegmentWork.of(plan, one, str(paths[one.base_offset])) for one in plan.segments if one.base_offset not in done
+        SegmentWork.from_plan(plan, one, str(paths[one.base_offset]))
+        for one in plan.segments
+        if one.base_offset not in done
     ]
     made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
     results = sorted([*made, *done.values()])
@@ -181,10 +183,12 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
             f"a broker that starts with this log truncates it at the gap at offset {min(places):,} if it reads that "
             f"file for its recovery ({why})"
         )
-    _build_rest(request, RebuiltFileSettings.of(known, request.wanted, request.lake), summary, workers)
-    summary.newest_store_timestamp = last_store_timestamp(request.lake, known, plan.end)
+    _build_rest(request, RebuiltFileSettings.determine(known, request.wanted, request.lake), summary, workers)
+    summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
     # As after a clean shutdown: everything up to the last message is on the disk.
-    indexed = max((index_header(path).end_timestamp for path in (request.out / INDEX_FOLDER).glob("*")), default=0)
+    indexed = max(
+        (read_header_as_broker(path).end_timestamp for path in (request.out / INDEX_FOLDER).glob("*")), default=0
+    )
     stored = summary.newest_store_timestamp
     place, checkpoint = request.out / "checkpoint", Checkpoint(stored, stored, indexed, 0, 0, 0)
     written[str(place)] = create_or_compare(place, encode_checkpoint(checkpoint))
@@ -193,7 +197,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
         {"path": str(path.relative_to(request.out)), "size": path.stat().st_size,
          "sha256": hashes.get(path) or sha256_of(path)}
         for path in sorted(request.out.rglob("*"))
-        if path.is_file() and UNFINISHED not in path.parts
+        if path.is_file() and UNFINISHED_MARK not in path.parts
     ]  # fmt: skip
     for note in sorted(unfinished.glob(f"*{_NOTE}")):
         written |= {name: FileState(*expected) for name, expected in json.loads(read_file(note))["files"].items()}
@@ -203,7 +207,7 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
     # The manifest names every file, and is the last one that a restore writes.
     described = {name: getattr(summary, name) for name in RestoreSummary.__dataclass_fields__}
     manifest = json.dumps({**described, "files": hashed}, indent=1, ensure_ascii=False)
-    create_or_compare(request.out / MANIFEST, manifest.encode("utf-8", "replace"))
+    create_or_compare(request.out / MANIFEST_FILE, manifest.encode("utf-8", "replace"))
     shutil.rmtree(unfinished)
     return summary
 
@@ -214,15 +218,15 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSum
 
     If the restore is complete, return the summary in its manifest, and delete its notes.
     """
-    unfinished = request.out / UNFINISHED
+    unfinished = request.out / UNFINISHED_MARK
     described = {
         "store_id": known.store_id,
         "end": plan.end,
         "segment_size": plan.size.value,
         "segments": [segment.base_offset for segment in plan.segments],
     }
-    if request.resume and (request.out / MANIFEST).exists():
-        manifest = json.loads(read_file(request.out / MANIFEST))
+    if request.resume and (request.out / MANIFEST_FILE).exists():
+        manifest = json.loads(read_file(request.out / MANIFEST_FILE))
         if (manifest["store_id"], manifest["to_offset"]) != (known.store_id, plan.end):
             raise RequestError(
                 f"{request.out}: this directory has the result of another restore; start again in an empty directory"
@@ -241,7 +245,7 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> RestoreSum
             path.unlink()
         return None
     there = [path.name for path in request.out.iterdir()] if request.out.exists() else []
-    if request.resume and there == [UNFINISHED]:  # killed before it had written its plan
+    if request.resume and there == [UNFINISHED_MARK]:  # killed before it had written its plan
         shutil.rmtree(unfinished)
     elif there:
         hint = "; --resume continues a restore that was interrupted" if unfinished.exists() else ""
@@ -297,7 +301,7 @@ def _as_tuples(value: Any) -> Any:  # noqa: ANN401 - JSON
 def _summary(
     request: RestoreRequest, known: KnownStore, plan: Plan, results: Sequence[RestoredSegment], *, resumed: int
 ) -> RestoreSummary:
-    gaps = sorted([*plan.absent, *(interval for result in results for interval in result.missing)])
+    gaps = sorted([*plan.absent_ranges, *(interval for result in results for interval in result.missing)])
     unreadable = dict.fromkeys(name for result in results for name in result.unreadable)
     lost = dict(plan.lost) | dict.fromkeys(unreadable, "cannot be read to its end")
     unchecked = [interval for result in results for interval in result.unchecked]
@@ -331,32 +335,32 @@ def _build_rest(request: RestoreRequest, forms: RebuiltFileSettings, summary: Re
 
     Scratch files are next to the store, not inside it: a disk may fail to delete them.
     """
-    out, unfinished = request.out, request.out / UNFINISHED
+    out, unfinished = request.out, request.out / UNFINISHED_MARK
     wanted = request.wanted
     if forms.release is not None:
         wanted = wanted._replace(release=forms.release.value)
     if request.with_queues or request.with_index:
         summary.forms = list(forms.lines(list_store(str(out))))
     if request.with_queues:
-        with _built(out, unfinished, "queues") as folder, scratch_beside(str(unfinished), {}) as scratch:
+        with _built(out, unfinished, "queues") as folder, scratch_below_output(str(unfinished), {}) as scratch:
             if folder is not None:
                 asked = queue_builder.RebuildQueuesRequest(
                     str(out), folder, conf=replace(wanted.conf, consume_queue_size=None), release=wanted.release,
                     seen=forms.queues, scratch=scratch,
                 )  # fmt: skip
-                built = queue_builder.rebuild(asked, workers)
+                built = queue_builder.rebuild_queues(asked, workers)
                 summary.notes += built.notes
-                (folder / MANIFEST).unlink()
+                (folder / MANIFEST_FILE).unlink()
     if request.with_index:
-        with _built(out, unfinished, "index") as folder, scratch_beside(str(unfinished), {}) as scratch:
+        with _built(out, unfinished, "index") as folder, scratch_below_output(str(unfinished), {}) as scratch:
             if folder is not None:
                 geometry = forms.index_files.value
                 wanted = wanted._replace(hash_slots=geometry.hash_slots, index_num=geometry.index_num, zone=forms.zone)
-                rebuild_index = index_builder.RebuildIndexRequest(
+                rebuild = index_builder.RebuildIndexRequest(
                     str(out), str(folder), wanted, scratch=scratch, recorded_names=forms.index_names
                 )
-                index_builder.rebuild(rebuild_index, workers)
-                (folder / MANIFEST).unlink()
+                index_builder.rebuild_index(rebuild, workers)
+                (folder / MANIFEST_FILE).unlink()
 
 
 @contextmanager

@@ -19,21 +19,21 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches_for_reading
+from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.tables import LOG_PIECES, MESSAGES, RECORD_CRC, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
 from jobs.restore.plan import Coverage, Interval, Plan, PlannedSegment, uncovered_parts
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
 from jobs.storage.locations import is_local
 from jobs.store.beside_broker import FileState
-from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
+from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS, AssembledRecords, assemble_records
 from rmq_formats.commitlog.columns import record_crcs
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes
 
 ATTEMPT_PREFIX = ".attempt-"
-_COLUMNS = ("store_id", "segment", *COLUMNS, RECORD_CRC)
-Flags = NDArray[np.bool_]
+_COLUMNS = ("store_id", "segment", *ASSEMBLED_COLUMNS, RECORD_CRC)
+RowMask = NDArray[np.bool_]
 _HEADERS_AT_ONCE = 8192
 _BLOCK = 16 << 20
 
@@ -49,13 +49,13 @@ class SegmentWork:
     path: str  # the file to make
     end: int  # the log ends here, or after this segment
     is_last: bool
-    files: tuple[StoredFile, ...]  # of the table `messages`
-    pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
+    files: tuple[SnapshotFile, ...]  # of the table `messages`
+    pieces: tuple[SnapshotFile, ...]  # of the table `log_pieces`
     unread: tuple[Interval, ...]  # offsets for which the disk returned an error, ascending
     proven_only: bool  # leave out rows whose records do not have the CRC that they state
 
     @classmethod
-    def of(cls, plan: Plan, segment: PlannedSegment, path: str = "", *, proven_only: bool = False) -> Self:
+    def from_plan(cls, plan: Plan, segment: PlannedSegment, path: str = "", *, proven_only: bool = False) -> Self:
         """Return the sources of one segment of a plan, to be made at *path* if anywhere."""
         return cls(
             plan.lake, plan.known.store_id, segment.base_offset, plan.size.value, path, plan.end,
@@ -94,7 +94,7 @@ class _Segment:
     incomplete: list[int] = field(default_factory=list)
     flushing: int = 0
 
-    def add(self, made: Assembled) -> None:
+    def add(self, made: AssembledRecords) -> None:
         """Write records to their offsets."""
         base, limit = self.work.base_offset, self.work.base_offset + self.work.size
         ends = made.offsets + made.sizes
@@ -193,18 +193,18 @@ def restore_segment(
         pieces = list(_pieces(work, unreadable))
         places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES for row in pieces) else None
         changed, unchecked = list[int](), Coverage()
-        for batch in rows_of_segment(work, unreadable):
-            made = assemble(batch)
+        for batch in read_segment_rows(work, unreadable):
+            made = assemble_records(batch)
             is_changed, is_unchecked = check_crcs(batch, made)
             changed += made.offsets[is_changed].tolist()
-            unchecked.add(*made.select(is_unchecked).places)
+            unchecked.add(*made.select(is_unchecked).offset_bounds)
             made = made.select(~is_changed) if work.proven_only else made
             segment.add(made)
             if places is not None:
                 places.append((made.offsets, made.sizes))
         segment.add_pieces(pieces)
         segment.add_entries([row for row in pieces if row["kind"] == ENTRIES], places or [])
-        covered, twice = segment.coverage.merge()
+        covered, twice = segment.coverage.merge_and_find_overlaps()
         assumed = segment.fill_end(covered)
         limit = min(work.base_offset + work.size, work.end)
         lost = tuple(uncovered_parts([*covered, *assumed], work.base_offset, limit))
@@ -213,7 +213,7 @@ def restore_segment(
         result = RestoredSegment(
             work.base_offset, work.size, digest, segment.records, lost, tuple(assumed),
             tuple(sorted(segment.incomplete)), tuple(twice), tuple(unreadable), tuple(sorted({*changed})),
-            tuple(unchecked.merge()[0]),
+            tuple(unchecked.merge_and_find_overlaps()[0]),
         )  # fmt: skip
         note(result, FileState.from_status(os.fstat(descriptor)))
         os.link(attempt, target)
@@ -224,16 +224,16 @@ def restore_segment(
     return result
 
 
-def check_crcs(batch: pa.RecordBatch, made: Assembled) -> tuple[Flags, Flags]:
+def check_crcs(batch: pa.RecordBatch, made: AssembledRecords) -> tuple[RowMask, RowMask]:
     """Return which records do not have the CRC that their rows state, and which rows state none."""
     stated = batch.column(RECORD_CRC).take(pa.array(made.rows))
-    is_unchecked: Flags = stated.is_null().to_numpy(zero_copy_only=False)
+    is_unchecked: RowMask = stated.is_null().to_numpy(zero_copy_only=False)
     crcs = record_crcs(made.buffer, made.positions, made.sizes)
-    is_changed: Flags = stated.fill_null(0).to_numpy() != crcs
+    is_changed: RowMask = stated.fill_null(0).to_numpy() != crcs
     return is_changed & ~is_unchecked, is_unchecked
 
 
-def rows_of_segment(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
+def read_segment_rows(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the segment's rows, with the columns from which records are assembled."""
     for file in work.files:
         for batch in _readable(work, MESSAGES, file, unreadable, _COLUMNS):
@@ -251,13 +251,13 @@ def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, A
 
 
 def _readable(
-    work: SegmentWork, table: Table, file: StoredFile, unreadable: list[str], columns: Sequence[str] = ()
+    work: SegmentWork, table: Table, file: SnapshotFile, unreadable: list[str], columns: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of a file; if its bytes are wrong, note the file and leave out its other rows."""
     first, last = work.base_offset, work.base_offset + work.size - 1
     wanted = {"physical_offset": (first, last)} if table is MESSAGES else {"segment": (first, first)}
     try:
-        yield from batches_for_reading(work.lake, table, file, columns, wanted)
+        yield from read_batches(work.lake, table, file, columns, wanted)
     except pa.ArrowInvalid:
         unreadable.append(f"{table.name}/{file.path}")
     except OSError as error:

@@ -44,16 +44,16 @@ from jobs.products.messages import parts_by_release
 from jobs.query.store_reader import StoreReader
 from jobs.source.log import (
     LogPosition,
-    Writer,
+    LogWriter,
     check_position,
-    data_loss,
-    lost_files,
+    data_loss_error,
+    find_missing_files,
+    find_read_start,
     raise_or_warn_of_loss,
-    start_of_read,
     walk_from,
 )
-from jobs.source.options import NAME, NO_BOUNDS, ReadOptions
-from jobs.storage.locations import normalise
+from jobs.source.options import FORMAT_NAME, NO_BOUNDS, ReadOptions
+from jobs.storage.locations import normalise_location
 from jobs.store.chain import retry_if_expired
 from jobs.store.log_ends import find_lost_ends
 from jobs.store.range_reader import RangeReader
@@ -87,19 +87,22 @@ class RocketmqReader(DataSourceReader):
         wanted = self._wanted
         store = list_store(wanted.path, commitlog=wanted.commitlog, options=wanted.file_system)
         store.require_log()
-        place, writer = start_of_read(wanted, store)
+        place, writer = find_read_start(wanted, store)
         if place.offset < store.start_offset and wanted.fails_on_data_loss:
-            raise data_loss(place.offset, store.start_offset, store.root)
+            raise data_loss_error(place.offset, store.start_offset, store.root)
         first = max(place.offset, wanted.from_offset)
         raise_or_warn_of_loss(
-            (*lost_files(store), *find_lost_ends(store)), first, wanted.to_offset, fails=wanted.fails_on_any_loss
+            (*find_missing_files(store), *find_lost_ends(store)),
+            first,
+            wanted.to_offset,
+            fails=wanted.fails_on_any_loss,
         )
         with StoreReader(store) as reader:
             return [InputPartition((part, writer)) for part in _parts(reader, store, place, wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a range's messages, batch by batch."""
-        return rows_of(partition, self._wanted)
+        return read_range_rows(partition, self._wanted)
 
 
 # The lower and upper bound that a condition on a column narrows.
@@ -139,7 +142,7 @@ def _parts(reader: StoreReader, store: Store, place: LogPosition, wanted: ReadOp
             yield replace(range_, start=start, end=stop)
 
 
-def rows_of(partition: InputPartition, wanted: ReadOptions) -> Iterator[pa.RecordBatch]:
+def read_range_rows(partition: InputPartition, wanted: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Yield a range's messages, batch by batch."""
     range_, writer = partition.value
     selection = wanted.selection
@@ -162,7 +165,7 @@ def rows_of(partition: InputPartition, wanted: ReadOptions) -> Iterator[pa.Recor
             if batch.num_rows:
                 yield table_rows(batch, range_.base_offset, writer.broker, writer.store_id, wanted.columns)
     if reader.facts.was_deleted and wanted.fails_on_data_loss:
-        raise data_loss(range_.start_offset, range_.end_offset, range_.location)
+        raise data_loss_error(range_.start_offset, range_.end_offset, range_.location)
 
 
 class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -170,7 +173,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, wanted: ReadOptions) -> None:
         self._wanted = wanted
-        self._start: tuple[LogPosition, Writer] | None = None
+        self._start: tuple[LogPosition, LogWriter] | None = None
         self._folders: tuple[str, ...] = ()  # of the log
         self._target = MAX_LONG  # the end of a query with the trigger availableNow
         self._walk: tuple[LogPosition, LogPosition, Sequence[Range]] | None = None  # the newest: start, end, ranges
@@ -225,13 +228,13 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = self._walk[2]
         reached = ranges[-1].end_offset if ranges else first.offset
         if reached < last.offset and reached >= store.start_offset:
-            raise data_loss(reached, last.offset, store.root)
+            raise data_loss_error(reached, last.offset, store.root)
         _, writer = self._known_start(store)
         return [InputPartition((range_, writer)) for range_ in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a range's messages, batch by batch."""
-        return rows_of(partition, self._wanted)
+        return read_range_rows(partition, self._wanted)
 
     def _is_check_due(self) -> bool:
         """Wait until the next check is due, but not for long; return whether it is due."""
@@ -275,10 +278,10 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._folders = wanted.commitlog or tuple(found)  # one that is given may be empty yet
         return store
 
-    def _known_start(self, store: Store) -> tuple[LogPosition, Writer]:
+    def _known_start(self, store: Store) -> tuple[LogPosition, LogWriter]:
         """Return the start of a query and the log's writer; they are determined once, from the whole store."""
         if self._start is None or not store.segments:
-            self._start = start_of_read(self._wanted, store)
+            self._start = find_read_start(self._wanted, store)
         return self._start
 
 
@@ -291,11 +294,13 @@ def _is_all_read(store: Store, offset: int) -> bool:
     position = offset - segment.base_offset
     if position < 0:
         return False
-    if position >= segment.readable:
+    if position >= segment.readable_bytes:
         return True
     try:
         with store.open(segment) as file:
-            return not any(any(file.read(position, min(size, segment.readable - position))) for size in _UNWRITTEN)
+            return not any(
+                any(file.read(position, min(size, segment.readable_bytes - position))) for size in _UNWRITTEN
+            )
     except FileNotFoundError:
         return False
 
@@ -312,13 +317,18 @@ def lake_and_store(spark: SparkSession, lake: str, store: str, **options: str) -
 
     Both are pinned: the table's version, and the position up to which it reaches. *options* are the data source's.
     """
-    where = Lake(normalise(lake), hadoop_options(spark))
+    where = Lake(normalise_location(lake), hadoop_options(spark))
     snapshot = open_table(where, MESSAGES.name)
     if snapshot is None:
         raise FileNotFoundError(f"{where.locate(MESSAGES.name)}: no such table; run ingest first")
     version = snapshot.version()
     history = spark.read.format("delta").option("versionAsOf", version).load(where.locate(MESSAGES.name))
-    new = spark.read.format(NAME).options(**options).options(after=where.location, afterVersion=version).load(store)
+    new = (
+        spark.read.format(FORMAT_NAME)
+        .options(**options)
+        .options(after=where.location, afterVersion=version)
+        .load(store)
+    )
     return history.unionByName(new, allowMissingColumns=True)
 
 
@@ -328,7 +338,7 @@ class RocketmqDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
-        return NAME
+        return FORMAT_NAME
 
     def schema(self) -> StructType:
         """Return the columns of the table `messages` except inflated bodies and the record's CRC."""
@@ -351,4 +361,4 @@ class RocketmqDataSource(DataSource):
             types = there[field.name].simpleString(), field.dataType.simpleString()
             if types[0] != types[1]:
                 raise UnsupportedFormat(f"schema: {field.name} is {types[0]}, not {types[1]}")
-        return replace(ReadOptions.of(dict(self.options)), columns=tuple(schema.fieldNames()))
+        return replace(ReadOptions.parse(dict(self.options)), columns=tuple(schema.fieldNames()))

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from jobs.console.log import say
+from jobs.console.log import log_message
 from jobs.lake.commit import open_table_for_change
-from jobs.lake.history import history_conflict, leads_to
-from jobs.lake.identity import has_fingerprint, identify
+from jobs.lake.history import chain_leads_to, find_superseded_rows
+from jobs.lake.identity import has_fingerprint, identify_store
 from jobs.lake.lake import DEFAULT_BROKER, Lake
-from jobs.lake.runs import KnownStore, prepared_row
-from jobs.lake.snapshots import transaction_of
+from jobs.lake.runs import KnownStore, read_prepared_row
+from jobs.lake.snapshots import read_newest_transaction
 from jobs.lake.tables import MESSAGES
-from jobs.products.queues.settings import known_releases
+from jobs.products.queues.settings import determine_releases
 from jobs.source.options import ReadOptions
-from jobs.storage.locations import normalise
+from jobs.storage.locations import normalise_location
 from jobs.store.log_ends import LostPart
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, find_holes, plan_ranges
@@ -46,7 +46,7 @@ class DataLossError(FormatError):
     """Part of the log was deleted before it was read."""
 
 
-def data_loss(start: int, end: int, location: str) -> DataLossError:
+def data_loss_error(start: int, end: int, location: str) -> DataLossError:
     """Return the error for lost offsets, with the remedy."""
     reason = (
         f"offsets {start} to {end} are in no file of the log: retention deleted them before they were read, or a "
@@ -55,7 +55,7 @@ def data_loss(start: int, end: int, location: str) -> DataLossError:
     return DataLossError(reason, start, location)
 
 
-def lost_files(store: Store) -> Iterator[LostPart]:
+def find_missing_files(store: Store) -> Iterator[LostPart]:
     """Yield the offsets inside a log that are in none of its files."""
     for before, start, end in find_holes(store.segments):
         reason = f"no file of the log has offsets {start} to {end}: a segment is missing or truncated"
@@ -69,7 +69,7 @@ def raise_or_warn_of_loss(parts: Iterable[LostPart], start: int, end: int, *, fa
             if fails:
                 hint = "with options failOnDataLoss=false and mode=PERMISSIVE, they are skipped"
                 raise DataLossError(f"{reason}; {hint}", first)
-            say(f"rmq-lake: {reason}; its messages are skipped", "warning")
+            log_message(f"rmq-lake: {reason}; its messages are skipped", "warning")
 
 
 class LogPosition(NamedTuple):
@@ -106,7 +106,7 @@ class LogPosition(NamedTuple):
         return cls(record.end, int(kernels.store_timestamp(records.buffer, position)), record)
 
 
-class Writer(NamedTuple):
+class LogWriter(NamedTuple):
     """The writer of the log: the rules that properties follow, and the identity in each row."""
 
     rules: Rules
@@ -114,24 +114,24 @@ class Writer(NamedTuple):
     store_id: str | None = None
 
 
-def start_of_read(wanted: ReadOptions, store: Store) -> tuple[LogPosition, Writer]:
+def find_read_start(wanted: ReadOptions, store: Store) -> tuple[LogPosition, LogWriter]:
     """Return the start of a read, and the log's writer."""
-    rules = known_releases(store, wanted.release).value.rules
+    rules = determine_releases(store, wanted.release).value.rules
     if wanted.after_lake is None:
-        return LogPosition(store.start_offset), Writer(rules, wanted.broker or DEFAULT_BROKER)
-    lake = Lake(normalise(wanted.after_lake), wanted.file_system or {})
-    known = identify(lake, store, wanted.broker, register_new=False)
+        return LogPosition(store.start_offset), LogWriter(rules, wanted.broker or DEFAULT_BROKER)
+    lake = Lake(normalise_location(wanted.after_lake), wanted.file_system or {})
+    known = identify_store(lake, store, wanted.broker, register_new=False)
     if known is None or not known.store_id:
         reason = f"option after: {lake.location} has nothing of {store.root}"
         raise UnsupportedFormat(f"{reason}: run ingest first, or name the store by option broker")
-    conflict = history_conflict(lake, known, store)
+    conflict = find_superseded_rows(lake, known, store)
     if conflict is not None:
         raise UnsupportedFormat(f"option after: {store.root}: {conflict.why}: run ingest first", conflict.from_offset)
     left_out = known.topic_choices.left_out_note(wanted.selection.topics)
     if left_out is not None:
-        say(f"rmq-lake: {lake.location}: {left_out}", "warning")
+        log_message(f"rmq-lake: {lake.location}: {left_out}", "warning")
     place = _watermark(lake, known, wanted.after_version) or LogPosition(store.start_offset)
-    return place, Writer(rules, known.broker, known.store_id)
+    return place, LogWriter(rules, known.broker, known.store_id)
 
 
 def _watermark(lake: Lake, known: KnownStore, version: int | None) -> LogPosition | None:
@@ -141,12 +141,12 @@ def _watermark(lake: Lake, known: KnownStore, version: int | None) -> LogPositio
         return None
     if version is not None:
         snapshot.load_as_version(version)
-    run = transaction_of(snapshot, known.store_id)
+    run = read_newest_transaction(snapshot, known.store_id)
     newest = known.newest
     if newest is not None and newest.run == run:
         record = next((one for one in newest.fingerprints if one.end <= newest.to_offset), None)
         return LogPosition(newest.to_offset, newest.store_timestamp, record)
-    return LogPosition(prepared_row(lake, known.store_id, run)["to_offset"]) if run else None
+    return LogPosition(read_prepared_row(lake, known.store_id, run)["to_offset"]) if run else None
 
 
 def check_position(place: LogPosition, store: Store, *, with_chain: bool) -> None:
@@ -162,7 +162,7 @@ def check_position(place: LogPosition, store: Store, *, with_chain: bool) -> Non
         at, is_there, segment = record.offset, has_fingerprint(record, store), store.segment_at(record.offset)
         if is_there is False:
             reason = "this is not the record that was read before: another log, or one that its broker has truncated"
-        elif with_chain and segment and is_there and not leads_to(record.offset, segment.base_offset, store):
+        elif with_chain and segment and is_there and not chain_leads_to(record.offset, segment.base_offset, store):
             reason = "the record that was read before no longer exists: the log was truncated"
     if reason:
         raise CorruptData(f"{reason}; a new checkpoint begins from scratch", at, store.root)
@@ -192,9 +192,9 @@ def walk_from(  # noqa: PLR0913 - how far the log is followed
             break
         if range_.start_offset > end.offset:
             if fails_on_data_loss:
-                raise data_loss(end.offset, range_.start_offset, store.root)
+                raise data_loss_error(end.offset, range_.start_offset, store.root)
             lost = f"offsets {end.offset} to {range_.start_offset} were deleted before they were read"
-            say(f"rmq-lake: {store.root}: {lost}", "warning")
+            log_message(f"rmq-lake: {store.root}: {lost}", "warning")
         end, parts, is_last = _step(end, range_, aim, stop if is_first else aim, part_size)
         taken += parts
         if is_last or end.offset < range_.end_offset:

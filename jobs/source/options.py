@@ -12,7 +12,7 @@ from jobs.store.selection import Selection
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import MAX_LONG
 
-NAME = "rocketmq-store"
+FORMAT_NAME = "rocketmq-store"
 NO_BOUNDS = (0, MAX_LONG, -MAX_LONG, MAX_LONG)  # from and to offset, from and to time
 _BATCH_SIZE = 4 << 30  # bytes of the log in a micro-batch: otherwise the first one would be the whole log
 _DIGITS = re.compile(r"[0-9]{1,19}")
@@ -44,7 +44,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None  # of a schema that the user has given: Spark passes no other ones
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Self:
+    def parse(cls, options: Mapping[str, str]) -> Self:
         """Parse the options; their names are not case-sensitive."""
         given = {name.lower(): value for name, value in options.items()}
         names = {name.lower(): name for name in _OPTIONS}
@@ -53,7 +53,7 @@ class ReadOptions:
             if near:
                 raise UnsupportedFormat(f"option {name} is not known: did you mean {names[near[0]]}?")
         if not given.get("path", "").strip():
-            raise UnsupportedFormat(f"format {NAME} reads one store: load(STORE)")
+            raise UnsupportedFormat(f"format {FORMAT_NAME} reads one store: load(STORE)")
         values: dict[str, Any] = {}
         for name, (attribute, parse) in _OPTIONS.items():
             if name.lower() in given:

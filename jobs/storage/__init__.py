@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from jobs.storage.local import Care, LocalStorage
-from jobs.storage.locations import AZURE_SCHEMES, HDFS, is_local, local_path, refusal, scheme_of
+from jobs.storage.local import LocalStorage, ReadLimits
+from jobs.storage.locations import AZURE_SCHEMES, HDFS_SCHEME, is_local, local_path, scheme_of, why_unsupported
 from jobs.storage.model import FileInfo, Reader, Storage
 from rmq_formats.layout import Buffer
 
@@ -27,38 +27,38 @@ class AnyStorage(Storage):
     """All configured file systems: each call is passed to the one that has the location."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # Hadoop's names: addresses and credentials
-    care: Care | None = None  # how local files are read where a broker may be at work
+    care: ReadLimits | None = None  # how local files are read where a broker may be at work
 
     def list_files(self, location: str) -> list[FileInfo]:
         """Return every file below *location*, sorted by name; `FileNotFoundError` if the directory does not exist."""
-        return storage_of(location, self.options, self.care).list_files(location)
+        return storage_for(location, self.options, self.care).list_files(location)
 
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Open *location* for reading."""
-        return storage_of(location, self.options, self.care).open(location)
+        return storage_for(location, self.options, self.care).open(location)
 
     def create(self, location: str, data: Buffer) -> None:
         """Write a new file durably and atomically; raise `FileExistsError` if it exists."""
-        storage_of(location, self.options, self.care).create(location, data)
+        storage_for(location, self.options, self.care).create(location, data)
 
     def delete(self, location: str) -> None:
         """Delete a file, if it exists."""
-        storage_of(location, self.options, self.care).delete(location)
+        storage_for(location, self.options, self.care).delete(location)
 
 
-def storage_of(location: str, options: Mapping[str, str] | None = None, care: Care | None = None) -> Storage:
+def storage_for(location: str, options: Mapping[str, str] | None = None, care: ReadLimits | None = None) -> Storage:
     """
     Return the storage for *location*.
 
     *options* are the session's Hadoop settings (`fs.s3a.…`), with the address and credentials of an object store;
     *care* says how to read local files if a broker may be running.
     """
-    reason = refusal(location)
+    reason = why_unsupported(location)
     if reason is not None:
         raise OSError(reason)
     if is_local(location):
         return LocalStorage(care)
-    if scheme_of(location) == HDFS:
+    if scheme_of(location) == HDFS_SCHEME:
         from jobs.storage.hdfs import HdfsStorage, name_nodes  # lazy import: urllib is slow to load
 
         return HdfsStorage(name_nodes(location, options or {}))
@@ -69,13 +69,13 @@ def storage_of(location: str, options: Mapping[str, str] | None = None, care: Ca
     return s3_storage(tuple(sorted((options or {}).items())))
 
 
-def arrow_file(location: str, options: Mapping[str, str]) -> "NativeFile":
+def open_arrow_file(location: str, options: Mapping[str, str]) -> "NativeFile":
     """Open a file for pyarrow's own readers."""
     if is_local(location):
         from pyarrow import OSFile
 
         return OSFile(local_path(location))
-    return _object_store(location, options).arrow_file(location)
+    return _object_store(location, options).open_arrow_file(location)
 
 
 def arrow_filesystem(location: str, options: Mapping[str, str]) -> "FileSystem":
@@ -89,9 +89,9 @@ def object_store_error(location: str, options: Mapping[str, str], error: OSError
 
 
 def _object_store(location: str, options: Mapping[str, str]) -> "ObjectStorage":
-    storage = storage_of(location, options)
+    storage = storage_for(location, options)
     from jobs.storage.s3 import ObjectStorage
 
     if not isinstance(storage, ObjectStorage):
-        raise OSError(refusal(location, to_write=True))
+        raise OSError(why_unsupported(location, to_write=True))
     return storage

@@ -26,7 +26,7 @@ from urllib.request import (
     OpenerDirector,
 )
 
-from jobs.storage.locations import join, refusal
+from jobs.storage.locations import join_location, why_unsupported
 from jobs.storage.model import FileInfo, Reader, Storage
 from rmq_formats.layout import Buffer
 
@@ -101,7 +101,7 @@ class HdfsStorage(Storage):
         while pending:
             prefix = pending.pop()
             with suppress(FileNotFoundError):  # retention deletes while we look
-                for entry, is_directory in _entries_of(self.name_nodes, join(location, prefix).rstrip("/")):
+                for entry, is_directory in _entries_of(self.name_nodes, join_location(location, prefix).rstrip("/")):
                     name = f"{prefix}{entry.name}"
                     if name.count("/") > _DEEPEST or len(found) + len(pending) > _MOST_FILES:
                         raise OSError(errno.ELOOP, "more files or directories than any store has", location)
@@ -119,11 +119,11 @@ class HdfsStorage(Storage):
     def create(self, location: str, data: Buffer) -> None:
         """Refuse: this client only reads."""
         del data
-        raise OSError(errno.EROFS, refusal(location, to_write=True))
+        raise OSError(errno.EROFS, why_unsupported(location, to_write=True))
 
     def delete(self, location: str) -> None:
         """Refuse."""
-        raise OSError(refusal(location, to_write=True))
+        raise OSError(why_unsupported(location, to_write=True))
 
 
 _Entry = tuple[FileInfo, bool]  # whether it is a directory; the name is empty in the status of the path asked for

@@ -37,12 +37,12 @@ _IDLE_CLASS = 3 << 13
 _NICENESS = 10
 
 
-class Care(NamedTuple):
+class ReadLimits(NamedTuple):
     """How to read while a broker is running: do not fill the page cache, and limit the rate."""
 
     max_rate: int | None = None  # bytes a second
 
-    def shared_by(self, processes: int) -> Self:
+    def share_among(self, processes: int) -> Self:
         """Return the settings for each of so many concurrent processes."""
         return self._replace(max_rate=max(self.max_rate // processes, 1)) if self.max_rate else self
 
@@ -80,7 +80,7 @@ def lower_priority() -> None:
 class LocalReader(Reader):
     """Reads a descriptor by position; with care, pages that were not cached before are dropped."""
 
-    def __init__(self, descriptor: int, path: str, care: Care | None = None) -> None:
+    def __init__(self, descriptor: int, path: str, care: ReadLimits | None = None) -> None:
         self._descriptor = descriptor
         self._path = path
         self._care = care
@@ -156,13 +156,13 @@ class LocalReader(Reader):
 class LocalStorage(Storage):
     """The local file system."""
 
-    care: Care | None = None
+    care: ReadLimits | None = None
 
     def list_files(self, location: str) -> list[FileInfo]:
         """
         Return every regular file below *location*, sorted by name; each directory is listed once.
 
-        A store's CommitLog may be linked to another disk; `may_follow` decides which links are followed. A link to
+        A store's CommitLog may be linked to another disk; `may_follow_link` decides which links are followed. A link to
         itself is treated as an empty file.
         """
         root = local_path(location)
@@ -235,7 +235,7 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result:
         return entry.stat(follow_symlinks=False)
 
 
-def may_follow(link_owner: int, target_owner: int) -> bool:
+def may_follow_link(link_owner: int, target_owner: int) -> bool:
     """
     Return whether to follow a link: one of root, of this process's user, or of its target's owner.
 
@@ -245,7 +245,7 @@ def may_follow(link_owner: int, target_owner: int) -> bool:
 
 
 def _check_link(link_owner: int, target_owner: int, path: str) -> None:
-    if not may_follow(link_owner, target_owner):
+    if not may_follow_link(link_owner, target_owner):
         reason = f"a link of user {link_owner} to what user {target_owner} owns is not followed"
         raise PermissionError(errno.EACCES, reason, path)
 

@@ -4,10 +4,10 @@ import os
 import re
 from urllib.parse import unquote, urlsplit
 
-LOCAL = "file"
+LOCAL_SCHEME = "file"
 S3_SCHEMES = frozenset({"s3", "s3a"})
 AZURE_SCHEMES = frozenset({"abfs", "abfss"})
-HDFS = "hdfs"
+HDFS_SCHEME = "hdfs"
 _HAS_CREDENTIALS = re.compile(r"\w+://([^/]*@|[^/]*:.*@)")  # a secret may have slashes
 _WRITTEN = "lakes and output are local paths, s3a:// or abfss://"
 
@@ -15,12 +15,12 @@ _WRITTEN = "lakes and output are local paths, s3a:// or abfss://"
 def scheme_of(location: str) -> str:
     """Return the scheme of a URI, `file` for a path."""
     scheme = urlsplit(location).scheme if "://" in location else ""
-    return scheme or LOCAL
+    return scheme or LOCAL_SCHEME
 
 
 def is_local(location: str) -> bool:
     """Return whether *location* is on this machine's file system."""
-    return scheme_of(location) == LOCAL
+    return scheme_of(location) == LOCAL_SCHEME
 
 
 def local_path(location: str) -> str:
@@ -29,7 +29,7 @@ def local_path(location: str) -> str:
     return os.path.abspath(path)  # noqa: PTH100 - Path.resolve would follow links
 
 
-def normalise(location: str) -> str:
+def normalise_location(location: str) -> str:
     """Return the normal form of *location*: an absolute path, or a URI without trailing slash."""
     return local_path(location) if is_local(location) else location.rstrip("/")
 
@@ -40,12 +40,12 @@ def object_key(location: str) -> str:
     return f"{place.partition('@')[0]}{slash}{path}"
 
 
-def join(location: str, *names: str) -> str:
+def join_location(location: str, *names: str) -> str:
     """Return a child of *location*."""
     return "/".join((location.rstrip("/"), *names))
 
 
-def refusal(location: str, *, to_write: bool = False) -> str | None:
+def why_unsupported(location: str, *, to_write: bool = False) -> str | None:
     """Return why *location* cannot be read, or written; None if its kind is supported."""
     scheme = scheme_of(location)
     if scheme in S3_SCHEMES and _HAS_CREDENTIALS.match(location):
@@ -55,9 +55,9 @@ def refusal(location: str, *, to_write: bool = False) -> str | None:
         )
     if scheme in AZURE_SCHEMES and "@" not in urlsplit(location).netloc:
         return f"{location}: abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH is expected"
-    if scheme == LOCAL or scheme in S3_SCHEMES | AZURE_SCHEMES:
+    if scheme == LOCAL_SCHEME or scheme in S3_SCHEMES | AZURE_SCHEMES:
         return None
-    if scheme != HDFS:
+    if scheme != HDFS_SCHEME:
         known = "local paths, s3a://, abfss:// and hdfs://"
         return f"{location}: {scheme}:// is not supported, only {known} are"
     return f"{location}: only stores can be on hdfs://; {_WRITTEN}" if to_write else None

@@ -163,7 +163,7 @@ class ObjectStorage(Storage):
         with suppress(FileNotFoundError):  # deleted already
             self._call(location, lambda: self.filesystem.delete_file(object_key(location)))
 
-    def arrow_file(self, location: str) -> "NativeFile":
+    def open_arrow_file(self, location: str) -> "NativeFile":
         """Open an object for pyarrow's own readers."""
         from pyarrow import PythonFile
 
@@ -268,7 +268,7 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> ObjectStorage:
 
 def azure_storage(location: str, options: tuple[tuple[str, str], ...]) -> ObjectStorage:
     """Return the storage for *location*'s account."""
-    return _azure_storage(AzureSettings.of(location, dict(options)))
+    return _azure_storage(AzureSettings.for_location(location, dict(options)))
 
 
 @lru_cache(maxsize=8)

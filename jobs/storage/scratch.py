@@ -15,12 +15,12 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO
 from uuid import uuid4
 
-from jobs.storage import storage_of
+from jobs.storage import storage_for
 from jobs.storage.local import explaining_full_disk
-from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Reader
 
-PREFIX = ".scratch-"
+SCRATCH_PREFIX = ".scratch-"
 _NOT_SHARED = "is it a shared directory?"
 _NOT_GIVEN = "pass --scratch with a directory or URI that all workers can reach"
 
@@ -37,14 +37,14 @@ class Scratch:
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
         """Open a new file for writing; it is not flushed to disk, because it is not read after a crash."""
-        location = join(self.location, name)
+        location = join_location(self.location, name)
         if is_local(location):
             with explaining_full_disk(location), self._checked(location).open("wb") as file:
                 yield file
             return
         buffer = BytesIO()
         yield buffer
-        storage_of(location, self.options).create(location, buffer.getvalue())
+        storage_for(location, self.options).create(location, buffer.getvalue())
 
     def _checked(self, location: str) -> Path:
         """Return the path of a local file; refuse it if this machine does not see the run's directory."""
@@ -54,22 +54,22 @@ class Scratch:
 
     def open(self, name: str) -> AbstractContextManager[Reader]:
         """Open a file for reading."""
-        location = join(self.location, name)
+        location = join_location(self.location, name)
         if is_local(location):
             self._checked(location)
-        return storage_of(location, self.options).open(location)
+        return storage_for(location, self.options).open(location)
 
     def delete(self, name: str) -> None:
         """Delete a file, if it exists, unless files are to be kept."""
         if self.keeps_files:
             return
-        storage_of(self.location, self.options).delete(join(self.location, name))
+        storage_for(self.location, self.options).delete(join_location(self.location, name))
 
 
 @contextmanager
-def scratch_beside(output: str, options: Mapping[str, str]) -> Iterator[Scratch]:
+def scratch_below_output(output: str, options: Mapping[str, str]) -> Iterator[Scratch]:
     """Create a directory below *output* for the duration of a run."""
-    scratch = Scratch(join(output, f"{PREFIX}{uuid4()}"), dict(options))
+    scratch = Scratch(join_location(output, f"{SCRATCH_PREFIX}{uuid4()}"), dict(options))
     if is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True)
     try:
@@ -79,10 +79,10 @@ def scratch_beside(output: str, options: Mapping[str, str]) -> Iterator[Scratch]
         if is_local(scratch.location):
             shutil.rmtree(local_path(scratch.location), ignore_errors=True)
         else:
-            storage = storage_of(scratch.location, scratch.options)
+            storage = storage_for(scratch.location, scratch.options)
             with suppress(FileNotFoundError):  # nothing was written there
                 for info in storage.list_files(scratch.location):
-                    storage.delete(join(scratch.location, info.name))
+                    storage.delete(join_location(scratch.location, info.name))
 
 
 @contextmanager
@@ -96,8 +96,8 @@ def scratch_for(location: str | Scratch | None, options: Mapping[str, str]) -> I
         yield location
         return
     if location is not None:
-        with scratch_beside(location, options) as scratch:
+        with scratch_below_output(location, options) as scratch:
             yield scratch
         return
-    with TemporaryDirectory(prefix="rocketmq-lake-") as folder, scratch_beside(folder, {}) as scratch:
+    with TemporaryDirectory(prefix="rocketmq-lake-") as folder, scratch_below_output(folder, {}) as scratch:
         yield replace(scratch, advice=_NOT_GIVEN)

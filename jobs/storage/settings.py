@@ -39,9 +39,9 @@ _IN_PROFILE = {
 S3_KEY_SETTINGS = ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token")  # they belong together
 
 
-def settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def read_environment_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the settings from the environment; keys in variables override those of a profile."""
-    settings = merge_settings(_of_profile(environment), settings_of_variables(environment, _OF_AMAZON))
+    settings = merge_settings(_of_profile(environment), read_variable_settings(environment, _OF_AMAZON))
     endpoint = settings.get("fs.s3a.endpoint", "")
     host = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or ""
     if endpoint and not host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
@@ -49,7 +49,7 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> dict
     return settings
 
 
-def settings_of_variables(environment: Mapping[str, str], variables: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+def read_variable_settings(environment: Mapping[str, str], variables: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Return each setting with the value of the first of its *variables* that is set."""
     return {
         setting: value
@@ -113,7 +113,7 @@ class AzureSettings(NamedTuple):
     endpoint: str | None  # http://HOST:PORT of a server other than Azure's, which has the account in its path
 
     @classmethod
-    def of(cls, location: str, options: Mapping[str, str]) -> Self:
+    def for_location(cls, location: str, options: Mapping[str, str]) -> Self:
         """Read the settings of *location*'s account; its own settings override those of the environment."""
         host = urlsplit(location).hostname or ""
         key, signature = (options.get(f"{name}.{host}") or options.get(name) for name in (_KEY, _SIGNATURE))
@@ -142,7 +142,7 @@ def azure_filesystem(settings: AzureSettings) -> "FileSystem":
 
 def azure_delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
     """Return the settings under the names of `deltalake`, which uses conditional puts."""
-    settings = AzureSettings.of(location, options)
+    settings = AzureSettings.for_location(location, options)
     if settings.endpoint and settings.account == _AZURITE:
         # It always lists a log from its beginning; `deltalake` handles that, and gets the address only from here.
         os.environ["AZURITE_BLOB_STORAGE_URL"] = settings.endpoint
@@ -166,7 +166,7 @@ FILE_SYSTEM_PREFIXES = ("fs.", "dfs.")
 def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the file system settings (`fs.s3a.…`, `dfs.…`), and mask their secrets in all later output."""
     given = {name.removeprefix(_PREFIX): value for name, value in spark_settings if name.startswith(_PREFIX)}
-    environment = {**settings_of_environment(), **settings_of_variables(os.environ, _OF_AZURE)}
+    environment = {**read_environment_settings(), **read_variable_settings(os.environ, _OF_AZURE)}
     settings = merge_settings(merge_settings(environment, dict(_from_files())), given)
     for name, value in settings.items():
         if is_secret(name):

@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.result import RequestError
-from jobs.storage.local import Care, lower_priority
+from jobs.storage.local import ReadLimits, lower_priority
 from jobs.storage.locations import is_local, local_path
 from jobs.store.store import SET_ASIDE_MARK
 from rmq_formats.store import INDEX_FOLDER
@@ -45,16 +45,16 @@ def find_broker_process(store: str) -> int | None:
     return None if kind == fcntl.F_UNLCK or process == _NO_PROCESS else process
 
 
-def care_beside(store: str, max_rate: int | None = None) -> Care | None:
+def read_limits_beside_broker(store: str, max_rate: int | None = None) -> ReadLimits | None:
     """
     Return how to read *store*; None if no broker runs on it.
 
     If a broker runs, this process lowers its priority before it starts a JVM or workers, which inherit it.
     """
     if find_broker_process(store) is None:
-        return Care(max_rate) if max_rate else None
+        return ReadLimits(max_rate) if max_rate else None
     lower_priority()
-    return Care(max_rate)
+    return ReadLimits(max_rate)
 
 
 def check_disk_space(store: str, target: str, expected_bytes: int) -> None:
@@ -132,8 +132,8 @@ class LockedStore:
         if names:
             shown = ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
             raise RefusedError(
-                f"{counted(len(names), 'file')} of the store changed while this command ran: {shown}. Find out which "
-                "process writes to the store, stop it, and run this command again"
+                f"{count_text(len(names), 'file')} of the store changed while this command ran: {shown}. Find out "
+                "which process writes to the store, stop it, and run this command again"
             ) from cause
 
     def _list(self) -> Mapping[str, FileState]:

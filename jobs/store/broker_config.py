@@ -18,7 +18,7 @@ from enum import Enum, StrEnum, unique
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-from jobs.storage.locations import join
+from jobs.storage.locations import join_location
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store, StoredFile
 from rmq_formats.broker_conf import change_counter, change_time, decode_config
@@ -92,12 +92,12 @@ def read_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     elif table.family and _SINGLE in folders:
         folder, family, version = _SINGLE, table.family, f"{table.family}Version"
     elif _V2_FOLDER in folders:
-        with open_database(join(store.root, _V2_FOLDER), store.storage) as database:
+        with open_database(join_location(store.root, _V2_FOLDER), store.storage) as database:
             rows = (_v2_progress if table.table == _OFFSETS else _v2_json)(database, table)
             return RocksConfig(_V2_FOLDER, dict(rows), 0, _v2_change_time(database, table))
     else:
         return None
-    with open_database(join(store.root, folder), store.storage) as database:
+    with open_database(join_location(store.root, folder), store.storage) as database:
         versions = [decode_config(value) for key, value in database.items(version) if key == VERSION_KEY]
         config = {"dataVersion": versions[0] if versions else None}
         values: _Table = {

@@ -23,9 +23,9 @@ from jobs.store.record_places import record_bounds, segment_bytes
 from jobs.store.store import Segment, Store, relist_store
 from rmq_formats.broker_conf import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import STALE, UNDECIDED, SegmentBytes, WhyLeftOver
+from rmq_formats.commitlog.segment import STALE_REASON, UNDECIDED_REASON, SegmentBytes, WhyLeftOver
 from rmq_formats.consumequeue.dispatch import BatchUnit, Unit
-from rmq_formats.errors import FormatError, NotAStore, is_lost
+from rmq_formats.errors import FormatError, NotAStore, is_lost_file_error
 
 _LARGEST = 1 << 20
 
@@ -118,7 +118,7 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
     try:
         store = relist_store(Store(root, storage=storage, commitlog=commitlog))
         if takeover_offsets(store):  # a promotion leaves units of removed records
-            return STALE
+            return STALE_REASON
         queues = queues_of_files(store.queue_files, store.storage)
         own = (queue for queue in queues if queue.name[1:] == (record.topic, record.queue_id))
         if any(_has_unit(one, record.physical_offset) for one in own) and any(_has_unit(one, gap) for one in queues):
@@ -126,13 +126,13 @@ def _why_left_over(root: str, commitlog: tuple[str, ...], storage: AnyStorage, g
         # A half or a rollback message has no unit; queues of a closed store do not point after the end of the log.
         ends = (_unit_from(queue, record.physical_offset) for queue in queues if store.is_closed)
         if any(unit is not None and unit.physical_offset < store.end_offset for unit in ends):
-            return UNDECIDED
+            return UNDECIDED_REASON
     except NotAStore:
         pass  # it was deleted meanwhile
     except OSError as error:
-        if not is_lost(error):
+        if not is_lost_file_error(error):
             raise
-    return STALE
+    return STALE_REASON
 
 
 def _unit_from(queue: StoredQueue, physical_offset: int) -> Unit | BatchUnit | None:

@@ -20,7 +20,7 @@ from rmq_formats.commitlog.segment import is_fully_written
 from rmq_formats.consumequeue.dispatch import BatchUnit, QueueKind, QueueName, Unit
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import Read
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 
 MAX_BYTES_PAST_LOG_END = 1 << 30  # bytes after the log's end: a unit that points farther is not evidence
 _MOST_QUEUES = 256  # that are probed if the caller has not read all of them
@@ -111,8 +111,8 @@ def _end_of_records(store: Store, newest: int) -> int | None:
         return None
     segment = last.segment
     with store.open(segment) as reader:
-        position = min(newest - segment.base_offset, segment.readable)
-        if any(reader.read(position, min(HEAD.size, segment.readable - position))):
+        position = min(newest - segment.base_offset, segment.readable_bytes)
+        if any(reader.read(position, min(HEAD.size, segment.readable_bytes - position))):
             return newest  # damage: at the end of a log it looks like a broker that is still writing
         places = record_bounds(segment_bytes(segment, reader))
         return max((end for _, end in places), default=segment.base_offset)
@@ -195,7 +195,7 @@ def find_right_segment_name(store: Store, segment: Segment, read: Read) -> int |
 
 def wrong_name_text(right: int) -> str:
     """Return the finding for a segment whose name should be *right*, as text."""
-    return f"the file has the wrong name: its records belong to {name_of_offset(right)}, which is missing"
+    return f"the file has the wrong name: its records belong to {file_name_of_offset(right)}, which is missing"
 
 
 def _is_named(record: MessageRecord, store: Store) -> bool | None:

@@ -65,7 +65,7 @@ def probe_queue_ends(
     every = list_queues(store)
     looks = _look_at_all(workers, [(queue, known.get(queue.name), from_offset) for queue in every])
     dispatched = _dispatched(looks, store)
-    closed = store.is_final
+    closed = store.is_complete
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
     # Dispatched units may be in a file, or a queue, that was created after the store was listed.
     queues = every if closed else list_queues(relist_store(store))

@@ -229,7 +229,9 @@ _SIGNS = bytes(byte >> 7 for byte in range(256))
 # The fields that `Unit.is_written` and `BatchUnit.is_written` check: none is negative, nor zero where this says so.
 _NOT_ZERO = {"physical_offset": False, "size": True, "base_offset": False, "batch_count": True}
 _WRITTEN = {
-    kind: [(row.offset, row.size, _NOT_ZERO[row.name]) for row in kind.layout.rows() if row.name in _NOT_ZERO]
+    kind: [
+        (row.offset, row.size, _NOT_ZERO[row.name]) for row in kind.layout.describe_fields() if row.name in _NOT_ZERO
+    ]
     for kind in QueueKind
 }
 

@@ -11,8 +11,8 @@ from jobs.storage.model import Reader
 from jobs.store.ranges import Range
 from jobs.store.record_places import Fingerprint
 from rmq_formats.commitlog import kernels
-from rmq_formats.commitlog.framing import framing_of
-from rmq_formats.commitlog.scan import WINDOW, RawRecords, scan
+from rmq_formats.commitlog.framing import find_framing
+from rmq_formats.commitlog.scan import WINDOW_SIZE, RawRecords, scan
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
 
 STORED_TOO_RECENTLY = "stored too recently"
@@ -39,7 +39,7 @@ class RangeFacts:
 class RangeReader:
     """Yields the pieces of a range, and remembers the records that it has seen."""
 
-    def __init__(self, range_: Range, window: int = WINDOW) -> None:
+    def __init__(self, range_: Range, window: int = WINDOW_SIZE) -> None:
         """Read nothing yet; later *window* bytes at a time, or one record if it is larger."""
         self._range = range_
         self._window = range_.window or window
@@ -53,7 +53,7 @@ class RangeReader:
         range_ = self._range
         try:
             with range_.open() as file:
-                framing = framing_of(file.read, range_.segment_size, range_.base_offset)
+                framing = find_framing(file.read, range_.segment_size, range_.base_offset)
                 start: int | None = range_.start
                 while start is not None:
                     start = yield from self._read_from(file, framing, start)

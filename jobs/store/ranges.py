@@ -24,7 +24,7 @@ from jobs.store.store import DEFAULT_RANGE_SIZE, Segment, Store
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.segment import WhyLeftOver, always_left_over
 from rmq_formats.errors import is_disk_error
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 
 WHOLE_SEGMENTS = 1 << 62  # as a size of ranges: one for each segment, so none has to find its first record
 _BEGINNING = 256
@@ -111,7 +111,7 @@ def plan_ranges(
             Range(
                 segment.location,
                 segment.base_offset,
-                segment.readable,
+                segment.readable_bytes,
                 begin,
                 end,
                 sync=begin > start,
@@ -121,7 +121,7 @@ def plan_ranges(
                 storage=store.storage,
                 why_left_over=always_left_over if is_final else evidence,
             )
-            for begin, end in _cuts(start, segment.readable, range_size)
+            for begin, end in _cuts(start, segment.readable_bytes, range_size)
         ]
     return ranges
 
@@ -237,7 +237,7 @@ class Hole(NamedTuple):
         """Return the file that was cut short, and where it ends; or the file that is missing."""
         if self.before.size < usual_size(segments).size:
             return self.before.location, self.before.size
-        return f"{self.before.location.rpartition('/')[0]}/{name_of_offset(self.start)}", None
+        return f"{self.before.location.rpartition('/')[0]}/{file_name_of_offset(self.start)}", None
 
 
 def find_holes(segments: Sequence[Segment]) -> Iterator[Hole]:

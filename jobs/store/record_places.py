@@ -8,12 +8,12 @@ from typing import NamedTuple, Self
 
 from jobs.storage.model import Reader
 from jobs.store.store import Segment, Store
-from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
 from rmq_formats.commitlog.segment import (
-    LEFTOVER,
-    STALE,
+    LEFTOVER_REASON,
+    STALE_REASON,
     Piece,
     PieceKind,
     SegmentBytes,
@@ -82,7 +82,7 @@ def record_bounds(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]
 
 def leftover_size(log: SegmentBytes, piece: Piece) -> int:
     """Return the size of a piece up to the last of older records; 0 if it is not the leftover of a cut-back log."""
-    if piece.reason not in {STALE, LEFTOVER}:  # a broker is writing there
+    if piece.reason not in {STALE_REASON, LEFTOVER_REASON}:  # a broker is writing there
         return 0
     older = log.find_record(piece.offset - log.base_offset)
     if older is None:
@@ -93,8 +93,8 @@ def leftover_size(log: SegmentBytes, piece: Piece) -> int:
 
 def segment_bytes(segment: Segment, reader: Reader) -> SegmentBytes:
     """Return the bytes of a segment, framed as its beginning shows."""
-    framing = framing_of(reader.read, segment.readable, segment.base_offset)
-    return SegmentBytes(reader.read, segment.readable, segment.base_offset, framing, reader.next_written)
+    framing = find_framing(reader.read, segment.readable_bytes, segment.base_offset)
+    return SegmentBytes(reader.read, segment.readable_bytes, segment.base_offset, framing, reader.next_written)
 
 
 def records_from(log: SegmentBytes, position: int = 0) -> Iterator[MessageRecord]:
@@ -112,7 +112,7 @@ def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
     if segment is None:
         return None
     with skip_lost_file(), store.open(segment) as reader:  # also if no record begins there
-        log = SegmentBytes(reader.read, segment.readable, segment.base_offset)
+        log = SegmentBytes(reader.read, segment.readable_bytes, segment.base_offset)
         return log.record_at(physical_offset - segment.base_offset)
     return None
 

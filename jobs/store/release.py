@@ -22,7 +22,7 @@ from jobs.console.result import RequestError
 from jobs.storage.locations import is_local, local_path
 from jobs.store.record_places import find_record, records_from
 from jobs.store.store import Segment, Store, geometry_stated_by_index_files, read_index_header
-from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
@@ -40,9 +40,9 @@ from rmq_formats.detection import (
 from rmq_formats.errors import FormatError, skip_lost_file
 from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexEntry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.layout import in_blocks
+from rmq_formats.layout import read_in_blocks
 from rmq_formats.properties import TAGS, PropertyParser, parse_properties
-from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, rules_of
+from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, make_rules
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
 
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
@@ -169,7 +169,7 @@ def parse_rules(text: str) -> Rules:
             raise UndecidedError(f"--release: {part.strip()!r} is not of the form RELEASE[@OFFSET]")
         rules.append((int(offset or 0), parse_release(name)))
     try:
-        return rules_of(*rules)
+        return make_rules(*rules)
     except FormatError as error:
         raise UndecidedError(f"--release {text}: offsets must ascend") from error
 
@@ -196,10 +196,10 @@ def writers_of_eras(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers
     """Return the rules for a store of these eras: those of the newest release of each."""
     # Records that contradict each other may begin two eras at one offset: the later one counts.
     starts = [0, *(era.first_offset for era in eras[1:])]  # the rules of the first era apply from the beginning
-    rules = rules_of(*{start: era.highest for start, era in zip(starts, eras, strict=True)}.items())
+    rules = make_rules(*{start: era.highest for start, era in zip(starts, eras, strict=True)}.items())
     text = _in_words(zip(map(era_text, eras), starts, strict=True))
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
-    undecided = any(era.undecided(matter) for era in eras)
+    undecided = any(era.undecided_switches(matter) for era in eras)
     writers = Writers(rules, text, tuple(eras[-1].candidates))
     return Known(writers, ASSUMED if undecided else DETECTED, reasons or "nothing in the store shows it")
 
@@ -333,9 +333,9 @@ def _identity(segment: Segment, records: int) -> _Identity | None:
 
 def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
     with store.open(segment) as reader:
-        read = in_blocks(reader.read, _BLOCK)
-        framing = framing_of(read, segment.readable, segment.base_offset)
-        log = SegmentBytes(read, segment.readable, segment.base_offset, framing)
+        read = read_in_blocks(reader.read, _BLOCK)
+        framing = find_framing(read, segment.readable_bytes, segment.base_offset)
+        log = SegmentBytes(read, segment.readable_bytes, segment.base_offset, framing)
         position: int | None = 0
         while position is not None and position < log.size:
             for record in records_from(log, position):

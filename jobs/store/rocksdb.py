@@ -17,11 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Storage
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
-from rmq_formats.rocksdb.layout import INDEX_FAMILY, IndexRow, decode_index_row, following_hour, hour_of, key_prefix
+from rmq_formats.rocksdb.layout import INDEX_FAMILY, IndexRow, decode_index_row, hour_of_key, key_after_hour, key_prefix
 from rmq_formats.store import is_rocksdb_name
 
 if TYPE_CHECKING:
@@ -177,14 +177,14 @@ def _copy(location: str, storage: Storage, copy: Path) -> None:
     others = [name for name in names if not name.endswith(_TABLE)]
     for name in sorted(others, key=lambda name: not name.endswith(_LOG)):
         of_rows = name.endswith(_LOG) or name.startswith(_MANIFEST)
-        _fetch(join(location, name), storage, copy / name, None if of_rows else _LARGEST_OF_WORDS)
+        _fetch(join_location(location, name), storage, copy / name, None if of_rows else _LARGEST_OF_WORDS)
     # The manifest may list tables that were created while the others were copied.
     tables += [name for name in _names(location, storage) if name.endswith(_TABLE) and name not in tables]
     for name in tables:
         if is_local(location):
             (copy / name).symlink_to(Path(local_path(location), name))
         else:
-            _fetch(join(location, name), storage, copy / name)
+            _fetch(join_location(location, name), storage, copy / name)
 
 
 def _names(location: str, storage: Storage) -> list[str]:
@@ -213,7 +213,7 @@ def _sentence(error: Exception, copy: Path | None = None) -> str:
 
 def has_index_rows(database: Database) -> bool:
     """Return whether a database holds a row of an index: every newer store has the database."""
-    return any(hour_of(key) is not None for key, _ in database.items(INDEX_FAMILY))
+    return any(hour_of_key(key) is not None for key, _ in database.items(INDEX_FAMILY))
 
 
 def read_index_rows(database: Database, topic: str, kind: KeyKind, key: str) -> Iterator[IndexRow]:
@@ -225,11 +225,11 @@ def read_index_rows(database: Database, topic: str, kind: KeyKind, key: str) -> 
     prefix = key_prefix(topic, kind, key)
     start: bytes | None = b""
     while start is not None:
-        hour = next((hour_of(found) for found, _ in database.items(INDEX_FAMILY, start)), None)
+        hour = next((hour_of_key(found) for found, _ in database.items(INDEX_FAMILY, start)), None)
         if hour is None:  # progress is stored after all hours up to the year 250,000
             return
         for found, value in database.items(INDEX_FAMILY, hour + prefix):
             if not found.startswith(hour + prefix):
                 break
             yield decode_index_row(found, value)
-        start = following_hour(hour)
+        start = key_after_hour(hour)

@@ -17,7 +17,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.storage.locations import join
+from jobs.storage.locations import join_location
 from jobs.storage.model import Reader, Storage
 from jobs.store.queue_files import rocksdb_queue_folder
 from jobs.store.rocksdb import Database, Rows, open_database
@@ -37,7 +37,7 @@ from rmq_formats.rocksdb.layout import (
     decode_prefix,
     encode_unit_key,
 )
-from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind, StoreFile, name_of_offset
+from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind, StoreFile, file_name_of_offset
 
 _AT_ONCE = 1 << 16  # rows
 _SNAPSHOTS = 4  # of databases that a process keeps open
@@ -109,7 +109,7 @@ class DatabaseQueueOpener:
                 self.check_all_rows()
                 reason = f"the units of {queue.topic} queue {queue.queue_id} reach from {number} to {number + count}"
                 raise CorruptData(reason, None, self.location)
-            name = f"{queue.topic}/{queue.queue_id}/{name_of_offset(number * UNIT.size)}"
+            name = f"{queue.topic}/{queue.queue_id}/{file_name_of_offset(number * UNIT.size)}"
             path, base = f"{CONSUME_QUEUE_FOLDER}/{name}", number * UNIT.size
             about = StoreFile(path, FileKind.CONSUME_QUEUE, base, queue.topic, queue.queue_id)
             yield StoredFile(f"{self.location}/{name}", about, count * UNIT.size, modified_ms)
@@ -211,7 +211,7 @@ def find_rocksdb_queues(store: Store) -> RocksQueues | None:
         for file in store.other_files
         if file.about.path.startswith(f"{name}/")
     )
-    rows = DatabaseQueueOpener(join(store.root, name), store.storage, signature)
+    rows = DatabaseQueueOpener(join_location(store.root, name), store.storage, signature)
     return RocksQueues(rows, tuple(rows.list_queue_files()), *_noted(rows.database))
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from jobs.storage import AnyStorage
-from jobs.storage.local import Care
-from jobs.storage.locations import join, normalise
+from jobs.storage.local import ReadLimits
+from jobs.storage.locations import join_location, normalise_location
 from jobs.storage.model import Reader, Storage
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
-from rmq_formats.indexfile.lookup import StatedGeometry, stated_geometry
+from rmq_formats.indexfile.lookup import StatedGeometry, find_stated_geometry
 from rmq_formats.layout import Content, Read
 from rmq_formats.store import (
     CHECKPOINT_SIZE,
@@ -32,8 +32,8 @@ from rmq_formats.store import (
     StoreFile,
     classify,
     decode_checkpoint,
-    first_offset,
-    offset_of_name,
+    parse_first_offset,
+    parse_offset_name,
 )
 
 DEFAULT_RANGE_SIZE = 256 << 20  # bytes of the log that a task reads
@@ -64,7 +64,7 @@ class Segment(NamedTuple):
     end: int
 
     @property
-    def readable(self) -> int:
+    def readable_bytes(self) -> int:
         """How many of the file's bytes belong to this part of the log."""
         return min(self.size, self.end - self.base_offset)
 
@@ -110,7 +110,7 @@ class Store:
         """Return the segment that holds an offset of the log; None before, after and between them."""
         number = bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
         found = self.segments[number] if number >= 0 else None
-        return found if found and offset < found.base_offset + found.readable else None
+        return found if found and offset < found.base_offset + found.readable_bytes else None
 
     def path_below_root(self, location: str | None) -> str:
         """Return the path of a file, or folder, below the store's root."""
@@ -136,7 +136,7 @@ class Store:
         return not self.files_of_kind(FileKind.ABORT)
 
     @property
-    def is_final(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the store is complete: a running broker has a log, and so has a copy of its store."""
         return self.is_closed or not self.segments
 
@@ -156,7 +156,7 @@ def list_store(
     *,
     commitlog: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
-    care: Care | None = None,
+    care: ReadLimits | None = None,
 ) -> Store:
     """
     List the store at *root*; `NotAStore` if it contains no files of a broker.
@@ -164,7 +164,7 @@ def list_store(
     *commitlog* names the directories of a log elsewhere; several are one log, sorted by file name. *options* are the
     settings of file systems; *care* limits the reading of local files next to a running broker.
     """
-    return _list(normalise(root), commitlog, AnyStorage(dict(options or {}), care))
+    return _list(normalise_location(root), commitlog, AnyStorage(dict(options or {}), care))
 
 
 def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
@@ -231,16 +231,16 @@ def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequen
 def list_files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
     """Yield every file, with the facts in its name."""
     for info in storage.list_files(root):
-        yield StoredFile(join(root, info.name), classify(info.name), info.size, info.modified_ms)
+        yield StoredFile(join_location(root, info.name), classify(info.name), info.size, info.modified_ms)
 
 
 def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredFile]:
-    for directory in map(normalise, directories):
+    for directory in map(normalise_location, directories):
         for info in storage.list_files(directory):
-            base_offset = offset_of_name(info.name)
+            base_offset = parse_offset_name(info.name)
             if base_offset is not None:
                 about = StoreFile(info.name, FileKind.COMMITLOG, base_offset)
-                yield StoredFile(join(directory, info.name), about, info.size, info.modified_ms)
+                yield StoredFile(join_location(directory, info.name), about, info.size, info.modified_ms)
 
 
 def order_segments(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
@@ -276,17 +276,17 @@ class Tier(NamedTuple):
     storage: AnyStorage
 
 
-def list_tier(root: str, options: Mapping[str, str], care: Care | None = None) -> Tier:
+def list_tier(root: str, options: Mapping[str, str], care: ReadLimits | None = None) -> Tier:
     """Return the tier at *root*, of all brokers that have one there."""
     storage = AnyStorage(dict(options), care)
-    root = normalise(root)
+    root = normalise_location(root)
     logs: dict[str, list[StoredFile]] = {}
     units: dict[str, list[StoredFile]] = {}
     index: dict[str, list[StoredFile]] = {}
     for file in list_files_below(root, storage):
         folder, _, name = file.about.path.rpartition("/")
         place, _, _ = folder.rpartition("/")
-        about = file.about._replace(base_offset=first_offset(name))
+        about = file.about._replace(base_offset=parse_first_offset(name))
         if file.about.kind is FileKind.TIERED_LOG:
             logs.setdefault(place, []).append(file._replace(about=about))
         elif file.about.kind is FileKind.TIERED_QUEUE:
@@ -318,7 +318,7 @@ class StoreRequest:
     _: KW_ONLY
     commitlog: Sequence[str] = ()  # the log's folders, if not below the store's root
     range_size: int = DEFAULT_RANGE_SIZE
-    care: Care | None = None  # how to read the store
+    care: ReadLimits | None = None  # how to read the store
     options: Sequence[str] = ()  # of the store, as given: printed commands repeat them
 
     def list_store(self, options: Mapping[str, str] | None = None, processes: int = 1) -> Store:
@@ -329,8 +329,8 @@ class StoreRequest:
         """List the tier, if the store is one."""
         return list_tier(self.store, options or {}, self._care_of(processes))
 
-    def _care_of(self, processes: int) -> Care | None:
-        return self.care.shared_by(processes) if self.care else None
+    def _care_of(self, processes: int) -> ReadLimits | None:
+        return self.care.share_among(processes) if self.care else None
 
 
 def geometry_stated_by_index_files(
@@ -344,7 +344,7 @@ def geometry_stated_by_index_files(
             return stack.enter_context(store.storage.open(location))
 
         files = [Content(file.size, lazy_reader(opened, file.location)) for file in store.index_files]
-        return stated_geometry(files, hash_slots, index_num)
+        return find_stated_geometry(files, hash_slots, index_num)
 
 
 def read_index_header(file: StoredFile, store: Store) -> IndexHeader | None:

@@ -114,7 +114,7 @@ class RecordedTopics(NamedTuple):
     changed_ms: int | None  # when it was changed
     counter: int = 0  # of its changes; 0 if it does not count them
 
-    def follows(self, recorded: "RecordedTopics") -> bool:
+    def is_derived_from(self, recorded: "RecordedTopics") -> bool:
         """Return whether a broker derived this table from a *recorded* one: it is neither an old copy nor recreated."""
         is_later = (self.changed_ms or 0) > (recorded.changed_ms or 0)
         return self == recorded or (is_later and (not self.counter or self.counter >= recorded.counter))
@@ -146,7 +146,7 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
     table, newest = _table_of(config), recorded[-1] if recorded else None
     if stored is not None and stored.rows and stored.wins_over_json(config):
         table, newest = RecordedTopics(frozenset(stored.rows), stored.changed_ms), None  # a lake records files alone
-    is_recorded = newest is not None and (table is None or not table.follows(newest))
+    is_recorded = newest is not None and (table is None or not table.is_derived_from(newest))
     if newest is not None and is_recorded:
         is_begun_anew = table is not None and (table.changed_ms or 0) > (newest.changed_ms or 0)
         table = newest._replace(topics=newest.topics | table.topics) if table is not None and is_begun_anew else newest

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.store.queue_files import QueueFile, StoredQueue
-from rmq_formats.consumequeue.build import UNITS
+from rmq_formats.consumequeue.build import UNIT_TYPES
 from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS, decode_ext_unit, ext_address_offset
 from rmq_formats.errors import FormatError
-from rmq_formats.layout import Buffer, Read, in_blocks
+from rmq_formats.layout import Buffer, Read, read_in_blocks
 
 Units = NDArray[np.void]
 
@@ -20,7 +20,7 @@ DELETED_FIELD = -1  # in every field of a unit whose file was deleted after it w
 
 def read_stored_units(queue: StoredQueue, start: int, stop: int) -> Units:
     """Return the units of a queue at positions [*start*, *stop*); positions without a file are zeros."""
-    return np.frombuffer(queue.read(start, stop), UNITS[queue.name.kind])
+    return np.frombuffer(queue.read(start, stop), UNIT_TYPES[queue.name.kind])
 
 
 def is_written(units: Units) -> NDArray[np.bool_]:
@@ -45,7 +45,7 @@ def read_tags_codes(queue: StoredQueue, units: Units, wanted: NDArray[np.bool_])
     """Return the tags codes of a queue's *units*; an invalid address stays."""
     codes: NDArray[np.int64] = units["tags_code"].astype(np.int64)
     addressed = np.flatnonzero(wanted & (codes <= MAX_EXT_ADDRESS))
-    read = in_blocks(partial(_read, queue), _BLOCK)  # addresses ascend, from file to file
+    read = read_in_blocks(partial(_read, queue), _BLOCK)  # addresses ascend, from file to file
     for number in addressed.tolist():
         code = _tags_code(queue, read, ext_address_offset(int(codes[number])))
         if code is not None:

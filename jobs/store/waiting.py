@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from jobs.storage.locations import join
+from jobs.storage.locations import join_location
 from jobs.storage.model import Reader
 from jobs.store.queue_files import detect_storage_features
 from jobs.store.rocksdb import Database, open_database
@@ -151,7 +151,7 @@ def read_rocksdb_state(store: Store) -> RocksState | None:
     folder = detect_storage_features(store).other_database
     if folder is None:
         return None
-    with open_database(join(store.root, folder), store.storage) as database:
+    with open_database(join_location(store.root, folder), store.storage) as database:
         transactions = tuple(
             decode_transaction_row(key, value)
             for key, value in database.items(rows_of.TRANSACTION_FAMILY)

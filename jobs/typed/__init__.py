@@ -7,13 +7,13 @@ from rmq_formats.errors import UnsupportedFormat
 _LIBRARIES = ("fastavro", "google", "google.protobuf")  # of the extra `types`; a package before its subpackages
 
 
-def is_installed() -> bool:
+def are_body_libraries_installed() -> bool:
     """Return whether the libraries that read Avro and Protobuf bodies are installed."""
     return all(map(find_spec, _LIBRARIES))
 
 
-def check_installed(location: str) -> None:
+def check_body_libraries(location: str) -> None:
     """Raise `UnsupportedFormat` if one of these libraries is missing."""
-    if not is_installed():
+    if not are_body_libraries_installed():
         reason = "types of bodies; to read them: pip install 'rocketmq-lake[types]'"
         raise UnsupportedFormat(reason, None, location)

@@ -16,8 +16,15 @@ from fastavro.schema import parse_schema
 
 from jobs.lake.tables import sql_type
 from jobs.typed import binary_values
-from jobs.typed.binary_values import Read, converted_read, reader_of, refused_at_byte, sized, texts
-from jobs.typed.ddl import MOST_DIGITS, SchemaError, is_wider
+from jobs.typed.binary_values import (
+    Read,
+    columns_reader,
+    converted_read,
+    refused_at_byte,
+    sized_bytes_reader,
+    text_reader,
+)
+from jobs.typed.ddl import MAX_DECIMAL_DIGITS, SchemaError, is_wider
 from jobs.typed.formats import BodyFormat, Reader
 from jobs.typed.values import TOO_LARGE, RefusedBodyError, Times, exact_context, member_path
 
@@ -25,9 +32,9 @@ _BAD_SCHEMAS = (ValueError, KeyError, TypeError, AttributeError, RecursionError,
 _HEADERS = {0x00: 4, 0x10: 8}  # first byte, and size of the schema id after it: Confluent's, RocketMQ's
 _UUID_SIZE = 16
 _INSTANTS: Mapping[str, Callable[[int], int]] = {  # by the unit in the name of a logical type
-    "millis": lambda value: binary_values.instant(value * 1000),
-    "micros": binary_values.instant,
-    "nanos": binary_values.nanosecond_instant,
+    "millis": lambda value: binary_values.check_instant(value * 1000),
+    "micros": binary_values.check_instant,
+    "nanos": binary_values.nanoseconds_to_microseconds,
 }
 
 Schemas = Mapping[int | None, str]  # by registry id; None: the schema of bodies without an id
@@ -38,7 +45,7 @@ def avro_format(schemas: Schemas) -> BodyFormat:
     return BodyFormat("avro", partial(_reader, schemas))
 
 
-def columns_of(schemas: Schemas) -> tuple[pa.Field, ...]:
+def columns_of_schemas(schemas: Schemas) -> tuple[pa.Field, ...]:
     """Return the columns of all schemas, each with a type that can hold the values of every schema."""
     found: dict[str, pa.DataType] = {}
     for number, schema in schemas.items():
@@ -64,7 +71,7 @@ def _reader(schemas: Schemas, columns: Sequence[pa.Field], times: Times) -> Read
             raise refused_at_byte("more after the record", at)
         return values
 
-    return reader_of(values_of, columns)
+    return columns_reader(values_of, columns)
 
 
 def _registered(body: bytes) -> tuple[int, int]:
@@ -72,7 +79,7 @@ def _registered(body: bytes) -> tuple[int, int]:
     size = _HEADERS.get(body[0])
     if size is None:
         raise refused_at_byte("no header of a schema registry", 0)
-    return int.from_bytes(binary_values.piece(body, 1, size)[0], "big"), 1 + size
+    return int.from_bytes(binary_values.read_bytes(body, 1, size)[0], "big"), 1 + size
 
 
 _Schema = Mapping[str, Any]  # of one type, as parsed JSON
@@ -131,7 +138,7 @@ class _Record:
             except RefusedBodyError as error:
                 raise error.within(member_path("", name)) from None
             except IndexError:
-                raise refused_at_byte(binary_values.CUT, len(body)).within(member_path("", name)) from None
+                raise refused_at_byte(binary_values.CUT_OFF_REASON, len(body)).within(member_path("", name)) from None
             return values, at
 
         return types, read
@@ -150,7 +157,7 @@ class _Record:
         def read_item(found: dict[object, object], body: bytes, at: int) -> int:
             key, after = _string(body, at) if is_map else (len(found), at)
             if key in found:
-                raise refused_at_byte(binary_values.TWICE, at)
+                raise refused_at_byte(binary_values.DUPLICATE_KEY_REASON, at)
             try:
                 found[key], after = item.read(body, after)
             except RefusedBodyError as error:
@@ -195,13 +202,13 @@ class _Record:
             return _Reading(pa.int64(), _long)
         instant = converted_read(_long, convert)
         if kind == "local-timestamp":
-            instant = converted_read(instant, partial(binary_values.local_instant, times=self._times))
+            instant = converted_read(instant, partial(binary_values.place_local_instant, times=self._times))
         return _Reading(pa.timestamp("us", "UTC"), instant)
 
 
 def _int_or_date(schema: _Schema) -> _Reading:
     if schema.get("logicalType") == "date":
-        return _Reading(pa.date32(), converted_read(_int, binary_values.day))
+        return _Reading(pa.date32(), converted_read(_int, binary_values.check_day))
     return _Reading(pa.int32(), _int)
 
 
@@ -211,7 +218,7 @@ def _fixed(schema: _Schema) -> _Reading:
         raise SchemaError(f"{schema['name']}: a fixed without bytes")
 
     def read(body: bytes, at: int) -> tuple[bytes, int]:
-        return binary_values.piece(body, at, size)
+        return binary_values.read_bytes(body, at, size)
 
     if schema.get("logicalType") == "uuid" and size == _UUID_SIZE:
         return _Reading(pa.string(), converted_read(read, lambda data: str(uuid.UUID(bytes=data))))
@@ -220,7 +227,7 @@ def _fixed(schema: _Schema) -> _Reading:
 
 def _bytes_or_decimal(schema: _Schema, read: Read | None = None) -> _Reading:
     read = read or _bytes
-    if schema.get("logicalType") != "decimal" or schema["precision"] > MOST_DIGITS:
+    if schema.get("logicalType") != "decimal" or schema["precision"] > MAX_DECIMAL_DIGITS:
         return _Reading(pa.binary(), read)
     type_ = pa.decimal128(schema["precision"], schema.get("scale", 0))
     return _Reading(type_, converted_read(read, _decimal(type_)))
@@ -231,7 +238,7 @@ def _named(name: str) -> Callable[[object], object]:
 
 
 def _decimal(type_: pa.DataType) -> Callable[[bytes], Decimal]:
-    limit, context = 10**type_.precision, exact_context(MOST_DIGITS)
+    limit, context = 10**type_.precision, exact_context(MAX_DECIMAL_DIGITS)
 
     def convert(data: bytes) -> Decimal:
         number = int.from_bytes(data, "big", signed=True)
@@ -266,8 +273,8 @@ def _long(body: bytes, at: int) -> tuple[int, int]:
     byte = body[at]
     if byte < 128:  # noqa: PLR2004 - nearly all are this short
         return (byte >> 1) ^ -(byte & 1), at + 1
-    number, at = binary_values.varint(body, at)
-    return binary_values.zigzag(number), at
+    number, at = binary_values.read_varint(body, at)
+    return binary_values.decode_zigzag(number), at
 
 
 def _int(body: bytes, at: int) -> tuple[int, int]:
@@ -283,8 +290,8 @@ def _boolean(body: bytes, at: int) -> tuple[bool, int]:
     return body[at] == 1, at + 1
 
 
-_bytes = sized(_long)
-_string = texts(_bytes)
+_bytes = sized_bytes_reader(_long)
+_string = text_reader(_bytes)
 
 
 def _enum(schema: _Schema) -> _Reading:

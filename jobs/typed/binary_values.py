@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs.typed.formats import Reader, Row, typed_rows
-from jobs.typed.values import EPOCH, RefusedBodyError, Times, Value, in_zone
+from jobs.typed.formats import Reader, Row, read_typed_rows
+from jobs.typed.values import EPOCH, RefusedBodyError, Times, Value, place_in_zone
 
 Read = Callable[[bytes, int], tuple[object, int]]  # (body, position): the value, and the position after it
-CUT = "cut off"
-TWICE = "a key occurs twice in one object"
+CUT_OFF_REASON = "cut off"
+DUPLICATE_KEY_REASON = "a key occurs twice in one object"
 _BITS = 64
 _EARLIEST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 _LATEST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
@@ -26,7 +26,7 @@ def refused_at_byte(reason: str, at: int) -> RefusedBodyError:
     return RefusedBodyError(reason, f" at byte {at}")
 
 
-def varint(body: bytes, at: int) -> tuple[int, int]:
+def read_varint(body: bytes, at: int) -> tuple[int, int]:
     """Return a varint, and the position after it; raise `IndexError` if the body ends within it."""
     found = shift = 0
     begin = at
@@ -54,46 +54,46 @@ def converted_read(read: Read, convert: Callable[[Any], object]) -> Read:
     return both
 
 
-def zigzag(unsigned: int) -> int:
+def decode_zigzag(unsigned: int) -> int:
     """Decode a zigzag number, whose lowest bit is its sign."""
     return (unsigned >> 1) ^ -(unsigned & 1)
 
 
-def piece(body: bytes, at: int, size: int) -> tuple[bytes, int]:
+def read_bytes(body: bytes, at: int, size: int) -> tuple[bytes, int]:
     """Return *size* bytes of a body, and the position after them."""
     after = at + size
     if size < 0:
         raise refused_at_byte("a length below 0", at)
     if after > len(body):
-        raise refused_at_byte(CUT, at)
+        raise refused_at_byte(CUT_OFF_REASON, at)
     return body[at:after], after
 
 
-def number(form: Struct) -> Read:
+def number_reader(form: Struct) -> Read:
     """Return a reader of numbers of a fixed size."""
 
     def read(body: bytes, at: int) -> tuple[object, int]:
         if at + form.size > len(body):
-            raise refused_at_byte(CUT, at)
+            raise refused_at_byte(CUT_OFF_REASON, at)
         return form.unpack_from(body, at)[0], at + form.size
 
     return read
 
 
-FLOAT, DOUBLE = number(Struct("<f")), number(Struct("<d"))
+FLOAT, DOUBLE = number_reader(Struct("<f")), number_reader(Struct("<d"))
 
 
-def sized(size_of: Callable[[bytes, int], tuple[int, int]]) -> Callable[[bytes, int], tuple[bytes, int]]:
+def sized_bytes_reader(size_of: Callable[[bytes, int], tuple[int, int]]) -> Callable[[bytes, int], tuple[bytes, int]]:
     """Return a reader of bytes that follow their length."""
 
     def read(body: bytes, at: int) -> tuple[bytes, int]:
         size, at = size_of(body, at)
-        return piece(body, at, size)
+        return read_bytes(body, at, size)
 
     return read
 
 
-def texts(data_of: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes, int], tuple[str, int]]:
+def text_reader(data_of: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes, int], tuple[str, int]]:
     """Return a reader of UTF-8 texts."""
 
     def read(body: bytes, at: int) -> tuple[str, int]:
@@ -106,7 +106,7 @@ def texts(data_of: Callable[[bytes, int], tuple[bytes, int]]) -> Callable[[bytes
     return read
 
 
-def reader_of(
+def columns_reader(
     values_of: Callable[[bytes, dict[str, Value]], Mapping[str, object]], columns: Sequence[pa.Field]
 ) -> Reader:
     """Return a reader of columns; *values_of* returns the values of a body by name."""
@@ -116,35 +116,35 @@ def reader_of(
         try:
             return tuple(map(values_of(body, left).get, names))
         except IndexError:
-            raise refused_at_byte(CUT, len(body)) from None
+            raise refused_at_byte(CUT_OFF_REASON, len(body)) from None
 
-    return lambda bodies: typed_rows(bodies.to_pylist(), row, types)
+    return lambda bodies: read_typed_rows(bodies.to_pylist(), row, types)
 
 
-def instant(microseconds: int) -> int:
+def check_instant(microseconds: int) -> int:
     """Return microseconds since 1970; reject a time outside of the calendar's range."""
     if not _EARLIEST <= microseconds <= _LATEST:
         raise RefusedBodyError("an invalid or out-of-range time", "")
     return microseconds
 
 
-def nanosecond_instant(nanoseconds: int) -> int:
+def nanoseconds_to_microseconds(nanoseconds: int) -> int:
     """Convert nanoseconds since 1970 to microseconds; reject a more precise time."""
     if nanoseconds % _NANOSECONDS:
         raise RefusedBodyError("a time more precise than a microsecond", "")
-    return instant(nanoseconds // _NANOSECONDS)
+    return check_instant(nanoseconds // _NANOSECONDS)
 
 
-def local_instant(microseconds: int, times: Times) -> datetime:
+def place_local_instant(microseconds: int, times: Times) -> datetime:
     """Interpret a time without zone in the topic's zone."""
-    moment = EPOCH + timedelta(microseconds=instant(microseconds))
+    moment = EPOCH + timedelta(microseconds=check_instant(microseconds))
     try:
-        return in_zone(moment.replace(tzinfo=None), times.zone).astimezone(UTC)
+        return place_in_zone(moment.replace(tzinfo=None), times.zone).astimezone(UTC)
     except OverflowError:
         raise RefusedBodyError("an invalid or out-of-range time", "") from None
 
 
-def day(days: int) -> int:
+def check_day(days: int) -> int:
     """Return days since 1970; reject a day outside of the calendar's range."""
     if not _EARLIEST_DAY <= days <= _LATEST_DAY:
         raise RefusedBodyError("an invalid or out-of-range date", "")

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from jobs.lake.tables import PLAIN_NAME, PROVENANCE, SQL_TYPES, Table, sql_type
+from jobs.lake.tables import PLAIN_NAME, PROVENANCE_COLUMNS, SQL_TYPES, Table, sql_type
 from rmq_formats.arrow import column
 
 TYPED_FOLDER = "typed"
 TYPING_APPLICATION = "typing"  # of Delta's transactions; in file names it replaces the store id
-LONGEST_FOLDER = 200  # bytes: file systems take 255
-RESERVED = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE)})
-MOST_DIGITS = 38
+MAX_FOLDER_LENGTH = 200  # bytes: file systems take 255
+RESERVED_COLUMNS = frozenset({"broker", "store_id", *(field.name for field in PROVENANCE_COLUMNS)})
+MAX_DECIMAL_DIGITS = 38
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([A-Za-z_]\w*)|(\d+)|([<>(),:])|('(?:[^'\\]|\\.)*'))", re.ASCII)
 _NOT_IN_DELTA = re.compile(r"[ ,;{}()\n\t=.`]")
@@ -119,8 +119,8 @@ class _Parser:
             precision = self._number()
             scale = self._number() if self._takes(",") else 0
             self._demand(")")
-        if not (1 <= precision <= MOST_DIGITS and scale <= precision):
-            raise self._error(f"decimal(digits, digits after the point) with at most {MOST_DIGITS} digits")
+        if not (1 <= precision <= MAX_DECIMAL_DIGITS and scale <= precision):
+            raise self._error(f"decimal(digits, digits after the point) with at most {MAX_DECIMAL_DIGITS} digits")
         return pa.decimal128(precision, scale)
 
     def _number(self) -> int:
@@ -208,13 +208,16 @@ def typed_table(name: str, columns: Sequence[pa.Field]) -> Table:
     refuse_reserved(columns)
     of_body = (column(field.name, all_nullable(field.type), "of the body") for field in columns)
     return Table(
-        name, "the body of one message", (*PROVENANCE, *of_body), statistics=("physical_offset", "store_timestamp")
+        name,
+        "the body of one message",
+        (*PROVENANCE_COLUMNS, *of_body),
+        statistics=("physical_offset", "store_timestamp"),
     )
 
 
 def refuse_reserved(columns: Sequence[pa.Field]) -> None:
     """Raise `SchemaError` for the name of a column that every typed table has."""
-    taken = sorted(field.name for field in columns if field.name.lower() in RESERVED)
+    taken = sorted(field.name for field in columns if field.name.lower() in RESERVED_COLUMNS)
     if taken:
         raise SchemaError(
             f"{taken[0]!r}: every typed table already has this column for the message itself; give the column another "

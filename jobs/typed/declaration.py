@@ -13,7 +13,7 @@ from jobs.console.result import RequestError
 from jobs.lake.tables import sql_columns
 from jobs.storage.local import naming_file_in_errors
 from jobs.typed.ddl import (
-    LONGEST_FOLDER,
+    MAX_FOLDER_LENGTH,
     TYPED_FOLDER,
     SchemaError,
     narrowed_columns,
@@ -21,8 +21,8 @@ from jobs.typed.ddl import (
     refuse_reserved,
     table_name,
 )
-from jobs.typed.formats import JSON, BodyFormat, Reader, check_pattern, text_format
-from jobs.typed.values import UNITS, Times
+from jobs.typed.formats import JSON_FORMAT, BodyFormat, Reader, check_pattern, text_format
+from jobs.typed.values import MICROSECONDS_PER_UNIT, Times
 
 _TEXT = (str,), 'a text, like "…"'
 _KEYS: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -154,8 +154,8 @@ class _Declared:
             if not isinstance(value, types):
                 raise self._error(key, f"must be {wanted}")
         folder = table_name(self._topic, self._name).removeprefix(f"{TYPED_FOLDER}/")
-        if not self._topic or self._name == "" or len(folder) > LONGEST_FOLDER:
-            raise DeclarationError(f"{self._place}: a topic has 1 to {LONGEST_FOLDER} characters, with its type")
+        if not self._topic or self._name == "" or len(folder) > MAX_FOLDER_LENGTH:
+            raise DeclarationError(f"{self._place}: a topic has 1 to {MAX_FOLDER_LENGTH} characters, with its type")
         format_, columns = {"avro": self._avro, "protobuf": self._protobuf}.get(kind, self._by_schema)()
         sources = self._sources(columns)
         if kind == "text":
@@ -180,14 +180,14 @@ class _Declared:
         read = {one: _Declared(self._path_of_types, self._topic, values, one).type() for one, values in types.items()}
         if any(one.by is not None or (source == "field" and one.format.name != "json") for one in read.values()):
             raise self._error("types", 'types cannot be nested, and by = "field …" needs format = "json" in each type')
-        return TopicType(self._topic, JSON, (), by=by.strip(), types=read)
+        return TopicType(self._topic, JSON_FORMAT, (), by=by.strip(), types=read)
 
     def _by_schema(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
-        format_ = JSON if self._values["format"] == "json" else text_format(self._text("pattern"))
+        format_ = JSON_FORMAT if self._values["format"] == "json" else text_format(self._text("pattern"))
         return format_, self._columns("schema", lambda: self._text("schema"))
 
     def _avro(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
-        from jobs.typed.avro import avro_format, columns_of
+        from jobs.typed.avro import avro_format, columns_of_schemas
 
         key = "schemas" if "schemas" in self._values else "schema_file"
         if self._values.keys() >= {"schemas", "schema_file"}:
@@ -205,14 +205,14 @@ class _Declared:
                 )
             files = {int(path.stem): path for path in paths}
         schemas = {number: self._file(key, path).decode(errors="replace") for number, path in files.items()}
-        return avro_format(schemas), self._columns(key, lambda: self._declared(columns_of(schemas)))
+        return avro_format(schemas), self._columns(key, lambda: self._declared(columns_of_schemas(schemas)))
 
     def _protobuf(self) -> tuple[BodyFormat, tuple[pa.Field, ...]]:
-        from jobs.typed.protobuf import columns_of, protobuf_format
+        from jobs.typed.protobuf import columns_of_message, protobuf_format
 
         key = "descriptors"
         of = self._file(key, self._path(key)), self._text("message")
-        return protobuf_format(*of), self._columns(key, lambda: self._declared(columns_of(*of)))
+        return protobuf_format(*of), self._columns(key, lambda: self._declared(columns_of_message(*of)))
 
     def _declared(self, columns: Sequence[pa.Field]) -> str:
         """Return columns of bodies as SQL, renamed as `from` declares."""
@@ -263,8 +263,8 @@ class _Declared:
 
     def _times(self) -> Times:
         unit, zone = self._values.get("epoch"), self._values.get("time_zone")
-        if unit is not None and unit not in UNITS:
-            raise self._error("epoch", f"must be one of {', '.join(UNITS)}, not {unit!r}")
+        if unit is not None and unit not in MICROSECONDS_PER_UNIT:
+            raise self._error("epoch", f"must be one of {', '.join(MICROSECONDS_PER_UNIT)}, not {unit!r}")
         try:
             return Times(unit, None if zone is None else ZoneInfo(zone))
         except (ValueError, OSError, KeyError) as error:  # zoneinfo's own error is a KeyError

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from jobs.typed.formats import Row, TypedRows, body_text, typed_rows
-from jobs.typed.values import Number, RefusedBodyError, Times, Value, member_path, struct_of
+from jobs.typed.formats import Row, TypedRows, decode_text_body, read_typed_rows
+from jobs.typed.values import Number, RefusedBodyError, Times, Value, convert_struct, member_path
 
 _DEEPEST = 100  # nested objects and arrays
 _BRACKETS = re.compile(rb'[\[{]+|[\]}]+|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # and strings, which may contain brackets
@@ -26,12 +26,12 @@ def read_all(bodies: Iterable[bytes], columns: Sequence[pa.Field], times: Times)
 
     def read(body: bytes, left: dict[str, Value]) -> Row:
         value = parse_body(body)
-        row = tuple(struct_of(value, columns, times, "$").values())
+        row = tuple(convert_struct(value, columns, times, "$").values())
         for path, one in _unknown(value, pa.struct(columns), "$"):
             left.setdefault(path, one)
         return row
 
-    return typed_rows(bodies, read, [column.type for column in columns])
+    return read_typed_rows(bodies, read, [column.type for column in columns])
 
 
 def _unknown(value: Value, type_: pa.DataType, path: str) -> Iterator[tuple[str, Value]]:
@@ -55,7 +55,7 @@ def parse_body(body: bytes) -> Value:
     if not body.strip(b" \t\r\n"):
         raise RefusedBodyError("an empty body", "byte 0")
     _refuse_depth(body)
-    text = body_text(body)
+    text = decode_text_body(body)
     try:
         value = json.loads(
             text, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant, object_pairs_hook=_object

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from jobs.typed.ddl import all_nullable
 from jobs.typed.exact_json import parse_body, read_all
-from jobs.typed.formats import TypedRows, UnknownField, array_of, example_text, merge_unknown
-from jobs.typed.values import UNITS, Number, RefusedBodyError, Times, convert_value, member_path
+from jobs.typed.formats import TypedRows, UnknownField, example_text, make_array, merge_unknown
+from jobs.typed.values import MICROSECONDS_PER_UNIT, Number, RefusedBodyError, Times, convert_value, member_path
 from rmq_formats.json import columns as cells
 from rmq_formats.json.scan import ARRAY, MISSING, NULL, OBJECT, REFUSED, Members, find_named_values, scan_members
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, as_bytes
@@ -139,7 +139,7 @@ class _Batch:
         if not odd.size:
             return array
         # The scalar reader reads single values in other spellings; only a rejected value sends its whole body there.
-        values = array_of([self._judged(places, row, type_) for row in odd.tolist()], type_)
+        values = make_array([self._judged(places, row, type_) for row in odd.tolist()], type_)
         return pc.replace_with_mask(array, pa.array(states == cells.ODD), values)
 
     def _repeated(self, places: _Places, type_: pa.DataType, path: str) -> pa.Array:
@@ -222,7 +222,7 @@ class _Batch:
             cells.read_timestamps(*where, values, states)
             if self.times.unit is not None:
                 # A topic with a unit may have times as strings and as numbers: use the number if it is not a string.
-                factor, numbers, found = UNITS[self.times.unit], values.copy(), states.copy()
+                factor, numbers, found = MICROSECONDS_PER_UNIT[self.times.unit], values.copy(), states.copy()
                 cells.read_decimals(*where, 0, _FARTHEST // factor, 0, numbers, found)
                 values = np.where(found == cells.THERE, numbers * factor, values)
                 states[found == cells.THERE] = cells.THERE

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from jobs.lake.tables import sql_type
 from jobs.typed.ddl import SchemaError, all_nullable
-from jobs.typed.values import DECIMAL, Number, Refusal, RefusedBodyError, Times, Value, struct_of
+from jobs.typed.values import DECIMAL, Number, Refusal, RefusedBodyError, Times, Value, convert_struct
 
 T = TypeVar("T")
 Row = tuple[object, ...]
@@ -54,7 +54,7 @@ def _json_reader(columns: Sequence[pa.Field], times: Times) -> Reader:
     return partial(read_bodies, columns, times)
 
 
-JSON = BodyFormat("json", _json_reader)
+JSON_FORMAT = BodyFormat("json", _json_reader)
 
 
 def text_format(pattern: str) -> BodyFormat:
@@ -70,15 +70,15 @@ def _text_reader(pattern: str, columns: Sequence[pa.Field], times: Times) -> Rea
     def row(matched: tuple[bytes, Mapping[str, str] | None], _: object) -> Row:
         body, groups = matched
         if groups is None:
-            body_text(body)
+            decode_text_body(body)
             raise RefusedBodyError("does not match the pattern", "$")
         values = {field.name: _value_of_group(groups[field.name], field.type, times) for field in columns}
-        return tuple(struct_of(values, columns, times, "$").values())
+        return tuple(convert_struct(values, columns, times, "$").values())
 
     def read(bodies: pa.Array) -> TypedRows:
         stored = bodies.to_pylist()
         groups = _matched(pattern, list(map(_text_or_none, stored))).to_pylist()
-        return typed_rows(zip(stored, groups, strict=True), row, [column.type for column in columns])
+        return read_typed_rows(zip(stored, groups, strict=True), row, [column.type for column in columns])
 
     return read
 
@@ -107,7 +107,7 @@ def _text_or_none(body: bytes) -> str | None:
     return None
 
 
-def body_text(body: bytes) -> str:
+def decode_text_body(body: bytes) -> str:
     """Decode a body as UTF-8; `RefusedBodyError` names the first invalid byte."""
     try:
         return body.decode()
@@ -129,7 +129,7 @@ def _value_of_group(group: str, type_: pa.DataType, times: Times) -> Value:
     return group
 
 
-def typed_rows(
+def read_typed_rows(
     bodies: Iterable[T], read: Callable[[T, dict[str, Value]], Row], types: Sequence[pa.DataType]
 ) -> TypedRows:
     """Read bodies into columns of these types; *read* adds fields without a column to its second argument."""
@@ -141,12 +141,12 @@ def typed_rows(
         try:
             rows.append(read(body, left))
         except RefusedBodyError as error:
-            refusals[number] = error.of_body
+            refusals[number] = error.refusal_of_body
             continue
         if left:
             merge_unknown(unknown, {path: UnknownField(1, number, example_text(one)) for path, one in left.items()})
     cells = zip(*rows, strict=True) if rows else ((),) * len(types)
-    return TypedRows([array_of(values, type_) for values, type_ in zip(cells, types, strict=True)], refusals, unknown)
+    return TypedRows([make_array(values, type_) for values, type_ in zip(cells, types, strict=True)], refusals, unknown)
 
 
 def example_text(value: Value) -> str:
@@ -167,7 +167,7 @@ def merge_unknown(known: dict[str, UnknownField], more: Mapping[str, UnknownFiel
         known[place] = first._replace(messages=earlier.messages + field.messages)
 
 
-def array_of(values: Sequence[object], type_: pa.DataType) -> pa.Array:
+def make_array(values: Sequence[object], type_: pa.DataType) -> pa.Array:
     """Return the values of a column as an Arrow array."""
     if pa.types.is_decimal(type_):  # texts are ten times as fast as Decimals
         texts = [value if value is None else format(value, "f") for value in values]

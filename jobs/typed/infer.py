@@ -14,19 +14,19 @@ from functools import partial
 
 import pyarrow as pa
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, files
+from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import MESSAGES, sql_columns
 from jobs.store.workers import Workers
-from jobs.typed.ddl import MOST_DIGITS, RESERVED, SchemaError, parse_columns
+from jobs.typed.ddl import MAX_DECIMAL_DIGITS, RESERVED_COLUMNS, SchemaError, parse_columns
 from jobs.typed.declaration import TopicType
 from jobs.typed.exact_json import parse_body
-from jobs.typed.formats import JSON, Row, typed_rows
-from jobs.typed.run import absent_topics
-from jobs.typed.task import read_topic
-from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, day, instant
+from jobs.typed.formats import JSON_FORMAT, Row, read_typed_rows
+from jobs.typed.run import explain_absent_topics
+from jobs.typed.task import read_refusals
+from jobs.typed.values import Number, Refusal, RefusedBodyError, Times, Value, convert_day, convert_instant
 
 _MOST_MEMBERS = 64  # of a struct: an object with more names is a map
 _MOST_COLUMNS = 500
@@ -76,7 +76,7 @@ class Shape:
         self.digits, self.scale = max(self.digits, len(whole)), max(self.scale, len(fraction))
         if fraction:
             return "fraction"
-        self.is_inexact |= len(whole) > MOST_DIGITS or int(whole) > _EXACT
+        self.is_inexact |= len(whole) > MAX_DECIMAL_DIGITS or int(whole) > _EXACT
         return "integer"
 
     def merge(self, other: "Shape") -> None:
@@ -111,8 +111,8 @@ class Shape:
     def _number_type(self) -> pa.DataType:
         if not self.kinds["fraction"] and self.digits < len(str(1 << 63)):
             return pa.int64()
-        if self.is_inexact and self.digits + self.scale <= MOST_DIGITS:
-            return pa.decimal128(MOST_DIGITS, self.scale)
+        if self.is_inexact and self.digits + self.scale <= MAX_DECIMAL_DIGITS:
+            return pa.decimal128(MAX_DECIMAL_DIGITS, self.scale)
         return pa.float64()
 
     def _text_type(self) -> pa.DataType:
@@ -135,7 +135,7 @@ class Shape:
 
 
 def _text_kind(value: str) -> str:
-    for kind, read in (("date", day), ("timestamp", lambda text: instant(text, Times()))):
+    for kind, read in (("date", convert_day), ("timestamp", lambda text: convert_instant(text, Times()))):
         try:
             read(value)
         except RefusedBodyError:
@@ -153,7 +153,7 @@ def _is_declared(name: str, type_: pa.DataType = pa.string()) -> bool:  # noqa: 
     return True
 
 
-def _shape_of(lake: Lake, topic: str, file: StoredFile) -> Shape:
+def _shape_of(lake: Lake, topic: str, file: SnapshotFile) -> Shape:
     shape = Shape()
 
     def take(body: bytes, _: object) -> Row:
@@ -162,15 +162,15 @@ def _shape_of(lake: Lake, topic: str, file: StoredFile) -> Shape:
             shape.add(value)
         return ()
 
-    for _ in read_topic(lake, file, topic, lambda bodies: typed_rows(bodies.to_pylist(), take, ())):
+    for _ in read_refusals(lake, file, topic, lambda bodies: read_typed_rows(bodies.to_pylist(), take, ())):
         pass
     return shape
 
 
-def _refusals(lake: Lake, type_: TopicType, file: StoredFile) -> Counter[Refusal | None]:
+def _refusals(lake: Lake, type_: TopicType, file: SnapshotFile) -> Counter[Refusal | None]:
     return Counter(
         None if refusal is None else refusal._replace(place=_INDEX.sub("[]", refusal.place or ""))
-        for refusal in read_topic(lake, file, type_.topic, type_.reader())
+        for refusal in read_refusals(lake, file, type_.topic, type_.reader())
     )
 
 
@@ -180,7 +180,9 @@ def _text(
     """Return a proposal in the form of types.toml, with the fields that do not become columns."""
     lines = [f"# {topic}: {fitting:,} of {fitting + sum(refused.values()):,} bodies fit"]
     shown = list(refused.items())[:_SHOWN]
-    lines += [f"#   {counted(count, 'message')} at {_comment(one.place or '-')}: {one.reason}" for one, count in shown]
+    lines += [
+        f"#   {count_text(count, 'message')} at {_comment(one.place or '-')}: {one.reason}" for one, count in shown
+    ]
     if len(refused) > _SHOWN:
         lines.append(f"#   {len(refused) - _SHOWN} more reasons and places")
     lines += [f"#   no column: {_comment(name)}" for name in left_out[:_SHOWN]]
@@ -204,21 +206,25 @@ def _comment(text: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
-def infer(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
+def infer_types(lake: Lake, topic: str, workers: Workers) -> tuple[str, bool]:
     """Return proposed types for a topic in the form of types.toml, and whether there are any."""
     snapshot = open_table(lake, MESSAGES.name)
-    work = [file for file in files(lake, snapshot) if file.may_have("topic", topic)] if snapshot is not None else []
+    work = (
+        [file for file in list_snapshot_files(lake, snapshot) if file.may_have("topic", topic)]
+        if snapshot is not None
+        else []
+    )
     shape = Shape()
     for one in workers.map(work, partial(_shape_of, lake, topic), "taking the shapes of bodies"):
         shape.merge(one)
     type_, left_out = _proposed(topic, shape)
     # Without a proposal, try a column that no body has, so that all bodies are counted with their reasons.
-    tried = type_ or TopicType(topic, JSON, (pa.field("nothing", pa.string(), nullable=False),))
+    tried = type_ or TopicType(topic, JSON_FORMAT, (pa.field("nothing", pa.string(), nullable=False),))
     found: Counter[Refusal | None] = Counter()
     for part in workers.map(work, partial(_refusals, lake, tried), "reading bodies by the proposed types"):
         found.update(part)
     if snapshot is not None and not found:
-        return f"# {topic}: {absent_topics(lake, snapshot, [topic])[topic].reason}\n", False
+        return f"# {topic}: {explain_absent_topics(lake, snapshot, [topic])[topic].reason}\n", False
     refused = {refusal: count for refusal, count in found.most_common() if refusal is not None}
     return _text(topic, type_, found[None], refused, left_out), type_ is not None
 
@@ -236,12 +242,12 @@ def _proposed(topic: str, shape: Shape) -> tuple[TopicType | None, tuple[str, ..
         columns.append(pa.field(column, type_))
         if column != name:
             sources[column] = name
-    return (TopicType(topic, JSON, tuple(columns), sources) if columns else None), tuple(left_out)
+    return (TopicType(topic, JSON_FORMAT, tuple(columns), sources) if columns else None), tuple(left_out)
 
 
 def _column_name(name: str, taken: Iterable[str]) -> str | None:
     """Return a free column name for a field; None if there is none."""
     for candidate in (name, "body_" + re.sub(r"\W", "_", name, flags=re.ASCII)):
-        if _is_declared(candidate) and candidate.lower() not in {*RESERVED, *taken}:
+        if _is_declared(candidate) and candidate.lower() not in {*RESERVED_COLUMNS, *taken}:
             return candidate
     return None

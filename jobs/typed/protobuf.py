@@ -20,7 +20,15 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from jobs.typed import binary_values
-from jobs.typed.binary_values import Read, converted_read, reader_of, refused_at_byte, sized, texts, varint
+from jobs.typed.binary_values import (
+    Read,
+    columns_reader,
+    converted_read,
+    read_varint,
+    refused_at_byte,
+    sized_bytes_reader,
+    text_reader,
+)
 from jobs.typed.ddl import SchemaError
 from jobs.typed.formats import BodyFormat, Reader
 from jobs.typed.values import TOO_LARGE, Number, RefusedBodyError, Times, Value, member_path
@@ -38,7 +46,7 @@ def protobuf_format(descriptors: bytes, message: str) -> BodyFormat:
     return BodyFormat("protobuf", partial(_reader, descriptors, message), {"message": message})
 
 
-def columns_of(descriptors: bytes, message: str) -> tuple[pa.Field, ...]:
+def columns_of_message(descriptors: bytes, message: str) -> tuple[pa.Field, ...]:
     """Return one column for each field of a message."""
     return tuple(pa.field(one.name, one.type) for one in _Body(_described(descriptors, message)).fields.values())
 
@@ -51,7 +59,7 @@ def _reader(descriptors: bytes, message: str, columns: Sequence[pa.Field], _time
         of_body.left = left
         return of_body.read(body, _after_header(body, indexes) if body[:1] == b"\0" else 0, len(body))
 
-    return reader_of(values_of, columns)
+    return columns_reader(values_of, columns)
 
 
 def _described(descriptors: bytes, message: str) -> Descriptor:
@@ -70,12 +78,12 @@ def _described(descriptors: bytes, message: str) -> Descriptor:
 
 def _after_header(body: bytes, wanted: Sequence[int]) -> int:
     """Return the position after the message's path in its file: a count of indexes, then each; no index means [0]."""
-    number, at = varint(body, _HEADER)
-    count = binary_values.zigzag(number)
+    number, at = read_varint(body, _HEADER)
+    count = binary_values.decode_zigzag(number)
     indexes = []
     for _ in range(min(count, _DEEPEST)):
-        index, at = varint(body, at)
-        indexes.append(binary_values.zigzag(index))
+        index, at = read_varint(body, at)
+        indexes.append(binary_values.decode_zigzag(index))
     if count < 0 or (indexes or [0]) != wanted:
         raise refused_at_byte("another message of the registry's schema", _HEADER)
     return at
@@ -113,13 +121,13 @@ class _Field(NamedTuple):
         # Packed: the numbers of a repeated field after their size. One message may have packed and single ones.
         if self.is_repeated and wire_type == _SIZED != scalar.wire:
             items = found.setdefault(self.name, [])
-            size, at = varint(body, at)
+            size, at = read_varint(body, at)
             end = at + size
             while at < end:
                 value, at = scalar.read(body, at)
                 items.append(value)
             if at > end:
-                raise refused_at_byte(binary_values.CUT, end)
+                raise refused_at_byte(binary_values.CUT_OFF_REASON, end)
             return at
         if wire_type != scalar.wire:
             raise refused_at_byte("another wire type than the field's", begin)
@@ -129,7 +137,7 @@ class _Field(NamedTuple):
             key = value["key"]  # type: ignore[index]
             key = str(key).lower() if isinstance(key, bool) else str(key)
             if key in entries:
-                raise refused_at_byte(binary_values.TWICE, begin)
+                raise refused_at_byte(binary_values.DUPLICATE_KEY_REASON, begin)
             entries[key] = value["value"]  # type: ignore[index]
         elif self.is_repeated:
             found.setdefault(self.name, []).append(value)
@@ -163,7 +171,7 @@ class _Body:
             found: dict[str, Any] = {}
             while at < end:
                 begin = at
-                tag, at = varint(body, at)
+                tag, at = read_varint(body, at)
                 number = tag >> 3
                 if not 0 < number <= _MOST:
                     raise refused_at_byte("no number of a field", begin)
@@ -177,7 +185,7 @@ class _Body:
                     except RefusedBodyError as error:
                         raise error.within(member_path("", field.name)) from None
                 if at > end:
-                    raise refused_at_byte(binary_values.CUT, end)
+                    raise refused_at_byte(binary_values.CUT_OFF_REASON, end)
             _check(checked, found, end)
             return {**missing, **found}
 
@@ -202,20 +210,20 @@ class _Body:
             raise SchemaError(f"{field.full_name}: a group")
         if field.type == FieldDescriptor.TYPE_ENUM:
             names = {one.number: one.name for one in field.enum_type.values}
-            return _Scalar(pa.string(), _VARINT, converted_read(varint, _enum(names)), names.get(0))
+            return _Scalar(pa.string(), _VARINT, converted_read(read_varint, _enum(names)), names.get(0))
         message = field.message_type
         if message is None:
             return _SCALARS[field.type]
         if message.full_name in outer or not message.fields:
             return _SCALARS[FieldDescriptor.TYPE_BYTES]._replace(
-                read=converted_read(sized(varint), _proven(message)), default=None
+                read=converted_read(sized_bytes_reader(read_varint), _proven(message)), default=None
             )
         fields, read_message = self._message(message, outer, path)
 
         def read(body: bytes, at: int) -> tuple[Any, int]:
-            size, at = varint(body, at)
+            size, at = read_varint(body, at)
             if at + size > len(body):
-                raise refused_at_byte(binary_values.CUT, at)
+                raise refused_at_byte(binary_values.CUT_OFF_REASON, at)
             return read_message(body, at, at + size), at + size
 
         if message.full_name == "google.protobuf.Timestamp":
@@ -246,9 +254,9 @@ def _skipped(body: bytes, at: int, tag: int) -> int:
         if wire_type == _GROUP and len(groups) < _DEEPEST:
             groups.append(number)
         elif wire_type == _VARINT:
-            _, at = varint(body, at)
+            _, at = read_varint(body, at)
         elif wire_type == _SIZED:
-            size, at = varint(body, at)
+            size, at = read_varint(body, at)
             at += size
         elif wire_type in {_EIGHT, _FOUR}:
             at += 8 if wire_type == _EIGHT else 4
@@ -256,19 +264,19 @@ def _skipped(body: bytes, at: int, tag: int) -> int:
             raise refused_at_byte(f"nested deeper than {_DEEPEST}" if wire_type == _GROUP else "no wire type", at)
         if not groups:
             return at
-        tag, at = varint(body, at)
+        tag, at = read_varint(body, at)
 
 
 def _example(data: bytes, wire_type: int) -> Value:
     """Return the value of an undeclared field, decoded as far as its bytes alone allow."""
     if wire_type == _SIZED:
-        data = data[varint(data, 0)[1] :]
+        data = data[read_varint(data, 0)[1] :]
         with suppress(UnicodeDecodeError):  # bytes, or a message
             text = data.decode()
             return text if text.isprintable() else data
     if wire_type in {_SIZED, _GROUP}:
         return data
-    return Number(varint(data, 0)[0] if wire_type == _VARINT else int.from_bytes(data, "little"))
+    return Number(read_varint(data, 0)[0] if wire_type == _VARINT else int.from_bytes(data, "little"))
 
 
 def _proven(message: Descriptor) -> Callable[[bytes], bytes]:
@@ -287,7 +295,7 @@ def _proven(message: Descriptor) -> Callable[[bytes], bytes]:
 def _instant(values: Mapping[str, int]) -> int:
     if not 0 <= values["nanos"] < 10**9:
         raise RefusedBodyError("an invalid or out-of-range time", "")
-    return binary_values.nanosecond_instant(values["seconds"] * 10**9 + values["nanos"])
+    return binary_values.nanoseconds_to_microseconds(values["seconds"] * 10**9 + values["nanos"])
 
 
 def _enum(names: Mapping[int, str]) -> Callable[[int], str]:
@@ -326,21 +334,23 @@ _F = FieldDescriptor
 _SCALARS = {
     _F.TYPE_DOUBLE: _Scalar(pa.float64(), _EIGHT, binary_values.DOUBLE, 0.0),
     _F.TYPE_FLOAT: _Scalar(pa.float32(), _FOUR, binary_values.FLOAT, 0.0),
-    _F.TYPE_INT64: _Scalar(pa.int64(), _VARINT, converted_read(varint, _signed), 0),
-    _F.TYPE_UINT64: _Scalar(_UNSIGNED, _VARINT, converted_read(varint, Decimal), Decimal(0)),
-    _F.TYPE_INT32: _Scalar(pa.int32(), _VARINT, converted_read(varint, _within(*_INT, _signed)), 0),
+    _F.TYPE_INT64: _Scalar(pa.int64(), _VARINT, converted_read(read_varint, _signed), 0),
+    _F.TYPE_UINT64: _Scalar(_UNSIGNED, _VARINT, converted_read(read_varint, Decimal), Decimal(0)),
+    _F.TYPE_INT32: _Scalar(pa.int32(), _VARINT, converted_read(read_varint, _within(*_INT, _signed)), 0),
     _F.TYPE_FIXED64: _Scalar(
-        _UNSIGNED, _EIGHT, converted_read(binary_values.number(Struct("<Q")), Decimal), Decimal(0)
+        _UNSIGNED, _EIGHT, converted_read(binary_values.number_reader(Struct("<Q")), Decimal), Decimal(0)
     ),
-    _F.TYPE_FIXED32: _Scalar(pa.int64(), _FOUR, binary_values.number(Struct("<I")), 0),
-    _F.TYPE_BOOL: _Scalar(pa.bool_(), _VARINT, converted_read(varint, _boolean), False),  # noqa: FBT003 - the value
-    _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, texts(sized(varint)), ""),
-    _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, sized(varint), b""),
+    _F.TYPE_FIXED32: _Scalar(pa.int64(), _FOUR, binary_values.number_reader(Struct("<I")), 0),
+    _F.TYPE_BOOL: _Scalar(pa.bool_(), _VARINT, converted_read(read_varint, _boolean), False),  # noqa: FBT003 - the value
+    _F.TYPE_STRING: _Scalar(pa.string(), _SIZED, text_reader(sized_bytes_reader(read_varint)), ""),
+    _F.TYPE_BYTES: _Scalar(pa.binary(), _SIZED, sized_bytes_reader(read_varint), b""),
     _F.TYPE_UINT32: _Scalar(
-        pa.int64(), _VARINT, converted_read(varint, _within(0, (1 << 32) - 1, "a field of 32 bits", int)), 0
+        pa.int64(), _VARINT, converted_read(read_varint, _within(0, (1 << 32) - 1, "a field of 32 bits", int)), 0
     ),
-    _F.TYPE_SFIXED32: _Scalar(pa.int32(), _FOUR, binary_values.number(Struct("<i")), 0),
-    _F.TYPE_SFIXED64: _Scalar(pa.int64(), _EIGHT, binary_values.number(Struct("<q")), 0),
-    _F.TYPE_SINT32: _Scalar(pa.int32(), _VARINT, converted_read(varint, _within(*_INT, binary_values.zigzag)), 0),
-    _F.TYPE_SINT64: _Scalar(pa.int64(), _VARINT, converted_read(varint, binary_values.zigzag), 0),
+    _F.TYPE_SFIXED32: _Scalar(pa.int32(), _FOUR, binary_values.number_reader(Struct("<i")), 0),
+    _F.TYPE_SFIXED64: _Scalar(pa.int64(), _EIGHT, binary_values.number_reader(Struct("<q")), 0),
+    _F.TYPE_SINT32: _Scalar(
+        pa.int32(), _VARINT, converted_read(read_varint, _within(*_INT, binary_values.decode_zigzag)), 0
+    ),
+    _F.TYPE_SINT64: _Scalar(pa.int64(), _VARINT, converted_read(read_varint, binary_values.decode_zigzag), 0),
 }

@@ -15,16 +15,16 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyarrow import parquet
 
-from jobs.console.amounts import counted
-from jobs.console.log import say
+from jobs.console.amounts import count_text
+from jobs.console.log import log_message
 from jobs.console.process import tool_command
 from jobs.lake.commit import open_table
-from jobs.lake.integrity import refuse_unsupported
+from jobs.lake.integrity import refuse_unsupported_tables
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import discard_files
-from jobs.lake.snapshot_files import StoredFile, batches_for_reading, files, rows_where
-from jobs.lake.snapshots import kept_snapshots, transaction_of
+from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_batches, read_rows_where
+from jobs.lake.snapshots import cache_snapshots, read_newest_transaction
 from jobs.lake.superseded import ObsoleteRows
 from jobs.lake.tables import BROKER_CONFIG, DEAD_LETTERS, MESSAGES, SUPERSEDED_MESSAGES, TYPING_TABLES
 from jobs.store.workers import Workers
@@ -40,11 +40,11 @@ from jobs.typed.typings import (
     TopicState,
     Typing,
     commit_typing,
-    lost_file,
-    newest_typing,
-    prepare,
+    delete_typing_leftovers,
+    find_lost_file,
+    prepare_typing,
+    read_newest_typing,
     remaining_changes,
-    sweep_typing,
 )
 from rmq_formats.errors import NotAStore
 
@@ -93,7 +93,7 @@ class AbsentTopic(NamedTuple):
 
 
 @dataclass
-class Summary:
+class TypingSummary:
     """The result of a typing."""
 
     number: int | None  # None: there was nothing to do
@@ -115,24 +115,24 @@ class _Topic(NamedTuple):
         return {store: one.to_offset for store, one in self.state.stores.items()}
 
 
-@kept_snapshots()
-def type_lake(request: TypeRequest, workers: Workers) -> Summary:
+@cache_snapshots()
+def type_lake(request: TypeRequest, workers: Workers) -> TypingSummary:
     """Type the messages that are new since the last typing; first complete an earlier one that is prepared."""
     lake = request.lake
     _messages(lake)
-    refuse_unsupported(lake, TYPING_TABLES)
+    refuse_unsupported_tables(lake, TYPING_TABLES)
     with hold_lock(lake, TYPING_APPLICATION) as was_cut_off:
-        before = newest_typing(lake)
+        before = read_newest_typing(lake)
         # Not older than the snapshot of the last typing: otherwise rows superseded since then would return.
         snapshot = _messages(lake)
         recovered = None
         if before.number:
             left = remaining_changes(lake, before)
-            lost = lost_file(lake, left)
+            lost = find_lost_file(lake, left)
             if lost is None:
                 commit_typing(lake, left)
                 if left.changes or was_cut_off:
-                    sweep_typing(lake, left)
+                    delete_typing_leftovers(lake, left)
                 recovered = left.number if left.changes else None
             else:
                 request = _for_all_topics(request, left, lost)
@@ -159,7 +159,7 @@ def _for_all_topics(request: TypeRequest, left: Typing, lost: str) -> TypeReques
             f"{why}; to type all topics again, {request.source} must also declare {', '.join(missing)}; nothing was "
             "written"
         )
-    say(f"rmq-lake: {why}; all topics are retyped from their messages", "warning")
+    log_message(f"rmq-lake: {why}; all topics are retyped from their messages", "warning")
     # Empty the table of a removed type: no topic refers to it any more.
     commit_typing(
         request.lake, replace(left, changes=tuple(one for one in left.changes if one.replaces and not one.added))
@@ -178,8 +178,8 @@ def _cuts(lake: Lake, messages: DeltaTable) -> Callable[[str, StoreState], int]:
             return None
         by = ds.field("superseded_by_run")
         # Ignore runs that are not committed to `messages` yet.
-        is_wanted = (ds.field("store_id") == store) & (by > run) & (by <= transaction_of(messages, store))
-        rows = rows_where(lake, superseded, ["physical_offset"], is_wanted)
+        is_wanted = (ds.field("store_id") == store) & (by > run) & (by <= read_newest_transaction(messages, store))
+        rows = read_rows_where(lake, superseded, ["physical_offset"], is_wanted)
         lowest: int | None = pc.min(rows.column("physical_offset")).as_py()
         return lowest
 
@@ -223,28 +223,28 @@ def _is_retyped(request: TypeRequest, type_: TopicType, old: TopicState) -> bool
 
 def _typed(
     request: TypeRequest, snapshot: DeltaTable, topics: Sequence[_Topic], before: Typing, workers: Workers
-) -> Summary:
+) -> TypingSummary:
     lake = request.lake
     number = before.number + 1
-    work = [file for file in files(lake, snapshot) if _may_have_new(file, topics)]
+    work = [file for file in list_snapshot_files(lake, snapshot) if _may_have_new(file, topics)]
     task = partial(type_file, lake, number, [(topic.type, topic.offsets) for topic in topics])
-    done = TypedFile.of(workers.map(work, task, "typing bodies"))
+    done = TypedFile.sum_of(workers.map(work, task, "typing bodies"))
     if not request.accepts_dead_letters:
         _refuse_lost_rows(request, topics, done)
     retried = _retried(request, partial(task, retries=True), workers)
-    summary = Summary(number, [_summary(topic, done, retried, before) for topic in topics])
+    summary = TypingSummary(number, [_summary(topic, done, retried, before) for topic in topics])
     absent = [
         found.topic
         for found in summary.topics
         if not before.topics.get(found.topic, NEVER_TYPED).tables and not found.rows + found.dead_letters
     ]
-    summary.absent = absent_topics(lake, snapshot, absent) if absent else {}
+    summary.absent = explain_absent_topics(lake, snapshot, absent) if absent else {}
     # A topic gets its table with its first message: until then, its name may be misspelled.
     topics = [
         one._replace(state=replace(one.state, tables={})) if one.type.topic in summary.absent else one for one in topics
     ]
     states = {**before.topics, **{one.type.topic: _after(one, done, snapshot) for one in topics}}
-    changes = tuple(_changes(topics, TypedFile.of((done, retried)), before, replaces_dead=bool(retried.rows)))
+    changes = tuple(_changes(topics, TypedFile.sum_of((done, retried)), before, replaces_dead=bool(retried.rows)))
     if not changes and before.number and states == before.topics:
         return replace(summary, number=None)
     detail = {
@@ -252,18 +252,18 @@ def _typed(
         for one in summary.topics
     }
     typing = Typing(number, states, changes, detail)
-    prepare(lake, typing)
+    prepare_typing(lake, typing)
     commit_typing(lake, typing)
-    sweep_typing(lake, typing)
+    delete_typing_leftovers(lake, typing)
     return summary
 
 
-def _retried(request: TypeRequest, task: Callable[[StoredFile], TypedFile], workers: Workers) -> TypedFile:
+def _retried(request: TypeRequest, task: Callable[[SnapshotFile], TypedFile], workers: Workers) -> TypedFile:
     """Type dead letters again; return the files that replace all of them, or none if none of them fits."""
     dead = open_table(request.lake, DEAD_LETTERS.name) if request.retries else None
     if dead is None:
         return TypedFile()
-    found = TypedFile.of(workers.map(files(request.lake, dead), task, "typing dead letters again"))
+    found = TypedFile.sum_of(workers.map(list_snapshot_files(request.lake, dead), task, "typing dead letters again"))
     if found.rows:
         return found
     discard_files(request.lake, found.actions)
@@ -285,7 +285,7 @@ def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: Type
             if dead.num_rows and known is not None:
                 limits = pc.min_max(dead.column("physical_offset")).as_py()
                 is_near = is_of_store & (offset >= limits["min"]) & (offset <= limits["max"])
-                were_dead = rows_where(request.lake, known, ["physical_offset"], is_near).column(0)
+                were_dead = read_rows_where(request.lake, known, ["physical_offset"], is_near).column(0)
                 dead = dead.filter(pc.invert(pc.is_in(dead.column("physical_offset"), were_dead)))
             lost[topic].update(dead.column("reason").to_pylist())
     refused = [_lost_rows_text(topic, reasons) for topic, reasons in lost.items() if reasons]
@@ -299,13 +299,13 @@ def _refuse_lost_rows(request: TypeRequest, topics: Iterable[_Topic], done: Type
 
 def _lost_rows_text(topic: str, reasons: Counter[str]) -> str:
     shown = ", ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(_SHOWN_REASONS))
-    return f'[topic."{topic}"]: this would turn {counted(reasons.total(), "typed row")} into dead letters: {shown}'
+    return f'[topic."{topic}"]: this would turn {count_text(reasons.total(), "typed row")} into dead letters: {shown}'
 
 
-def _may_have_new(file: StoredFile, topics: Iterable[_Topic]) -> bool:
+def _may_have_new(file: SnapshotFile, topics: Iterable[_Topic]) -> bool:
     """Return whether a file may have untyped messages, according to Delta's log."""
-    store, end = file.low("store_id", ""), file.high("physical_offset", -1)
-    if not store or end < 0 or store != file.high("store_id", ""):
+    store, end = file.minimum("store_id", ""), file.maximum("physical_offset", -1)
+    if not store or end < 0 or store != file.maximum("store_id", ""):
         return True
     return any(end >= topic.offsets.get(store, 0) for topic in topics)
 
@@ -313,7 +313,7 @@ def _may_have_new(file: StoredFile, topics: Iterable[_Topic]) -> bool:
 def _after(topic: _Topic, done: TypedFile, snapshot: DeltaTable) -> TopicState:
     before = topic.offsets
     ends = {store: max(before.get(store, 0), done.ends.get(store, 0)) for store in sorted({*before, *done.ends})}
-    stores = {store: StoreState(transaction_of(snapshot, store), end) for store, end in ends.items()}
+    stores = {store: StoreState(read_newest_transaction(snapshot, store), end) for store, end in ends.items()}
     return replace(topic.state, stores=stores)
 
 
@@ -340,7 +340,7 @@ def _changes(
 def _summary(topic: _Topic, done: TypedFile, retried: TypedFile, before: Typing) -> TopicSummary:
     name = topic.type.topic
     reasons = done.reasons[name]
-    unknown = TypedFile.of((done, retried)).unknown[name]
+    unknown = TypedFile.sum_of((done, retried)).unknown[name]
     return TopicSummary(
         name,
         ", ".join(topic.state.tables),
@@ -362,16 +362,16 @@ def _new_columns(topic: _Topic, before: Typing) -> Iterator[str]:
             yield from (name for name in columns.names if name not in known[table].names)
 
 
-def absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:
+def explain_absent_topics(lake: Lake, messages: DeltaTable, absent: Sequence[str]) -> dict[str, AbsentTopic]:
     """Return for topics without messages whether the broker has them, and topics with similar names."""
     config = open_table(lake, BROKER_CONFIG.name)
     names: set[str] = set()
     if config is not None:
         is_topic = (ds.field("kind") == "topic") & ds.field("settings").is_valid()
-        names.update(rows_where(lake, config, ["name"], is_topic).column("name").to_pylist())
+        names.update(read_rows_where(lake, config, ["name"], is_topic).column("name").to_pylist())
     known = frozenset(names)
-    for file in () if known else files(lake, messages):
-        for batch in batches_for_reading(lake, MESSAGES, file, ("topic",)):
+    for file in () if known else list_snapshot_files(lake, messages):
+        for batch in read_batches(lake, MESSAGES, file, ("topic",)):
             names.update(filter(None, batch.column("topic").unique().to_pylist()))
     return {
         topic: AbsentTopic(topic in known, tuple(get_close_matches(topic, names, _SIMILAR, _SIMILARITY)))

@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 
 from jobs.lake.bodies import with_inflated_bodies
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches_for_reading
+from jobs.lake.snapshot_files import SnapshotFile, read_batches
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
-from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE, Table
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, DEAD_LETTERS, MESSAGES, PROVENANCE_COLUMNS, Table
 from jobs.typed.ddl import TYPING_APPLICATION, typed_table
 from jobs.typed.declaration import TopicType
-from jobs.typed.formats import JSON, Reader, TypedRows, UnknownField, merge_unknown
+from jobs.typed.formats import JSON_FORMAT, Reader, TypedRows, UnknownField, merge_unknown
 from jobs.typed.values import Refusal, Times
 
-_KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE))
+_KEPT = ("broker", "store_id", *(one.name for one in PROVENANCE_COLUMNS))
 _READ = (*_KEPT, "topic", "properties", "is_compressed", "sys_flag", "body")
 _OF_DEAD = (*_KEPT, "topic", "properties", "body", "reason")
 _LONGEST_NAME = 60  # of a type, in the place of a refusal
@@ -58,7 +58,7 @@ class TypedFile:
     ends: Counter[str] = field(default_factory=Counter)  # by store: where its messages in the file end
 
     @classmethod
-    def of(cls, files: Iterable["TypedFile"]) -> "TypedFile":
+    def sum_of(cls, files: Iterable["TypedFile"]) -> "TypedFile":
         """Return the sum of several results."""
         found = cls()
         for file in files:
@@ -74,20 +74,20 @@ class TypedFile:
 
 
 def type_file(
-    lake: Lake, number: int, topics: Sequence[Topic], file: StoredFile, *, retries: bool = False
+    lake: Lake, number: int, topics: Sequence[Topic], file: SnapshotFile, *, retries: bool = False
 ) -> TypedFile:
     """Type the messages of a file, or retry its dead letters, into new files of typing *number*."""
     table, columns = (DEAD_LETTERS, _OF_DEAD) if retries else (MESSAGES, _READ)
     needed: set[str] = set()
     done = TypedFile()
-    for batch in batches_for_reading(lake, table, file, ("topic", "store_id", "physical_offset")):
+    for batch in read_batches(lake, table, file, ("topic", "store_id", "physical_offset")):
         needed |= {topic[0].topic for topic in topics if _wanted(topic, batch, before=retries).true_count}
         if not retries:  # one that is superseded may lie after the messages that are typed
             _note_ends(done, batch)
     topics = [topic for topic in topics if topic[0].topic in needed]
     with ExitStack() as stack:
         work = _Work(lake, FileNaming(TYPING_APPLICATION, number), stack, done)
-        for batch in batches_for_reading(lake, table, file, columns) if topics else ():
+        for batch in read_batches(lake, table, file, columns) if topics else ():
             for topic in topics:
                 wanted = _wanted(topic, batch, before=retries)
                 chosen = batch if wanted.true_count == batch.num_rows else batch.filter(wanted)
@@ -172,14 +172,14 @@ class _Work:
 
     def _file(self, table: Table) -> TableFile:
         if table.name not in self.files:
-            file = TableFile(self.lake, table, self.naming.name("rows"), {})
+            file = TableFile(self.lake, table, self.naming.new_file_name("rows"), {})
             self.files[table.name] = self.stack.enter_context(file)
         return self.files[table.name]
 
 
-def read_topic(lake: Lake, file: StoredFile, topic: str, reader: Reader) -> Iterator[Refusal | None]:
+def read_refusals(lake: Lake, file: SnapshotFile, topic: str, reader: Reader) -> Iterator[Refusal | None]:
     """Yield the refusal of each message of a topic in a file; None if *reader* accepts it."""
-    for batch in batches_for_reading(lake, MESSAGES, file, _READ):
+    for batch in read_batches(lake, MESSAGES, file, _READ):
         of_topic = batch.filter(pc.fill_null(pc.equal(batch.column("topic"), topic), fill_value=False))
         for rows in _slices(with_inflated_bodies(of_topic)):
             refusals = _results(reader, rows).refusals
@@ -193,7 +193,7 @@ def _names(by: str, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, Refusal]]
         return rows.column("tags"), {}
     if source == "property":
         return pc.map_lookup(rows.column("properties"), name, "first"), {}
-    results = _results(JSON.reader((pa.field(name, pa.string()),), Times()), rows)
+    results = _results(JSON_FORMAT.reader((pa.field(name, pa.string()),), Times()), rows)
     is_read = np.ones(rows.num_rows, np.bool_)
     is_read[list(results.refusals)] = False
     whole = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.string()), pa.array(is_read), results.columns[0])

@@ -20,20 +20,20 @@ from jobs.lake.commit import (
     TransactionTakenError,
     commit,
     commit_rows,
-    committed_transaction,
-    lost_files,
+    find_lost_files,
+    newest_committed_transaction,
+    read_rows,
     refuse_lost_files,
-    rows,
 )
 from jobs.lake.lake import Lake
 from jobs.lake.runs import (
     MANIFEST_VERSION,
     OtherRunActiveError,
     delete_manifests_up_to,
+    delete_uncommitted_files,
     discard_files,
     read_stored_manifest,
     stored_manifest,
-    sweep_table,
 )
 from jobs.lake.superseded import ObsoleteRows, rewrite_without_rows
 from jobs.lake.table_file import AddedFile, FileNaming
@@ -117,25 +117,25 @@ def _obsolete(removed: dict[str, str | int | None]) -> ObsoleteRows:
     return ObsoleteRows({name: value for name, value in removed.items() if value is not None}, int(from_offset or 0))
 
 
-def newest_typing(lake: Lake) -> Typing:
+def read_newest_typing(lake: Lake) -> Typing:
     """Return the newest prepared typing; an empty one with number 0 if the lake was never typed."""
-    number = committed_transaction(lake, TYPINGS.name, TYPING_APPLICATION)
+    number = newest_committed_transaction(lake, TYPINGS.name, TYPING_APPLICATION)
     if not number:
         return Typing(0, {}, ())
-    found = rows(lake, TYPINGS.name, ("manifest",), ds.field("typing") == number)
+    found = read_rows(lake, TYPINGS.name, ("manifest",), ds.field("typing") == number)
     if not found:
         raise OSError(f"{lake.locate(TYPINGS.name)}: typing {number} is prepared, but its row is missing")
     missing = "this manifest is missing; without it no topic can be typed any further"
     return read_stored_manifest(lake, found[0][0], Typing.from_json, "typing", missing)
 
 
-def typed_tables(lake: Lake) -> list[Table]:
+def list_typed_tables(lake: Lake) -> list[Table]:
     """Return the typed tables of a lake, sorted by name."""
-    tables = {name: columns for one in newest_typing(lake).topics.values() for name, columns in one.tables.items()}
+    tables = {name: columns for one in read_newest_typing(lake).topics.values() for name, columns in one.tables.items()}
     return [typed_table(name, tables[name]) for name in sorted(tables)]
 
 
-def prepare(lake: Lake, typing: Typing) -> None:
+def prepare_typing(lake: Lake, typing: Typing) -> None:
     """Prepare *typing*, so that it will be committed; `OtherRunActiveError` if another with its number was faster."""
     for change in typing.changes:
         refuse_lost_files(lake, change.table, change.added)
@@ -145,7 +145,7 @@ def prepare(lake: Lake, typing: Typing) -> None:
         "host": socket.gethostname(),
         "detail": json.dumps(typing.detail),
     }
-    whose, name = {"broker": "", "store_id": ""}, typing.naming.name("prepared")
+    whose, name = {"broker": "", "store_id": ""}, typing.naming.new_file_name("prepared")
     try:
         with stored_manifest(lake, typing.naming, typing.to_json()) as path:
             commit_rows(lake, TYPINGS, name, whose, [{**row, "manifest": path}], (TYPING_APPLICATION, typing.number))
@@ -168,19 +168,21 @@ def commit_typing(lake: Lake, typing: Typing) -> None:
 def remaining_changes(lake: Lake, typing: Typing) -> Typing:
     """Return a typing with only the changes that are not committed yet."""
     changes = (
-        one for one in typing.changes if committed_transaction(lake, one.table, TYPING_APPLICATION) < typing.number
+        one
+        for one in typing.changes
+        if newest_committed_transaction(lake, one.table, TYPING_APPLICATION) < typing.number
     )
     return replace(typing, changes=tuple(changes))
 
 
-def lost_file(lake: Lake, typing: Typing) -> str | None:
+def find_lost_file(lake: Lake, typing: Typing) -> str | None:
     """Return the location of a file of a typing that was deleted; None if all exist."""
-    return next((lost for one in typing.changes for lost in lost_files(lake, one.table, one.added)), None)
+    return next((lost for one in typing.changes for lost in find_lost_files(lake, one.table, one.added)), None)
 
 
-def sweep_typing(lake: Lake, typing: Typing) -> None:
+def delete_typing_leftovers(lake: Lake, typing: Typing) -> None:
     """Delete the leftover files of a committed typing, and old manifests."""
     tables = {table for state in typing.topics.values() for table in state.tables}
     for table in {*(change.table for change in typing.changes), DEAD_LETTERS.name, TYPINGS.name, *tables}:
-        sweep_table(lake, table, typing.naming)
+        delete_uncommitted_files(lake, table, typing.naming)
     delete_manifests_up_to(lake, TYPING_APPLICATION, typing.number - _KEPT)

@@ -28,7 +28,7 @@ _INSTANT = re.compile(
     r" ?(Z|z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
 )
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+MICROSECONDS_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 TOO_LARGE = "a number is too large for {}"
 _MICROSECONDS = 6
 _LONGEST_NAME = 60
@@ -56,7 +56,7 @@ class RefusedBodyError(ValueError):
         return RefusedBodyError(self.refusal.reason, prefix + (self.refusal.place or ""))
 
     @property
-    def of_body(self) -> Refusal:
+    def refusal_of_body(self) -> Refusal:
         """The refusal, with its place in the whole body."""
         place = self.refusal.place or ""
         return Refusal(self.refusal.reason, f"${place}" if place[:1] in {".", "["} else place.removeprefix(" at "))
@@ -81,7 +81,7 @@ def convert_value(value: Value, type_: pa.DataType, times: Times, path: str) -> 
     if value is None:
         return None
     if pa.types.is_struct(type_):
-        return struct_of(value, list(type_), times, path)
+        return convert_struct(value, list(type_), times, path)
     if pa.types.is_list(type_):
         if not isinstance(value, list):
             raise RefusedBodyError("not an array", path)
@@ -100,7 +100,7 @@ def convert_value(value: Value, type_: pa.DataType, times: Times, path: str) -> 
 
 def _scalar(value: Value, type_: pa.DataType, times: Times) -> object:
     if pa.types.is_timestamp(type_):
-        return instant(value, times)
+        return convert_instant(value, times)
     for is_type, convert in _OF_TYPE:
         if is_type(type_):
             return convert(value, type_)
@@ -113,7 +113,7 @@ def _is_text(value: Value) -> TypeGuard[str]:
     return isinstance(value, str) and not isinstance(value, Number)
 
 
-def struct_of(value: Value, fields: Sequence[pa.Field], times: Times, path: str) -> dict[str, object]:
+def convert_struct(value: Value, fields: Sequence[pa.Field], times: Times, path: str) -> dict[str, object]:
     """Convert an object to a struct; keys without a field are left out."""
     if not isinstance(value, Mapping):
         raise RefusedBodyError("not an object", path)
@@ -132,7 +132,7 @@ def member_path(path: str, name: str) -> str:
     return f"{path}.{shown}" if shown.isidentifier() else f"{path}[{shown!r}]"
 
 
-def integer(value: Value, type_: pa.DataType) -> int:
+def convert_integer(value: Value, type_: pa.DataType) -> int:
     """Convert a number that is written as an integer, and fits."""
     if not isinstance(value, Number):
         raise RefusedBodyError(f"not a valid {sql_type(type_)}")
@@ -147,7 +147,7 @@ def integer(value: Value, type_: pa.DataType) -> int:
     return number
 
 
-def real(value: Value, type_: pa.DataType) -> float:
+def convert_real(value: Value, type_: pa.DataType) -> float:
     """Convert a number to the nearest float; an integer must be represented exactly."""
     if not isinstance(value, Number):
         raise RefusedBodyError(f"not a valid {sql_type(type_)}")
@@ -161,7 +161,7 @@ def real(value: Value, type_: pa.DataType) -> float:
     return stored
 
 
-def decimal(value: Value, type_: pa.DataType) -> Decimal:
+def convert_decimal(value: Value, type_: pa.DataType) -> Decimal:
     """Convert a number, or a text that is a number, with all of its digits."""
     if not isinstance(value, str) or not DECIMAL.fullmatch(value):
         raise RefusedBodyError(f"not a valid {sql_type(type_)}")
@@ -178,7 +178,7 @@ def exact_context(precision: int) -> Context:
     return Context(prec=precision, traps=[Inexact, InvalidOperation])
 
 
-def day(value: Value, _type: pa.DataType = DAY) -> date:
+def convert_day(value: Value, _type: pa.DataType = DAY) -> date:
     """Convert a text like 2026-11-23 to a date."""
     if _is_text(value) and _DATE.fullmatch(value):
         try:
@@ -188,7 +188,7 @@ def day(value: Value, _type: pa.DataType = DAY) -> date:
     raise RefusedBodyError("not a date like 2026-11-23")
 
 
-def instant(value: Value, times: Times) -> datetime:
+def convert_instant(value: Value, times: Times) -> datetime:
     """Convert an ISO 8601 text, or a number if the topic's unit is known, to a time in UTC."""
     try:
         if isinstance(value, Number):
@@ -213,10 +213,10 @@ def _of_text(value: str, times: Times) -> datetime:
         raise RefusedBodyError("an invalid or out-of-range time")
     seconds = f"{clock}.{fraction[:_MICROSECONDS]:0<6}" if fraction else clock
     moment = datetime.fromisoformat(f"{of_day}T{seconds}{zone.upper()}")
-    return moment.astimezone(UTC) if zone else in_zone(moment, times.zone).astimezone(UTC)
+    return moment.astimezone(UTC) if zone else place_in_zone(moment, times.zone).astimezone(UTC)
 
 
-def in_zone(moment: datetime, zone: tzinfo | None) -> datetime:
+def place_in_zone(moment: datetime, zone: tzinfo | None) -> datetime:
     """Return a local time in *zone*; reject a time that occurs there twice or never."""
     if zone is None:
         raise RefusedBodyError("a time without a zone; set time_zone in types.toml")
@@ -231,10 +231,10 @@ def _of_number(value: Number, times: Times) -> datetime:
         raise RefusedBodyError("a time as a number; set its unit as epoch in types.toml")
     if not _INTEGER.fullmatch(value):
         raise RefusedBodyError("a time as a number with a fraction")
-    return EPOCH + timedelta(microseconds=int(value) * UNITS[times.unit])
+    return EPOCH + timedelta(microseconds=int(value) * MICROSECONDS_PER_UNIT[times.unit])
 
 
-def base64_bytes(value: Value, _type: pa.DataType = BYTES) -> bytes:
+def decode_base64(value: Value, _type: pa.DataType = BYTES) -> bytes:
     """Decode a base64 text."""
     if _is_text(value):
         try:
@@ -245,9 +245,9 @@ def base64_bytes(value: Value, _type: pa.DataType = BYTES) -> bytes:
 
 
 _OF_TYPE: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Value, pa.DataType], object]]] = (
-    (pa.types.is_integer, integer),
-    (pa.types.is_floating, real),
-    (pa.types.is_decimal, decimal),
-    (pa.types.is_date, day),
-    (pa.types.is_binary, base64_bytes),
+    (pa.types.is_integer, convert_integer),
+    (pa.types.is_floating, convert_real),
+    (pa.types.is_decimal, convert_decimal),
+    (pa.types.is_date, convert_day),
+    (pa.types.is_binary, decode_base64),
 )

@@ -15,24 +15,24 @@ from jobs.command.options import (
     flag,
     one_release_option,
     option,
-    refuse_reversed,
+    refuse_reversed_window,
     since_option,
     until_option,
 )
 from jobs.command.places import OUTPUT_FILE
-from jobs.console.amounts import GivenTime, counted, size_text
-from jobs.console.log import say
+from jobs.console.amounts import GivenTime, count_text, size_text
+from jobs.console.log import log_message
 from jobs.console.result import ExitCode, Result, Severity, worst_met
-from jobs.console.rows import Form
-from jobs.launch.failures import shown_as_usage
+from jobs.console.rows import RowFormat
+from jobs.launch.failures import as_usage_errors
 from jobs.query.place import Place
 from rmq_formats.errors import UnsupportedFormat
 
 if TYPE_CHECKING:
-    from jobs.export.export import Summary
+    from jobs.export.export import ExportSummary
     from jobs.export.items import ExportDefect
 
-_LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_LIMIT`, without its imports
+_LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_INFLATED_BODY_LIMIT`, without its imports
 _SHOWN = 5
 
 
@@ -102,30 +102,30 @@ def export(  # noqa: PLR0913 - one argument an option
         )
     if not is_streamed and out.exists():
         raise click.UsageError(f"--out {out}: already exists")
-    refuse_reversed(since, until)
+    refuse_reversed_window(since, until)
     if is_verified and not place.is_lake:
         raise click.UsageError("--verify is only for lakes: records of a store are always verified")
     condition = None
     if where is not None:
         from jobs.export.condition import parse_condition
 
-        with shown_as_usage(UnsupportedFormat, before="Invalid value for --where: "):
+        with as_usage_errors(UnsupportedFormat, before="Invalid value for --where: "):
             condition = parse_condition(where)
     ready = start_workers(engine, *(place.commitlog or [place.location]), warm="jobs.export.export")
 
     # Imports run while a JVM starts.
-    from jobs.export.export import ExportRequest, export, plan, why_nothing
+    from jobs.export.export import ExportRequest, explain_empty_export, export, plan_export
     from jobs.export.items import ANY_TIME
 
     between = _explained(since, ANY_TIME[0]), _explained(until, ANY_TIME[1])
     workers = ready()
     output = None if is_streamed else out
-    asked = ExportRequest(place, topics, is_verified, between, output, Form(kind), max_body_size, condition)
-    planned = plan(asked, workers.options)
+    asked = ExportRequest(place, topics, is_verified, between, output, RowFormat(kind), max_body_size, condition)
+    planned = plan_export(asked, workers.options)
     if dry_run:
         # How much of it a condition spares only the run tells.
         files, size = len(planned.items), sum(item.size for item in planned.items)
-        what = f"would read at most {counted(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
+        what = f"would read at most {count_text(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
         result = Result(Severity.NOT_VERIFIED, what, answer.seconds, verdict="dry run")
         values = {"files": files, "bytes": size, "format": kind, "out": str(out)}
         answer.print_json_or_lines(
@@ -136,8 +136,8 @@ def export(  # noqa: PLR0913 - one argument an option
     severity = worst_met(gap=summary.gaps, damage=summary.damaged)
     verdict = "done" if summary.messages else "no message was found"
     verdict = verdict if severity is Severity.NOT_VERIFIED else ""
-    result = Result(severity, counted(summary.messages, "message"), answer.seconds, summary.bytes, verdict)
-    reason = None if summary.messages else why_nothing(asked)
+    result = Result(severity, count_text(summary.messages, "message"), answer.seconds, summary.bytes, verdict)
+    reason = None if summary.messages else explain_empty_export(asked)
     described = {
         **_described(summary, out),
         "reason": reason and {"kind": reason.kind.value, "text": reason.text},
@@ -149,7 +149,7 @@ def export(  # noqa: PLR0913 - one argument an option
     lines = [f"{place.location} → {target}", *(f"  {text}" for text in said), *_left_out(summary)]
     if is_streamed:  # standard output has the messages, and nothing else
         for line in () if answer.quiet else (*lines, click.unstyle(result.line("export"))):
-            say(line)
+            log_message(line)
     else:
         answer.print_json_or_lines(described, lines, result, indent=None)
     return severity.exit_code if summary.messages or severity.is_alarm else ExitCode.NOT_FOUND
@@ -161,11 +161,11 @@ def _explained(given: GivenTime | None, otherwise: int) -> int:
         return otherwise
     sentence = given.interpretation()
     if sentence is not None:
-        say(f"rmq-lake: {sentence}")
+        log_message(f"rmq-lake: {sentence}")
     return given.milliseconds()
 
 
-def _described(summary: "Summary", out: Path) -> dict[str, object]:
+def _described(summary: "ExportSummary", out: Path) -> dict[str, object]:
     return {
         "messages": summary.messages,
         "bytes": summary.bytes,
@@ -178,7 +178,7 @@ def _described(summary: "Summary", out: Path) -> dict[str, object]:
     }
 
 
-def _left_out(summary: "Summary") -> list[str]:
+def _left_out(summary: "ExportSummary") -> list[str]:
     """Return lines on messages that are not in the file, or not as their producers sent them."""
     undecoded, damaged, gaps = summary.undecoded, summary.damaged, summary.gaps
     lines = []

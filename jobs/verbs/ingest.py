@@ -11,11 +11,11 @@ import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.configuration import verb
-from jobs.command.engine import engine_option, start_workers, workers_of
+from jobs.command.engine import engine_option, make_workers, start_workers
 from jobs.command.options import (
     DURATION,
     MILLISECONDS,
-    POSITIVE,
+    POSITIVE_INTEGER,
     UNTIL,
     broker_conf_option,
     commitlog_option,
@@ -29,16 +29,16 @@ from jobs.command.options import (
     store_argument,
 )
 from jobs.command.places import OUTPUT_FILE, OUTPUT_LOCATION
-from jobs.console.log import say
+from jobs.console.log import log_message
 from jobs.console.progress import announce_once
 from jobs.console.result import ExitCode
 from jobs.ingest.pre_run_check import PreRunCheck
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.launch.arguments import file_system_options
-from jobs.launch.engine import AUTO, Engine, lacking_spark
-from jobs.products.registry import NAMES
-from jobs.storage.locations import is_local, normalise
-from jobs.store.beside_broker import care_beside
+from jobs.launch.engine import AUTO, Engine, why_spark_cannot_start
+from jobs.products.registry import PRODUCT_NAMES
+from jobs.storage.locations import is_local, normalise_location
+from jobs.store.beside_broker import read_limits_beside_broker
 from jobs.store.selection import Selection
 from jobs.store.store import log_directories, read_broker_conf
 from jobs.verbs.lake import IcebergRegistrations, iceberg_option
@@ -51,9 +51,11 @@ _ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"  # which Arrow asks for once, when it i
 
 
 def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    unknown = set(value.split(",")) - NAMES if value else set()
+    unknown = set(value.split(",")) - PRODUCT_NAMES if value else set()
     if unknown:
-        raise click.BadParameter(f"no table {min(unknown)!r}; there are {', '.join(sorted(NAMES))}", ctx, parameter)
+        raise click.BadParameter(
+            f"no table {min(unknown)!r}; there are {', '.join(sorted(PRODUCT_NAMES))}", ctx, parameter
+        )
     return value
 
 
@@ -109,7 +111,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     step_bytes: int | None = option(
         "BYTES",
         "Commit after every BYTES of log, so that at most one step is repeated after an interruption.",
-        POSITIVE,
+        POSITIVE_INTEGER,
         names="--max-bytes-per-step",
     ),
     follow: bool = flag("Keep running and ingest new messages as they arrive."),
@@ -145,12 +147,12 @@ def ingest(  # noqa: PLR0913 - one argument an option
         hash_slots=hash_slots,
         index_num=index_num,
         conf=conf,
-        tables=frozenset(named_tables.split(",")) if named_tables else NAMES,
+        tables=frozenset(named_tables.split(",")) if named_tables else PRODUCT_NAMES,
         step_bytes=step_bytes,
         settle_ms=settle_ms,
         acknowledge=acknowledge,
         dry_run=dry_run,
-        care=care_beside(store, max_rate),
+        care=read_limits_beside_broker(store, max_rate),
     )
     registrations = IcebergRegistrations(None if dry_run else iceberg)
 
@@ -194,7 +196,7 @@ def _lake_of(summary: Summary, options: Mapping[str, str]) -> "Lake":
     """Return the lake of a run; one that found nothing new has not asked for settings."""
     from jobs.lake.lake import Lake
 
-    return Lake(normalise(summary.lake), options or file_system_options())
+    return Lake(normalise_location(summary.lake), options or file_system_options())
 
 
 _FINDINGS = ("CONTRADICTION", "DAMAGE", "SUPERSEDED", "NOTE", "GAP")  # how lines of a summary begin
@@ -204,7 +206,7 @@ _Done = tuple[Summary, Mapping[str, str]]  # the outcome, and the settings of fi
 
 def _once(request: IngestRequest, asked: str) -> _Done:
     check = PreRunCheck(request)
-    seen = check.nothing_new()
+    seen = check.summary_if_nothing_new()
     if seen is not None:
         return seen, {}
     half = request.care is not None
@@ -216,7 +218,7 @@ def _once(request: IngestRequest, asked: str) -> _Done:
 
     workers = ready()
     summary = ingest(request, workers)
-    check.remember(summary)
+    check.remember_nothing_new(summary)
     return summary, workers.options
 
 
@@ -241,15 +243,15 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
     """Return workers for steps of any size: the requested engine, or this process, and Spark from a large step on."""
     half = request.care is not None
     if asked != AUTO:
-        return workers_of(Engine(asked), half=half)
+        return make_workers(Engine(asked), half=half)
     from jobs.store.workers import SerialWorkers, WorkersOnDemand
 
     def for_large_steps() -> "Workers":
-        lacking = lacking_spark()
+        lacking = why_spark_cannot_start()
         if lacking:
             announce_once(f"rmq-lake: a large step is read in one process; Spark would use more cores. {lacking}")
-            return workers_of(Engine.HERE, half=half)
-        return workers_of(Engine.SPARK, half=half)
+            return make_workers(Engine.HERE, half=half)
+        return make_workers(Engine.SPARK, half=half)
 
     is_all_local = all(map(is_local, (request.store, request.lake, *request.commitlog)))
     options = {} if is_all_local else file_system_options()
@@ -263,7 +265,7 @@ def _say_findings(step: Summary, before: Summary | None) -> None:
     known = [] if before is None else before.notes
     if any(found.values()) or [note for note in step.notes if note not in known]:
         lines = [line.strip() for line in step.lines() if line.lstrip().startswith(_FINDINGS)]
-        say(
+        log_message(
             f"rmq-lake: run {step.run}: {'; '.join(lines)}",
             "warning",
             run=step.run,

@@ -15,7 +15,7 @@ from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import (
     LOG_PLACE,
-    POSITIVE,
+    POSITIVE_INTEGER,
     ParsedType,
     StoreSettings,
     argument,
@@ -24,13 +24,13 @@ from jobs.command.options import (
     settings_options,
 )
 from jobs.command.places import CHANGED_LAKE, LAKE, NEW_STORE, refuse_nonempty_directory
-from jobs.console.amounts import GivenTime, counted, size_text
+from jobs.console.amounts import GivenTime, count_text, size_text
 from jobs.console.lines import printable_lines
-from jobs.console.log import say
+from jobs.console.log import log_message
 from jobs.console.process import tool_command
-from jobs.console.result import ExitCode, Result, Severity, Step
+from jobs.console.result import ExitCode, RecommendedStep, Result, Severity
 from jobs.launch.arguments import file_system_options
-from jobs.storage.locations import normalise
+from jobs.storage.locations import normalise_location
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.errors import FormatError, NotAStore
 
@@ -83,11 +83,11 @@ class IcebergRegistrations:
         if self._target is None:
             return []
         from jobs.lake.iceberg import Registrar
-        from jobs.typed.typings import typed_tables
+        from jobs.typed.typings import list_typed_tables
 
         self._registrar = self._registrar or Registrar(self._target)
         try:
-            done = self._registrar.register(lake, typed_tables(lake))
+            done = self._registrar.register(lake, list_typed_tables(lake))
         except (OSError, FormatError) as error:  # raised by `raise_failure`, when everything else is done
             self._failure, self._again = error, monotonic() + _PAUSE_S
             return []
@@ -103,7 +103,7 @@ class IcebergRegistrations:
         def register_and_say() -> None:
             self.register(lake)
             if self._failure is not None:
-                say(f"rmq-lake: {self._failure}", "error")
+                log_message(f"rmq-lake: {self._failure}", "error")
 
         self._thread = Thread(target=register_and_say, daemon=True)
         self._thread.start()
@@ -166,14 +166,14 @@ def catalog(
     Catalogs read columns and comments from Delta's log; only Hive's statements list them. With --iceberg the tables are
     registered immediately, and no statement is printed.
     """
-    from jobs.lake.catalog import CatalogKind, statements
+    from jobs.lake.catalog import CatalogKind, catalog_statements
     from jobs.lake.lake import Lake
-    from jobs.typed.typings import typed_tables
+    from jobs.typed.typings import list_typed_tables
 
-    place = Lake(normalise(lake), file_system_options())
+    place = Lake(normalise_location(lake), file_system_options())
     if iceberg is not None:
         return _register(place, iceberg, answer)
-    found = list(statements(place, CatalogKind(kind), schema, typed_tables(place)))
+    found = list(catalog_statements(place, CatalogKind(kind), schema, list_typed_tables(place)))
     if not found:
         raise NotAStore(_NO_LAKE, None, place.location)
     if answer.as_json:
@@ -191,11 +191,11 @@ def _register(lake: "Lake", target: str, answer: Answer) -> ExitCode:
     if not done:
         raise NotAStore(_NO_LAKE, None, lake.location)
     lines = [
-        f"  {one.table}: version {one.version:,}; {counted(one.added, 'file')} added, {one.removed:,} removed"
+        f"  {one.table}: version {one.version:,}; {count_text(one.added, 'file')} added, {one.removed:,} removed"
         for one in done
     ]
     added, removed = sum(one.added for one in done), sum(one.removed for one in done)
-    what = f"{counted(len(done), 'table')} in {target}, {counted(added, 'file')} added, {removed:,} removed"
+    what = f"{count_text(len(done), 'table')} in {target}, {count_text(added, 'file')} added, {removed:,} removed"
     result = Result(Severity.HEALTHY, what, answer.seconds, verdict="done")
     answer.print_json_or_lines([one._asdict() for one in done], [lake.location, *lines], result)
     return ExitCode.CLEAN
@@ -231,11 +231,11 @@ def optimize(  # noqa: PLR0913 - one argument an option
     workers = ready()
     saved = optimize_lake(lake, workers, dry_run=dry_run)
     registrations = IcebergRegistrations(None if dry_run else iceberg)
-    registrations.register(Lake(normalise(lake), workers.options))
+    registrations.register(Lake(normalise_location(lake), workers.options))
     lines = [f"  {_text(table, dry_run=dry_run)}" for table in saved]
     merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)
     would = "would be " * dry_run
-    what = f"{counted(merged, 'file')} {would}merged, {counted(deleted, 'obsolete file')} {would}deleted"
+    what = f"{count_text(merged, 'file')} {would}merged, {count_text(deleted, 'obsolete file')} {would}deleted"
     result = Result(Severity.HEALTHY, what, answer.seconds, verdict="dry run" if dry_run else "done")
     answer.print_json_or_lines([table._asdict() for table in saved], [lake, *lines], result)
     registrations.raise_failure()
@@ -243,7 +243,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
 
 
 def _text(saved: "Savings", *, dry_run: bool) -> str:
-    obsolete = counted(saved.vacuumed, "obsolete file")
+    obsolete = count_text(saved.vacuumed, "obsolete file")
     merged, before = f"{saved.merged:,} files", size_text(saved.bytes_before)
     if dry_run:
         would = f"{merged} of {before} would become {saved.written:,}, size not known yet"
@@ -253,11 +253,11 @@ def _text(saved: "Savings", *, dry_run: bool) -> str:
 
 
 def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
-    from jobs.lake.integrity import lost_transactions, restore_transactions
+    from jobs.lake.integrity import find_lost_transactions, restore_transactions
     from jobs.lake.lake import Lake
 
-    where = Lake(normalise(lake), file_system_options())
-    lost = lost_transactions(where)
+    where = Lake(normalise_location(lake), file_system_options())
+    lost = find_lost_transactions(where)
     if not dry_run:
         restore_transactions(where, lost)
     doubts = sum(bool(one.doubt) for one in lost)
@@ -267,8 +267,8 @@ def _heal(lake: str, answer: Answer, *, dry_run: bool) -> ExitCode:
         else f"  {one.table}: cannot be healed: {one.doubt}"
         for one in lost
     ]
-    what = f"{counted(len(lost), 'transaction')} {'would be ' * dry_run}restored"
-    what += f", {counted(doubts, 'table')} cannot be healed" * bool(doubts)
+    what = f"{count_text(len(lost), 'transaction')} {'would be ' * dry_run}restored"
+    what += f", {count_text(doubts, 'table')} cannot be healed" * bool(doubts)
     severity = Severity.DAMAGE if doubts else Severity.HEALTHY
     result = Result(severity, what, answer.seconds, verdict="dry run" if dry_run else "done")
     answer.print_json_or_lines([one._asdict() for one in lost], [lake, *lines], result)
@@ -295,7 +295,7 @@ def restore(  # noqa: PLR0913 - one argument an option
     segment_size: int | None = option(
         "BYTES",
         "mappedFileSizeCommitLog; by default derived from the offsets of the segments in the lake.",
-        POSITIVE,
+        POSITIVE_INTEGER,
     ),
     no_queues: bool = flag("Write no ConsumeQueue files; the broker rebuilds them at its start, more slowly."),
     no_index: bool = flag("Write no index files."),
@@ -315,15 +315,15 @@ def restore(  # noqa: PLR0913 - one argument an option
         refuse_nonempty_directory(str(out))
     ready = start_workers(engine, lake, warm="jobs.restore.segment")
     from jobs.lake.lake import Lake
-    from jobs.restore.plan import offset_at
+    from jobs.restore.plan import find_offset_at_time
     from jobs.restore.run import RestoreRequest, find_store, restore
 
     workers = ready()
-    source = Lake(normalise(lake), workers.options)
+    source = Lake(normalise_location(lake), workers.options)
     store_id = find_store(source, broker).store_id
 
     def resolved(place: int | GivenTime | None) -> int | None:
-        return offset_at(source, store_id, place.milliseconds()) if isinstance(place, GivenTime) else place
+        return find_offset_at_time(source, store_id, place.milliseconds()) if isinstance(place, GivenTime) else place
 
     request = RestoreRequest(
         source,
@@ -342,7 +342,9 @@ def restore(  # noqa: PLR0913 - one argument an option
 
 
 def _before_start(out: Path) -> Iterator[str]:
-    yield from Step("compare its log, queues and index files", (f"{tool_command()} verify {quote(str(out))}",)).lines()
+    yield from RecommendedStep(
+        "compare its log, queues and index files", (f"{tool_command()} verify {quote(str(out))}",)
+    ).lines()
     user = out.stat().st_uid
     words = f"the files belong to user {user}; change their owner to the user of the broker before you start it"
-    yield from Step(words, (f"chown -R USER:GROUP {quote(str(out))}",)).lines("")
+    yield from RecommendedStep(words, (f"chown -R USER:GROUP {quote(str(out))}",)).lines("")

@@ -16,7 +16,7 @@ import click
 from jobs.command.configuration import ONE_SOURCE_NEEDED, source_options, verb
 from jobs.command.options import (
     CHARSET,
-    NOT_NEGATIVE,
+    NOT_NEGATIVE_INTEGER,
     ZONE,
     argument,
     broker_conf_option,
@@ -30,17 +30,17 @@ from jobs.command.options import (
     one_release_option,
     option,
     quiet_option,
-    refuse_reversed,
+    refuse_reversed_window,
     since_option,
     until_option,
 )
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_FILE
 from jobs.console.amounts import GivenTime
-from jobs.console.log import say
+from jobs.console.log import log_message
 from jobs.console.progress import late_progress
 from jobs.console.result import ExitCode
-from jobs.console.rows import Form
-from jobs.launch.failures import shown_as_usage
+from jobs.console.rows import RowFormat
+from jobs.launch.failures import as_usage_errors
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import MAX_TIME, MIN_TIME, ListConditions
@@ -64,11 +64,11 @@ _LONGEST_S = 1_000_000  # that a query may be given: eleven days
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
 
-def _output_form(output: str, *, as_json: bool) -> Form:
-    form = Form(output)
-    if as_json and form not in {Form.TEXT, Form.NDJSON}:
+def _output_form(output: str, *, as_json: bool) -> RowFormat:
+    form = RowFormat(output)
+    if as_json and form not in {RowFormat.TEXT, RowFormat.NDJSON}:
         raise click.UsageError(f"--json means --output ndjson, and cannot be combined with --output {form}")
-    return Form.NDJSON if as_json else form
+    return RowFormat.NDJSON if as_json else form
 
 
 def _closing_printer(printer: Printer) -> Printer:
@@ -84,10 +84,10 @@ class QueryOptions(NamedTuple):
     printer: Printer
     any_host: bool
 
-    def window(self, since: GivenTime | None, until: GivenTime | None) -> TimeWindow:
+    def time_window(self, since: GivenTime | None, until: GivenTime | None) -> TimeWindow:
         """Return the times that are asked for; a window that ends before it begins is refused."""
         zone = self.printer.zone
-        refuse_reversed(since, until, zone)
+        refuse_reversed_window(since, until, zone)
         return TimeWindow(
             MIN_TIME if since is None else since.milliseconds(zone),
             MAX_TIME if until is None else until.milliseconds(zone),
@@ -97,8 +97,8 @@ class QueryOptions(NamedTuple):
 output_option = option(
     None,
     "text: mqadmin's layout; table: columns; csv, json (one array), ndjson (one object per line, like --json).",
-    click.Choice([form.value for form in Form if form is not Form.PARQUET]),
-    default=Form.TEXT.value,
+    click.Choice([form.value for form in RowFormat if form is not RowFormat.PARQUET]),
+    default=RowFormat.TEXT.value,
 )
 
 
@@ -214,7 +214,7 @@ def by_key(  # noqa: PLR0913 - one argument an option
 
     A time without a zone is in --time-zone, which defaults to this machine's zone.
     """
-    window = options.window(since, until)
+    window = options.time_window(since, until)
     kind, most = _KINDS[key_type], limit or None
     printer = options.printer
 
@@ -288,7 +288,7 @@ def by_offset(
     broker_name: str | None = option(
         "BROKER", "As in mqadmin; must match the name of this broker, if it is known.", names="-b --broker-name"
     ),
-    queue_id: int = option("QUEUE", None, NOT_NEGATIVE, names="-i --queue-id", required=True),
+    queue_id: int = option("QUEUE", None, NOT_NEGATIVE_INTEGER, names="-i --queue-id", required=True),
     offset: int = option("OFFSET", None, int, names="-o --offset", required=True),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
@@ -304,7 +304,7 @@ def by_offset(
 def list_messages(  # noqa: PLR0913 - one argument an option
     *,
     topic: str | None = option("TOPIC", "Only messages of this topic.", names="-t --topic"),
-    queue_id: int | None = option("N", "With -t: only this queue of the topic.", NOT_NEGATIVE, names="--queue"),
+    queue_id: int | None = option("N", "With -t: only this queue of the topic.", NOT_NEGATIVE_INTEGER, names="--queue"),
     key: str | None = option(
         "KEY", "One of the message's KEYS, or its unique key.", names="-k --key", callback=_not_empty
     ),
@@ -325,7 +325,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
 
     if queue_id is not None and topic is None:
         raise click.UsageError("--queue requires -t TOPIC")
-    wanted = ListConditions(topic, key, tag, words, *options.window(since, until), queue_id)
+    wanted = ListConditions(topic, key, tag, words, *options.time_window(since, until), queue_id)
 
     def ask(source: Source) -> Answer:
         start = None if before is None else parse_position(before)
@@ -383,12 +383,12 @@ def sql(  # noqa: PLR0913 - one argument an option
     output: str = option(
         None,
         "The output format. Except in Parquet, times are ISO 8601 in UTC and bytes are hexadecimal.",
-        click.Choice([form.value for form in Form if form is not Form.TEXT]),
-        default=Form.TABLE.value,
+        click.Choice([form.value for form in RowFormat if form is not RowFormat.TEXT]),
+        default=RowFormat.TABLE.value,
         show_default=True,
     ),
     out: Path | None = option("FILE", "The output file; required by --output parquet.", OUTPUT_FILE),
-    limit: int = option("N", "Print the first N rows; 0: all.", NOT_NEGATIVE, default=1000, show_default=True),
+    limit: int = option("N", "Print the first N rows; 0: all.", NOT_NEGATIVE_INTEGER, default=1000, show_default=True),
     seconds: float | None = option("S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S, min_open=True)),
     quiet: bool = quiet_option,
 ) -> ExitCode:
@@ -408,18 +408,18 @@ def sql(  # noqa: PLR0913 - one argument an option
     tables = LakeTables(lake, file_system_options())
     printer = Printer(quiet=quiet)
     try:
-        with shown_as_usage(UnsupportedFormat):
+        with as_usage_errors(UnsupportedFormat):
             if out is not None:
                 cut = write_parquet(Batches(tables, statement or "", seconds), out, limit)
             else:
-                with closing(printer.open_row_printer(Form(output))) as rows:
+                with closing(printer.open_row_printer(RowFormat(output))) as rows:
                     found = describe_tables(tables) if statement is None else Batches(tables, statement, seconds).rows()
                     for row in islice(found, limit or None):
                         rows.add(row)
                     cut = limit > 0 and next(found, None) is not None
                     found.close()
     except TimeoutError:
-        say(f"rmq-lake: stopped after {seconds:g} s: the rows are not all; --seconds gives it more time")
+        log_message(f"rmq-lake: stopped after {seconds:g} s: the rows are not all; --seconds gives it more time")
         return ExitCode.FAILED
     if cut:
         printer.note(f"only the first {limit} rows; --limit 0 gives all")

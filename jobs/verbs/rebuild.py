@@ -25,11 +25,11 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.command.places import OUTPUT_LOCATION, refuse_nonempty_directory
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.lines import PLAN_HEADING, lines_under_heading
 from jobs.console.process import tool_command
-from jobs.console.result import ExitCode, Result, Step
-from jobs.launch.failures import shown_as_usage
+from jobs.console.result import ExitCode, RecommendedStep, Result
+from jobs.launch.failures import as_usage_errors
 from jobs.storage.locations import is_local, local_path
 from jobs.store.beside_broker import LockedStore, RefusedError, find_broker_process, lock_store
 from jobs.store.rocksdb import check_rocksdict_installed
@@ -99,8 +99,8 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--report cannot be combined with --dry-run, which writes nothing")
     run = _begun(place, how, settings, engine, warm="jobs.rebuild.index")
     from jobs.rebuild.dry_run import dry_run_of_index
-    from jobs.rebuild.index import RebuildIndexRequest, rebuild
-    from jobs.rebuild.install import plan_index
+    from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
+    from jobs.rebuild.install import plan_index_installation
     from jobs.report.document import write_report
     from jobs.report.of_store import report_of_rebuild
 
@@ -118,10 +118,10 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         would = dry_run_of_index(request, run.workers.options)
         return answer.print_outcome(would, would.lines())
     with _held_for_install(place, how) as held:
-        result = rebuild(request, run.workers)
+        result = rebuild_index(request, run.workers)
         answer.print_first_lines(_index_lines(result))
         if how.wants_install and not result.contradictions:
-            plan = partial(plan_index, root, out, advance_checkpoint=advance_checkpoint)
+            plan = partial(plan_index_installation, root, out, advance_checkpoint=advance_checkpoint)
             result.installed = _put_in_place(plan, answer, held)
     outcome = result.result(answer.seconds)
     if report is not None:
@@ -168,8 +168,8 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         _refuse_for_database(root, target, how)
     run = _begun(place, how, settings, engine, warm="jobs.rebuild.queue_run")
     from jobs.rebuild.dry_run import dry_run_of_queues
-    from jobs.rebuild.install import plan_queues
-    from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
+    from jobs.rebuild.install import plan_queue_installation
+    from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
 
     request = RebuildQueuesRequest(
         root,
@@ -185,10 +185,10 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         would = dry_run_of_queues(request, run.workers.options)
         return answer.print_outcome(would, would.lines())
     with _held_for_install(place, how) as held:
-        summary = rebuild(request, run.workers)
+        summary = rebuild_queues(request, run.workers)
         answer.print_first_lines(_queue_lines(summary))
         if how.wants_install:
-            summary.installed = _put_in_place(partial(plan_queues, root, target), answer, held)
+            summary.installed = _put_in_place(partial(plan_queue_installation, root, target), answer, held)
     more = [] if how.lost_only else ["--lost-only"]
     to_install = more if summary.files and summary.has_place and not how.wants_install else None
     outcome = summary.result(answer.seconds)
@@ -216,8 +216,8 @@ def _held_for_install(place: StorePlace, how: _RebuildForm) -> Iterator[LockedSt
         yield None
         return
     with (
-        shown_as_usage(RefusedError, before="not installed: "),
-        lock_store(place.store, Path(local_path(how.out)), place.log_directories(place.conf())) as held,
+        as_usage_errors(RefusedError, before="not installed: "),
+        lock_store(place.store, Path(local_path(how.out)), place.log_directories(place.read_conf())) as held,
         held.checking_changes_on_error(),
     ):
         yield held
@@ -227,7 +227,7 @@ def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, 
     """Print the planned changes, make them in a store that is *held*, and return whether they were made."""
     from jobs.rebuild.install import install
 
-    with shown_as_usage(RefusedError, before="not installed: "):
+    with as_usage_errors(RefusedError, before="not installed: "):
         plans = plan()
         lines = [line for one in plans for line in one.describe(is_done=held is not None)]
         answer.print_lines(
@@ -241,7 +241,7 @@ def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, 
             try:
                 install(one)
             finally:  # an error after the exchange is not caused by the files that this command has installed
-                held.installed |= one.changed
+                held.installed |= one.changed_paths
     return True
 
 
@@ -263,10 +263,10 @@ def _give(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
     lines = [f"  {done} {place} of the store" for place in rebuilt.replaced]
     if rebuilt.installed:
         verify = " ".join([tool_command(), "verify", *map(quote, (rebuilt.store, *options))])
-        lines += Step("verify the whole store before you start the broker", (verify,)).lines()
+        lines += RecommendedStep("verify the whole store before you start the broker", (verify,)).lines()
     elif to_install is not None:
         again = typed_command(*to_install, "--install", renamed=(out, out.rstrip("/") + "-2"))
-        lines += Step("install them in the store, with the broker stopped", (again,)).lines()
+        lines += RecommendedStep("install them in the store, with the broker stopped", (again,)).lines()
     answer.print_json_or_lines(
         {**values, "installed": rebuilt.installed, "severity": result.severity.value}, lines, result
     )
@@ -284,7 +284,7 @@ def _refuse_for_database(store: str, out: Path, how: _RebuildForm) -> None:
             "(storeType=defaultRocksDB). Build it without --install, stop the broker, then run\n"
             + "\n".join(_placing(store, out / CONSUME_QUEUE_FOLDER))
         )
-    with shown_as_usage(UnsupportedFormat):
+    with as_usage_errors(UnsupportedFormat):
         check_rocksdict_installed(str(out), "write")
 
 
@@ -299,10 +299,10 @@ def _placing(store: str, made: Path) -> Iterator[str]:
 
 
 def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
-    from jobs.rebuild.index import MANIFEST
+    from jobs.rebuild.index import MANIFEST_FILE
 
     yield f"{result.store} → {result.out}"
-    yield f"  {counted(result.row_keys, 'key')} of {counted(result.records, 'message')}"
+    yield f"  {count_text(result.row_keys, 'key')} of {count_text(result.records, 'message')}"
     yield from result.settings.lines()
     for entry in result.survivors:
         if entry.role != "kept":
@@ -312,19 +312,19 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
         return
     for file in result.files:
         proven = "proven" if file.proven else "not proven"
-        yield f"  {file.name} {file.kind} {counted(file.keys, 'key')}, {proven}: {file.proof}"
+        yield f"  {file.name} {file.kind} {count_text(file.keys, 'key')}, {proven}: {file.proof}"
     yield from _gap_lines(result.gaps)
     yield from (f"  LEFT OUT {text}" for text in result.left_out)
     if result.damaged_bytes:
         yield f"  DAMAGE {result.damaged_bytes:,} bytes of the log: keys of the records lost there are missing"
-    yield f"  {counted(len(result.files), 'file')} and {MANIFEST}"
+    yield f"  {count_text(len(result.files), 'file')} and {MANIFEST_FILE}"
 
 
 def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
     yield f"{summary.store} → {summary.out}"
-    units, records = counted(summary.units, "unit"), counted(summary.records, "record")
-    yield f"  {units} of {records} in {counted(summary.queues, 'queue')}"
-    files = counted(summary.files, "file")
+    units, records = count_text(summary.units, "unit"), count_text(summary.records, "record")
+    yield f"  {units} of {records} in {count_text(summary.queues, 'queue')}"
+    files = count_text(summary.files, "file")
     if summary.to == _ROCKSDB:
         yield f"  a RocksDB database of {files}, for a broker with storeType=defaultRocksDB"
         yield "  to install it while the broker is stopped:"
@@ -335,7 +335,7 @@ def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
     yield from _gap_lines(summary.gaps)
     yield from (f"  NOTE {note}" for note in summary.notes)
     if summary.lost_only:
-        yield f"  kept {counted(summary.kept, 'file')} of the store; {summary.proof}"
+        yield f"  kept {count_text(summary.kept, 'file')} of the store; {summary.proof}"
         yield from (
             f"  CONTRADICTION {path}: it stays: a record of the log may be wrong" for path in summary.contradictions
         )

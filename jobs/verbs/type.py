@@ -13,13 +13,13 @@ from jobs.command.configuration import verb
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import FILE, ParsedType, argument, flag, option
 from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Result, Severity
-from jobs.storage.locations import normalise
+from jobs.storage.locations import normalise_location
 
 if TYPE_CHECKING:
-    from jobs.typed.run import Summary, TopicSummary
+    from jobs.typed.run import TopicSummary, TypingSummary
 
 _SHOWN = 5  # reasons, or unknown fields, of a topic
 
@@ -86,9 +86,9 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     Exit code 3: more dead letters than --max-dead-letters allows. Exit code 5: the lake has no message of a topic in
     FILE, and no broker in the lake has the topic in its configuration.
     """
-    from jobs.typed import check_installed
+    from jobs.typed import check_body_libraries
 
-    check_installed(lake)
+    check_body_libraries(lake)
     if infer:
         if declared is not None or retype or retry or not topics:
             raise click.UsageError(
@@ -111,7 +111,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
     from jobs.typed.run import TypeRequest, type_lake
 
     workers = ready()
-    where = Lake(normalise(lake), workers.options)
+    where = Lake(normalise_location(lake), workers.options)
     request = TypeRequest(where, types, retype, str(declared), retry, accept_dead_letters)
     summary = type_lake(request, workers)
     return _answer(lake, declared, summary, limit=limit, metrics=metrics, answer=answer, retry=retry)
@@ -120,7 +120,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
 def _answer(  # noqa: PLR0913 - one argument an option
     lake: str,
     declared: Path,
-    summary: "Summary",
+    summary: "TypingSummary",
     *,
     limit: float | None,
     metrics: Path | None,
@@ -159,10 +159,12 @@ def _answer(  # noqa: PLR0913 - one argument an option
 def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: Answer) -> ExitCode:
     ready = start_workers(engine, lake, warm="jobs.typed.task")
     from jobs.lake.lake import Lake
-    from jobs.typed.infer import infer
+    from jobs.typed.infer import infer_types
 
     workers = ready()
-    found = [infer(Lake(normalise(lake), workers.options), topic, workers) for topic in dict.fromkeys(topics)]
+    found = [
+        infer_types(Lake(normalise_location(lake), workers.options), topic, workers) for topic in dict.fromkeys(topics)
+    ]
     text = "\n".join(proposal for proposal, _ in found)
     if answer.as_json:
         answer.print_json_or_lines({"proposal": text}, ())
@@ -171,17 +173,17 @@ def _infer(lake: str, topics: tuple[str, ...], engine: str, answer: Answer) -> E
     return ExitCode.CLEAN if all(is_proposed for _, is_proposed in found) else ExitCode.NOT_FOUND
 
 
-def _what(summary: "Summary", *, retry: bool) -> str:
+def _what(summary: "TypingSummary", *, retry: bool) -> str:
     rows, dead_letters, accepted = (
         sum(counts)
         for counts in zip(*((one.rows, one.dead_letters, one.accepted) for one in summary.topics), strict=True)
     )
-    said = [counted(rows, "typed row"), counted(dead_letters, "dead letter")] if rows or dead_letters else []
-    said += [f"{counted(accepted, 'dead letter')} typed"] if accepted else []
+    said = [count_text(rows, "typed row"), count_text(dead_letters, "dead letter")] if rows or dead_letters else []
+    said += [f"{count_text(accepted, 'dead letter')} typed"] if accepted else []
     return ", ".join(said) or "no new messages of these topics" + ", and no dead letter fits now" * retry
 
 
-def _lines(summary: "Summary", command: str) -> list[str]:
+def _lines(summary: "TypingSummary", command: str) -> list[str]:
     lines = []
     if summary.recovered is not None:
         lines.append(f"  typing {summary.recovered} was interrupted, and is now complete")
@@ -192,13 +194,13 @@ def _lines(summary: "Summary", command: str) -> list[str]:
             continue
         how = " (retyped)" if topic.retyped else " (rows that the log no longer has are removed)"
         lines.append(
-            f"  {topic.topic} → {topic.table}: {counted(topic.rows, 'row')}, "
-            f"{counted(topic.dead_letters, 'dead letter')}" + how * topic.removed
+            f"  {topic.topic} → {topic.table}: {count_text(topic.rows, 'row')}, "
+            f"{count_text(topic.dead_letters, 'dead letter')}" + how * topic.removed
         )
         if topic.accepted:
-            lines.append(f"    {counted(topic.accepted, 'earlier dead letter')} typed now")
+            lines.append(f"    {count_text(topic.accepted, 'earlier dead letter')} typed now")
         shown = list(topic.reasons.items())[:_SHOWN]
-        lines += [f"    {counted(count, 'message')}: {reason}" for reason, count in shown]
+        lines += [f"    {count_text(count, 'message')}: {reason}" for reason, count in shown]
         if len(topic.reasons) > _SHOWN:
             lines.append(f"    … {len(topic.reasons) - _SHOWN} more reasons (--json has them)")
         lines += _unknown_lines(topic)
@@ -215,6 +217,7 @@ def _unknown_lines(topic: "TopicSummary") -> Iterator[str]:
         return
     yield "    fields without a column (declare columns for them, then --retype fills all rows):"
     for path, field in list(topic.unknown.items())[:_SHOWN]:
-        yield f"      {path}: in {counted(field.messages, 'message')}, for example {field.example} at offset {field.at}"
+        count = count_text(field.messages, "message")
+        yield f"      {path}: in {count}, for example {field.example} at offset {field.at}"
     if len(topic.unknown) > _SHOWN:
         yield f"      … {len(topic.unknown) - _SHOWN} more fields (--json has them)"

@@ -25,9 +25,9 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY, OUTPUT_LOCATION, refuse_nonempty_directory
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
-from jobs.console.result import ExitCode, Result, Severity, Step
+from jobs.console.result import ExitCode, RecommendedStep, Result, Severity
 from jobs.verbs.rebuild import refuse_running_broker
 
 if TYPE_CHECKING:
@@ -81,23 +81,23 @@ def verify(  # noqa: PLR0913 - one argument an option
     if report is not None:
         write_report(report, report_of_verify(verdict, answer.seconds))
     if findings_lake is not None:
-        _keep(run.lake(findings_lake), broker or run.conf.broker_name, request, verdict)
+        _keep(run.open_lake(findings_lake), broker or run.conf.broker_name, request, verdict)
     return answer.print_outcome(verdict, verdict_lines(verdict, limit, places=shows_places), has_bytes=True)
 
 
 def _keep(lake: "Lake", broker: str | None, request: "VerifyRequest", verdict: "Verdict") -> None:
-    from jobs.lake.identity import identify, identify_tier
-    from jobs.lake.integrity import record_findings
+    from jobs.lake.identity import identify_store, identify_tier
+    from jobs.lake.integrity import append_findings
     from jobs.lake.lake import DEFAULT_BROKER
     from jobs.store.store import IsTierError
 
     try:
-        known = identify(lake, request.list_store(lake.options), broker, register_new=False)
+        known = identify_store(lake, request.list_store(lake.options), broker, register_new=False)
     except IsTierError:
         known = identify_tier(
             lake, request.list_tier(lake.options).queues, broker or DEFAULT_BROKER, register_new=False
         )
-    record_findings(lake, known, broker, verdict.findings)
+    append_findings(lake, known, broker, verdict.findings)
 
 
 @verb("diff /data/rocketmq/store /data/lake", "diff STORE LAKE --json")
@@ -122,7 +122,7 @@ def diff(  # noqa: PLR0913 - one argument an option
     from jobs.diff import diff as compare
 
     name = broker or run.conf.broker_name
-    request = DiffRequest(place.store, run.lake(lake), name, commitlog=run.commitlog, care=run.care)
+    request = DiffRequest(place.store, run.open_lake(lake), name, commitlog=run.commitlog, care=run.care)
     summary = compare(request, run.workers)
     return answer.print_outcome(summary, summary.lines(limit), has_bytes=True)
 
@@ -179,21 +179,21 @@ def repair(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--apply and --undo cannot be combined")
     if applies or undoes:
         refuse_running_broker(place.store)
-    from jobs.repair.journal import JOURNAL
+    from jobs.repair.journal import JOURNAL_FILE
 
     if undoes:
         return _undone(place.store, out, answer)
-    if not (out / JOURNAL).exists():
+    if not (out / JOURNAL_FILE).exists():
         refuse_nonempty_directory(str(out))
     run = StoreRun(place, engine, settings.max_rate, warm="jobs.repair.run")
-    from jobs.diagnosis.broker_start import start_lines
+    from jobs.diagnosis.broker_start import start_warning_lines
     from jobs.repair.run import RepairRequest
     from jobs.repair.run import repair as repair_store
 
     request = RepairRequest(
         place.store,
         out.absolute(),
-        run.lake(lake) if lake is not None else None,
+        run.open_lake(lake) if lake is not None else None,
         broker or run.conf.broker_name,
         settings.given_settings(run.conf),
         applies,
@@ -207,12 +207,12 @@ def repair(  # noqa: PLR0913 - one argument an option
     )
     summary = repair_store(request, run.workers)
     next_lines = _next(summary, place.store, applies=applies, has_lake=lake is not None)
-    return answer.print_outcome(summary, [*summary.lines(_SHOWN), *next_lines, *start_lines(summary.start)])
+    return answer.print_outcome(summary, [*summary.lines(_SHOWN), *next_lines, *start_warning_lines(summary.start)])
 
 
 def _again(words: str, *more: str, besides: str = "", title: str = "NEXT") -> list[str]:
     """Return the lines of a step that repeats this command with *more* words."""
-    return Step(words, (typed_command(*more, besides=besides),)).lines(title)
+    return RecommendedStep(words, (typed_command(*more, besides=besides),)).lines(title)
 
 
 def _next(summary: "RepairSummary", store: str, *, applies: bool, has_lake: bool) -> Iterator[str]:
@@ -247,38 +247,40 @@ def _about_bridges(summary: "RepairSummary") -> Iterator[str]:
     if summary.delivered:
         yield from _again("accept that consumers receive messages of zeros", "--deliver-empty")
     elif summary.at_risk:
-        messages = counted(summary.at_risk, "intact message")
+        messages = count_text(summary.at_risk, "intact message")
         words = f"write bridge records over the lost bytes, to keep {messages} after them"
         yield from _again(f"{words} that the broker would delete at its next start", "--bridge")
 
 
 def _to_safety(store: str, options: Sequence[str], *, has_lake: bool) -> list[str]:
-    keep = Step(
+    keep = RecommendedStep(
         "restore the lost messages from another lake, or from a new lake into which you have ingested a replica"
     )
     if not has_lake:
         words = "save the messages in a lake; a lake that has the lost ones can restore them (--lake)"
         pairs = zip(options[::2], options[1::2], strict=True)
         again = " ".join(quote(word) for pair in pairs if pair[0] not in _NOT_OF_INGEST for word in pair)
-        keep = Step(words, (" ".join(filter(None, (tool_command(), "ingest", quote(store), again, "--lake LAKE"))),))
+        keep = RecommendedStep(
+            words, (" ".join(filter(None, (tool_command(), "ingest", quote(store), again, "--lake LAKE"))),)
+        )
     words = "or write bridge records over the lost ranges, so that the broker keeps the messages after them"
     return [*keep.lines(), *_again(words, "--bridge", title="")]
 
 
 def _by_hand(found: "Verdict", *, has_lake: bool) -> Iterator[str]:
-    from jobs.verify.verdict import advice
+    from jobs.verify.verdict import recommend_steps
 
-    for step, _ in advice(found):
+    for step, _ in recommend_steps(found):
         repair = f"{tool_command()} repair "
         commands = [one for one in step.commands if not one.startswith(repair) or ("--lake" in one and not has_lake)]
         if commands:
-            yield from Step(step.words, tuple(commands)).lines()
+            yield from RecommendedStep(step.words, tuple(commands)).lines()
 
 
 def _undone(store: str, out: Path, answer: Answer) -> ExitCode:
     from jobs.repair.run import undo
 
     done = undo(store, out.absolute())
-    result = Result(Severity.NOT_VERIFIED, f"{counted(len(done), 'part')} undone", answer.seconds, verdict="done")
+    result = Result(Severity.NOT_VERIFIED, f"{count_text(len(done), 'part')} undone", answer.seconds, verdict="done")
     answer.print_json_or_lines({"store": store, "undone": done}, [store, *(f"  {line}" for line in done)], result)
     return ExitCode.CLEAN

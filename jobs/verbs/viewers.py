@@ -12,7 +12,7 @@ import click
 from jobs.command.answer import Answer, answer_options
 from jobs.command.configuration import verb
 from jobs.command.options import (
-    NOT_NEGATIVE,
+    NOT_NEGATIVE_INTEGER,
     StorePlace,
     argument,
     broker_conf_option,
@@ -26,11 +26,11 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.command.places import STORE_FILE, STORE_OR_LAKE
-from jobs.console.log import say
+from jobs.console.log import log_message
 from jobs.console.progress import late_progress
 from jobs.console.result import ExitCode, Severity, worst_of
 from jobs.dump.file import DumpRequest, Item, open_file
-from jobs.dump.units import KIND_NAMES, items_of, recognise_kind
+from jobs.dump.units import KIND_NAMES, dump_items, recognise_kind
 from jobs.launch.arguments import file_system_options
 from jobs.launch.engine import SetupError
 from rmq_formats.errors import FormatError
@@ -60,14 +60,14 @@ def inspect(
     Only the heads and tails of files are read, usually in less than a second; --deep reads the whole log.
     """
     from jobs.inspect.inspection import inspect_store
-    from jobs.inspect.text import dashboard
+    from jobs.inspect.text import report_text
 
-    conf = place.conf()
+    conf = place.read_conf()
     with late_progress("walking the log") as walk:
         report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, progress=walk)
     # Only the progress line asks for --quiet: the report is the answer.
     replace(answer, quiet=False).print_json_or_lines(
-        report.as_values(), dashboard(report, verbose=answer.verbose).split("\n")
+        report.as_values(), report_text(report, verbose=answer.verbose).split("\n")
     )
     return report.problems.severity.exit_code
 
@@ -83,8 +83,8 @@ def inspect(
 def dump(  # noqa: PLR0913 - one argument an option
     *,
     files: tuple[str, ...] = argument("FILE…", STORE_FILE, nargs=-1, required=True),
-    start: int = option("N", "Begin at this offset.", NOT_NEGATIVE, names="--from", default=0),
-    limit: int | None = option("N", "Print at most N items of each file.", NOT_NEGATIVE),
+    start: int = option("N", "Begin at this offset.", NOT_NEGATIVE_INTEGER, names="--from", default=0),
+    limit: int | None = option("N", "Print at most N items of each file.", NOT_NEGATIVE_INTEGER),
     fields: bool = flag("Print every field, one per line."),
     chain: str | None = option(
         "KEY|SLOT", "For an index file: print the entries of one slot, newest first. KEY is topic#key."
@@ -114,7 +114,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
             is_damaged = False
             if not request.as_json:
                 _print(f"# {location}: {known}, {file.size} bytes")
-            for item in items_of(file, known, request):
+            for item in dump_items(file, known, request):
                 is_damaged |= item.is_damage
                 _print_item(item, location, as_json=request.as_json)
             for place in file.unreadable:  # shown as zeros above
@@ -127,7 +127,7 @@ def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> Severit
     except OSError as error:  # any: reported, exit code 1, and the other files are dumped
         message = f"{location}: {error.strerror or error}"
     sys.stdout.flush()
-    say(f"rmq-lake: {message}")
+    log_message(f"rmq-lake: {message}")
     return Severity.NOT_ACCESSIBLE
 
 

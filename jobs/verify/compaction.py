@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.diagnosis.log_check import LogCheck, RangeCheck
 from jobs.lake.findings import DAMAGED_COMPACTION, QUEUES, Finding
 from jobs.storage.model import Reader
@@ -31,13 +31,13 @@ from jobs.verify.findings import (
     COMPACTED_UNIT_DIFFERS,
     PartReport,
 )
-from jobs.verify.log import record_findings
-from rmq_formats.arrays import slices
+from jobs.verify.log import findings_on_records
+from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.kernels import QUEUE_OFFSET_AT, find_differing_copies
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.consumequeue.build import UNITS
+from rmq_formats.consumequeue.build import UNIT_TYPES
 from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName, QueueRules
 from rmq_formats.errors import skip_lost_file
@@ -102,11 +102,11 @@ def verify_compacted_logs(part: PartReport, store: Store, workers: Workers, rule
         sum(getattr(one, name) for one in verified) for name in ("copies", "compared", "behind")
     )
     part.notes.append(
-        f"compacted logs of {counted(len(queues), 'queue')} have {counted(copies, 'message')}; "
+        f"compacted logs of {count_text(len(queues), 'queue')} have {count_text(copies, 'message')}; "
         f"{compared:,} could be compared with the log"
     )
     if behind:
-        part.notes.append(f"{counted(behind, 'message')} of compacted logs had no unit yet")
+        part.notes.append(f"{count_text(behind, 'message')} of compacted logs had no unit yet")
 
 
 def _compacted_files(store: Store) -> list[_CompactedFile]:
@@ -181,7 +181,7 @@ def _verify_file(file: _CompactedFile, store: Store, rules: QueueRules, *, is_cl
 
 
 def _of_records(file: _CompactedFile, log: Store, checks: Sequence[RangeCheck], made: Units) -> Iterator[Finding]:
-    yield from map(_as_damage, record_findings(log, checks)[0])
+    yield from map(_as_damage, findings_on_records(log, checks)[0])
     name = log.path_below_root(log.segments[0].location)
     records = sum(check.records for check in checks)
     if records > made.size:
@@ -217,13 +217,13 @@ def _collect(_: Range, pieces: Iterator[RawRecords | Piece], *, file: _Compacted
     for item in pieces:
         if not isinstance(item, Piece):
             collector.add(item)
-    return collector.finish().of_queue(file.topic, file.queue_id)
+    return collector.finish().units_of_queue(file.topic, file.queue_id)
 
 
 def _units(queue: StoredQueue, most: int) -> Units:
     """Return at most *most* units of a file, up to the last written one."""
     stop = min(queue.capacity, most)
-    units: Units = np.zeros(stop, UNITS[QueueKind.BATCH])
+    units: Units = np.zeros(stop, UNIT_TYPES[QueueKind.BATCH])
     end = at = 0
     while (at := queue.next_written_position(at)) < stop:
         some = read_stored_units(queue, at, min(at + _UNITS_AT_ONCE, stop))
@@ -259,7 +259,7 @@ def _compared_units(
         )
     elif not places.size:
         cause = "the compacted log has no record there: it lost records, or the unit changed after the broker wrote it"
-    place = store.path_below_root(file.units and file.units.location), at * UNITS[QueueKind.BATCH].itemsize
+    place = store.path_below_root(file.units and file.units.location), at * UNIT_TYPES[QueueKind.BATCH].itemsize
     values = f"unit {at}", found or "no unit", expected
     return [Finding(QUEUES, COMPACTED_UNIT_DIFFERS, *place, *values, cause, times or lacking)], 0
 
@@ -277,7 +277,7 @@ def _other_copies(queue: StoredQueue | None, store: Store, file: Segment, copies
     cuts |= (np.diff(offsets // _WINDOW) != 0) | (np.diff(places // _WINDOW) != 0)
     count, others = 0, list[int]()
     with store.open(file) as copied:
-        for some in slices(places.size, cuts):
+        for some in slices_between_cuts(places.size, cuts):
             segment = store.segments[int(segments[some.start])]
             at = offsets[some] - segment.base_offset
             records = _read(store, segment, at, sizes[some])
@@ -309,12 +309,12 @@ def _originals(store: Store, queue: StoredQueue, copies: Units) -> tuple[Integer
     numbers = np.flatnonzero((copies["queue_offset"] >= queue.start) & (copies["queue_offset"] < queue.capacity))
     positions = copies["queue_offset"][numbers].astype(np.int64)
     offsets = np.full(positions.size, -1, np.int64)
-    for some in slices(positions.size, np.diff(positions // _UNITS_AT_ONCE) != 0):
+    for some in slices_between_cuts(positions.size, np.diff(positions // _UNITS_AT_ONCE) != 0):
         start, stop = int(positions[some].min()), int(positions[some].max()) + 1
         units = read_stored_units(queue, start, stop)[positions[some] - start]
         offsets[some] = np.where(is_written(units) & ~is_deleted(units), units["physical_offset"], -1)
     starts = np.array([segment.base_offset for segment in store.segments], np.int64)
-    ends = np.array([segment.base_offset + segment.readable for segment in store.segments], np.int64)
+    ends = np.array([segment.base_offset + segment.readable_bytes for segment in store.segments], np.int64)
     segments = np.searchsorted(starts, offsets, "right") - 1
     is_there = (segments >= 0) & (offsets + copies["size"][numbers] <= ends[np.maximum(segments, 0)])
     return numbers[is_there], offsets[is_there], segments[is_there]

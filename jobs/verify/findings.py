@@ -7,11 +7,11 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
-from jobs.console.result import Severity, Step, worst_met, worst_of
+from jobs.console.result import RecommendedStep, Severity, worst_met, worst_of
 from jobs.lake.findings import DAMAGED_COMPACTION, UNREADABLE_DATABASE, Finding
 from jobs.store.store import Store
 from rmq_formats.errors import FormatError
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 
 # Of the log; more are in `jobs.lake.findings`.
 CHECKPOINT_AFTER_LOG = "checkpoint_after_log"
@@ -32,7 +32,7 @@ COMPACTED_RECORD_DIFFERS = "compacted_record_differs"
 COMPACTED_UNIT_DIFFERS = "compacted_unit_differs"
 COMPACTED_OUT_OF_ORDER = "compacted_out_of_order"
 COMPACTED_FOREIGN_RECORD = "compacted_record_of_another_queue"
-OF_COMPACTED_LOGS = frozenset(
+COMPACTED_LOG_KINDS = frozenset(
     {
         DAMAGED_COMPACTION,
         COMPACTED_RECORD_DIFFERS,
@@ -67,7 +67,7 @@ class PartReport:
     unverified: str = ""  # why the part could not be verified
     is_absent: bool = False  # it has no file, and nothing shows whether it had one
     doubts: list[str] = field(default_factory=list)  # reasons why some of it could not be verified
-    database_step: Step | None = None  # the remedy for rows that only a broker can write
+    database_step: RecommendedStep | None = None  # the remedy for rows that only a broker can write
 
     @property
     def severity(self) -> Severity:
@@ -88,7 +88,7 @@ def locate_offset(offset: int, store: Store) -> tuple[str, int]:
     """Return the file below the store's root, and the position in it, of an offset of the log."""
     number = bisect_right(store.segments, offset, key=attrgetter("base_offset")) - 1
     if number < 0:
-        return f"commitlog/{name_of_offset(offset)}", 0
+        return f"commitlog/{file_name_of_offset(offset)}", 0
     segment = store.segments[number]
     return store.path_below_root(segment.location), offset - segment.base_offset
 
@@ -121,4 +121,4 @@ class LostRanges:
     def attribute(self, finding: Finding) -> Finding:
         """Return the finding as a consequence of the log's finding on a lost range, if its offset is lost."""
         title = self.title_at(finding.log_offset)
-        return finding.following(title) if title else finding
+        return finding.as_consequence_of(title) if title else finding

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from jobs.console.amounts import counted, time_text
+from jobs.console.amounts import count_text, time_text
 from jobs.diagnosis.log_check import LogCheck
 from jobs.lake.findings import (
     AHEAD_OF_LOG,
@@ -22,11 +22,17 @@ from jobs.lake.findings import (
     NOT_INDEXED_ON_REPLICA,
     Finding,
 )
-from jobs.products.index.explanation import ExplainedFile, Explanation, Verdict, explain, left_by_retention
+from jobs.products.index.explanation import (
+    ExplainedFile,
+    Explanation,
+    FileVerdict,
+    explain_files,
+    files_left_by_retention,
+)
 from jobs.products.index.file_builder import BrokerIndexFile
-from jobs.products.index.key_row import KeyRow, LogKeys, collect_keys
-from jobs.products.index.settings import GivenSettings, Settings, settle_index_settings
-from jobs.products.index.survivors import real_files
+from jobs.products.index.key_row import KeySequence, LogKeyCollector, collect_keys
+from jobs.products.index.settings import GivenSettings, Settings, determine_index_settings
+from jobs.products.index.survivors import list_index_files
 from jobs.storage.scratch import Scratch
 from jobs.store.beside_broker import find_broker_process
 from jobs.store.chain import ListedLog
@@ -35,8 +41,8 @@ from jobs.store.store import Store, read_checkpoint, read_index_header, relist_s
 from jobs.store.workers import Workers
 from jobs.verify.findings import CHECKPOINT_INDEX_TIME, ENTRIES_OF_LOST_MESSAGES, PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
-from rmq_formats.indexfile.build import Part
-from rmq_formats.release import rules_of
+from rmq_formats.indexfile.build import IndexFilePart
+from rmq_formats.release import make_rules
 
 _KEYS_CHANGED = "undecided: the keys of the record, which no checksum covers, changed, or "
 MAX_INDEX_LAG_MS = 600_000  # of store time that a running broker's index may lag behind its log
@@ -44,19 +50,19 @@ _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@ke
 _LOOKED_AT = 64 << 20
 
 _CAUSES = {
-    Verdict.OTHER_RULE: "undecided: the file was written by a different release from the one given, or a segment "
+    FileVerdict.OTHER_RULE: "undecided: the file was written by a different release from the one given, or a segment "
     "belongs to another store; lookups work, but the bytes differ",
-    Verdict.WRONG_GEOMETRY: "the file was created with a different maxHashSlotNum or maxIndexNum; the broker misreads "
-    "it",
-    Verdict.DAMAGED: "the file was damaged on disk, in memory or while being copied, or was only partly written",
-    Verdict.OUT_OF_ORDER: "undecided: a file was renamed, or two files were swapped; the broker searches them in the "
-    "wrong time order",
-    Verdict.MISNAMED: "two files were swapped; the broker searches them in the wrong time order",
-    Verdict.REPEATED: "the file is a copy of another one, or an old copy was renamed; the broker finds its messages "
-    "twice",
-    Verdict.FOREIGN: "undecided: either this file or the log belongs to another store",
-    Verdict.CONTRADICTION: "undecided: the file was overwritten, or a record's keys, which no checksum covers, were "
-    "changed",
+    FileVerdict.WRONG_GEOMETRY: "the file was created with a different maxHashSlotNum or maxIndexNum; the broker "
+    "misreads it",
+    FileVerdict.DAMAGED: "the file was damaged on disk, in memory or while being copied, or was only partly written",
+    FileVerdict.OUT_OF_ORDER: "undecided: a file was renamed, or two files were swapped; the broker searches them in "
+    "the wrong time order",
+    FileVerdict.MISNAMED: "two files were swapped; the broker searches them in the wrong time order",
+    FileVerdict.REPEATED: "the file is a copy of another one, or an old copy was renamed; the broker finds its "
+    "messages twice",
+    FileVerdict.FOREIGN: "undecided: either this file or the log belongs to another store",
+    FileVerdict.CONTRADICTION: "undecided: the file was overwritten, or a record's keys, which no checksum covers, "
+    "were changed",
 }
 
 
@@ -65,16 +71,16 @@ class IndexVerification:
 
     def __init__(self, store: Store, wanted: GivenSettings, scratch: Scratch) -> None:
         self.store, self._wanted, self._scratch = store, wanted, scratch
-        self._files = real_files(store)
+        self._files = list_index_files(store)
         self._settings: Settings | None = None
         self._undecided = ""
-        self.collectors: list[LogKeys] = []
+        self.collectors: list[LogKeyCollector] = []
         try:
-            self._settings = settle_index_settings(store, self._files, wanted) if self._files else None
+            self._settings = determine_index_settings(store, self._files, wanted) if self._files else None
         except UndecidedError as error:
             self._undecided = str(error)
         if self._settings is not None:
-            self.collectors = [LogKeys(self._settings.rules.value.rules, scratch)]
+            self.collectors = [LogKeyCollector(self._settings.rules.value.rules, scratch)]
 
     def report(self, workers: Workers, log: ListedLog, check: LogCheck) -> PartReport:
         """Return the findings, once *check* and the collectors have seen the log."""
@@ -86,10 +92,10 @@ class IndexVerification:
             missing = _missing_before(workers, log, self._files, wanted, scratch)
             numbers = {"files": len(self._files)}
             return PartReport([missing] if missing else [], numbers, unverified=self._undecided)
-        files, start = left_by_retention(self._files, store)
-        row = replace(self.collectors[0].row(log, start), doubtful=tuple(check.doubtful))
+        files, start = files_left_by_retention(self._files, store)
+        row = replace(self.collectors[0].key_sequence(log, start), doubtful=tuple(check.doubtful_ranges))
         geometry, rules = self._settings.geometry.value, self._settings.rules.value.rules
-        explanation = explain(workers, store, row, files, geometry, rules)
+        explanation = explain_files(workers, store, row, files, geometry, rules)
         return _report(explanation, self._settings, store)
 
 
@@ -110,8 +116,8 @@ def _report(explanation: Explanation, settings: Settings, store: Store) -> PartR
     verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
     numbers = {
         "files": len(explanation.files), **dict(sorted(verdicts.items())),
-        "keys": len(row), "messages": row.records, "behind": 0 if is_left_out else explanation.behind,
-        "damaged_bytes": row.damage,
+        "keys": len(row), "messages": row.records, "behind": 0 if is_left_out else explanation.count_not_indexed,
+        "damaged_bytes": row.damaged_bytes,
     }  # fmt: skip
     return PartReport(findings, numbers, notes)
 
@@ -145,20 +151,20 @@ def _missing_before(
     if first is None or not ranges:
         return None
     row = _sure_keys(workers, log._replace(ranges=ranges), wanted, scratch)
-    keys = row.find(begin)
+    keys = row.find_first_key(begin)
     if not keys:
         return None
     place = f"index/{first.name}", None, "before this file"
     cause = "index files were deleted or lost, or the index was disabled until then"
-    offset = row.keys(0, 1)[0].physical_offset
+    offset = row.read_keys(0, 1)[0].physical_offset
     return Finding(
-        INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {counted(keys, 'key')}", "", cause, keys, offset
+        INDEX, MISSING_INDEX_ENTRIES, *place, f"no entries for {count_text(keys, 'key')}", "", cause, keys, offset
     )
 
 
-def _sure_keys(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch: Scratch) -> KeyRow:
+def _sure_keys(workers: Workers, log: ListedLog, wanted: GivenSettings, scratch: Scratch) -> KeySequence:
     """Return the keys that the broker has indexed: those of every release that is possible, if none is given."""
-    rules = parse_rules(wanted.release) if wanted.release else rules_of((0, detect_store_eras(log.store)[0].lowest))
+    rules = parse_rules(wanted.release) if wanted.release else make_rules((0, detect_store_eras(log.store)[0].lowest))
     return collect_keys(workers, log, rules, scratch)
 
 
@@ -168,7 +174,7 @@ def _finding(explained: ExplainedFile) -> Finding:
     if compared is None or not compared.differences:
         return Finding(INDEX, kind, file, None, "", explained.detail or str(explained.verdict), "", cause)
     first = compared.differences[0]
-    place = first.part if first.part is Part.HEADER else f"{first.part} {first.number}"
+    place = first.part if first.part is IndexFilePart.HEADER else f"{first.part} {first.number}"
     more = explained.detail.removeprefix(str(first)).removeprefix("; ")  # the finding itself says the first difference
     cause = f"{cause} ({more})" if more else cause
     values = f"{place} {first.field}", str(first.found), str(first.expected)
@@ -182,34 +188,42 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
         if survivor is None or not explained.verdict.is_explained:
             continue
         header, place = explained.real.header, (f"index/{explained.real.name}", None, "entries")
-        if explained.verdict is Verdict.TAKEN_BACK:
-            found = f"{counted(survivor.lost, 'entry')} of messages that were truncated by a promotion"
+        if explained.verdict is FileVerdict.TAKEN_BACK:
+            found = f"{count_text(survivor.lost_entry_count, 'entry')} of messages that were truncated by a promotion"
             cause = "brokers never truncate index files; lookups skip these entries, and all others are correct"
             offset = explanation.row.cut_by_promotion[0][0]
-            yield Finding(INDEX, ENTRIES_OF_TAKEN_BACK_MESSAGES, *place, found, found, cause, survivor.lost, offset)
-        elif survivor.lost:
+            yield Finding(
+                INDEX, ENTRIES_OF_TAKEN_BACK_MESSAGES, *place, found, found, cause, survivor.lost_entry_count, offset
+            )
+        elif survivor.lost_entry_count:
             begin = header.begin_physical_offset
-            offset = next(max(start, begin) for start, end in explanation.row.lost if end > begin)
-            found = f"{counted(survivor.lost, 'entry')} of messages that are not in the log"
+            offset = next(max(start, begin) for start, end in explanation.row.lost_ranges if end > begin)
+            found = f"{count_text(survivor.lost_entry_count, 'entry')} of messages that are not in the log"
             cause = "the log has lost these messages; all other entries are correct"
-            yield Finding(INDEX, ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost, offset)
+            yield Finding(INDEX, ENTRIES_OF_LOST_MESSAGES, *place, found, "", cause, survivor.lost_entry_count, offset)
         if survivor.tail and is_closed:
             offset, found = (
                 header.end_physical_offset,
-                f"{counted(survivor.tail, 'entry')} of messages past the end of the log",
+                f"{count_text(survivor.tail, 'entry')} of messages past the end of the log",
             )
             cause = "the log lost its end after the broker had shut down cleanly, or the file was copied later"
             yield Finding(INDEX, AHEAD_OF_LOG, *place, found, "", cause, survivor.tail, offset)
 
 
 def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that it is about
-    row: KeyRow, kind: str, place: tuple[str, int | None, str], start: int, keys: int, cause: str, of_messages: str = ""
+    row: KeySequence,
+    kind: str,
+    place: tuple[str, int | None, str],
+    start: int,
+    keys: int,
+    cause: str,
+    of_messages: str = "",
 ) -> Finding:
     """Return the finding that *keys* of the log, from number *start* on, have no entries."""
-    (first,), (last,) = row.keys(start, start + 1), row.keys(start + keys - 1, start + keys)
+    (first,), (last,) = row.read_keys(start, start + 1), row.read_keys(start + keys - 1, start + keys)
     offsets = f"messages at offsets {first.physical_offset} to {last.physical_offset}"
     if row.is_cut_by_promotion(first.physical_offset, last.physical_offset):
-        found = f"{counted(keys, 'key')} of {offsets}"
+        found = f"{count_text(keys, 'key')} of {offsets}"
         cause = (
             "this replica did not index these records of the new master, because its index had already passed their "
             "offsets; key queries find these messages on other replicas, but not on this one until `rebuild-index` "
@@ -217,7 +231,9 @@ def _without_entries(  # noqa: PLR0913, PLR0917 - a finding, and the keys that i
         )
         here = place[0], None, "entries"
         return Finding(INDEX, NOT_INDEXED_ON_REPLICA, *here, found, found, cause, keys, first.physical_offset)
-    found = f"no entries for {counted(keys, 'key')}{of_messages}".format(offsets=offsets, first=first.physical_offset)
+    found = f"no entries for {count_text(keys, 'key')}{of_messages}".format(
+        offsets=offsets, first=first.physical_offset
+    )
     cause = cause.format(changed=_KEYS_CHANGED * (first.physical_offset == last.physical_offset))
     return Finding(INDEX, kind, *place, found, "", cause, keys, first.physical_offset)
 
@@ -250,7 +266,7 @@ def _gaps(explanation: Explanation) -> Iterator[Finding]:
 
 def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     """Yield a finding if keys of the log's end are missing, unless a broker is about to add them."""
-    row, behind, last_file = explanation.row, explanation.behind, explanation.files[-1]
+    row, behind, last_file = explanation.row, explanation.count_not_indexed, explanation.files[-1]
     if not behind:
         return
     doubt = (
@@ -262,7 +278,7 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     place, start = (f"index/{last_file.real.name}", None, "after the last file"), len(row) - behind
     from_first = ", from physical offset {first} on"
     finding = _without_entries(row, MISSING_INDEX_ENTRIES, place, start, behind, cause, from_first)
-    (first,), (last,) = row.keys(start, start + 1), row.keys(len(row) - 1, len(row))
+    (first,), (last,) = row.read_keys(start, start + 1), row.read_keys(len(row) - 1, len(row))
     may_come = not store.is_closed or find_broker_process(store.root) is not None
     if (
         finding.kind == NOT_INDEXED_ON_REPLICA
@@ -303,13 +319,18 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
 
 
 def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> Iterator[str]:
-    said = {Verdict.SKIPPED, Verdict.LOST_IN_LOG, Verdict.TAKEN_BACK, *([Verdict.AHEAD] if is_closed else ())}
-    before = [explained for explained in explanation.files if explained.verdict is Verdict.HISTORY]
+    said = {
+        FileVerdict.SKIPPED,
+        FileVerdict.LOST_IN_LOG,
+        FileVerdict.TAKEN_BACK,
+        *([FileVerdict.AHEAD] if is_closed else ()),
+    }
+    before = [explained for explained in explanation.files if explained.verdict is FileVerdict.HISTORY]
     if len(before) > 1:
         entries = sum(explained.survivor.head for explained in before if explained.survivor is not None)
         names = f"index/{before[0].real.name} to {before[-1].real.name}"
         yield f"{names}: {entries:,} entries in {len(before):,} files belong to messages before the first segment"
-        said.add(Verdict.HISTORY)
+        said.add(FileVerdict.HISTORY)
     for explained in explanation.files:
         if explained.verdict.is_explained and explained.detail and explained.verdict not in said:
             yield f"index/{explained.real.name}: {explained.verdict}: {explained.detail}"

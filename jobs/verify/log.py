@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.diagnosis.broker_start import why_length_is_doubtful
 from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
 from jobs.lake.findings import (
@@ -48,7 +48,7 @@ from rmq_formats.commitlog.record import BRIDGE_REASON
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import skip_lost_file
-from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, name_of_offset
+from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, file_name_of_offset
 
 _FLUSHED = ("physical_timestamp", "logic_timestamp")
 UNCHECKED_FIELDS = (
@@ -68,7 +68,7 @@ _ELSEWHERE = "physical_offset"  # begins the reason for records with another off
 _AHEAD = 1 << 30  # bytes: the length of a lost end, which nothing shows
 
 
-def log_findings(
+def findings_on_log(
     store: Store, checks: Sequence[RangeCheck], log_end: int, ahead: int | None, conf: BrokerConf
 ) -> tuple[PartReport, LostRanges]:
     """
@@ -76,7 +76,7 @@ def log_findings(
 
     *ahead* is the offset of the last record after *log_end* to which queues or index files of a closed store point.
     """
-    findings, lost = record_findings(store, checks)
+    findings, lost = findings_on_records(store, checks)
     findings += (_changed(one, store) for check in checks for one in check.doubtful)
     findings += map(LostRanges(lost).attribute, _lost_start(store))
     if ahead is None:
@@ -87,7 +87,7 @@ def log_findings(
         lost.append(LostRange(log_end, log_end + _AHEAD, finding.title))
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
-    checkpoint, doubts = checkpoint_findings(store, newest)
+    checkpoint, doubts = findings_on_checkpoint(store, newest)
     if (known := undecided_lost_end(store, log_end)) is not None:  # a copy of one at work looks the same
         doubts.append(
             f"queues or index files point to a record at offset {known:,}, but the log ends at {log_end:,}. Undecided: "
@@ -95,9 +95,9 @@ def log_findings(
         )
     if stray := [one for check in checks for one in check.undecided]:
         doubts.append(
-            f"{counted(len(stray), 'store time')} (the first at offset {stray[0].offset:,}) more than a day away from "
-            "the times before and after, which agree with each other. Undecided: either the record changed, or the "
-            "clock of the broker was wrong for a moment"
+            f"{count_text(len(stray), 'store time')} (the first at offset {stray[0].offset:,}) more than a day away "
+            "from the times before and after, which agree with each other. Undecided: either the record changed, or "
+            "the clock of the broker was wrong for a moment"
         )
     if odd := why_length_is_doubtful(store, conf):
         doubts.append(f"{odd}; pass --broker-conf to decide")
@@ -114,7 +114,7 @@ def log_findings(
     return report, LostRanges([*lost, *changed])
 
 
-def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[LostRange]]:
+def findings_on_records(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[LostRange]]:
     """Return the findings on the records of a log, and its lost ranges."""
     pieces = [piece for check in checks for piece in check.damaged]
     findings, lost = _of_wrong_names(pieces, store)
@@ -152,7 +152,7 @@ def _of_wrong_names(pieces: list[Piece], store: Store) -> tuple[list[Finding], l
         with skip_lost_file(), store.open(segment) as file:
             right = find_right_segment_name(store, segment, file.read)
             if right is not None:
-                names = name_of_offset(segment.base_offset), name_of_offset(right)
+                names = file_name_of_offset(segment.base_offset), file_name_of_offset(right)
                 place = store.path_below_root(segment.location), 0, "name"
                 finding = Finding(LOG, MISNAMED_SEGMENT, *place, *names, wrong_name_text(right), log_offset=right)
                 findings.append(finding)
@@ -289,7 +289,7 @@ def lost_end_finding(log_end: int, ahead: int, store: Store) -> Finding:
     return _of_offsets(LOST_END, locate_offset(log_end, store), (log_end, f"{ahead} or later"), cause)
 
 
-def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[str]]:
+def findings_on_checkpoint(store: Store, newest: int) -> tuple[list[Finding], list[str]]:
     """Return findings on the times of log and queues (*newest*: the log's latest), and notes on unknown times."""
     stored = find_checkpoint_file(store)
     if stored is None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jobs.console.amounts import counted, time_text
+from jobs.console.amounts import count_text, time_text
 from jobs.diagnosis.broker_start import QueueStop
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
@@ -23,8 +23,8 @@ from jobs.lake.findings import (
     WRONG_FILE_SIZE,
     Finding,
 )
-from jobs.products.queues.differences import WITHOUT_UNIT, Difference, DifferenceKind, JoinResult
-from jobs.products.queues.join import join
+from jobs.products.queues.differences import MISSING_UNIT_KINDS, Difference, DifferenceKind, JoinResult
+from jobs.products.queues.join import join_queues_with_log
 from jobs.storage.scratch import Scratch
 from jobs.store.broker_config import (
     CONSUMERS_FILE,
@@ -77,7 +77,7 @@ from jobs.verify.rocksdb_queues import (
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.errors import FormatError, UnsupportedFormat
-from rmq_formats.store import FileKind, name_of_offset
+from rmq_formats.store import FileKind, file_name_of_offset
 
 _CAUSES = {
     DifferenceKind.DANGLING: "undecided: the unit was overwritten, or the queue or the segment that the unit points to "
@@ -165,7 +165,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
         confirm_deleted(store, ranges_deleted_meanwhile(outcomes))
         return QueueVerification(unreadable, watermark(outcomes, store.start_offset))
     progress = read_broker_config(store).progress  # read before the queues, because consumers may advance meanwhile
-    joined = join(workers, store, rules, range_size, collectors, scratch, recorded)
+    joined = join_queues_with_log(workers, store, rules, range_size, collectors, scratch, recorded)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}
@@ -178,7 +178,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
     double = compare_double_write(store, queues)
     left_out = frozenset(queues_left_out_of_double_write(double, joined.without_queue))
     missing = [_attributed(one, doubted) for one in _missing_queues(joined, left_out)]
-    units = [_attributed(one, doubted) if one.times == 1 and one.kind in WITHOUT_UNIT else one for one in units]
+    units = [_attributed(one, doubted) if one.times == 1 and one.kind in MISSING_UNIT_KINDS else one for one in units]
     notes = list(_notes(store, joined, double, left_out))
     facts = {DELETED_TOPIC, UNDECIDED_TOPIC} if joined.topics.unsupported else {DELETED_TOPIC}
     deleted = [finding for finding in (*missing, *units) if finding.kind in facts]
@@ -192,7 +192,7 @@ def verify_queues(  # noqa: PLR0913, PLR0917 - the store, its rules and where to
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind not in facts),
             *chain.from_iterable(tails),
             *_double_write_findings(double),
-            *sequence_findings(joined, store),
+            *findings_on_sequence(joined, store),
             *_progress_findings(progress, queues, joined),
         ],
         {
@@ -237,21 +237,21 @@ def _notes(
         yield f"the broker had not dispatched the last {lag:,} bytes of the log when the queues were read"
     if joined.waiting_light_units:
         yield (
-            f"{counted(joined.waiting_light_units, 'unit')} of light queues (LMQ) were not in RocksDB yet, which is "
+            f"{count_text(joined.waiting_light_units, 'unit')} of light queues (LMQ) were not in RocksDB yet, which is "
             "the only place for them; the broker writes them at its next start (with "
             "rocksdbCQSelectiveDoubleWriteEnable, only those of LITE topics)"
         )
     if joined.ahead:
-        yield f"{counted(joined.ahead, 'unit')} of messages newer than the log, which was copied before the queues"
+        yield f"{count_text(joined.ahead, 'unit')} of messages newer than the log, which was copied before the queues"
     if not joined.queues and not store.is_closed and detect_storage_features(store).queue_database is not None:
         yield unflushed_rows_note(store)
     if double is not None:
-        yield double.sentence()
+        yield double.switch_safety_text()
     if left_out:
         units = sum(joined.without_queue[name].units for name in left_out)
         yield (
-            f"{counted(units, 'unit')} of {counted(len(left_out), 'light queue')} (LMQ) are neither in files nor in "
-            "RocksDB, because selective double write does not write them. The broker reports these queues as empty; "
+            f"{count_text(units, 'unit')} of {count_text(len(left_out), 'light queue')} (LMQ) are neither in files nor "
+            "in RocksDB, because selective double write does not write them. The broker reports these queues as empty; "
             "their messages are in the log (property INNER_MULTI_DISPATCH)"
         )
 
@@ -268,7 +268,7 @@ def _double_write_findings(double: DoubleWriteComparison | None) -> Iterator[Fin
         yield Finding(QUEUES, DOUBLE_WRITE_DIFFERS, "consumequeue", None, "unit", *values, cause)
     for name, units in sorted(double.without_files.items()):
         cause = "the queue's folder was deleted; with double write, the broker reads queues from the files"
-        expected = f"{counted(units, 'unit')}, which RocksDB has"
+        expected = f"{count_text(units, 'unit')}, which RocksDB has"
         yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
 
 
@@ -284,7 +284,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int, joined:
     if difference.kind is DifferenceKind.HOLE and not difference.expected:
         cause = f"undecided: the next file has the wrong name or belongs to another queue, or {cause}"
     offset = position - base + (queue.name.kind.layout.offset(difference.field) if is_field else 0)
-    path = f"{queue.name.path}/{name_of_offset(base)}"
+    path = f"{queue.name.path}/{file_name_of_offset(base)}"
     place = path, None if difference.kind is DifferenceKind.MISSING_FILE else offset
     values = difference.field, difference.found, difference.expected
     return Finding(QUEUES, difference.kind.value, *place, *values, cause, difference.times, difference.log_offset)
@@ -294,7 +294,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
     for name, (count, first, _, _) in sorted(joined.without_queue.items()):
         if name in left_out:
             continue
-        fate = joined.fate_of(name)
+        fate = joined.topic_fate_of(name)
         kind, cause = DifferenceKind.MISSING_QUEUE.value, _ALL_LOST
         if fate is TopicFate.DELETED:
             kind, cause = DELETED_TOPIC, _DELETED
@@ -302,7 +302,7 @@ def _missing_queues(joined: JoinResult, left_out: Collection[QueueName]) -> Iter
             kind, cause = UNDECIDED_TOPIC, f"{_UNDECIDED_TOPIC}; {joined.topics.explain_undecided(name.topic)}"
         elif joined.queues:
             cause = _CAUSES[DifferenceKind.MISSING_QUEUE]
-        expected = f"{counted(count, 'unit')}, the first for the record at log offset {first}"
+        expected = f"{count_text(count, 'unit')}, the first for the record at log offset {first}"
         times, log_offset = count if fate is TopicFate.DELETED else 1, first if count == 1 else None
         yield Finding(QUEUES, kind, name.path, None, "files", "none", expected, cause, times, log_offset)
 
@@ -336,7 +336,7 @@ def _missing_folders(findings: Sequence[Finding], joined: JoinResult) -> Iterato
 
 def _folder(path: str, queues: Sequence[Finding]) -> Finding:
     units = sum(int(finding.expected.partition(" ")[0].replace(",", "")) for finding in queues)
-    expected = f"{counted(units, 'unit')} of {counted(len(queues), 'queue')}"
+    expected = f"{count_text(units, 'unit')} of {count_text(len(queues), 'queue')}"
     return queues[0]._replace(file=path, expected=expected, times=len(queues))
 
 
@@ -360,7 +360,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
 
 
 def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[Finding]:
-    path = f"{queue.name.path}/{name_of_offset(file.base_offset)}"
+    path = f"{queue.name.path}/{file_name_of_offset(file.base_offset)}"
     if usual and file.size != usual:
         cause = (
             "the file was truncated, has extra bytes, or belongs to a broker with a different file size; the broker "
@@ -368,9 +368,9 @@ def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[
         )
         yield Finding(QUEUES, WRONG_FILE_SIZE, path, min(file.size, usual), "size", str(file.size), str(usual), cause)
     if usual and file.base_offset % usual:
-        wanted = name_of_offset(file.base_offset // usual * usual)
+        wanted = file_name_of_offset(file.base_offset // usual * usual)
         cause = "the file was renamed, or belongs to a broker with a different file size"
-        yield Finding(QUEUES, WRONG_FILE_NAME, path, None, "name", name_of_offset(file.base_offset), wanted, cause)
+        yield Finding(QUEUES, WRONG_FILE_NAME, path, None, "name", file_name_of_offset(file.base_offset), wanted, cause)
 
 
 def _progress_findings(
@@ -443,7 +443,7 @@ def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
             at = int(np.flatnonzero(data)[0])
             file = queue.file_at(position + at // queue.unit_size)
             base = file.base_offset if file else 0
-            place = f"{queue.name.path}/{name_of_offset(base)}", position * queue.unit_size + at - base
+            place = f"{queue.name.path}/{file_name_of_offset(base)}", position * queue.unit_size + at - base
             found = bytes(data[at : at + queue.unit_size]).hex()
             cause = "a recovery truncated the queue and left old units, or another program wrote to the file"
             return Finding(QUEUES, TAIL_NOT_ZERO, *place, "tail", found, "zeros", cause)
@@ -452,7 +452,7 @@ def _first_not_zero(queue: StoredQueue, end: int) -> Finding | None:
     return None
 
 
-def sequence_findings(joined: JoinResult, store: Store) -> Iterator[Finding]:
+def findings_on_sequence(joined: JoinResult, store: Store) -> Iterator[Finding]:
     """Yield findings on records after the dispatched part of the log that do not continue their queues."""
     if not joined.queues or any(queue.in_rocksdb for queue in joined.queues):
         return  # the log alone was copied, or a killed broker had rows in memory

@@ -18,11 +18,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.lake.findings import INDEX, Finding
-from jobs.products.index.key_row import KeyRow, collect_keys, key_blocks
-from jobs.products.queues.settings import known_releases
-from jobs.storage.locations import join
+from jobs.products.index.key_row import KeySequence, collect_keys, read_key_blocks
+from jobs.products.queues.settings import determine_releases
+from jobs.storage.locations import join_location
 from jobs.storage.scratch import Scratch
 from jobs.store.chain import ListedLog
 from jobs.store.queue_files import detect_storage_features
@@ -35,7 +35,7 @@ from rmq_formats.properties import MAX_LONG
 from rmq_formats.rocksdb.build import HASHED_KEY, hashed_keys
 from rmq_formats.rocksdb.layout import INDEX_FAMILY, LAST_OFFSET_KEY, LAST_TIME_KEY
 
-KEYS_AT_ONCE = 1 << 20  # keys of a range of the log whose rows are compared together
+KEYS_PER_PORTION = 1 << 20  # keys of a range of the log whose rows are compared together
 _MOST_RANGES = 256  # each is a scratch file that is open while rows are divided
 _PROGRESS = (LAST_OFFSET_KEY, LAST_TIME_KEY)
 _MISSING, _OF_LOST, _OF_NOTHING = "missing", "of lost messages", "of nothing"
@@ -53,10 +53,10 @@ def verify_rocksdb_index(workers: Workers, log: ListedLog, release: str | None, 
     if folder is None:
         return None
     try:
-        with open_database(join(store.root, folder), store.storage) as database:
+        with open_database(join_location(store.root, folder), store.storage) as database:
             if not any(key not in _PROGRESS for rows in database.rows(INDEX_FAMILY, at_once=4) for key in rows.keys):
                 return None
-            rules = known_releases(store, release).value.rules
+            rules = determine_releases(store, release).value.rules
             row = collect_keys(workers, log, rules, scratch)
             tally = compare_rows(database, row, scratch)
     except UnsupportedFormat as error:
@@ -77,7 +77,7 @@ class RowComparison:
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, int] = field(default_factory=dict)  # the lowest offset
 
-    def add(self, reason: str, offsets: NDArray[np.int64]) -> None:
+    def add_places(self, reason: str, offsets: NDArray[np.int64]) -> None:
         """Add places."""
         if offsets.size:
             self.counts[reason] += offsets.size
@@ -88,29 +88,31 @@ class RowComparison:
         lost = np.zeros(len(offsets), np.bool_)
         for start, end in self.lost:
             lost |= (offsets >= start) & (offsets < end)
-        self.add(_OF_LOST, offsets[lost])
-        self.add(_OF_NOTHING, offsets[~lost])
+        self.add_places(_OF_LOST, offsets[lost])
+        self.add_places(_OF_NOTHING, offsets[~lost])
 
 
-def compare_rows(database: Database, row: KeyRow, scratch: Scratch) -> RowComparison:
+def compare_rows(database: Database, row: KeySequence, scratch: Scratch) -> RowComparison:
     """Divide the rows of an index, then compare those of each range of the log with its keys."""
-    tally = RowComparison(row.lost)
-    step = max(KEYS_AT_ONCE, -(-len(row) // _MOST_RANGES))
-    bounds = sorted({row.keys(at, at + 1)[0].physical_offset for at in range(step, len(row), step)})
+    tally = RowComparison(row.lost_ranges)
+    step = max(KEYS_PER_PORTION, -(-len(row) // _MOST_RANGES))
+    bounds = sorted({row.read_keys(at, at + 1)[0].physical_offset for at in range(step, len(row), step)})
     _divide(database, row, np.array(bounds, np.int64), scratch, tally)
-    for part, (start, end) in enumerate(pairwise([0, *map(row.find, bounds), len(row)])):
+    for part, (start, end) in enumerate(pairwise([0, *map(row.find_first_key, bounds), len(row)])):
         keys = _keys_of(row, start, end)
         with scratch.open(_name(part)) as file:
             stored = np.unique(np.frombuffer(bytes(file.read(0, file.size)), HASHED_KEY))
         scratch.delete(_name(part))
         tally.keys += len(keys)
-        tally.add(_MISSING, np.setdiff1d(keys, stored)["physical_offset"])
+        tally.add_places(_MISSING, np.setdiff1d(keys, stored)["physical_offset"])
         tally.add_unexplained_rows(np.setdiff1d(stored, keys)["physical_offset"])
     return tally
 
 
-def _divide(database: Database, row: KeyRow, bounds: NDArray[np.int64], scratch: Scratch, tally: RowComparison) -> None:
-    last = row.keys(len(row) - 1, len(row))
+def _divide(
+    database: Database, row: KeySequence, bounds: NDArray[np.int64], scratch: Scratch, tally: RowComparison
+) -> None:
+    last = row.read_keys(len(row) - 1, len(row))
     end = last[0].physical_offset if last else -1
     with ExitStack() as stack:
         files = [stack.enter_context(scratch.create(_name(part))) for part in range(len(bounds) + 1)]
@@ -130,18 +132,18 @@ def _name(part: int) -> str:
     return f"rows-{part:04d}"
 
 
-def _keys_of(row: KeyRow, start: int, end: int) -> NDArray[np.void]:
+def _keys_of(row: KeySequence, start: int, end: int) -> NDArray[np.void]:
     places = np.empty(end - start, HASHED_KEY)
     at = 0
-    for part in row.parts(start, end):
-        for keys, _ in key_blocks(row.scratch, part):
+    for part in row.list_parts(start, end):
+        for keys, _ in read_key_blocks(row.scratch, part):
             for name in HASHED_KEY.names or ():
                 places[name][at : at + len(keys)] = keys[name]
             at += len(keys)
     return np.unique(places[:at])
 
 
-def _report(tally: RowComparison, row: KeyRow, folder: str, store: Store) -> PartReport:
+def _report(tally: RowComparison, row: KeySequence, folder: str, store: Store) -> PartReport:
     numbers = {"files": 0, "rows": tally.rows, "keys": tally.keys, "messages": row.records, "behind": 0}
     notes = [f"the index is in RocksDB ({folder}, indexRocksDBEnable); the store has no index files"]
     if tally.counts[_MISSING] and not store.is_closed:
@@ -150,10 +152,10 @@ def _report(tally: RowComparison, row: KeyRow, folder: str, store: Store) -> Par
     findings = []
     for reason, (kind, cause) in _CAUSES.items():
         if count := tally.counts[reason]:
-            text = f"{counted(count, 'row')}, the first for log offset {tally.first[reason]}"
+            text = f"{count_text(count, 'row')}, the first for log offset {tally.first[reason]}"
             values = ("none", text) if reason == _MISSING else (text, "messages with these keys")
             findings.append(Finding(INDEX, kind, folder, None, "rows", *values, cause, count, tally.first[reason]))
     if tally.odd_rows:
-        text, cause = counted(tally.odd_rows, "row"), "the keys of these rows are not valid index keys"
+        text, cause = count_text(tally.odd_rows, "row"), "the keys of these rows are not valid index keys"
         findings.append(Finding(INDEX, DAMAGED_ROWS, folder, None, "rows", text, "valid keys", cause, tally.odd_rows))
     return PartReport(findings, numbers, notes)

@@ -19,8 +19,8 @@ from shlex import quote
 
 import numpy as np
 
-from jobs.console.amounts import counted
-from jobs.console.result import Step
+from jobs.console.amounts import count_text
+from jobs.console.result import RecommendedStep
 from jobs.lake.findings import DAMAGED_TIMER, QUEUES, UNREADABLE_DATABASE, Finding
 from jobs.store.broker_config import has_topics_of_rocksdb_broker
 from jobs.store.queue_files import (
@@ -72,26 +72,25 @@ class DoubleWriteComparison:
     different: int = 0
     is_selective: bool = False  # RocksDB has no unit of some queues, and otherwise only queues of LITE topics
 
-    def sentence(self) -> str:
+    def switch_safety_text(self) -> str:
         """Return one line on whether switching to RocksDB is safe."""
-        both = (
-            f"double write: the files have {counted(self.files, 'unit')}, RocksDB has {counted(self.rocksdb, 'unit')}"
-        )
+        both = f"double write: the files have {count_text(self.files, 'unit')}, "
+        both += f"RocksDB has {count_text(self.rocksdb, 'unit')}"
         if self.different:
-            differ = f"{counted(self.different, 'unit')} differ{'s' * (self.different == 1)}"
+            differ = f"{count_text(self.different, 'unit')} differ{'s' * (self.different == 1)}"
             return f"{both}; {differ}. Do not switch to RocksDB; the log shows which is right (see the findings)"
         if self.is_selective:
             setting = "rocksdbCQSelectiveDoubleWriteEnable"
             return f"{both}. Only LITE topics are written twice ({setting}), so do not switch to RocksDB"
         parts = []
         if self.first:
-            first = counted(self.first, "unit")
+            first = count_text(self.first, "unit")
             parts.append(f"RocksDB lacks {first} before log offset {self.first_end:,}, and a restart does not add any")
         if self.last:
-            last = counted(self.last, "unit")
+            last = count_text(self.last, "unit")
             parts.append(f"RocksDB lacks {last} from log offset {self.last_start:,} on, but a restart adds them")
         if self.without_files:
-            lost = counted(sum(self.without_files.values()), "unit")
+            lost = count_text(sum(self.without_files.values()), "unit")
             parts.append(f"the files lack {lost} that RocksDB has (see the findings)")
         if not parts:
             return f"{both}, and all are the same. Switching to RocksDB is safe"
@@ -177,7 +176,7 @@ def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
     return finding.part == QUEUES and folder in _ROOTS and step_for_rocksdb_queues(store) is not None
 
 
-def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterator[Step]:
+def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterator[RecommendedStep]:
     """Yield the remedies for findings on rows, each once."""
     features = detect_storage_features(store)
     rows = [finding for finding in findings if is_about_rocksdb_rows(finding, store)]
@@ -189,18 +188,18 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
     if of_queues:
         yield step_for_rocksdb_queues(store) or _set_aside(store)
     if others:
-        yield Step(
+        yield RecommendedStep(
             f"{features.other_database}: this database was not changed, because only a broker can write its rows"
         )
 
 
-def step_for_rocksdb_queues(store: Store) -> Step | None:
+def step_for_rocksdb_queues(store: Store) -> RecommendedStep | None:
     """Return the remedy for wrong queues of a store that has them only in RocksDB; None if they are files."""
     storage = detect_storage_features(store).queues
     if storage is QueueStorage.ROCKSDB:
         return _set_aside(store)
     if storage is QueueStorage.NONE and has_topics_of_rocksdb_broker(store):
-        return Step(
+        return RecommendedStep(
             "The store has no queues, and the topics are in RocksDB: a broker of 5.3.3 or later with "
             "storeType=defaultRocksDB rebuilds the queues from the log when it starts"
             f"{_recovery_limit(store)}. For other brokers, which read queue files, run `rebuild-consumequeue --install`"
@@ -225,7 +224,7 @@ def _recovery_limit(store: Store) -> str:
     return f" (from 5.4.0 on, set {setting} or more; otherwise it reads only the {_RECOVERED} newest segments)"
 
 
-def _set_aside(store: Store) -> Step:
+def _set_aside(store: Store) -> RecommendedStep:
     features = detect_storage_features(store)
     folder = features.queue_database or CONSUME_QUEUE_FOLDER
     words = (
@@ -235,8 +234,8 @@ def _set_aside(store: Store) -> Step:
     )
     path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
     if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:  # in one folder with those of topics
-        return Step(words, (f"mkdir {aside} && find {path} -maxdepth 1 -type f -exec mv -t {aside} {{}} +",))
-    return Step(words, (f"mv {path} {aside}",))
+        return RecommendedStep(words, (f"mkdir {aside} && find {path} -maxdepth 1 -type f -exec mv -t {aside} {{}} +",))
+    return RecommendedStep(words, (f"mv {path} {aside}",))
 
 
 _Row = tuple[int, int, str]
@@ -266,8 +265,8 @@ def _in_rocksdb(part: PartReport, store: Store) -> Iterator[_Waiting]:
     if state is None or not (state.transactions or state.timers):
         return
     part.notes.append(
-        f"RocksDB has {counted(len(state.transactions), 'pending transaction')} and "
-        f"{counted(len(state.timers), 'pending timer message')}"
+        f"RocksDB has {count_text(len(state.transactions), 'pending transaction')} and "
+        f"{count_text(len(state.timers), 'pending timer message')}"
     )
     transactions = ((row.physical_offset, row.size, row.transaction_id) for row in state.transactions)
     yield TRANSACTION_WITHOUT_MESSAGE, HALF_TOPIC, state.folder, transactions
@@ -278,7 +277,7 @@ def _in_rocksdb(part: PartReport, store: Store) -> Iterator[_Waiting]:
 def _in_files(part: PartReport, store: Store) -> Iterator[_Waiting]:
     state = read_timer_state(store)
     if state is not None and state.slots:
-        part.notes.append(f"{state.wheel} has {counted(state.waiting_count, 'pending timer message')}")
+        part.notes.append(f"{state.wheel} has {count_text(state.waiting_count, 'pending timer message')}")
         units = ((unit.physical_offset, unit.record_size, "") for unit in read_waiting_units(store, state))
         yield TIMER_UNIT_WITHOUT_MESSAGE, TIMER_TOPIC, state.wheel, units
 
@@ -305,7 +304,10 @@ def _findings(waiting: Iterable[_Waiting], store: Store) -> Iterator[Finding]:
             wrong = [offset for offset, size, name in live if not _leads_to(size, name, record_at(offset), topic)]
             if wrong:
                 cause = f"these messages were lost or damaged in the log, or {place} belongs to another log"
-                found = f"{counted(len(wrong), 'row')}, the first for log offset {min(wrong)}", f"messages of {topic}"
+                found = (
+                    f"{count_text(len(wrong), 'row')}, the first for log offset {min(wrong)}",
+                    f"messages of {topic}",
+                )
                 yield Finding(QUEUES, kind, place, None, "rows", *found, cause, len(wrong), min(wrong))
 
 

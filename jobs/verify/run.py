@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
 
-from jobs.diagnosis.broker_start import keeps_incomplete_record, start_outcome
-from jobs.diagnosis.log_check import LogCheck, RangeCheck, walked_log
+from jobs.diagnosis.broker_start import keeps_incomplete_record, predict_store_start
+from jobs.diagnosis.log_check import LogCheck, RangeCheck, summarize_walk
 from jobs.lake.findings import (
     AHEAD_OF_LOG,
     DAMAGED_RANGE,
@@ -32,9 +32,9 @@ from jobs.lake.findings import (
     WRONG_FILE_SIZE,
     Finding,
 )
-from jobs.products.index.settings import NOTHING_WANTED, GivenSettings
-from jobs.products.queues.differences import OVERWRITTEN, WITHOUT_UNIT, DifferenceKind
-from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings
+from jobs.products.queues.differences import MISSING_UNIT_KINDS, OVERWRITTEN_UNIT_KINDS, DifferenceKind
+from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import check_disk_space, find_broker_process
 from jobs.store.chain import ListedLog, LogCollector, read_ranges_not_deleted, read_to_end, retry_if_expired
@@ -47,7 +47,7 @@ from jobs.store.workers import Workers
 from jobs.verify.compaction import verify_compacted_logs
 from jobs.verify.findings import LostRanges, PartReport, locate_offset
 from jobs.verify.index import IndexVerification
-from jobs.verify.log import early_log_end_finding, log_findings
+from jobs.verify.log import early_log_end_finding, findings_on_log
 from jobs.verify.queues import QueueVerification, verify_queues
 from jobs.verify.rocksdb_queues import verify_waiting_messages
 from jobs.verify.tier import verify_tier
@@ -69,7 +69,7 @@ _AFTER_LOG = frozenset({DifferenceKind.BEHIND_LOG, AHEAD_OF_LOG})
 class VerifyRequest(StoreRequest):
     """The parameters of a verification."""
 
-    wanted: GivenSettings = NOTHING_WANTED
+    wanted: GivenSettings = NO_GIVEN_SETTINGS
     scratch: str | Scratch | None = None
     recorded_topics: Sequence[RecordedTopics] | None = None  # tables of topics that a lake has of this store
 
@@ -96,17 +96,17 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     if promotion is not None and promotion.explains(ahead):
         ahead = None
     checks = check.checks
-    log, lost = log_findings(store, checks, queues.log_end, ahead, request.wanted.conf)
+    log, lost = findings_on_log(store, checks, queues.log_end, ahead, request.wanted.conf)
     if promotion is not None:
         _set_apart(promotion, log, [queues.report, index], store)
     _attribute(log, [queues.report, index], lost, checks, store)
     parts: dict[str, PartReport] = {LOG: log, QUEUES: queues.report, INDEX: index}
     start = None
-    walked = walked_log(checks, queues.log_end)._replace(queue_stops=queues.stops)
+    walked = summarize_walk(checks, queues.log_end)._replace(queue_stops=queues.stops)
     if find_broker_process(store.root) is None:
         wrong = {finding.file for finding in index.findings}
         starting = determine_next_start_writers(store, request.wanted.release, wrong).value
-        start = start_outcome(store, starting, walked, request.wanted.conf)
+        start = predict_store_start(store, starting, walked, request.wanted.conf)
         _add_start(start, parts, store)
         if keeps_incomplete_record(store, Release.of(start.release), walked.end):
             log.notes.append(
@@ -137,8 +137,8 @@ def _log_and_queues(
 ) -> tuple[LogCheck, IndexVerification, QueueVerification]:
     check, indexing = LogCheck(), IndexVerification(store, request.wanted, scratch)
     collectors: list[LogCollector] = [check, *indexing.collectors]
-    releases = known_releases(store, request.wanted.release)
-    rules = queue_rules(store, releases.value.rules, request.wanted.conf)
+    releases = determine_releases(store, request.wanted.release)
+    rules = determine_queue_rules(store, releases.value.rules, request.wanted.conf)
     queues = verify_queues(
         workers, store, rules, request.range_size, collectors, request.scratch, request.recorded_topics
     )
@@ -195,9 +195,9 @@ def _doubted(finding: Finding, segments: set[int], store: Store) -> Finding:
 
 def _other_reason(one: Finding) -> str | None:
     """Return the other reason of a finding that a foreign segment also explains; None if it does not explain it."""
-    if one.kind in {*WITHOUT_UNIT, MISSING_INDEX_ENTRIES}:
+    if one.kind in {*MISSING_UNIT_KINDS, MISSING_INDEX_ENTRIES}:
         return "units, entries or files were lost"
-    if one.kind in OVERWRITTEN:
+    if one.kind in OVERWRITTEN_UNIT_KINDS:
         return "the unit was overwritten"
     return one.cause if one.kind in _AFTER_LOG else None
 

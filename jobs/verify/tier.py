@@ -11,11 +11,11 @@ from functools import partial
 
 import numpy as np
 
-from jobs.console.amounts import counted
-from jobs.console.result import Step
+from jobs.console.amounts import count_text
+from jobs.console.result import RecommendedStep
 from jobs.diagnosis.log_check import LogCheck
 from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
-from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.store.chain import read_chained
 from jobs.store.queue_files import StoredQueue, queues_of_files
 from jobs.store.ranges import Range, plan_ranges
@@ -23,8 +23,8 @@ from jobs.store.store import Store, Tier, TierQueue
 from jobs.store.units import Units, read_stored_units
 from jobs.store.workers import SerialWorkers, Workers
 from jobs.verify.findings import FOREIGN_RECORD, TIER_UNIT_DIFFERS, LostRanges, PartReport
-from jobs.verify.log import UNCHECKED_NOTE, log_numbers, record_findings
-from jobs.verify.tier_index import NO_KEYS, IndexedQueue, QueueKeys, keys_of, verify_tier_index
+from jobs.verify.log import UNCHECKED_NOTE, findings_on_records, log_numbers
+from jobs.verify.tier_index import NO_KEYS, IndexedQueue, QueueKeys, tier_index_keys, verify_tier_index
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
@@ -33,7 +33,7 @@ from rmq_formats.consumequeue.dispatch import QueueRules
 
 _AT_ONCE = 1 << 16
 _FIELDS = ("physical_offset", "size", "tags_code")
-_ONLY_BROKERS_WRITE = Step(
+_ONLY_BROKERS_WRITE = RecommendedStep(
     "Only the broker can write to its tier. The messages are in the broker's own store until retention deletes them; "
     "a lake may also have them."
 )
@@ -49,7 +49,10 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
         [finding for one in logs for finding in one.findings],
         {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
         [
-            f"a tier: {counted(len(tier.queues), 'queue')}, each with its own log; the table shows totals of all logs",
+            (
+                f"a tier: {count_text(len(tier.queues), 'queue')}, each with its own log; "
+                "the table shows totals of all logs"
+            ),
             UNCHECKED_NOTE,
         ],
     )
@@ -58,7 +61,7 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
     queues = PartReport(
         [finding for one in units for finding in one.findings],
         {"queues": len(tier.queues), **compared, "of_deleted_topics": 0},
-        [f"{counted(behind, 'record')} had no unit in the tier yet"] if behind else [],
+        [f"{count_text(behind, 'record')} had no unit in the tier yet"] if behind else [],
         database_step=_ONLY_BROKERS_WRITE,
     )
     index = verify_tier_index(tier, [indexed for _, _, indexed in each], workers)
@@ -69,7 +72,9 @@ def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, Part
 def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, PartReport, IndexedQueue]:
     """Return the reports on the log and the units of a queue, and the keys with which its index is compared."""
     store = queue.store
-    rules = replace(queue_rules(store, known_releases(store, None).value.rules, BrokerConf()), multi_dispatch=False)
+    rules = replace(
+        determine_queue_rules(store, determine_releases(store, None).value.rules, BrokerConf()), multi_dispatch=False
+    )
     check = LogCheck()
     outcomes = read_chained(
         SerialWorkers(),
@@ -78,7 +83,7 @@ def _verify_queue(queue: TierQueue, *, range_size: int) -> tuple[PartReport, Par
         collectors=[check],
     )
     checks = check.checks
-    findings, lost = record_findings(store, checks)
+    findings, lost = findings_on_records(store, checks)
     end = outcomes[-1].seen.next if outcomes else 0
     expected = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload[0] for outcome in outcomes)])
     keys = np.concatenate([NO_KEYS, *(outcome.payload[1] for outcome in outcomes)])
@@ -109,8 +114,8 @@ def _collect(
     for item in pieces:
         if not isinstance(item, Piece):
             collector.add(item)
-            keys += keys_of(item)
-    units = collector.finish().of_queue(queue.topic, queue.queue_id)
+            keys += tier_index_keys(item)
+    units = collector.finish().units_of_queue(queue.topic, queue.queue_id)
     all_keys = np.concatenate(keys)
     return units, all_keys[np.isin(all_keys["physical_offset"], units["physical_offset"])]
 

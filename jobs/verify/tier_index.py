@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.lake.findings import INDEX, MISSING_INDEX_ENTRIES, Finding
-from jobs.products.index.explanation import Verdict
+from jobs.products.index.explanation import FileVerdict
 from jobs.storage import AnyStorage
 from jobs.store.store import Segment, Tier
 from jobs.store.workers import Workers
@@ -27,12 +27,12 @@ from rmq_formats.errors import FormatError, NeedMoreData
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.keys import key_text
 from rmq_formats.properties import index_key_hash
-from rmq_formats.release import Release, rules_of
-from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Difference, TierIndex, read_tier_index
+from rmq_formats.release import Release, make_rules
+from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Contradiction, TierIndex, read_tier_index
 
-_DAMAGED = Verdict.DAMAGED.name.lower()
+_DAMAGED = FileVerdict.DAMAGED.name.lower()
 _KEY = np.dtype([("key_hash", "<i4"), ("size", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
-_NO_TAGS = RuleTable.of(rules_of((0, Release.of("5.3.3"))))  # no release puts tags into the index of a tier
+_NO_TAGS = RuleTable.from_rules(make_rules((0, Release.of("5.3.3"))))  # no release puts tags into the index of a tier
 _END_AT = HEADER.offset("end_timestamp")
 _NEVER_PUT = 0  # the hash of a key whose hash has no absolute value: a broker fails to index it
 
@@ -57,7 +57,7 @@ class IndexedQueue(NamedTuple):
     lost: tuple[LostRange, ...]  # what its log has lost
 
 
-def keys_of(records: RawRecords) -> Iterator[QueueKeys]:
+def tier_index_keys(records: RawRecords) -> Iterator[QueueKeys]:
     """Yield the keys of some records as in a tier's index, where a message has each key once."""
     offsets = records.base_offset + records.positions
     for packed in pack_keys(records, _NO_TAGS):
@@ -92,7 +92,7 @@ def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Worke
         findings += (finding for file in read for finding in file.findings)
         findings += [*_holes(read), *compared.findings()]
         if compared.waiting:
-            keys_text = counted(compared.waiting, "key")
+            keys_text = count_text(compared.waiting, "key")
             notes.append(f"{keys_text} had no entry yet: brokers copy an index file to the tier when it is full")
     return PartReport(findings, {"files": count, "keys": keys}, notes)
 
@@ -104,12 +104,12 @@ def _read(segment: Segment, *, root: str, storage: AnyStorage) -> _File:
     except FileNotFoundError:  # expired meanwhile
         return _File(segment, name, None, ())
     except FormatError as error:
-        one = Difference(error.offset or 0, "", error.reason, "")
+        one = Contradiction(error.offset or 0, "", error.reason, "")
         return _File(segment, name, None, (_damaged(name, one, is_short=isinstance(error, NeedMoreData)),))
-    return _File(segment, name, index, tuple(_damaged(name, one) for one in index.differences()))
+    return _File(segment, name, index, tuple(_damaged(name, one) for one in index.find_contradictions()))
 
 
-def _damaged(name: str, one: Difference, *, is_short: bool = False) -> Finding:
+def _damaged(name: str, one: Contradiction, *, is_short: bool = False) -> Finding:
     is_short |= one.field == "size" and int(one.found) < int(one.expected)
     cause = "the copy of the file is incomplete" if is_short else "bits changed after the broker wrote the file"
     place, cause = (name, one.position, one.field), f"{cause}; lookups miss entries"
@@ -193,7 +193,7 @@ class _Comparison:
             may_end = index.end_timestamp == index.begin_timestamp or (times == index.end_timestamp).any()
             if len(found) == len(index.entries) and not may_end:
                 file, _ = self._files[self._file[found[0]]]
-                end = Difference(_END_AT, "end_timestamp", str(index.end_timestamp), str(times.max()))
+                end = Contradiction(_END_AT, "end_timestamp", str(index.end_timestamp), str(times.max()))
                 yield _damaged(file.name, end)
             for name, values in wanted.items():
                 odd = np.flatnonzero(entries[name] != values)
@@ -321,7 +321,9 @@ def _is_first(columns: Sequence[NDArray[Any]], order: Integers) -> Mask:
 
 def _not_indexed(queue: IndexedQueue, offsets: Integers) -> Finding:
     """Return the finding on keys of a queue that have no entry although later keys have one."""
-    found = f"no entries for {counted(len(offsets), 'key')} of messages at offsets {offsets.min()} to {offsets.max()}"
+    found = (
+        f"no entries for {count_text(len(offsets), 'key')} of messages at offsets {offsets.min()} to {offsets.max()}"
+    )
     place = f"{queue.place}/{queue.topic}/{queue.queue_id}", None, "keys"
     cause = "index files were deleted, lost or damaged, or messageIndexEnable was false when these messages were stored"
     return Finding(INDEX, MISSING_INDEX_ENTRIES, *place, found, "", cause, len(offsets))

@@ -6,10 +6,10 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.process import tool_command
-from jobs.console.result import RatedOutcome, Result, Severity, Step, worst_of
-from jobs.diagnosis.broker_start import WalkedLog, index_notes, start_lines
+from jobs.console.result import RatedOutcome, RecommendedStep, Result, Severity, worst_of
+from jobs.diagnosis.broker_start import WalkedLog, recreated_index_notes, start_warning_lines
 from jobs.lake.findings import (
     DAMAGED_CONFIGURATION,
     DAMAGED_RECORDS,
@@ -27,9 +27,9 @@ from jobs.lake.findings import (
 )
 from jobs.verify.findings import (
     CHECKPOINT_AFTER_LOG,
+    COMPACTED_LOG_KINDS,
     DAMAGED_ROWS,
     MISSING_ROWS,
-    OF_COMPACTED_LOGS,
     REPEATED_INDEX_FILE,
     ROWS_WITHOUT_MESSAGE,
     SHORT_CHECKPOINT,
@@ -85,10 +85,10 @@ class Verdict(RatedOutcome):
     def result(self, seconds: float) -> Result:
         """Return the result line: severity, amounts, and time."""
         log, queues, index = (self.parts[name].numbers if name in self.parts else {} for name in (LOG, QUEUES, INDEX))
-        records, keys = counted(log.get("records", 0), "record"), counted(index.get("keys", 0), "index key")
-        compared = f"{records}, {counted(queues.get('expected', 0), 'queue unit')} and {keys}"
+        records, keys = count_text(log.get("records", 0), "record"), count_text(index.get("keys", 0), "index key")
+        compared = f"{records}, {count_text(queues.get('expected', 0), 'queue unit')} and {keys}"
         causes = len(self.groups)
-        what = f"{counted(causes, 'problem')} found in {compared}" if causes else f"{compared} compared"
+        what = f"{count_text(causes, 'problem')} found in {compared}" if causes else f"{compared} compared"
         size = log.get("to_offset", 0) - log.get("from_offset", 0) - log.get("missing_bytes", 0)
         unverified = [name for name, part in self.parts.items() if part.unverified]
         verdict = f"no problems found; not verified: {', '.join(unverified)}" if unverified else ""
@@ -120,7 +120,7 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
     notes = [note for part in verdict.parts.values() for note in part.notes]
     word, more = str(verdict.severity), len(verdict.findings) - len(groups)
     if verdict.findings:
-        word += f": {counted(len(groups), 'problem')}" + f", {counted(more, 'consequence')}" * bool(more)
+        word += f": {count_text(len(groups), 'problem')}" + f", {count_text(more, 'consequence')}" * bool(more)
     yield f"{verdict.store}: {verdict.severity.styled(word)}"
     yield ""
     yield from _table([part_row(name, part) for name, part in verdict.parts.items()])
@@ -128,10 +128,12 @@ def verdict_lines(verdict: Verdict, limit: int, *, places: bool = False) -> Iter
     known = [f"  {fact.kind}: {fact.file}: {fact.expected} - {fact.cause}" for fact in facts[:limit]]
     for shown, count in ((causes, len(groups)), (known, len(facts))):
         shown.extend([f"  … {count - limit} more (--limit, --json)"] * (count > limit))
-    known += [f"  {note}" for note in [*notes, *index_notes(verdict.start)]]
-    steps = [line for step, _ in advice(verdict) for line in (step.words, *(f"  {one}" for one in step.commands))]
+    known += [f"  {note}" for note in [*notes, *recreated_index_notes(verdict.start)]]
+    steps = [
+        line for step, _ in recommend_steps(verdict) for line in (step.words, *(f"  {one}" for one in step.commands))
+    ]
     to_do = ["WHAT TO DO", *(f"  {line}" for line in steps)] if steps else []
-    blocks: list[list[str]] = [causes, known, to_do, list(start_lines(verdict.start))]
+    blocks: list[list[str]] = [causes, known, to_do, list(start_warning_lines(verdict.start))]
     for lines in filter(None, blocks):
         yield from ["", *lines]
 
@@ -140,7 +142,7 @@ def _group(number: int, group: CauseWithConsequences, *, places: bool) -> Iterat
     cause = group.cause
     word = "" if cause.severity.value == cause.kind else f"{cause.severity.styled()} "
     following = sum(one.times for one in group.consequences)
-    more = f" ({counted(following, 'more place')} affected; --places shows {'it' if following == 1 else 'them'})"
+    more = f" ({count_text(following, 'more place')} affected; --places shows {'it' if following == 1 else 'them'})"
     yield f"  {number}. {word}{cause.text}{more if group.consequences and not places else ''}"
     for finding in group.consequences if places else ():
         place = finding.file if finding.offset is None else f"{finding.file} @{finding.offset}"
@@ -152,28 +154,28 @@ def part_row(name: str, part: PartReport) -> PartRow:
     """Return the row of a part in the table whose head is `PART_COLUMNS`."""
     wrong = sum(not finding.follows for finding in part.findings)
     consequences = len(part.findings) - wrong
-    texts = [counted(wrong, "problem")] * bool(wrong)
-    texts += [counted(consequences, "consequence")] * bool(consequences)
+    texts = [count_text(wrong, "problem")] * bool(wrong)
+    texts += [count_text(consequences, "consequence")] * bool(consequences)
     texts += [part.unverified] * bool(part.unverified)
     texts += part.doubts
     if behind := part.numbers.get("behind"):
-        texts.append(f"{counted(behind, 'key' if name == INDEX else 'byte')} behind the log")
+        texts.append(f"{count_text(behind, 'key' if name == INDEX else 'byte')} behind the log")
     return name, part.severity, ", ".join(texts) or "-", _compared(name, part.numbers)
 
 
 def _compared(name: str, numbers: Mapping[str, int]) -> str:
     if name == LOG:
         return (
-            f"{counted(numbers['records'], 'record')}, {counted(numbers['segments'], 'segment')}, "
+            f"{count_text(numbers['records'], 'record')}, {count_text(numbers['segments'], 'segment')}, "
             f"offsets {numbers['from_offset']:,} to {numbers['to_offset']:,}"
         )
     if name == QUEUES and "expected" in numbers:
         expected = numbers["expected"] - numbers["of_deleted_topics"]
-        return f"{numbers['matched']:,} of {counted(expected, 'unit')} in {counted(numbers['queues'], 'queue')}"
+        return f"{numbers['matched']:,} of {count_text(expected, 'unit')} in {count_text(numbers['queues'], 'queue')}"
     if name == INDEX and "rows" in numbers:
-        return f"{counted(numbers['keys'], 'key')} in {counted(numbers['rows'], 'RocksDB row')}"
+        return f"{count_text(numbers['keys'], 'key')} in {count_text(numbers['rows'], 'RocksDB row')}"
     if name == INDEX and "keys" in numbers:
-        return f"{counted(numbers['keys'], 'key')} in {counted(numbers['files'], 'file')}"
+        return f"{count_text(numbers['keys'], 'key')} in {count_text(numbers['files'], 'file')}"
     return "nothing"
 
 
@@ -188,11 +190,11 @@ def _table(rows: Sequence[PartRow]) -> Iterator[str]:
         yield f"  {'  '.join(cells)}".rstrip()
 
 
-Advice = tuple[Step, tuple[CauseWithConsequences, ...]]
+AdvisedStep = tuple[RecommendedStep, tuple[CauseWithConsequences, ...]]
 """An action, and the findings that it corrects."""
 
 _IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_WITHOUT_MESSAGE, DAMAGED_ROWS, UNREADABLE_DATABASE})
-_NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *OF_COMPACTED_LOGS})  # of queues, by no repair
+_NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED_LOG_KINDS})  # of queues, by no repair
 _COPY = "from a replica, a backup or another copy, and verify again. If a lake has the messages, repair or export:"
 _REPAIR = "{program} repair {again} --out REPAIR"
 _EXPORT = "{program} export --lake LAKE --where 'physical_offset {offsets}' --out MESSAGES.ndjson"
@@ -236,7 +238,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
         "A configuration file is damaged. Restore it in the folder `config` from its .bak file or from a replica.", (),
     ),
     (
-        QUEUES, OF_COMPACTED_LOGS,
+        QUEUES, COMPACTED_LOG_KINDS,
         ("Brokers do not rebuild compacted logs. With the broker stopped, restore the folder `compaction` from a "
         "replica or a backup; a lake has the newest message of each key (docs/tables.md)."), (),
     ),
@@ -264,7 +266,7 @@ _OPEN = (
 )
 
 
-def advice(verdict: Verdict) -> list[Advice]:
+def recommend_steps(verdict: Verdict) -> list[AdvisedStep]:
     """Return the steps in the order of execution, each with the findings that it corrects."""
     groups, parts, store = verdict.groups, verdict.parts, quote(verdict.store)
     words = {
@@ -273,12 +275,12 @@ def advice(verdict: Verdict) -> list[Advice]:
         "again": " ".join(map(quote, (verdict.store, *verdict.options))),
     }
     databases = {name: part.database_step for name, part in parts.items() if part.database_step is not None}
-    found: list[Advice] = []
+    found: list[AdvisedStep] = []
     for part in (LOG, QUEUES, INDEX):
         remedies = () if part == INDEX and part in databases else (row[1:] for row in _REMEDIES if row[0] == part)
         for kinds, text, commands in remedies:
             those = _of(groups, part, kinds)
-            found.append((Step(text, _commands(commands, those, words)), those))
+            found.append((RecommendedStep(text, _commands(commands, those, words)), those))
         if part in databases:
             found.append((databases[part], _of(groups, part, besides=_NOT_MADE if part == QUEUES else ())))
     made = (
@@ -288,10 +290,10 @@ def advice(verdict: Verdict) -> list[Advice]:
     )
     open_ones = tuple(one for one in made if "undecided" in one.cause.cause)
     others = tuple(one for one in made if one not in open_ones or one.cause.kind != WRONG_FILE_SIZE)
-    found += [(Step(_MADE, (_REPAIR.format(**words),)), others), (Step(_OPEN), open_ones)]
+    found += [(RecommendedStep(_MADE, (_REPAIR.format(**words),)), others), (RecommendedStep(_OPEN), open_ones)]
     advised = [one for one in found if one[1]]
     if INDEX in parts and parts[INDEX].unverified:
-        advised.append((Step(f"The {INDEX} could not be verified: {parts[INDEX].unverified}"), ()))
+        advised.append((RecommendedStep(f"The {INDEX} could not be verified: {parts[INDEX].unverified}"), ()))
     return advised
 
 

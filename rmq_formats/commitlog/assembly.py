@@ -31,7 +31,7 @@ from rmq_formats.kernels.text import NAME_VALUE, PROPERTY
 
 _NUMBERS, _WIDE_NUMBERS = fill.NUMBERS[: fill.STORE_DATE], fill.WIDE_NUMBERS[: fill.BORN_TIME]  # those stored
 
-COLUMNS = (
+ASSEMBLED_COLUMNS = (
     *_NUMBERS, *_WIDE_NUMBERS, "topic", "topic_raw", "born_host", "store_host", "properties", "properties_raw", "body",
 )  # fmt: skip
 """The columns that a record is made of; all others follow from them."""
@@ -78,7 +78,7 @@ class _Rows(NamedTuple):
     body: _Text
 
 
-class Assembled(NamedTuple):
+class AssembledRecords(NamedTuple):
     """Records, one after the other in a buffer."""
 
     buffer: Bytes
@@ -89,7 +89,7 @@ class Assembled(NamedTuple):
     rows: Integers  # the number of each record's row
 
     @property
-    def places(self) -> tuple[Integers, Integers]:
+    def offset_bounds(self) -> tuple[Integers, Integers]:
         """Offsets of each record's first byte, and of the one after its last, in the log."""
         return self.offsets, self.offsets + self.sizes
 
@@ -101,9 +101,9 @@ class Assembled(NamedTuple):
         )  # fmt: skip
 
 
-def assemble(batch: pa.RecordBatch) -> Assembled:
+def assemble_records(batch: pa.RecordBatch) -> AssembledRecords:
     """Return the records that the rows of *batch* were made of; it has at least `COLUMNS`."""
-    missing = [name for name in COLUMNS if name not in batch.schema.names]
+    missing = [name for name in ASSEMBLED_COLUMNS if name not in batch.schema.names]
     if missing:
         raise CorruptData(f"rows without the column {missing[0]}", 0)
     rows = _rows(batch)
@@ -115,7 +115,9 @@ def assemble(batch: pa.RecordBatch) -> Assembled:
     offsets, kept = rows.wide_numbers[fill.PHYSICAL_OFFSET], sizes[is_whole]
     positions = np.zeros(kept.size, np.int64)
     np.cumsum(kept[:-1], out=positions[1:])
-    return Assembled(buffer, offsets[is_whole], positions, kept, offsets[~is_whole].tolist(), np.flatnonzero(is_whole))
+    return AssembledRecords(
+        buffer, offsets[is_whole], positions, kept, offsets[~is_whole].tolist(), np.flatnonzero(is_whole)
+    )
 
 
 def _rows(batch: pa.RecordBatch) -> _Rows:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrow import MESSAGE_SCHEMA
 from rmq_formats.commitlog import fill, kernels
-from rmq_formats.commitlog.fill import Column, Distinct, Names, Output, Properties, TextSizes
+from rmq_formats.commitlog.fill import Column, DistinctTexts, Output, Properties, PropertyNames, TextSizes
 from rmq_formats.commitlog.layout import COMPRESSED, TRANSACTION_MASK, TransactionType
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.scan import RawRecords
@@ -76,7 +76,7 @@ def record_crcs(buffer: Bytes, positions: Integers, sizes: Sizes) -> Integers:
     return crcs
 
 
-def _filled(buffer: Bytes, positions: Integers, parser: int, *, with_body: bool) -> tuple[Output, Distinct, int]:
+def _filled(buffer: Bytes, positions: Integers, parser: int, *, with_body: bool) -> tuple[Output, DistinctTexts, int]:
     sizes = fill.measure_texts(buffer, positions)
     if max(sizes.bodies, _GROWTH * sizes.properties) > _LARGEST:
         found = f"{sizes.bodies} bytes of bodies and {sizes.properties} of properties"
@@ -127,7 +127,7 @@ def _numbers(out: Output, rows: int) -> dict[str, pa.Array]:
     }
 
 
-def _texts_and_hosts(out: Output, distinct: Distinct, rows: int) -> dict[str, pa.Array]:
+def _texts_and_hosts(out: Output, distinct: DistinctTexts, rows: int) -> dict[str, pa.Array]:
     return {
         "topic": _repeated(out.topics[:rows], _texts(distinct.topics)),
         "topic_raw": _column(pa.binary(), out.topic_raw, rows, is_optional=True),
@@ -137,7 +137,7 @@ def _texts_and_hosts(out: Output, distinct: Distinct, rows: int) -> dict[str, pa
     }
 
 
-def _properties(out: Properties, names: Names, rows: int) -> dict[str, pa.Array]:
+def _properties(out: Properties, names: PropertyNames, rows: int) -> dict[str, pa.Array]:
     count, key_count = int(out.lists[rows]), int(out.key_lists[rows])
     keys = _column(pa.string(), out.keys, key_count)
     key_lists = [_validity(out.keys.present[:rows]), pa.py_buffer(out.key_lists[: rows + 1])]
@@ -186,9 +186,9 @@ def _output_room(rows: int, sizes: TextSizes, texts: int) -> Output:
     )
 
 
-def _distinct_room(slots: int, heap_size: int) -> Distinct:
+def _distinct_room(slots: int, heap_size: int) -> DistinctTexts:
     topics, born_hosts, store_hosts = (new_text_table(slots, heap_size, _SEED) for _ in range(3))
-    return Distinct(topics, born_hosts, store_hosts, _name_room(slots, heap_size))
+    return DistinctTexts(topics, born_hosts, store_hosts, _name_room(slots, heap_size))
 
 
 def _property_room(rows: int, raw_size: int, size: int) -> Properties:
@@ -207,12 +207,12 @@ def _property_room(rows: int, raw_size: int, size: int) -> Properties:
     )
 
 
-def _name_room(slots: int, heap_size: int) -> Names:
+def _name_room(slots: int, heap_size: int) -> PropertyNames:
     texts = new_text_table(slots, heap_size, _SEED)
     for name in fill.COLUMN_PROPERTIES:
         raw = np.frombuffer(bytearray(name.encode()), np.uint8)
         text_number(texts, raw, 0, raw.size)
-    return Names(
+    return PropertyNames(
         texts,
         seen_in=np.zeros(slots // 2, np.int32),
         seen_at=np.empty(slots // 2, np.int32),

@@ -116,7 +116,7 @@ class Output(NamedTuple):
     properties: Properties
 
 
-class Names(NamedTuple):
+class PropertyNames(NamedTuple):
     """The distinct property names, and the values of the current row."""
 
     texts: TextTable
@@ -127,13 +127,13 @@ class Names(NamedTuple):
     scratch: Bytes  # the row's text with malformed bytes replaced
 
 
-class Distinct(NamedTuple):
+class DistinctTexts(NamedTuple):
     """The distinct texts of a group of records."""
 
     topics: TextTable
     born_hosts: TextTable  # address and port
     store_hosts: TextTable
-    names: Names
+    names: PropertyNames
 
 
 @inlined
@@ -171,7 +171,7 @@ def measure_texts(buffer: Bytes, positions: Integers) -> TextSizes:
 
 @compiled
 def fill_columns(
-    buffer: Bytes, positions: Integers, parser: int, with_body: int, spare: int, out: Output, distinct: Distinct
+    buffer: Bytes, positions: Integers, parser: int, with_body: int, spare: int, out: Output, distinct: DistinctTexts
 ) -> tuple[int, int]:
     """
     Fill all columns; return the number of rows, and how the pass ended.
@@ -282,7 +282,7 @@ def fill_topics(
 
 
 @helper
-def _fill_hosts(buffer: Bytes, first: int, last: int, distinct: Distinct, out: Output) -> int:
+def _fill_hosts(buffer: Bytes, first: int, last: int, distinct: DistinctTexts, out: Output) -> int:
     """Write the numbers of the hosts by their bytes, and the offset ids, which begin with the store host's."""
     born = number_at(out.born_hosts, first - 1) if first else -1
     store = number_at(out.store_hosts, first - 1) if first else -1
@@ -325,7 +325,7 @@ def _fill_properties(
     last_row: int,
     parser: int,
     spare: int,
-    names: Names,
+    names: PropertyNames,
     out: Properties,
 ) -> tuple[int, int]:
     """
@@ -359,7 +359,15 @@ def _fill_properties(
 
 @inlined
 def _parse_row(
-    buffer: Bytes, start: int, end: int, parser: int, row: int, before: int, first: int, names: Names, out: Properties
+    buffer: Bytes,
+    start: int,
+    end: int,
+    parser: int,
+    row: int,
+    before: int,
+    first: int,
+    names: PropertyNames,
+    out: Properties,
 ) -> tuple[int, bool]:
     """
     Find a row's properties; return their number, and whether the stored text can be rebuilt from them.
@@ -420,7 +428,9 @@ def _expected_value(texts: TextTable, name: int, buffer: Bytes, at: int, end: in
 
 
 @inlined
-def _write_row(buffer: Bytes, row: int, first: int, count: int, keys: int, names: Names, out: Properties) -> int:
+def _write_row(
+    buffer: Bytes, row: int, first: int, count: int, keys: int, names: PropertyNames, out: Properties
+) -> int:
     """Write the values that were found, and the columns of their own that some have; return how many keys there are."""
     for i in range(count):
         _append(out.values, first + i, buffer, number_at(names.starts, i), number_at(names.ends, i))
@@ -442,7 +452,7 @@ def _write_row(buffer: Bytes, row: int, first: int, count: int, keys: int, names
 
 
 @inlined
-def _value_of(name: int, row: int, names: Names) -> tuple[int, int]:
+def _value_of(name: int, row: int, names: PropertyNames) -> tuple[int, int]:
     """Return the slice of a property's value in this row; an empty one when it has none."""
     if names.seen_in[np.uintp(name)] != row + 1:
         return 0, 0

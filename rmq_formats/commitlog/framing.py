@@ -36,7 +36,7 @@ def detect_framing(buffer: Buffer) -> Framing:
     return Framing.DLEDGER if entries and not plain else Framing.PLAIN
 
 
-def framing_of(read: Read, size: int, base_offset: int) -> Framing:
+def find_framing(read: Read, size: int, base_offset: int) -> Framing:
     """
     Return the framing of a segment: by its first bytes, or if these are damaged by the first record that proves itself.
 

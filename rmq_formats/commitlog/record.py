@@ -250,7 +250,7 @@ def decode_inner_batch(body: Buffer) -> Iterator[InnerMessage]:
         position = end
 
 
-def record_of_row(row: Mapping[str, Any]) -> MessageRecord:
+def record_from_row(row: Mapping[str, Any]) -> MessageRecord:
     """Return the record that *row* of the table was made of; it encodes to the bytes that were stored."""
     if row["body"] is None:
         raise CorruptData("a row without its body is not a complete record", row["physical_offset"])
@@ -295,7 +295,7 @@ class LostMessage(NamedTuple):
     queue_offset: int
 
 
-def bridge(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes | None:
+def build_bridge(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes | None:
     """
     Return the bytes that bridge the hole from *start* to *end*; None if it is too small for a record.
 
@@ -310,9 +310,9 @@ def bridge(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: i
     return b"".join(_record(tile, store_timestamp) for tile in tiles)
 
 
-def bridge_to_segment_end(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes:
+def build_bridge_to_segment_end(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes:
     """Return the bytes that bridge a hole up to the end of its segment; they end with a blank."""
-    covered = bridge(start, end - BLANK.size, lost, store_timestamp) or b""
+    covered = build_bridge(start, end - BLANK.size, lost, store_timestamp) or b""
     left = end - start - len(covered)
     return covered + BLANK.pack(left, MAGIC_BLANK).ljust(left, b"\0")
 

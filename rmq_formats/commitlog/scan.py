@@ -17,8 +17,8 @@ from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import BLOCK
 from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
 from rmq_formats.commitlog.segment import (
-    LEFTOVER,
-    UNSETTLED,
+    LEFTOVER_REASON,
+    UNSETTLED_REASON,
     Framing,
     NextWritten,
     OpenTail,
@@ -61,7 +61,7 @@ class Window:
             return 0
         return at
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Read the file again from now on."""
         self.filled, self.unreadable = 0, None
 
@@ -131,7 +131,7 @@ def _copy_into(read: Read, position: int, target: memoryview) -> int:
     return data.nbytes
 
 
-WINDOW = 16 << 20
+WINDOW_SIZE = 16 << 20
 IO_ERROR = "io_error"
 
 _MAGIC_SIZE = 4
@@ -160,7 +160,7 @@ def scan(
     final: bool,
     store_timestamp: int | None = None,
     sync: bool = False,
-    window: int = WINDOW,
+    window: int = WINDOW_SIZE,
     read_into: ReadInto | None = None,
     next_written: NextWritten = int,
     why_left_over: WhyLeftOver = always_left_over,
@@ -208,7 +208,7 @@ class _Walker:
                 yield from self._release()
                 yield from self._hold(records)
             if found == kernels.LEFTOVER:
-                reason = LEFTOVER
+                reason = LEFTOVER_REASON
                 break
             if found == kernels.END and log.ends_at(position, tail.next_record):
                 yield from self._release()
@@ -230,7 +230,7 @@ class _Walker:
                 position, self.term = after, self.term_before(after)
         if self.held is not None and not self._is_followed(position):
             position, self.held = self.held.base_offset - log.base_offset, None
-            reason = tail.stale or UNSETTLED
+            reason = tail.stale or UNSETTLED_REASON
         yield from self._release()
         pieces = tail.last_pieces(log, position, reason) if position < self.end else []
         if pieces is None:
@@ -342,7 +342,7 @@ class _Log(SegmentBytes):
 
     def forget(self) -> None:
         """Read the file again from now on."""
-        self._window.forget()
+        self._window.invalidate()
         self._known, self._zeros_from = (0, 0), self.size
 
     def find_record(self, start: int, stop: int | None = None) -> int | None:

@@ -98,7 +98,7 @@ class Piece(NamedTuple):
     @property
     def is_lost(self) -> bool:
         """Whether messages may be missing here."""
-        return self.kind is PieceKind.DAMAGE or self.reason == UNDECIDED
+        return self.kind is PieceKind.DAMAGE or self.reason == UNDECIDED_REASON
 
 
 def walk(  # noqa: PLR0913 - facts about a segment besides its bytes
@@ -111,13 +111,13 @@ def walk(  # noqa: PLR0913 - facts about a segment besides its bytes
     store_timestamp: int | None = None,
 ) -> Iterator[Piece]:
     """Yield the pieces of a segment that is in memory; see `walk_segment`."""
-    log = SegmentBytes.of(segment, base_offset, framing)
+    log = SegmentBytes.from_buffer(segment, base_offset, framing)
     return walk_segment(log, final=final, start=start, store_timestamp=store_timestamp)
 
 
 def always_left_over(_gap: int, _record: MessageRecord) -> str:
     """Return that an older record is left over: no queue was asked."""
-    return STALE
+    return STALE_REASON
 
 
 def walk_segment(
@@ -150,7 +150,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
         try:
             found = log.record_at(position)
         except FormatError as error:
-            resume = None if log.is_zero(position) else tail.next_record(position)
+            resume = None if log.is_zero_from(position) else tail.next_record(position)
             if resume is None:
                 reason = tail.stale or error.reason
                 break
@@ -162,7 +162,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
             term = LOWEST_TERM if final else log.term_before(resume)
             continue
         if not final and log.term_at(position) < term:
-            reason = LEFTOVER
+            reason = LEFTOVER_REASON
             break
         term = log.term_at(position)
         if held:
@@ -173,7 +173,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
         held = log.piece(PieceKind.RECORD, position, end)
         position = end
     if held and record and not final and not is_fully_written(record):
-        position, held, reason = held.offset - log.base_offset, None, tail.stale or UNSETTLED
+        position, held, reason = held.offset - log.base_offset, None, tail.stale or UNSETTLED_REASON
     if held:
         yield held
     pieces = tail.last_pieces(log, position, reason)
@@ -214,7 +214,7 @@ class OpenTail:
 
     def last_pieces(self, log: "SegmentBytes", position: int, reason: str) -> list[Piece] | None:
         """Return the pieces after the last record; None if bytes that looked damaged have become a record."""
-        pieces = list(log.tail(position, reason, final=self.final)) if position < log.size else []
+        pieces = list(log.tail_pieces(position, reason, final=self.final)) if position < log.size else []
         has_damage = any(piece.kind is PieceKind.DAMAGE for piece in pieces)
         return None if has_damage and self.has_record_now(position) else pieces
 
@@ -255,7 +255,7 @@ class SegmentBytes:
     next_written: NextWritten = int
 
     @classmethod
-    def of(cls, buffer: Buffer, base_offset: int, framing: Framing = Framing.PLAIN) -> Self:
+    def from_buffer(cls, buffer: Buffer, base_offset: int, framing: Framing = Framing.PLAIN) -> Self:
         """Return the segment that *buffer* holds."""
         view = memoryview(buffer)
         return cls(lambda position, length: view[position : position + length], view.nbytes, base_offset, framing)
@@ -336,10 +336,10 @@ class SegmentBytes:
                 return position
         return None
 
-    def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
+    def tail_pieces(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
         """Yield the pieces after the last sound record."""
-        is_zero = self.is_zero(position)
-        end = None if is_zero or reason == LEFTOVER else self.find_end(position + 1)
+        is_zero = self.is_zero_from(position)
+        end = None if is_zero or reason == LEFTOVER_REASON else self.find_end(position + 1)
         if end is not None and self.find_record(position + 1) is None:
             yield self.piece(PieceKind.DAMAGE, position, end, reason)
             yield self.piece(PieceKind.BLANK, end)
@@ -350,7 +350,7 @@ class SegmentBytes:
         else:
             yield self.piece(PieceKind.WAITING, position, None, reason)
 
-    def is_zero(self, position: int) -> bool:
+    def is_zero_from(self, position: int) -> bool:
         """Return whether nothing but zeros follows."""
         return all(window.count(0) == len(window) for _, window in self._windows(position))
 
@@ -390,10 +390,10 @@ def _last_term(data: bytes, end_offset: int) -> int | None:
 
 
 LOWEST_TERM = -(1 << 63) + 1  # groups of one count from -1 on up to 4.7.1
-LEFTOVER = "an entry with a lower term than the previous one: it was truncated, and is not overwritten yet"
-STALE = "older records follow: they are left over from before the log was truncated"
-UNDECIDED = "older records follow, to which queues of a closed store lead: undecided whether they are left over"
-UNSETTLED = "the newest record is not complete yet"
+LEFTOVER_REASON = "an entry with a lower term than the previous one: it was truncated, and is not overwritten yet"
+STALE_REASON = "older records follow: they are left over from before the log was truncated"
+UNDECIDED_REASON = "older records follow, to which queues of a closed store lead: undecided whether they are left over"
+UNSETTLED_REASON = "the newest record is not complete yet"
 
 _MOST_LOOKS = 3  # at one place
 _WINDOW = 1 << 20

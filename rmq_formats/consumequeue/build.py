@@ -28,8 +28,8 @@ from rmq_formats.consumequeue.layout import (
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, write_i32, write_i64
 from rmq_formats.release import Release, UnitSkip
 
-UNITS = {QueueKind.PLAIN: dtype_of(UNIT), QueueKind.BATCH: dtype_of(BATCH_UNIT)}
-EXT_UNITS = dtype_of(EXT_UNIT)
+UNIT_TYPES = {QueueKind.PLAIN: dtype_of(UNIT), QueueKind.BATCH: dtype_of(BATCH_UNIT)}
+EXT_UNIT_TYPE = dtype_of(EXT_UNIT)
 
 # What a queue's builder remembers between slices.
 _END, _FILES_END, _LAST_OFFSET, _LAST_END, _MISPLACED, _SKIPPED = range(6)
@@ -78,7 +78,7 @@ class QueueBytes(NamedTuple):
     data: NDArray[np.uint8]
 
 
-class Losses:
+class LogLosses:
     """Ranges of the log, in ascending order, whose records are lost."""
 
     def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
@@ -120,7 +120,7 @@ class QueueBuilder:
         self.start: int | None = None  # of the first file
         self.blanks = 0  # units that are left out for records that the log has lost
         self.first_after_blank: int | None = None  # physical offset of the unit after the first of them
-        self._losses = Losses(lost)
+        self._losses = LogLosses(lost)
         self._releases = releases
         self._state = np.array([0, 0, -1, -1, 0, 0], np.int64)
 
@@ -135,12 +135,12 @@ class QueueBuilder:
         return int(self._state[_FILES_END])
 
     @property
-    def misplaced(self) -> int:
+    def misplaced_count(self) -> int:
         """How many units are not where their queue offset says."""
         return int(self._state[_MISPLACED])
 
     @property
-    def skipped(self) -> int:
+    def skipped_count(self) -> int:
         """How many units the broker would not have written."""
         return int(self._state[_SKIPPED])
 
@@ -202,7 +202,7 @@ class QueueBuilder:
         self._state[_SKIPPED] += units.size - kept.size
         if not kept.size:
             return
-        made = np.zeros(kept.size, UNITS[QueueKind.BATCH])
+        made = np.zeros(kept.size, UNIT_TYPES[QueueKind.BATCH])
         for field in ("physical_offset", "size", "tags_code", "store_timestamp", "batch_count"):
             made[field] = kept[field]
         made["base_offset"] = kept["queue_offset"]
@@ -216,7 +216,7 @@ class QueueBuilder:
 
 
 def _blanks(offset: int, count: int) -> QueueBytes:
-    blanks = np.zeros(count, UNITS[QueueKind.PLAIN])
+    blanks = np.zeros(count, UNIT_TYPES[QueueKind.PLAIN])
     blanks["size"] = PRE_BLANK_SIZE
     return QueueBytes(offset, blanks.view(np.uint8))
 
@@ -240,7 +240,7 @@ class ExtBuilder:
         return addressed, self._slices(added, offsets, first)
 
     def _slices(self, units: NDArray[np.void], offsets: Integers, first: int) -> Iterator[QueueBytes]:
-        made = np.zeros(units.size, EXT_UNITS)
+        made = np.zeros(units.size, EXT_UNIT_TYPE)
         made["size"] = EXT_UNIT.size
         made["tags_code"] = units["tags_code"]
         made["store_timestamp"] = units["store_timestamp"]

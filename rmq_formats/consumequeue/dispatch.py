@@ -209,7 +209,9 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     return tuple(delays)
 
 
-def tags_code(topic: str, properties: Mapping[str, str], store_timestamp: int, delays_ms: Sequence[int]) -> int | None:
+def compute_tags_code(
+    topic: str, properties: Mapping[str, str], store_timestamp: int, delays_ms: Sequence[int]
+) -> int | None:
     """Return the tags code of a unit; None where the broker refuses the record for its delay."""
     if topic == SCHEDULE_TOPIC and DELAY in properties:
         level = java_integer(properties[DELAY], bits=32)
@@ -234,7 +236,7 @@ def expected_units(record: MessageRecord, rules: QueueRules) -> Iterator[Expecte
     release = rules.release_at(record.physical_offset)
     properties = parse_properties(record.properties_raw, release.property_parser)
     topic = record.topic
-    code = tags_code(topic, properties, record.store_timestamp, rules.delays_ms)
+    code = compute_tags_code(topic, properties, record.store_timestamp, rules.delays_ms)
     if code is None:
         return
     place = (record.physical_offset, record.total_size, code, record.store_timestamp)

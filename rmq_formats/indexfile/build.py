@@ -54,7 +54,7 @@ class RuleTable(NamedTuple):
     counts_every_put: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, rules: Rules) -> Self:
+    def from_rules(cls, rules: Rules) -> Self:
         """Return the columns of *rules*."""
         releases = [release for _, release in rules]
         return cls(
@@ -235,14 +235,14 @@ class FileBuilder:
         return self._slots
 
     @property
-    def room(self) -> int:
+    def free_entries(self) -> int:
         """How many more keys the file takes."""
         return self._geometry.index_num - int(self._state[5])
 
     def add(self, keys: NDArray[np.void]) -> None:
         """Chain *keys*, which become entries in place, and write them; the caller heeds `room`."""
-        if len(keys) > self.room:
-            raise ValueError(f"{len(keys)} keys for {self.room} entries")
+        if len(keys) > self.free_entries:
+            raise ValueError(f"{len(keys)} keys for {self.free_entries} entries")
         if not len(keys):
             return
         entries, number = keys.view(np.uint8), int(self._state[5])
@@ -250,7 +250,7 @@ class FileBuilder:
         if self._write is not None:
             self._write(self._geometry.entry_position(number), entries.data)
 
-    def resume(self, slots: Sizes, header: IndexHeader) -> None:
+    def resume_file(self, slots: Sizes, header: IndexHeader) -> None:
         """Go on with a file whose entries are in *slots* already; they are this builder's from now on."""
         self._slots = slots
         self._state = np.array(header, np.int64)
@@ -265,8 +265,8 @@ class FileBuilder:
         if not entries.size:
             return
         number = int(self._state[5])
-        if entries.size > self.room * ENTRY.size:
-            raise ValueError(f"{entries.size // ENTRY.size} entries, room for {self.room}")
+        if entries.size > self.free_entries * ENTRY.size:
+            raise ValueError(f"{entries.size // ENTRY.size} entries, room for {self.free_entries}")
         packed = entries.view(PACKED_KEY)
         offsets, hashes = packed["physical_offset"], packed["key_hash"]
         hashes[hashes < 0] = 0  # no broker stores a negative one: the file is damaged, and will differ here
@@ -352,7 +352,7 @@ def _chain(entries: Bytes, slots: Sizes, state: Integers, rules: RuleTable, are_
 
 
 @unique
-class Part(StrEnum):
+class IndexFilePart(StrEnum):
     """The parts of an index file."""
 
     HEADER = "header"
@@ -360,10 +360,10 @@ class Part(StrEnum):
     ENTRY = "entry"
 
 
-class Difference(NamedTuple):
+class FieldDifference(NamedTuple):
     """One field with another value than expected."""
 
-    part: Part
+    part: IndexFilePart
     number: int  # of the slot or the entry
     field: str
     position: int
@@ -371,7 +371,7 @@ class Difference(NamedTuple):
     expected: int
 
     def __str__(self) -> str:
-        place = self.part if self.part is Part.HEADER else f"{self.part} {self.number}"
+        place = self.part if self.part is IndexFilePart.HEADER else f"{self.part} {self.number}"
         return f"{place} {self.field}: {self.found}, expected {self.expected}, at position {self.position}"
 
 
@@ -380,9 +380,9 @@ class Comparison:
 
     def __init__(self, geometry: Geometry, read: Read) -> None:
         """Compare with the file that `read(position, length)` gives; bytes after its end are zeros, as when mapped."""
-        self.first: dict[Part, Difference] = {}
-        self.header: list[Difference] = []
-        self.counts = dict.fromkeys(Part, 0)  # differing header fields, slots, entries
+        self.first: dict[IndexFilePart, FieldDifference] = {}
+        self.header: list[FieldDifference] = []
+        self.counts = dict.fromkeys(IndexFilePart, 0)  # differing header fields, slots, entries
         self.bits = 0  # differing bits
         self.zeroed = 0  # of the differing slots and entries, those that are zero in the real file
         self._geometry = geometry
@@ -394,9 +394,12 @@ class Comparison:
         return not any(self.counts.values())
 
     @property
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[FieldDifference]:
         """The first difference of each part, the header's all."""
-        return [*self.header, *(self.first[part] for part in (Part.SLOT, Part.ENTRY) if part in self.first)]
+        return [
+            *self.header,
+            *(self.first[part] for part in (IndexFilePart.SLOT, IndexFilePart.ENTRY) if part in self.first),
+        ]
 
     def write(self, position: int, block: Buffer) -> None:
         """Compare one block of the expected file."""
@@ -410,22 +413,24 @@ class Comparison:
         if position == 0:
             self._compare_header(actual, bytes(block))
         elif position < self._geometry.entries_position:
-            self._compare_rows(Part.SLOT, position, found, expected)
+            self._compare_rows(IndexFilePart.SLOT, position, found, expected)
         else:
-            self._compare_rows(Part.ENTRY, position, found, expected)
+            self._compare_rows(IndexFilePart.ENTRY, position, found, expected)
 
     def _compare_header(self, actual: bytes, expected: bytes) -> None:
-        pairs = zip(HEADER.rows(), HEADER.unpack(actual), HEADER.unpack(expected), strict=True)
+        pairs = zip(HEADER.describe_fields(), HEADER.unpack(actual), HEADER.unpack(expected), strict=True)
         self.header = [
-            Difference(Part.HEADER, 0, row.name, row.offset, int(found), int(wanted))
+            FieldDifference(IndexFilePart.HEADER, 0, row.name, row.offset, int(found), int(wanted))
             for row, found, wanted in pairs
             if found != wanted
         ]
-        self.counts[Part.HEADER] = len(self.header)
+        self.counts[IndexFilePart.HEADER] = len(self.header)
 
-    def _compare_rows(self, part: Part, position: int, found: NDArray[np.uint8], expected: NDArray[np.uint8]) -> None:
-        layout = SLOT if part is Part.SLOT else ENTRY
-        start = self._geometry.slot_position(0) if part is Part.SLOT else self._geometry.entries_position
+    def _compare_rows(
+        self, part: IndexFilePart, position: int, found: NDArray[np.uint8], expected: NDArray[np.uint8]
+    ) -> None:
+        layout = SLOT if part is IndexFilePart.SLOT else ENTRY
+        start = self._geometry.slot_position(0) if part is IndexFilePart.SLOT else self._geometry.entries_position
         shape = (-1, layout.size)
         rows = np.flatnonzero((found.reshape(shape) != expected.reshape(shape)).any(axis=1))
         self.counts[part] += len(rows)
@@ -433,8 +438,10 @@ class Comparison:
         if part in self.first:
             return
         at = int(rows[0]) * layout.size
-        pairs = zip(layout.rows(), layout.unpack(found.data, at), layout.unpack(expected.data, at), strict=True)
+        pairs = zip(
+            layout.describe_fields(), layout.unpack(found.data, at), layout.unpack(expected.data, at), strict=True
+        )
         row, actual, wanted = next(pair for pair in pairs if pair[1] != pair[2])
         place = position + at
         number = (place - start) // layout.size
-        self.first[part] = Difference(part, number, row.name, place + row.offset, int(actual), int(wanted))
+        self.first[part] = FieldDifference(part, number, row.name, place + row.offset, int(actual), int(wanted))

@@ -118,7 +118,7 @@ class StatedGeometry(NamedTuple):
     files: int
 
 
-def stated_geometry(
+def find_stated_geometry(
     files: Sequence[Content], hash_slots: int | None = None, index_num: int | None = None
 ) -> StatedGeometry | None:
     """

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrays import dtype_of
 from rmq_formats.compiled import compiled
-from rmq_formats.consumequeue.build import Losses
+from rmq_formats.consumequeue.build import LogLosses
 from rmq_formats.consumequeue.collect import PACKED_UNIT
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR
@@ -53,7 +53,7 @@ class RowBuilder:
         self.highest = -1  # number; above that of the newest record where a queue was deleted and began again
         self.overwritten = 0  # units whose number, or a higher one, an earlier record has stated
         self.blanks = 0
-        self._losses = Losses(lost)
+        self._losses = LogLosses(lost)
         self._segments = np.array(segments, np.int64)
 
     def append(self, units: Units) -> Iterator[Units]:

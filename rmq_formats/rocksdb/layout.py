@@ -182,12 +182,12 @@ def key_prefix(topic: str, kind: KeyKind, key: str) -> bytes:
     return _SEPARATOR.join(("", topic, _LETTERS[kind], key, "")).encode("utf-8", "replace")
 
 
-def hour_of(key: bytes) -> bytes | None:
+def hour_of_key(key: bytes) -> bytes | None:
     """Return the hour that a row's key begins with; None of a row of progress."""
     return None if key in {LAST_OFFSET_KEY, LAST_TIME_KEY} else key[:_HOUR_SIZE]
 
 
-def following_hour(hour: bytes) -> bytes | None:
+def key_after_hour(hour: bytes) -> bytes | None:
     """Return the first key after all rows of an hour; None after the last."""
     number = int.from_bytes(hour.ljust(_HOUR_SIZE, b"\0"), "big") + 1
     return number.to_bytes(_HOUR_SIZE, "big") if number >> 64 == 0 else None

@@ -33,8 +33,8 @@ from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.properties import index_key_hash
-from rmq_formats.release import Release, release_at, rules_of
-from rmq_formats.store import is_index_name, name_of_offset
+from rmq_formats.release import Release, make_rules, release_at
+from rmq_formats.store import file_name_of_offset, is_index_name
 from tests.oracle.releases import SMALL_GEOMETRY, Geometry
 from tests.rmq_formats.builders import into
 from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexFile, IndexWriter
@@ -154,17 +154,21 @@ def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
             kind = unit.queue.kind
             queue = queues.setdefault(unit.queue, _MODELS[kind](writer.queue_file_size(kind)))
             queue.append(unit, queue_rules.release_at(record.physical_offset))
-    index = IndexWriter(writer.index_geometry, rules_of(*writer.rules))
+    index = IndexWriter(writer.index_geometry, make_rules(*writer.rules))
     index.dispatch_all(log)
     return Derived(
-        {f"{name.path}/{name_of_offset(base)}": data for name, queue in queues.items() for base, data in queue.files()},
+        {
+            f"{name.path}/{file_name_of_offset(base)}": data
+            for name, queue in queues.items()
+            for base, data in queue.files()
+        },
         [file.encode(writer.rules[-1][1].empty_index_count) for file in index.files],
     )
 
 
 def by_compiled(store: Path, writer: Writer) -> Derived:
     collector = UnitCollector(writer.queue_rules)
-    table = RuleTable.of(rules_of(*writer.rules))
+    table = RuleTable.from_rules(make_rules(*writer.rules))
     keys = [np.empty(0, PACKED_KEY)]
     newest = -1
     for group in _scanned(store):
@@ -196,7 +200,7 @@ def _built_queues(collector: UnitCollector, writer: Writer) -> dict[str, bytes]:
         for span in spans:
             data[span.offset - start : span.offset - start + span.data.size] = span.data.tobytes()
         for at in range(0, len(data), size):
-            files[f"{name.path}/{name_of_offset(start + at)}"] = bytes(data[at : at + size])
+            files[f"{name.path}/{file_name_of_offset(start + at)}"] = bytes(data[at : at + size])
     return files
 
 
@@ -329,13 +333,13 @@ def _with_cut_repetition(parts: list[_Part], file: bytes, writer: Writer) -> Ite
 
 
 def _key_count(record: MessageRecord, writer: Writer) -> int:
-    return len(index_keys(record, release_at(rules_of(*writer.rules), record.physical_offset)))
+    return len(index_keys(record, release_at(make_rules(*writer.rules), record.physical_offset)))
 
 
 def _made(way: _Way, writer: Writer, count: int = 1 << 31) -> IndexFile:
     """Make the index file that begins in a *way*, until it is full or its next entry would be number *count*."""
     file = IndexFile.created(writer.index_geometry, way.previous)
-    rules = rules_of(*writer.rules)
+    rules = make_rules(*writer.rules)
     for record, first, end in way.parts:
         release = release_at(rules, record.physical_offset)
         for key in index_keys(record, release)[first:end]:
@@ -347,7 +351,7 @@ def _made(way: _Way, writer: Writer, count: int = 1 << 31) -> IndexFile:
 
 
 def _agrees_about_the_log(file: bytes, log: list[MessageRecord], writer: Writer) -> bool:
-    rules = rules_of(*writer.rules)
+    rules = make_rules(*writer.rules)
     wanted = [
         (index_key_hash(key), record.physical_offset)
         for record in log

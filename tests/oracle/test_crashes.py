@@ -12,8 +12,8 @@ import pytest
 
 from jobs.lake.findings import Finding
 from jobs.rebuild import queue_run
-from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild
-from jobs.rebuild.install import install, plan_index
+from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, rebuild_index
+from jobs.rebuild.install import install, plan_index_installation
 from jobs.store.beside_broker import lock_store
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
@@ -175,9 +175,9 @@ def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
     (store / "commitlog" / f"{lost.start:020d}").unlink()
     out = tmp_path / "queues"
     request = queue_run.RebuildQueuesRequest(str(store), out, BrokerConf(consume_queue_size=_FILE), release=writer)
-    summary = queue_run.rebuild(request, SerialWorkers())
+    summary = queue_run.rebuild_queues(request, SerialWorkers())
     shutil.rmtree(store / "consumequeue")
-    shutil.copytree(out, store / "consumequeue", ignore=shutil.ignore_patterns(queue_run.MANIFEST))
+    shutil.copytree(out, store / "consumequeue", ignore=shutil.ignore_patterns(queue_run.MANIFEST_FILE))
     with real_store(writer, store) as opened:
         served = {queue: opened.read_queue("T", queue) for queue in range(_QUEUES)}
         edges = {queue: opened.queue_edges("T", queue) for queue in range(_QUEUES)}
@@ -250,10 +250,10 @@ def _rebuild_and_install(
     store: Path, out: Path, release: str, *, advance_checkpoint: bool = False
 ) -> IndexRebuildSummary:
     wanted = SMALL_GEOMETRY.wanted(release)
-    made = rebuild(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), SerialWorkers())
+    made = rebuild_index(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), SerialWorkers())
     assert not made.contradictions
     with lock_store(str(store), out):
-        for plan in plan_index(str(store), str(out), advance_checkpoint=advance_checkpoint):
+        for plan in plan_index_installation(str(store), str(out), advance_checkpoint=advance_checkpoint):
             install(plan)
     return made
 

@@ -18,8 +18,8 @@ from rmq_formats.commitlog.record import MessageRecord, new_record
 from rmq_formats.consumequeue.dispatch import SCHEDULE_TOPIC, ExpectedUnit, QueueKind, QueueName
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.properties import java_hash, java_text
-from rmq_formats.release import Release, rules_of
-from rmq_formats.store import name_of_offset
+from rmq_formats.release import Release, make_rules
+from rmq_formats.store import file_name_of_offset
 from tests.oracle.judge import (
     Derived,
     Difference,
@@ -181,7 +181,7 @@ def fuzz_index(driver: DriverProcess, store: Path, seed: int) -> Found:
     release = Release.of(driver.release)
     crafted = list(_crafted_for_index(random, _few_enough(geometry)))
     writer = Writer(((0, driver.release),), geometry)
-    index = IndexWriter(writer.index_geometry, rules_of((0, release)))
+    index = IndexWriter(writer.index_geometry, make_rules((0, release)))
     for message in crafted:
         index.dispatch(_as_record(message))
     made = [file.encode(release.empty_index_count) for file in index.files]
@@ -257,7 +257,9 @@ def fuzz_queues(driver: DriverProcess, store: Path, seed: int) -> Found:
         queue.append(ExpectedUnit(name, *places, message.tags_code, message.store_timestamp), release)
     with open_store(driver, store, geometry) as opened:
         opened.dispatch_each("queue", crafted)
-    made = {f"{name.path}/{name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()}
+    made = {
+        f"{name.path}/{file_name_of_offset(at)}": data for name, queue in queues.items() for at, data in queue.files()
+    }
     found = _told("scalar", differences(Derived(on_disk(store).queues, []), Derived(made, [])))
     return len(crafted), found
 

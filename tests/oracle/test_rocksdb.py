@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
+from jobs.rebuild.queue_run import MANIFEST_FILE, RebuildQueuesRequest, rebuild_queues
 from jobs.rebuild.queues import FILES, ROCKSDB
 from jobs.repair.run import RepairRequest, repair
 from jobs.storage import AnyStorage
@@ -139,8 +139,8 @@ def _served(broker: RealBroker) -> Rows:
 def _made(store: Path, out: Path, release: str, target: str) -> Path:
     conf = BrokerConf(consume_queue_size=_FILE)
     request = RebuildQueuesRequest(str(store), out, conf, release=release, to=target)
-    summary = rebuild(request, SerialWorkers())
-    (out / MANIFEST).unlink()
+    summary = rebuild_queues(request, SerialWorkers())
+    (out / MANIFEST_FILE).unlink()
     return out / summary.folder
 
 

@@ -16,7 +16,7 @@ import pytest
 from jobs.console.result import ExitCode, Severity
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
+from jobs.rebuild.queue_run import MANIFEST_FILE, RebuildQueuesRequest, rebuild_queues
 from jobs.store.queue_files import QueueStorage, detect_storage_features
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -349,8 +349,8 @@ def _rebuilt(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
     for folder in store.glob("consumequeue*"):
         shutil.rmtree(folder)
     conf = BrokerConf(consume_queue_size=SMALL_GEOMETRY.consume_queue_file_size)
-    summary = rebuild(RebuildQueuesRequest(str(store), out, conf, release=cell.release), SerialWorkers())
-    (out / MANIFEST).unlink()
+    summary = rebuild_queues(RebuildQueuesRequest(str(store), out, conf, release=cell.release), SerialWorkers())
+    (out / MANIFEST_FILE).unlink()
     (out / summary.folder).rename(store / "consumequeue")
     return _read(store, cell)
 

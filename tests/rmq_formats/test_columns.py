@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rmq_formats.commitlog.assembly import Assembled, assemble
+from rmq_formats.commitlog.assembly import AssembledRecords, assemble_records
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.layout import TransactionType, transaction_type
-from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, has_right_body_crc, record_of_row
+from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, has_right_body_crc, record_from_row
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.errors import CorruptData, LimitExceeded
 from rmq_formats.message_id import encode_offset_id
@@ -112,12 +112,12 @@ def test_a_row_holds_what_the_decoder_reads_and_gives_its_record_back(
         {**expected_row(record, parser), "topic_raw": None, "properties_raw": None} for record in some
     ]
     for row, record in zip(rows, some, strict=True):
-        assert record_of_row(row) == record
+        assert record_from_row(row) == record
         if row["properties_raw"] is not None:
-            without = record_of_row(row | {"properties_raw": None})
+            without = record_from_row(row | {"properties_raw": None})
             assert without.properties_raw != record.properties_raw
         if row["topic_raw"] is not None:
-            assert record_of_row(row | {"topic_raw": None}).topic_raw != record.topic_raw
+            assert record_from_row(row | {"topic_raw": None}).topic_raw != record.topic_raw
 
 
 def test_a_body_that_is_not_what_was_written_is_no_row() -> None:
@@ -142,7 +142,7 @@ def test_bodies_can_be_left_out() -> None:
     (row,) = batch.to_pylist()
     assert (row["body"], row["body_length"], len(bad)) == (None, 3, 1)
     with pytest.raises(CorruptData, match="without its body"):
-        record_of_row(row)
+        record_from_row(row)
 
 
 @given(some=st.lists(st.builds(a_record, topic=st.sampled_from(["a", "b", "é"])), max_size=12))
@@ -171,7 +171,7 @@ def test_a_malformed_topic_is_text_and_its_bytes_are_kept(raw: bytes) -> None:
     some = [a_record()._replace(topic_raw=raw[:127], topic_length=len(raw[:127])), a_record(topic="�")]
     some = [record._replace(total_size=len(encode_record(record))) for record in some]
     rows = rows_of(some)
-    assert [record_of_row(row) for row in rows] == some
+    assert [record_from_row(row) for row in rows] == some
     assert [row["topic"] for row in rows] == [record.topic for record in some]
 
 
@@ -185,7 +185,7 @@ def test_thousands_of_properties_in_one_record(count: int, parser: PropertyParse
     some = [a_record(properties=raw) for raw in (distinct, repeated, empty_names)]
     for row, record in zip(rows_of(some, parser), some, strict=True):
         assert row["properties"] == list(parse_properties(record.properties_raw, parser).items())
-        assert record_of_row(row) == record
+        assert record_from_row(row) == record
 
 
 @pytest.mark.parametrize("size", [2500, pytest.param(9000, marks=pytest.mark.skipif(JIT_IS_OFF, reason="minutes"))])
@@ -208,7 +208,7 @@ def test_text_that_grows_when_it_is_cleaned_has_room() -> None:
     some = [a_record(properties=raw) for _ in range(3)]
     for row, record in zip(rows_of(some), some, strict=True):
         assert row["keys"] == ["�" * 32_000]
-        assert record_of_row(row) == record
+        assert record_from_row(row) == record
 
 
 def test_more_bytes_than_arrows_offsets_can_say_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ def test_a_batch_owns_its_bytes() -> None:
 def test_rows_of_engines_that_give_maps_come_back_too() -> None:
     record = a_record(properties={"a": "b", "c": "d"})
     (row,) = rows_of([record])
-    assert record_of_row(row | {"properties": dict(row["properties"])}) == record
+    assert record_from_row(row | {"properties": dict(row["properties"])}) == record
 
 
 ENGINES: dict[str, Callable[[Path], pa.Table]] = {
@@ -244,7 +244,7 @@ def batch_of(some: Sequence[MessageRecord], parser: PropertyParser = PropertyPar
     return batch
 
 
-def parts(assembled: Assembled) -> list[bytes]:
+def parts(assembled: AssembledRecords) -> list[bytes]:
     starts, sizes = assembled.positions.tolist(), assembled.sizes.tolist()
     return [assembled.buffer[at : at + size].tobytes() for at, size in zip(starts, sizes, strict=True)]
 
@@ -257,7 +257,7 @@ def changed(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatc
 def test_any_record_comes_back_from_its_row(some: list[MessageRecord], parser: PropertyParser) -> None:
     good = [record for record in some if has_right_body_crc(record)]
 
-    assembled = assemble(batch_of(good, parser))
+    assembled = assemble_records(batch_of(good, parser))
 
     assert [encode_record(record) for record in good] == parts(assembled)
     assert [] == list(assembled.incomplete_offsets)
@@ -274,7 +274,7 @@ def test_a_brokers_records_come_back_from_parquet_whoever_reads_it(
     pq.write_table(pa.Table.from_batches([batch_of(some)]), tmp_path / "rows.parquet")
 
     table = ENGINES[engine](tmp_path / "rows.parquet")
-    found = [part for batch in table.to_batches() for part in parts(assemble(batch))]
+    found = [part for batch in table.to_batches() for part in parts(assemble_records(batch))]
 
     assert [encode_record(record) for record in some] == found
 
@@ -284,7 +284,7 @@ def test_a_slice_of_a_batch_has_its_own_records() -> None:
         a_record(body=bytes([number]) * number, topic=f"T{number}", properties=b"a\x01b\x02") for number in range(9)
     ]
 
-    assembled = assemble(batch_of(some).slice(3, 4))
+    assembled = assemble_records(batch_of(some).slice(3, 4))
 
     assert [encode_record(record) for record in some[3:7]] == parts(assembled)
 
@@ -308,7 +308,7 @@ def test_a_row_that_contradicts_itself_is_no_record(column: str, value: pa.Array
     """Somebody changed the table, or left bodies out: such a row is named, and no byte is made of it."""
     batch = batch_of([a_record(body=b"body", topic="topic", properties=b"a\x01b\x02")])
 
-    assembled = assemble(changed(batch, column, value))
+    assembled = assemble_records(changed(batch, column, value))
 
     assert ([], [0]) == (parts(assembled), list(assembled.incomplete_offsets))
 
@@ -318,4 +318,4 @@ def test_a_table_without_a_needed_column_is_refused_by_name() -> None:
     batch = batch_of([a_record()])
 
     with pytest.raises(CorruptData, match="without the column store_host"):
-        assemble(batch.drop_columns(["store_host"]))
+        assemble_records(batch.drop_columns(["store_host"]))

@@ -185,7 +185,7 @@ def test_batches_that_are_built_already_add_nothing() -> None:
     builder = QueueBuilder(QueueKind.BATCH, 92, QueueRules().releases)
 
     assert len(filled(builder, [[unit], [unit], []])) == 1
-    assert builder.skipped == 1
+    assert builder.skipped_count == 1
 
 
 def test_many_queues_and_many_tags_outgrow_their_tables() -> None:
@@ -336,7 +336,7 @@ def test_a_unit_is_appended_dropped_or_taken_for_built(
     blanks = [UNIT.pack(0, PRE_BLANK_SIZE, 0)] * (0 if there else unit[0] % 5)
     units = [UNIT.pack(at, size, 7) for _, at, size in (*there, *([] if expected == SKIPPED else [unit]))]
 
-    assert (builder.misplaced, builder.skipped) == expected
+    assert (builder.misplaced_count, builder.skipped_count) == expected
     assert [base for base, _ in made] == [100 * number + (0 if there else 100) for number in range(files)]
     assert b"".join(data for _, data in made) == b"".join([*blanks, *units]).ljust(100 * files, b"\0")
 

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rmq_formats import arrays as chains
-from rmq_formats.arrays import BrokenLink, broken_links
+from rmq_formats.arrays import BrokenLink, find_broken_links
 from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, TransactionType
 from rmq_formats.commitlog.record import Host, MessageRecord, new_record
 from rmq_formats.indexfile.build import (
     KEY_KINDS,
     PACKED_KEY,
     Comparison,
-    Difference,
+    FieldDifference,
     FileBuilder,
-    Part,
+    IndexFilePart,
     RuleTable,
     pack_keys,
 )
@@ -29,7 +29,7 @@ from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.properties import index_key_hash
-from rmq_formats.release import NEWEST, OLDEST, Release, Rules, release_at, rules_of
+from rmq_formats.release import NEWEST, OLDEST, Release, Rules, make_rules, release_at
 from tests.rmq_formats.builders import a_record, into, placed, reading
 from tests.rmq_formats.reference import IndexFile, IndexWriter, group_of, index_file_of
 
@@ -74,7 +74,9 @@ def logs(draw: st.DrawFn) -> list[MessageRecord]:
 
 
 def packed(records: Sequence[MessageRecord], rules: Rules, from_offset: int = 0) -> NDArray[np.void]:
-    blocks = [block.keys.copy() for block in pack_keys(group_of(records, BASE), RuleTable.of(rules), from_offset)]
+    blocks = [
+        block.keys.copy() for block in pack_keys(group_of(records, BASE), RuleTable.from_rules(rules), from_offset)
+    ]
     return np.concatenate([np.empty(0, PACKED_KEY), *blocks], dtype=PACKED_KEY, casting="equiv")
 
 
@@ -90,8 +92,8 @@ def written_logs(draw: st.DrawFn) -> Written:
     records = draw(logs())
     switch = draw(st.integers(0, len(records)))
     if not 0 < switch < len(records):
-        return Written(records, rules_of((0, draw(releases))))
-    return Written(records, rules_of((0, draw(releases)), (records[switch].physical_offset, draw(releases))))
+        return Written(records, make_rules((0, draw(releases))))
+    return Written(records, make_rules((0, draw(releases)), (records[switch].physical_offset, draw(releases))))
 
 
 @given(written_logs())
@@ -108,12 +110,12 @@ def test_packed_keys_are_those_of_the_scalar_model(log: Written) -> None:
 
 @given(logs(), releases)
 def test_places_name_the_text_of_each_key(records: list[MessageRecord], release: Release) -> None:
-    rules = rules_of((0, release))
+    rules = make_rules((0, release))
     group = group_of(records, BASE)
     data = bytes(group.buffer)
     found = [
         (data[topic:topic_end].decode("latin-1"), data[key:key_end].decode("latin-1"), KEY_KINDS[kind])
-        for block in pack_keys(group, RuleTable.of(rules), with_places=True)
+        for block in pack_keys(group, RuleTable.from_rules(rules), with_places=True)
         for topic, topic_end, key, key_end, kind in block.places.tolist()
     ]
     expected = [(key.topic, key.key, key.kind) for record in records for key in typed_index_keys(record, release)]
@@ -129,7 +131,7 @@ def built(
 ) -> tuple[bytes, IndexHeader]:
     data = bytearray(geometry.file_size)
 
-    builder = FileBuilder(geometry, RuleTable.of(rules), into(data), previous)
+    builder = FileBuilder(geometry, RuleTable.from_rules(rules), into(data), previous)
     for at in range(0, len(keys), cut):
         builder.add(keys[at : at + cut].copy())
     builder.finish()
@@ -156,7 +158,7 @@ def test_built_files_are_those_of_the_scalar_model(log: Written, cut: int, end: 
 def test_entries_whose_slots_are_loaded_together_are_chained_one_by_one(cut: int) -> None:
     """Slots that several of them share, and a release that counts slots otherwise from one of them on."""
     geometry, random = Geometry(hash_slots=97, index_num=2_001), np.random.default_rng(4711)
-    rules = rules_of((0, Release.of("4.2.0")), (77_000, NEWEST))
+    rules = make_rules((0, Release.of("4.2.0")), (77_000, NEWEST))
     keys = np.empty(2_000, PACKED_KEY)
     keys["key_hash"] = random.integers(0, 1 << 31, keys.size)
     keys["physical_offset"] = 100 * np.arange(keys.size)
@@ -172,7 +174,7 @@ def test_the_difference_wraps_as_in_java() -> None:
     """A store time far below zero gives the largest difference, not the smallest."""
     times_in_order = ((1 << 63) - 1, -(1 << 63), -2, 1)
     records = placed((a_record(topic="T", store_timestamp=time) for time in times_in_order), BASE)
-    rules = rules_of((0, NEWEST))
+    rules = make_rules((0, NEWEST))
     scalar = IndexFile.created(GEOMETRY, IndexHeader(0, 5, 0, 0, 0, 12))
     for key_hash, offset, time in packed(records, rules).tolist():
         scalar.put(key_hash, offset, time, NEWEST.hash_slot_count)
@@ -184,25 +186,25 @@ def test_keys_before_an_offset_are_left_out() -> None:
     records = placed([a_record(topic="T")] * 5, BASE)
     offsets = [record.physical_offset for record in records]
 
-    assert packed(records, rules_of((0, OLDEST)), offsets[3])["physical_offset"].tolist() == offsets[3:]
+    assert packed(records, make_rules((0, OLDEST)), offsets[3])["physical_offset"].tolist() == offsets[3:]
 
 
 def test_a_message_of_more_keys_than_fit_a_block_is_packed_whole() -> None:
     record = a_record(topic="T", properties=b"KEYS\x01" + b" ".join([b"k"] * 16_000))
     records = placed([record] * 3, BASE)
-    assert len(packed(records, rules_of((0, NEWEST)))) == 48_000
+    assert len(packed(records, make_rules((0, NEWEST)))) == 48_000
 
 
 def test_more_keys_than_a_file_has_room_for_are_refused() -> None:
     with pytest.raises(ValueError, match="13 keys for 11 entries"):
-        built(np.zeros(13, PACKED_KEY), rules_of((0, NEWEST)), 13, None)
+        built(np.zeros(13, PACKED_KEY), make_rules((0, NEWEST)), 13, None)
 
 
 @given(logs(), st.integers(0, 12), releases)
 def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
     records: list[MessageRecord], adopted: int, release: Release
 ) -> None:
-    rules = rules_of((0, release))
+    rules = make_rules((0, release))
     keys = packed(records, rules)[: GEOMETRY.capacity]
     whole, header = built(keys.copy(), rules, 12, None)
     adopted = min(adopted, len(keys))
@@ -210,7 +212,7 @@ def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
     begins = header._replace(end_timestamp=int(keys["store_timestamp"][adopted - 1]) if adopted else 0)
     data = bytearray(GEOMETRY.file_size)
 
-    builder = FileBuilder(GEOMETRY, RuleTable.of(rules), into(data))
+    builder = FileBuilder(GEOMETRY, RuleTable.from_rules(rules), into(data))
     builder.add_entries(np.frombuffer(bytearray(whole[start:end]), np.uint8), begins)
     builder.add(keys[adopted:].copy())
     builder.finish()
@@ -220,7 +222,7 @@ def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
 
 def test_entries_may_be_adopted_in_parts_and_each_follows_the_rule_of_its_release() -> None:
     """The second part leaves the file's begin alone; slots are counted as the release at the entry's offset counts."""
-    rules = rules_of((0, Release.of("4.7.0")), (BASE + 4, Release.of("4.7.1")))
+    rules = make_rules((0, Release.of("4.7.0")), (BASE + 4, Release.of("4.7.1")))
     scalar = IndexFile.created(GEOMETRY)
     for number in range(8):
         offset = BASE + number
@@ -228,7 +230,7 @@ def test_entries_may_be_adopted_in_parts_and_each_follows_the_rule_of_its_releas
     whole, header = scalar.encode(), scalar.header
     data = bytearray(GEOMETRY.file_size)
 
-    builder = FileBuilder(GEOMETRY, RuleTable.of(rules), into(data))
+    builder = FileBuilder(GEOMETRY, RuleTable.from_rules(rules), into(data))
     for first, stop in ((1, 3), (3, 9)):
         entries = bytearray(whole[GEOMETRY.entry_position(first) : GEOMETRY.entry_position(stop)])
         begin = header if first == 1 else header._replace(begin_timestamp=1, begin_physical_offset=1)
@@ -244,24 +246,24 @@ def test_a_builder_that_goes_on_with_slots_makes_the_same_entries(log: Written, 
     records, rules = log
     previous = IndexHeader(0, end, 0, BASE - 1, 0, 12)
     whole, parts = (packed(records, rules)[: GEOMETRY.capacity].copy() for _ in range(2))
-    one, first, second = (FileBuilder(GEOMETRY, RuleTable.of(rules), None, previous) for _ in range(3))
+    one, first, second = (FileBuilder(GEOMETRY, RuleTable.from_rules(rules), None, previous) for _ in range(3))
     one.add(whole)
     first.add(parts[:cut])
-    second.resume(first.slots, first.finish())
+    second.resume_file(first.slots, first.finish())
     second.add(parts[cut:])
 
     assert (whole.tobytes(), one.finish()) == (parts.tobytes(), second.finish())
 
 
 def test_more_entries_than_a_file_has_room_for_are_not_adopted() -> None:
-    builder = FileBuilder(GEOMETRY, RuleTable.of(rules_of((0, NEWEST))), lambda *_: None)
+    builder = FileBuilder(GEOMETRY, RuleTable.from_rules(make_rules((0, NEWEST))), lambda *_: None)
     with pytest.raises(ValueError, match="12 entries, room for 11"):
         builder.add_entries(np.zeros(12 * 20, np.uint8), IndexHeader())
 
 
 def test_a_negative_hash_in_a_damaged_entry_is_chained_as_zero() -> None:
     written: dict[int, bytes] = {}
-    rules = RuleTable.of(rules_of((0, NEWEST)))
+    rules = RuleTable.from_rules(make_rules((0, NEWEST)))
     builder = FileBuilder(GEOMETRY, rules, lambda position, block: written.update({position: bytes(block)}))
     builder.add_entries(np.full(20, 255, np.uint8), IndexHeader())
 
@@ -270,7 +272,7 @@ def test_a_negative_hash_in_a_damaged_entry_is_chained_as_zero() -> None:
 
 def test_rows_of_entries_name_slot_and_key() -> None:
     record = new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01a\x02TAGS\x01t\x02", store_timestamp=7)
-    (block,) = pack_keys(group_of([record], 0), RuleTable.of(rules_of((0, NEWEST))), with_places=True)
+    (block,) = pack_keys(group_of([record], 0), RuleTable.from_rules(make_rules((0, NEWEST))), with_places=True)
     entries = np.zeros(2, STORED_ENTRY)
     entries["key_hash"] = block.keys["key_hash"]
     times = block.keys["store_timestamp"].astype(np.int64)
@@ -300,7 +302,7 @@ def set_int(data: bytearray, position: int, value: int) -> None:
 @given(st.lists(st.integers(0, 40), max_size=19), st.integers(1, 7))
 def test_chains_are_whole_in_blocks_of_any_size(hashes: list[int], block: int) -> None:
     with patch.object(chains, "BLOCK", block):
-        assert list(broken_links(reading(chained_file(hashes)), CHAINED)) == []
+        assert list(find_broken_links(reading(chained_file(hashes)), CHAINED)) == []
 
 
 @pytest.mark.parametrize("wrong", [0, 3, 4, 5, -1, 1_000_000])
@@ -310,7 +312,7 @@ def test_an_entry_that_points_elsewhere_is_named(wrong: int) -> None:
     set_int(data, position, wrong)
     expected = [] if wrong == 3 else [BrokenLink("entry", 4, position, wrong, 3)]
 
-    assert list(broken_links(reading(data), CHAINED)) == expected
+    assert list(find_broken_links(reading(data), CHAINED)) == expected
 
 
 def test_a_slot_that_points_elsewhere_is_named() -> None:
@@ -318,7 +320,7 @@ def test_a_slot_that_points_elsewhere_is_named() -> None:
     set_int(data, CHAINED.slot_position(1), 1)
     set_int(data, CHAINED.slot_position(5), 3)
 
-    assert [str(link) for link in broken_links(reading(data), CHAINED)] == [
+    assert [str(link) for link in find_broken_links(reading(data), CHAINED)] == [
         "slot 1 points at entry 1, not at 2",
         "slot 5 points at entry 3, not at 0",
     ]
@@ -328,7 +330,7 @@ def test_a_count_beyond_the_file_reads_no_further() -> None:
     data = chained_file([1, 9, 2])
     set_int(data, 36, (1 << 31) - 1)
 
-    assert len(list(broken_links(reading(data), CHAINED))) <= CHAINED.index_num + CHAINED.hash_slots
+    assert len(list(find_broken_links(reading(data), CHAINED))) <= CHAINED.index_num + CHAINED.hash_slots
 
 
 COMPARED = Geometry(hash_slots=8, index_num=12)
@@ -361,9 +363,9 @@ def test_an_entry_that_differs_is_named_by_number_and_field(size: int) -> None:
     comparison = compared(changed(at + 15, 200), small_file(), size)
 
     assert not comparison.is_equal
-    assert comparison.differences == [Difference(Part.ENTRY, 6, "time_diff_s", at + 12, 200, 25)]
+    assert comparison.differences == [FieldDifference(IndexFilePart.ENTRY, 6, "time_diff_s", at + 12, 200, 25)]
     assert str(comparison.differences[0]) == f"entry 6 time_diff_s: 200, expected 25, at position {at + 12}"
-    assert comparison.counts == {Part.HEADER: 0, Part.SLOT: 0, Part.ENTRY: 1}
+    assert comparison.counts == {IndexFilePart.HEADER: 0, IndexFilePart.SLOT: 0, IndexFilePart.ENTRY: 1}
     assert comparison.bits == (200 ^ 25).bit_count()
 
 
@@ -371,7 +373,7 @@ def test_a_slot_that_differs_is_named_by_its_number() -> None:
     comparison = compared(changed(COMPARED.slot_position(3) + 3, 99), small_file())
 
     (difference,) = comparison.differences
-    assert (*difference[:3], difference.found) == (Part.SLOT, 3, "newest_entry", 99)
+    assert (*difference[:3], difference.found) == (IndexFilePart.SLOT, 3, "newest_entry", 99)
 
 
 def test_all_header_fields_that_differ_are_named_first() -> None:
@@ -388,8 +390,8 @@ def test_all_header_fields_that_differ_are_named_first() -> None:
 def test_what_is_zero_or_lacking_in_the_real_file_is_counted(after: bytes) -> None:
     comparison = compared(small_file()[: COMPARED.entry_position(5)] + after, small_file())
 
-    assert comparison.first[Part.ENTRY].number == 5
-    assert (comparison.counts[Part.ENTRY], comparison.zeroed) == (5, 5)
+    assert comparison.first[IndexFilePart.ENTRY].number == 5
+    assert (comparison.counts[IndexFilePart.ENTRY], comparison.zeroed) == (5, 5)
 
 
 @given(st.integers(0, COMPARED.entry_position(10) - 1), st.integers(0, 255), st.integers(1, 9))

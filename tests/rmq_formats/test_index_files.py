@@ -27,12 +27,12 @@ from rmq_formats.indexfile.lookup import (
     StatedGeometry,
     detect_geometry,
     find_geometries,
+    find_stated_geometry,
     fits_geometry,
-    stated_geometry,
 )
 from rmq_formats.layout import Buffer, Content
 from rmq_formats.properties import MAX_LONG, index_key_hash
-from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release, rules_of
+from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release, make_rules
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import a_record, reading
 from tests.rmq_formats.reference import IndexFile, IndexWriter, index_file_of, select
@@ -130,7 +130,7 @@ def test_a_slot_that_points_beyond_the_count_is_taken_for_empty_but_not_one_that
 
 def test_the_end_is_the_last_written_time_not_the_largest() -> None:
     """A clock that goes back takes the header with it; entries count 0 seconds."""
-    writer = IndexWriter(TINY, rules_of((0, NEWEST)))
+    writer = IndexWriter(TINY, make_rules((0, NEWEST)))
     writer.dispatch_all([a_message(0, 9000, UNIQ_KEY="a"), a_message(100, 5000, UNIQ_KEY="b")])
     (file,) = writer.files
 
@@ -372,7 +372,7 @@ def test_entries_hang_in_their_own_slots_under_one_geometry_alone(entries: int, 
 
 def test_a_file_without_entries_contradicts_nothing() -> None:
     assert fits_geometry(index_bytes(numbered_file(0)), TINY)
-    assert stated_geometry([index_bytes(numbered_file(0))]) is None
+    assert find_stated_geometry([index_bytes(numbered_file(0))]) is None
     assert find_geometries(index_bytes(numbered_file(0))) == []
 
 
@@ -385,7 +385,7 @@ def test_a_damaged_file_has_its_geometry_too(lost: str) -> None:
         at = geometry.entry_position(number)
         data[at : at + 20] = b"\xff" * 20 if lost == "every third" else bytes(20)
 
-    assert stated_geometry([index_bytes(data)]) == StatedGeometry(geometry, 1)
+    assert find_stated_geometry([index_bytes(data)]) == StatedGeometry(geometry, 1)
 
 
 def test_most_full_files_decide_and_the_entries_confirm() -> None:
@@ -394,15 +394,15 @@ def test_most_full_files_decide_and_the_entries_confirm() -> None:
     damaged[36:40] = (21).to_bytes(4)
     files = [index_bytes(damaged), index_bytes(damaged), index_bytes(other), index_bytes(full), index_bytes(full)]
 
-    assert stated_geometry(files) == StatedGeometry(GEOMETRY, 2)
-    assert stated_geometry([index_bytes(numbered_file(7))]) is None
+    assert find_stated_geometry(files) == StatedGeometry(GEOMETRY, 2)
+    assert find_stated_geometry([index_bytes(numbered_file(7))]) is None
 
 
 def test_files_of_the_default_size_are_those_of_the_default() -> None:
     size = DEFAULT_GEOMETRY.file_size
 
-    assert stated_geometry([index_bytes(b"", size)] * 3) == StatedGeometry(DEFAULT_GEOMETRY, 3)
-    assert stated_geometry([index_bytes(b"\xff" * 40, size)]) == StatedGeometry(DEFAULT_GEOMETRY, 1)
+    assert find_stated_geometry([index_bytes(b"", size)] * 3) == StatedGeometry(DEFAULT_GEOMETRY, 3)
+    assert find_stated_geometry([index_bytes(b"\xff" * 40, size)]) == StatedGeometry(DEFAULT_GEOMETRY, 1)
 
 
 def test_other_numbers_that_make_the_default_size_are_told_by_the_entries() -> None:
@@ -420,14 +420,14 @@ def test_other_numbers_that_make_the_default_size_are_told_by_the_entries() -> N
         number = (position - geometry.entries_position) // ENTRY.size
         return ENTRY.pack(number, 1, 0, max(number - 10_000_000, 0))
 
-    assert stated_geometry([Content(geometry.file_size, read)]) == StatedGeometry(geometry, 1)
+    assert find_stated_geometry([Content(geometry.file_size, read)]) == StatedGeometry(geometry, 1)
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(8, None), (None, 20)])
 def test_one_number_that_is_given_tells_the_other(slots: int | None, entries: int | None) -> None:
-    assert stated_geometry([index_bytes(numbered_file(7))], slots, entries) == StatedGeometry(GEOMETRY, 1)
-    assert stated_geometry([index_bytes(numbered_file(7))], 9, None) is None
-    assert stated_geometry([index_bytes(numbered_file(7))], None, 1 << 20) is None
+    assert find_stated_geometry([index_bytes(numbered_file(7))], slots, entries) == StatedGeometry(GEOMETRY, 1)
+    assert find_stated_geometry([index_bytes(numbered_file(7))], 9, None) is None
+    assert find_stated_geometry([index_bytes(numbered_file(7))], None, 1 << 20) is None
 
 
 def test_a_file_that_cannot_be_read_says_nothing() -> None:
@@ -438,8 +438,8 @@ def test_a_file_that_cannot_be_read_says_nothing() -> None:
         return numbered_file(19)[position : position + length] if position == 0 else read(position, length)
 
     size = GEOMETRY.file_size
-    assert stated_geometry([Content(size, read), Content(size, read_header)]) is None
-    assert stated_geometry([Content(size, read), index_bytes(numbered_file(19))]) == StatedGeometry(GEOMETRY, 1)
+    assert find_stated_geometry([Content(size, read), Content(size, read_header)]) is None
+    assert find_stated_geometry([Content(size, read), index_bytes(numbered_file(19))]) == StatedGeometry(GEOMETRY, 1)
 
 
 @given(st.integers(1, 18), st.integers(5, 60), st.integers(20, 40))
@@ -455,7 +455,7 @@ def test_a_file_that_is_not_full_is_told_by_trying(entries: int, slots: int, ind
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_files_of_every_broker_tell_their_geometry(golden: StoreOf, name: str) -> None:
     files = [index_bytes(path.read_bytes()) for path in sorted((golden(name) / "index").iterdir())]
-    told = stated_geometry(files)
+    told = find_stated_geometry(files)
 
     assert told is None or told.geometry == TINY
     for file in files:

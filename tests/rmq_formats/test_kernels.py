@@ -26,7 +26,7 @@ from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.kernels import integers, text
 from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import PropertyParser, java_hash, java_text, parse_properties
-from rmq_formats.release import NEWEST, rules_of
+from rmq_formats.release import NEWEST, make_rules
 from tests.rmq_formats.builders import a_blank, log_of, reading
 from tests.rmq_formats.reference import pack_units
 from tests.rmq_formats.strategies import FRAMINGS, I32, mutations, records
@@ -210,7 +210,7 @@ def _page_guarded_room(type_: type[np.generic], count: int) -> NDArray[Any]:
 
 def _decode(raw: bytes, framing: Framing, size: int) -> int:
     rows = 0
-    rules = RuleTable.of(rules_of((0, NEWEST)))
+    rules = RuleTable.from_rules(make_rules((0, NEWEST)))
     for parser in PropertyParser:
         items = scan(reading(raw), 0, len(raw), len(raw), BASE, framing, final=True, window=size)
         for item in items:

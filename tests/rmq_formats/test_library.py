@@ -11,7 +11,7 @@ import pytest
 
 import rmq_formats
 from rmq_formats.errors import CorruptData, FormatError, LimitExceeded, NeedMoreData, NotAStore, UnsupportedFormat
-from rmq_formats.layout import Content, in_blocks
+from rmq_formats.layout import Content, read_in_blocks
 
 ROOT = Path(rmq_formats.__file__).parents[1]
 
@@ -75,9 +75,9 @@ def test_a_file_is_read_once_a_block_and_gives_the_same_bytes() -> None:
 
     def read(position: int, length: int) -> memoryview:
         reads.append((position, length))
-        return memoryview(Content.of(data).read(position, length))
+        return memoryview(Content.from_bytes(data).read(position, length))
 
-    in_parts = in_blocks(read, 40)
+    in_parts = read_in_blocks(read, 40)
     asked = [(0, 10), (10, 20), (35, 5), (36, 5), (70, 50), (95, 10), (3, 4)]
 
     assert [data[position : position + length] for position, length in asked] == [in_parts(*one) for one in asked]

@@ -9,12 +9,18 @@ from hypothesis import strategies as st
 
 from rmq_formats.broker_start import StopKind, find_stop
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
-from rmq_formats.commitlog.record import LostMessage, bridge, bridge_to_segment_end, encode_record, new_record
+from rmq_formats.commitlog.record import (
+    LostMessage,
+    build_bridge,
+    build_bridge_to_segment_end,
+    encode_record,
+    new_record,
+)
 from rmq_formats.commitlog.scan import scan
 from rmq_formats.commitlog.segment import (
-    LEFTOVER,
+    LEFTOVER_REASON,
     LOWEST_TERM,
-    STALE,
+    STALE_REASON,
     Framing,
     Piece,
     PieceKind,
@@ -118,10 +124,10 @@ def test_a_clock_that_stepped_back_does_not_make_a_leftover_of_what_queues_prove
 
     def why_left_over(gap: int, record: object) -> str:
         asked.append((gap, getattr(record, "physical_offset", -1)))
-        return "" if is_proven else STALE
+        return "" if is_proven else STALE_REASON
 
     expected = [PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.RECORD, PieceKind.RECORD, PieceKind.UNWRITTEN]
-    log = SegmentBytes.of(raw, _BASE)
+    log = SegmentBytes.from_buffer(raw, _BASE)
     by_walk = list(walk_segment(log, why_left_over=why_left_over))
     by_scan = flat(scan(log.read, 0, len(raw), len(raw), _BASE, final=False, window=300, why_left_over=why_left_over))
 
@@ -147,7 +153,7 @@ def test_an_entry_of_a_lower_term_than_the_one_before_it_waits(rest: bytes) -> N
     size = len(entries([1]))
 
     assert [piece.kind for piece in pieces] == [PieceKind.RECORD] * 3 + [PieceKind.WAITING]
-    assert pieces[-1][1:] == (BASE + 3 * size, len(raw) - 3 * size, LEFTOVER)
+    assert pieces[-1][1:] == (BASE + 3 * size, len(raw) - 3 * size, LEFTOVER_REASON)
     assert scanned(raw, Framing.DLEDGER) == pieces
 
 
@@ -254,7 +260,7 @@ START = BRIDGED + len(FIRST)
     ],
 )
 def test_a_broker_passes_over_a_bridge_that_is_a_hole_to_us(size: int, lost: Sequence[LostMessage], tiles: int) -> None:
-    over = bridge(START, START + size, lost, 9)
+    over = build_bridge(START, START + size, lost, 9)
     assert over is not None
     segment = FIRST + over + bridged_record(len(FIRST) + size)
 
@@ -271,7 +277,7 @@ def test_a_broker_passes_over_a_bridge_that_is_a_hole_to_us(size: int, lost: Seq
 
 @pytest.mark.parametrize("size", [8, 60, 99, 100, 4096])
 def test_a_hole_up_to_the_end_of_a_segment_ends_in_a_blank(size: int) -> None:
-    segment = FIRST + bridge_to_segment_end(START, START + size, [], 9)
+    segment = FIRST + build_bridge_to_segment_end(START, START + size, [], 9)
 
     stop = find_stop(lambda at, length: segment[at : at + length], 0, len(segment), Release.of("5.3.3"))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.broker_start import FirstRecord, SegmentStart, WrongLengthFile, refused_file, start_segment
+from rmq_formats.broker_start import FirstRecord, SegmentStart, WrongLengthFile, find_refused_file, find_start_segment
 from rmq_formats.commitlog.layout import MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import (
@@ -22,7 +22,7 @@ from rmq_formats.detection import (
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.properties import PropertyParser, index_key_hash
-from rmq_formats.release import NEWEST, OLDEST, SWITCHES, HashSlotCount, Release, Version, release_at, rules_of
+from rmq_formats.release import NEWEST, OLDEST, SWITCHES, HashSlotCount, Release, Version, make_rules, release_at
 from rmq_formats.store import Checkpoint, classify, decode_checkpoint
 from tests.golden import GOLDEN, StoreOf, release_of
 from tests.rmq_formats.builders import BROKER_V6, a_record
@@ -87,12 +87,12 @@ def test_an_unpublished_number_behaves_like_the_newest_release_before_it() -> No
 
 
 def test_rules_must_ascend() -> None:
-    assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 50) is OLDEST
-    assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 200) is NEWEST
+    assert release_at(make_rules((100, OLDEST), (200, NEWEST)), 50) is OLDEST
+    assert release_at(make_rules((100, OLDEST), (200, NEWEST)), 200) is NEWEST
     with pytest.raises(CorruptData, match="ascend"):
-        rules_of((100, OLDEST), (100, NEWEST))
+        make_rules((100, OLDEST), (100, NEWEST))
     with pytest.raises(CorruptData, match="ascend"):
-        rules_of()
+        make_rules()
 
 
 def span(era: Era) -> tuple[int, str, str]:
@@ -109,8 +109,8 @@ def test_marks_narrow_down_each_other() -> None:
 
     assert span(era) == (0, "5.0.0", "5.1.4")
     assert era.marks == tuple(marks)
-    assert era.undecided(["property_parser", "indexes_tags"]) == []
-    assert era.undecided(["two_byte_topic_length", "indexes_tags"]) == ["two_byte_topic_length"]
+    assert era.undecided_switches(["property_parser", "indexes_tags"]) == []
+    assert era.undecided_switches(["two_byte_topic_length", "indexes_tags"]) == ["two_byte_topic_length"]
 
 
 def test_a_mark_that_contradicts_those_before_it_begins_an_era() -> None:
@@ -316,7 +316,7 @@ MIDDLE = Checkpoint(160_000, 155_000, 0)  # the log's time, and that of the queu
 def test_where_a_start_begins_to_read(
     release: str, has_abort: bool, checkpoint: Checkpoint, reach: int, expected: int
 ) -> None:
-    assert expected == start_segment(LOG, Release.of(release), checkpoint, reach, has_abort=has_abort)
+    assert expected == find_start_segment(LOG, Release.of(release), checkpoint, reach, has_abort=has_abort)
 
 
 def test_a_segment_whose_first_record_is_not_right_is_passed_over_after_a_kill() -> None:
@@ -324,11 +324,11 @@ def test_a_segment_whose_first_record_is_not_right_is_passed_over_after_a_kill()
     log = [*LOG[:5], SegmentStart(500, None), *LOG[6:]]
     long = [SegmentStart(base, None) for base in range(0, 2000, 100)]
 
-    assert 400 == start_segment(log, Release.of("5.3.3"), MIDDLE, -1, has_abort=True)
-    assert 400 == start_segment(log, Release.of("5.4.0"), MIDDLE, 550, has_abort=False)
-    assert 500 == start_segment(log, Release.of("5.3.3"), MIDDLE, 550, has_abort=False)
-    assert 1000 == start_segment(long, Release.of("5.4.0"), MIDDLE, 550, has_abort=False)
-    assert start_segment([], Release.of("5.4.0"), MIDDLE, 550, has_abort=False) is None
+    assert 400 == find_start_segment(log, Release.of("5.3.3"), MIDDLE, -1, has_abort=True)
+    assert 400 == find_start_segment(log, Release.of("5.4.0"), MIDDLE, 550, has_abort=False)
+    assert 500 == find_start_segment(log, Release.of("5.3.3"), MIDDLE, 550, has_abort=False)
+    assert 1000 == find_start_segment(long, Release.of("5.4.0"), MIDDLE, 550, has_abort=False)
+    assert find_start_segment([], Release.of("5.4.0"), MIDDLE, 550, has_abort=False) is None
 
 
 @pytest.mark.parametrize(
@@ -348,6 +348,6 @@ def test_which_files_are_refused(release: str, longer: bool, empty_last: bool, e
         WrongLengthFile("empty", 0, 100, is_last=True),
         WrongLengthFile("empty", 0, 100, is_last=False),
     )
-    refused = [refused_file([one], Release.of(release)) is not None for one in files]
+    refused = [find_refused_file([one], Release.of(release)) is not None for one in files]
 
     assert [longer, empty_last, empty_middle] == refused

@@ -40,8 +40,8 @@ from rmq_formats.rocksdb.layout import (
     decode_transaction_row,
     encode_bound_key,
     encode_unit_key,
-    following_hour,
-    hour_of,
+    hour_of_key,
+    key_after_hour,
 )
 from rmq_formats.rocksdb.layout import LAST_OFFSET_KEY as LAST_HALF_KEY
 from tests.golden import FeatureStore, unpack_feature
@@ -160,12 +160,12 @@ def test_hours_of_the_index_follow_each_other_up_to_the_last() -> None:
     """Rows of progress are of no hour; a row's key may end after its hour."""
     hour = bytes.fromhex("0000019aa4f02700")
 
-    assert [None] * 2 == [hour_of(LAST_OFFSET_KEY), hour_of(LAST_TIME_KEY)]
-    assert [hour] * 2 == [hour_of(hour + b"@Orders@K@"), hour_of(hour)]
-    assert bytes.fromhex("0000019aa4f02701") == following_hour(hour)
-    assert bytes.fromhex("0100000000000001") == following_hour(b"\x01")
-    assert bytes.fromhex("ffffffffffffffff") == following_hour(bytes.fromhex("fffffffffffffffe"))
-    assert following_hour(b"\xff" * 8) is None
+    assert [None] * 2 == [hour_of_key(LAST_OFFSET_KEY), hour_of_key(LAST_TIME_KEY)]
+    assert [hour] * 2 == [hour_of_key(hour + b"@Orders@K@"), hour_of_key(hour)]
+    assert bytes.fromhex("0000019aa4f02701") == key_after_hour(hour)
+    assert bytes.fromhex("0100000000000001") == key_after_hour(b"\x01")
+    assert bytes.fromhex("ffffffffffffffff") == key_after_hour(bytes.fromhex("fffffffffffffffe"))
+    assert key_after_hour(b"\xff" * 8) is None
 
 
 def test_pending_transactions_are_the_half_messages_that_no_op_message_names(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rmq_formats.commitlog.kernels import count_settled, find_differing_copies
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.commitlog.scan import IO_ERROR, RawRecords, scan
-from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, SegmentBytes, walk
+from rmq_formats.commitlog.segment import LEFTOVER_REASON, Framing, Piece, PieceKind, SegmentBytes, walk
 from rmq_formats.errors import CorruptData, FormatError
 from tests.rmq_formats.builders import (
     PRODUCER,
@@ -187,7 +187,7 @@ def test_a_time_of_a_clock_that_was_ahead_holds_nothing_back() -> None:
 def _proves_itself(raw: bytes, position: int, framing: Framing) -> bool:
     """Return whether a walk from here begins with a record whose body is right."""
     try:
-        return has_right_body_crc(SegmentBytes.of(raw, BASE, framing).record_at(position))
+        return has_right_body_crc(SegmentBytes.from_buffer(raw, BASE, framing).record_at(position))
     except FormatError:
         return False
 
@@ -346,9 +346,9 @@ def test_a_file_that_is_cut_while_it_is_read_ends_where_it_ends(
     expected = list(walk(raw, BASE, framing, final=final))
     if expected and expected[-1].kind is PieceKind.BLANK:  # the bytes left are shown by the listing until they are read
         behind = expected[-1].offset - BASE + 1
-        assume(SegmentBytes.of(raw, BASE, framing).find_record(behind) is None)
+        assume(SegmentBytes.from_buffer(raw, BASE, framing).find_record(behind) is None)
     found = scanned(raw, framing, size=len(raw) + shorter, window=window, final=final)
-    if found and found[-1].reason == LEFTOVER:  # what a leader took back is not looked at
+    if found and found[-1].reason == LEFTOVER_REASON:  # what a leader took back is not looked at
         found[-1] = found[-1]._replace(size=len(raw) - (found[-1].offset - BASE))
     assert found == expected
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.commitlog.framing import BLOCK, detect_framing, framing_of
+from rmq_formats.commitlog.framing import BLOCK, detect_framing, find_framing
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_ENTRY, MAGIC_BLANK, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.segment import (
@@ -253,7 +253,7 @@ def test_every_log_is_walked_record_by_record(
 ) -> None:
     log = log_of(messages, base_offset, framing)
     raw = log + (a_blank(64, framing) if sealed else bytes(64))
-    segment = SegmentBytes.of(raw, base_offset, framing)
+    segment = SegmentBytes.from_buffer(raw, base_offset, framing)
 
     pieces = list(walk_segment(segment, final=sealed))
 
@@ -269,7 +269,7 @@ def test_every_log_is_walked_record_by_record(
 def test_any_damage_leaves_pieces_that_cover_the_segment(data: st.DataObject, framing: Framing, final: bool) -> None:
     whole = a_segment([ONE, TWO, THREE], 700, 1000, framing, sealed=data.draw(st.booleans()))
     raw = data.draw(mutations(whole))
-    segment = SegmentBytes.of(raw, 1000, framing)
+    segment = SegmentBytes.from_buffer(raw, 1000, framing)
 
     pieces = list(walk_segment(segment, final=final))
 
@@ -331,7 +331,7 @@ def test_damaged_first_bytes_do_not_hide_the_framing(framing: Framing, head: byt
     segment = bytearray(a_segment(RECORDS, 2048, 1 << 20, framing))
     segment[: len(head)] = head
 
-    assert framing is framing_of(lambda at, size: bytes(segment[at : at + size]), len(segment), 1 << 20)
+    assert framing is find_framing(lambda at, size: bytes(segment[at : at + size]), len(segment), 1 << 20)
 
 
 @pytest.mark.parametrize("framing", list(Framing))
@@ -345,7 +345,7 @@ def test_a_first_block_that_cannot_be_read_does_not_hide_the_framing(framing: Fr
             raise OSError(errno.EIO, f"{size} bytes at {at}")
         return segment[at : at + size]
 
-    assert framing_of(read, len(segment), 1 << 20) is (framing if bad_blocks == 1 else Framing.PLAIN)
+    assert find_framing(read, len(segment), 1 << 20) is (framing if bad_blocks == 1 else Framing.PLAIN)
 
 
 def test_a_file_of_zeros_is_not_searched_for_a_framing() -> None:
@@ -356,7 +356,7 @@ def test_a_file_of_zeros_is_not_searched_for_a_framing() -> None:
         looked.append(at + size)
         return bytes(size)
 
-    assert framing_of(read, 1 << 30, 0) is Framing.PLAIN
+    assert find_framing(read, 1 << 30, 0) is Framing.PLAIN
     assert max(looked) <= 2 * BLOCK
 
 
@@ -367,4 +367,4 @@ def test_a_file_that_is_gone_is_no_damage() -> None:
         raise FileNotFoundError(errno.ENOENT, f"{size} bytes at {at}")
 
     with pytest.raises(FileNotFoundError):
-        framing_of(read, 1024, 0)
+        find_framing(read, 1024, 0)

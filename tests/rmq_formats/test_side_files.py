@@ -14,7 +14,7 @@ from rmq_formats.release import Release
 from rmq_formats.tier_index import ENTRY, HEADER, read_tier_index
 from rmq_formats.timer_files import (
     END,
-    LARGEST_WHEEL,
+    MAX_WHEEL_SIZE,
     PROGRESS,
     SLOT,
     UNIT,
@@ -139,7 +139,7 @@ def test_slots_are_found_in_any_window_of_a_wheel() -> None:
 
 def test_a_wheel_that_no_broker_makes_is_not_read() -> None:
     with pytest.raises(CorruptData, match="1,073,741,825 bytes"):
-        next(used_slots(lambda _position, _length: pytest.fail("it was read"), LARGEST_WHEEL + 1))
+        next(used_slots(lambda _position, _length: pytest.fail("it was read"), MAX_WHEEL_SIZE + 1))
 
     assert (SLOT.size, UNIT.size, END.size) == (32, 52, 16)
 
@@ -165,7 +165,7 @@ def test_every_file_of_the_broker_agrees_with_itself(place: Path) -> None:
     found = [read_tier_index(data) for data in files(place)]
 
     assert {_SLOTS} == {len(index.slots) for index in found}
-    assert [[] for _ in found] == [list(index.differences()) for index in found]
+    assert [[] for _ in found] == [list(index.find_contradictions()) for index in found]
 
 
 def test_a_key_leads_to_the_message_that_the_broker_found(place: Path) -> None:
@@ -199,7 +199,7 @@ def test_seconds_are_cut_off_towards_zero(place: Path) -> None:
     ],
 )
 def test_a_file_that_contradicts_itself_says_where(place: Path, position: int, raw: bytes, field: str) -> None:
-    (difference,) = read_tier_index(changed(files(place)[0], position, raw)).differences()
+    (difference,) = read_tier_index(changed(files(place)[0], position, raw)).find_contradictions()
 
     assert (field, 1) == (difference.field, difference.times)
     assert difference.found != difference.expected
@@ -208,7 +208,7 @@ def test_a_file_that_contradicts_itself_says_where(place: Path, position: int, r
 def test_a_file_without_its_end_says_how_long_it_should_be(place: Path) -> None:
     data = files(place)[0]
     index = read_tier_index(data[:-30])
-    (difference,) = index.differences()
+    (difference,) = index.find_contradictions()
 
     assert (str(len(data) - 30), str(len(data))) == (difference.found, difference.expected)
     assert index.entry_count - 2 == len(index.entries)

@@ -18,8 +18,8 @@ from rmq_formats.store import (
     classify,
     decode_checkpoint,
     encode_checkpoint,
-    first_offset,
-    offset_of_name,
+    parse_first_offset,
+    parse_offset_name,
 )
 from tests.golden import ARCHIVES, FOLDER, GOLDEN, StoreOf, release_of
 from tests.support.stores import names
@@ -82,7 +82,7 @@ def test_the_place_of_a_file_says_what_it_is(kind: FileKind, paths: Sequence[str
     [(f"{4096:020d}", 4096), (f"cfcd2084{4096:020d}", 4096), (f"cfcd208{4096:020d}", None), ("4096", None)],
 )
 def test_a_file_of_a_tier_has_a_hash_before_its_offset(name: str, offset: int | None) -> None:
-    assert first_offset(name) == offset
+    assert parse_first_offset(name) == offset
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_any_path_is_some_kind(path: str) -> None:
 @pytest.mark.parametrize(("name", "offset"), [("09223372036854775807", (1 << 63) - 1), ("09223372036854775808", None)])
 def test_a_name_beyond_the_largest_offset_is_none(name: str, offset: int | None) -> None:
     """Java reads it into a signed number of 64 bits."""
-    assert offset_of_name(name) == offset
+    assert parse_offset_name(name) == offset
 
 
 @pytest.mark.sample(12)
@@ -143,7 +143,7 @@ def test_a_checkpoint_is_six_numbers_and_zeros() -> None:
     checkpoint = Checkpoint(1, 2, 3, 4, 5, 6)
     raw = encode_checkpoint(checkpoint)
 
-    assert [row.offset for row in CHECKPOINT.rows()] == [0, 8, 16, 24, 32, 40]
+    assert [row.offset for row in CHECKPOINT.describe_fields()] == [0, 8, 16, 24, 32, 40]
     assert len(raw) == CHECKPOINT_SIZE == 4096
     assert raw[7::8][:6] == bytes([1, 2, 3, 4, 5, 6])
     assert decode_checkpoint(raw) == checkpoint

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats import compiled
-from rmq_formats.broker_conf import BrokerConf, decode_config, java_properties, parse_broker_conf
+from rmq_formats.broker_conf import BrokerConf, decode_config, parse_broker_conf, parse_java_properties
 from rmq_formats.crc import crc32
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.kernels.integers import as_bytes
@@ -409,7 +409,7 @@ def test_a_number_that_is_none_is_said_with_its_name(value: str) -> None:
     ],
 )
 def test_properties_text_is_read_as_java_reads_it(text: bytes, expected: dict[str, str]) -> None:
-    assert java_properties(text) == expected
+    assert parse_java_properties(text) == expected
 
 
 @given(st.binary(max_size=200) | st.lists(st.sampled_from(EXAMPLE.splitlines())).map(b"\\\n".join))

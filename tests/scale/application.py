@@ -21,7 +21,7 @@ from jobs.command import cli
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.launch.session import close, spark_session
-from jobs.rebuild.index import RebuildIndexRequest, rebuild
+from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.store.ranges import Range
 from jobs.store.spark_workers import SparkWorkers
 
@@ -37,10 +37,10 @@ def command(*arguments: str) -> dict[str, Any]:
     return {"code": int(code), "said": said.getvalue()}
 
 
-def rebuild_index(store: str, out: str, range_size: int) -> int:
+def rebuild_index_counting_tasks(store: str, out: str, range_size: int) -> int:
     """Rebuild the index files from ranges of that size; give the number of tasks that read the log."""
     workers = _Counting(spark_session("tests"))
-    rebuild(RebuildIndexRequest(store, out, range_size=range_size), workers)
+    rebuild_index(RebuildIndexRequest(store, out, range_size=range_size), workers)
     return workers.asked[0]
 
 
@@ -119,7 +119,7 @@ def _await_both(lake: str, offset: int) -> None:
 
 _TROUBLES: dict[str, Callable[[str], Callable[[int, int], None]]] = {"fail": _failing, "late": _late}
 _STEPS: dict[str, Callable[..., Any]] = {
-    "command": command, "rebuild_index": rebuild_index, "ingest_with": ingest_with
+    "command": command, "rebuild_index": rebuild_index_counting_tasks, "ingest_with": ingest_with
 }  # fmt: skip
 
 

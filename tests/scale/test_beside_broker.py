@@ -19,8 +19,8 @@ from jobs.command import cli
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.launch.spark import on_half_the_cores
-from jobs.storage import storage_of
-from jobs.storage.local import Care
+from jobs.storage import storage_for
+from jobs.storage.local import ReadLimits
 from jobs.store.beside_broker import DiskWouldFillError
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
@@ -37,13 +37,13 @@ AT_ONCE = MIB // 4
 
 PRIORITIES = """
 import ctypes, os, platform, subprocess, sys
-from jobs.store.beside_broker import care_beside
+from jobs.store.beside_broker import read_limits_beside_broker
 told = "import ctypes, os; print(os.nice(0), ctypes.CDLL(None).syscall({}, 1, 0) >> 13)".format(
     {"x86_64": 252, "aarch64": 31}[platform.machine()]
 )
 exec(told)
-care_beside(sys.argv[1])
-care_beside(sys.argv[1])
+read_limits_beside_broker(sys.argv[1])
+read_limits_beside_broker(sys.argv[1])
 exec(told)
 print(subprocess.run([sys.executable, "-c", told], capture_output=True, text=True).stdout, end="")
 """
@@ -101,9 +101,9 @@ def test_half_the_cores_is_a_local_master_unless_one_is_named() -> None:
 
 
 def test_care_reaches_the_tasks_ranges_shared_between_them(store: Path) -> None:
-    careful = list_store(str(store), care=Care(9000).shared_by(3))
+    careful = list_store(str(store), care=ReadLimits(9000).share_among(3))
 
-    assert {Care(3000)} == {pickle.loads(pickle.dumps(range_)).storage.care for range_ in plan_ranges(careful)}  # noqa: S301 - our own
+    assert {ReadLimits(3000)} == {pickle.loads(pickle.dumps(range_)).storage.care for range_ in plan_ranges(careful)}  # noqa: S301 - our own
     assert list_store(str(store)).storage.care is None
 
 
@@ -187,7 +187,7 @@ def pages_after_reading(path: Path, step: int) -> tuple[list[bool], list[bool]]:
 
 def read_with_care(path: Path, step: int) -> tuple[list[bool], list[bool]]:
     middle = len(resident_pages(path)) // 2
-    with storage_of(str(path), care=Care()).open(str(path)) as reader:
+    with storage_for(str(path), care=ReadLimits()).open(str(path)) as reader:
         data = b"".join(bytes(reader.read(at, step)) for at in range(0, reader.size, step))
 
     after = resident_pages(path)
@@ -230,8 +230,8 @@ def test_the_rate_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     clock = Clock()
     monkeypatch.setattr("jobs.storage.local.time", clock)
     (tmp_path / "segment").write_bytes(bytes(32 * MIB))
-    care = Care(8 * MIB + int(computing * 1000))  # a pace of its own
-    with storage_of(str(tmp_path / "segment"), care=care).open(str(tmp_path / "segment")) as reader:
+    care = ReadLimits(8 * MIB + int(computing * 1000))  # a pace of its own
+    with storage_for(str(tmp_path / "segment"), care=care).open(str(tmp_path / "segment")) as reader:
         for at in range(0, 32 * MIB, MIB):
             reader.read(at, MIB)
             clock.now += computing

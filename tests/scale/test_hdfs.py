@@ -10,8 +10,8 @@ import pytest
 from jobs.console.result import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.rebuild.index import RebuildIndexRequest, rebuild
-from jobs.storage import storage_of
+from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
+from jobs.storage import storage_for
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from tests.golden import StoreOf
@@ -102,7 +102,7 @@ def test_inspect_dump_and_query_say_of_hdfs_what_they_say_of_a_disk(server: Hdfs
 def test_verify_and_rebuild_index_read_hdfs(server: Hdfs, local: Path, tmp_path: Path) -> None:
     store = server.uri("/stores/plain")
     verdict = verify(VerifyRequest(store, range_size=RANGE), SerialWorkers(server.options))
-    rebuild(RebuildIndexRequest(store, str(tmp_path), range_size=RANGE), SerialWorkers(server.options))
+    rebuild_index(RebuildIndexRequest(store, str(tmp_path), range_size=RANGE), SerialWorkers(server.options))
 
     assert [] == verdict.findings
     made = [path.read_bytes() for path in sorted(tmp_path.iterdir()) if path.name.isdigit()]
@@ -111,7 +111,7 @@ def test_verify_and_rebuild_index_read_hdfs(server: Hdfs, local: Path, tmp_path:
 
 def test_names_are_taken_as_they_stand(server: Hdfs) -> None:
     location = server.uri("/stores/odd")
-    storage = storage_of(location, server.options)
+    storage = storage_for(location, server.options)
 
     assert ODD == [info.name for info in storage.list_files(location)]
     for name in ODD:
@@ -121,7 +121,7 @@ def test_names_are_taken_as_they_stand(server: Hdfs) -> None:
 
 def test_a_file_that_is_cut_or_deleted_while_it_is_read_is_an_error_with_its_path(server: Hdfs, local: Path) -> None:
     location = server.uri("/stores/cut")
-    with storage_of(location, server.options).open(location) as file:
+    with storage_for(location, server.options).open(location) as file:
         assert (local / SEGMENT).read_bytes() == bytes(file.read(0, 1 << 20))
         server.shell("-truncate", "-w", "5000", "/stores/cut")
         with pytest.raises(OSError, match=f"{location}: ends at 5000 now"):

@@ -25,7 +25,7 @@ from jobs.lake.runs import OtherRunActiveError
 from jobs.lake.upkeep import optimize
 from jobs.launch.cache import cache_directory
 from jobs.query.lake_tables import LakeTables
-from jobs.rebuild.index import RebuildIndexRequest, rebuild
+from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
 from jobs.restore.run import RestoreRequest, restore
 from jobs.storage.settings import file_system_settings
 from jobs.store.workers import Item, Result, SerialWorkers
@@ -194,7 +194,7 @@ def test_queries_answer_from_s3_as_from_the_local_store(on_s3: Uploaded, run: Ru
 
 def test_index_files_rebuilt_onto_s3_are_the_brokers_own(on_s3: Uploaded) -> None:
     request = RebuildIndexRequest(on_s3.store, on_s3.server.uri(on_s3.prefix, "index"))
-    result = rebuild(request, SerialWorkers(on_s3.options))
+    result = rebuild_index(request, SerialWorkers(on_s3.options))
     made = files_in(on_s3.downloaded("index"))
     manifest = json.loads(made.pop("MANIFEST.json"))
 

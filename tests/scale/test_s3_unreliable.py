@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake.commit import ensure_table, open_table, rows
+from jobs.lake.commit import ensure_table, open_table, read_rows
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.findings import Finding
-from jobs.lake.integrity import record_findings
+from jobs.lake.integrity import append_findings
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import rows_where
+from jobs.lake.snapshot_files import read_rows_where
 from jobs.lake.tables import FINDINGS, RUNS
 from jobs.lake.upkeep import optimize
 from jobs.query.lake_tables import LakeTables
@@ -201,8 +201,8 @@ def test_a_commit_counts_once_whichever_answer_is_cut_off(s3: S3Server) -> None:
         name = f"cut-commit-{number}"
         shutil.copytree(s3.path("cut-commit-0"), s3.path(name))
         with flaky(s3.port, number.__eq__, "cut off") as server:
-            record_findings(Lake(s3.uri(name), S3Server(server.port, s3.folder).options), None, "b", [found])
-        assert [(1,)] == rows(Lake(s3.uri(name), s3.options), FINDINGS.name, ("verification",))
+            append_findings(Lake(s3.uri(name), S3Server(server.port, s3.folder).options), None, "b", [found])
+        assert [(1,)] == read_rows(Lake(s3.uri(name), s3.options), FINDINGS.name, ("verification",))
         if not server.failed:
             break
     assert number > 10  # requests of a commit
@@ -234,8 +234,8 @@ def test_rows_that_are_deleted_through_vectors_on_s3_stay_deleted(shared: OnS3) 
 
     snapshot = open_table(shared.lake, "messages")
     assert snapshot is not None
-    assert sorted(rows_where(shared.lake, snapshot, ["physical_offset"]).column(0).to_pylist()) == left
-    deleted = rows_where(shared.lake, snapshot, ["physical_offset"], deleted=True).column(0).to_pylist()
+    assert sorted(read_rows_where(shared.lake, snapshot, ["physical_offset"]).column(0).to_pylist()) == left
+    deleted = read_rows_where(shared.lake, snapshot, ["physical_offset"], deleted=True).column(0).to_pylist()
     assert deleted
     assert not any(offset % 3 for offset in deleted)
     queried = LakeTables(shared.lake.location, shared.lake.options).rows(OFFSETS)

@@ -11,7 +11,7 @@ from random import Random
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 from tests.rmq_formats.builders import STORED, a_record
 
 SEGMENT_SIZE = 16384
@@ -114,7 +114,7 @@ class Broker:
         base = position - position % QUEUE_FILE_SIZE
         folder = self.root / "consumequeue" / record.topic / str(record.queue_id)
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / name_of_offset(base), os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(folder / file_name_of_offset(base), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             os.ftruncate(descriptor, QUEUE_FILE_SIZE)
             unit = UNIT.pack(record.physical_offset, record.total_size, TAG_A)
@@ -125,7 +125,7 @@ class Broker:
     def _write(self, data: bytes) -> None:
         base = self.offset - self.offset % self._segment_size
         for log in reversed(self._logs):
-            descriptor = os.open(log / name_of_offset(base), os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(log / file_name_of_offset(base), os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 os.ftruncate(descriptor, self._segment_size)
                 os.pwrite(descriptor, data, self.offset - base)

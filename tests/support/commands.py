@@ -47,7 +47,7 @@ def runner(capfd: pytest.CaptureFixture[str]) -> Run:
 
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have this process do the work even where other tests have started a session."""
-    monkeypatch.setattr("jobs.launch.engine.is_spark_asked_for", lambda: False)
+    monkeypatch.setattr("jobs.launch.engine.is_spark_requested", lambda: False)
 
 
 def packages_loaded_by(*arguments: str | Path) -> set[str]:

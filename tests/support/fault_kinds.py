@@ -28,7 +28,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry
 from rmq_formats.layout import Layout
 from rmq_formats.properties import CRC_SIZE
-from rmq_formats.store import CHECKPOINT, decode_checkpoint, encode_checkpoint, name_of_offset
+from rmq_formats.store import CHECKPOINT, decode_checkpoint, encode_checkpoint, file_name_of_offset
 from tests.golden import SITUATIONS, unpack, unpack_situation
 from tests.support.stores import flip, folder_of_process
 
@@ -442,7 +442,7 @@ def _of_files(part: Part, kind: str, files: Sequence[str], size: int) -> Iterato
 
 
 def _of_fields(part: Part, kind: str, layout: Layout, base: int, file: str) -> Iterator[Fault]:
-    for field in layout.rows():
+    for field in layout.describe_fields():
         at = base + layout.offset(field.name) + field.size - 1
         yield Fault(part, f"{kind}: {field.name}", partial(flip, at=at), file)
 
@@ -459,7 +459,7 @@ def _places_of(record: MessageRecord) -> dict[str, int]:
     """Return the position of the bit to change in each part of a record: a number's last byte, a host's first one."""
     layout = RECORD[0]  # hosts are IPv4
     hosts = {f"{name}_host": layout.offset(f"{name}_host_address") for name in ("born", "store")}
-    numbers = [field for field in layout.rows() if "_host_" not in field.name]
+    numbers = [field for field in layout.describe_fields() if "_host_" not in field.name]
     topic_length = layout.size + len(record.body)
     properties_length = topic_length + 1 + len(record.topic.encode())
     places = hosts | {field.name: layout.offset(field.name) + field.size - 1 for field in numbers}
@@ -556,7 +556,7 @@ def _size(record: MessageRecord) -> int:
 
 def _ahead(size: int) -> Wound:
     return lambda one: (
-        one.segment(-1).with_name(name_of_offset(int(one.segments[-1].name) + SEGMENT)).write_bytes(bytes(size))
+        one.segment(-1).with_name(file_name_of_offset(int(one.segments[-1].name) + SEGMENT)).write_bytes(bytes(size))
     )
 
 
@@ -619,7 +619,7 @@ OF_OTHERS: dict[str, Wound] = {
     "queue file cut": _resize(Wounded.queue, -40),
     "queue file longer": _resize(Wounded.queue, 20),
     "empty last queue file": lambda one: one.queue(-1).with_name(
-        name_of_offset(int(one.queue(-1).name) + 20 * UNIT.size)
+        file_name_of_offset(int(one.queue(-1).name) + 20 * UNIT.size)
     ).write_bytes(b""),
     "one queue gone": lambda one: shutil.rmtree(one.target.root / "consumequeue/T1/0"),
     "all queues gone": lambda one: shutil.rmtree(one.target.root / "consumequeue"),

@@ -11,13 +11,19 @@ from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.columns import message_batch
-from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.framing import find_framing
 from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
-from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc, record_of_row
+from rmq_formats.commitlog.record import (
+    MessageRecord,
+    decode_record,
+    encode_record,
+    has_right_body_crc,
+    record_from_row,
+)
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk_segment
 from rmq_formats.properties import PropertyParser
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 from tests.rmq_formats.builders import STORED, a_blank, a_record, framed
 
 SEGMENT_SIZE = 1536
@@ -51,7 +57,7 @@ class TinyStore:
             if int(path.name) not in self.segments:
                 path.unlink()
         for base_offset, content in self.segments.items():
-            (folder / name_of_offset(base_offset)).write_bytes(content)
+            (folder / file_name_of_offset(base_offset)).write_bytes(content)
 
 
 def mutated_store(random: Random) -> TinyStore:
@@ -159,8 +165,8 @@ def expected(store: TinyStore) -> Result:
 
 
 def _log(content: bytes, base: int) -> SegmentBytes:
-    plain = SegmentBytes.of(content, base)
-    return replace(plain, framing=framing_of(plain.read, plain.size, base))
+    plain = SegmentBytes.from_buffer(content, base)
+    return replace(plain, framing=find_framing(plain.read, plain.size, base))
 
 
 def found(root: Path, range_size: int) -> Result:
@@ -180,7 +186,7 @@ def _collected(_: Range, pieces: Iterator[RawRecords | Piece]) -> tuple[Rows, Da
             damage += [(item.offset, item.size)] if item.kind is PieceKind.DAMAGE else []
         else:
             batch, bad = message_batch(item, PropertyParser.SCAN)
-            rows += [(row["physical_offset"], encode_record(record_of_row(row))) for row in batch.to_pylist()]
+            rows += [(row["physical_offset"], encode_record(record_from_row(row))) for row in batch.to_pylist()]
             damage += bad
     return rows, damage
 

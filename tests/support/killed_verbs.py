@@ -25,7 +25,7 @@ from jobs.lake import upkeep, writers
 from jobs.lake.lake import Lake
 from jobs.lake.upkeep import optimize
 from jobs.products.index.settings import GivenSettings
-from jobs.restore.run import MANIFEST, RestoreRequest, restore
+from jobs.restore.run import MANIFEST_FILE, RestoreRequest, restore
 from jobs.storage import local
 from jobs.store.workers import SerialWorkers
 from jobs.typed.declaration import read_types
@@ -190,9 +190,9 @@ def _wrong_restore(root: Path) -> list[str]:
     """Resume a restore; return the files that differ from those of a restore that was not killed."""
     code = ended(forked(partial(_restore, root)))
     whole, found = files_in(root / "whole"), files_in(root / "out")
-    manifests = [json.loads(files.pop(MANIFEST, b"{}")).get("files") for files in (whole, found)]
+    manifests = [json.loads(files.pop(MANIFEST_FILE, b"{}")).get("files") for files in (whole, found)]
     names = {name for name in whole | found if whole.get(name) != found.get(name)}
-    return [*[f"exit code {code}"] * (code != 0), *sorted(names), *[MANIFEST] * (manifests[0] != manifests[1])]
+    return [*[f"exit code {code}"] * (code != 0), *sorted(names), *[MANIFEST_FILE] * (manifests[0] != manifests[1])]
 
 
 # --- commits of Spark's ----------------------------------------------------------------------------------------------

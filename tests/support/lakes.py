@@ -19,7 +19,7 @@ from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers, Workers
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.record import MessageRecord, encode_record, record_of_row
+from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from tests.golden import release_of
 from tests.support.broker import Broker, some_records
 from tests.support.stores import log_folders, tree_state
@@ -84,7 +84,7 @@ def rows_of(lake: Path, table: str = "messages", order: str = "physical_offset")
 
 
 def raw_rows(lake: Path, table: str = "messages") -> list[tuple[int, bytes]]:
-    return [(row["physical_offset"], encode_record(record_of_row(row))) for row in rows_of(lake, table)]
+    return [(row["physical_offset"], encode_record(record_from_row(row))) for row in rows_of(lake, table)]
 
 
 def raw(records: Iterable[MessageRecord]) -> list[tuple[int, bytes]]:

@@ -15,8 +15,8 @@ from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.consumequeue.dispatch import QueueRules, expected_units
 from rmq_formats.indexfile.layout import Geometry
-from rmq_formats.release import Release, rules_of
-from rmq_formats.store import name_of_offset
+from rmq_formats.release import Release, make_rules
+from rmq_formats.store import file_name_of_offset
 from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment
 from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
 from tests.support.lakes import Options, ingest_store
@@ -91,7 +91,7 @@ def write_store(  # noqa: PLR0913 - what a store is made of
 def write_segment(root: Path, records: Sequence[MessageRecord]) -> Path:
     """Write a store of one segment, without queues and an index."""
     (root / "commitlog").mkdir(parents=True)
-    (root / "commitlog" / name_of_offset(0)).write_bytes(a_segment(records, 1 << 14))
+    (root / "commitlog" / file_name_of_offset(0)).write_bytes(a_segment(records, 1 << 14))
     return root
 
 
@@ -129,12 +129,12 @@ def _write_log(folder: Path, records: Sequence[MessageRecord]) -> None:
         own = [record for record in records if base <= record.physical_offset < base + SEGMENT_SIZE]
         log = b"".join(map(encode_record, own))
         rest = SEGMENT_SIZE - len(log)
-        (folder / name_of_offset(base)).write_bytes(log + (bytes(rest) if base == bases[-1] else a_blank(rest)))
+        (folder / file_name_of_offset(base)).write_bytes(log + (bytes(rest) if base == bases[-1] else a_blank(rest)))
 
 
 def _write_index(folder: Path, records: Sequence[MessageRecord], release: Release, geometry: Geometry) -> None:
     folder.mkdir()
-    writer = IndexWriter(geometry, rules_of((0, release)))
+    writer = IndexWriter(geometry, make_rules((0, release)))
     writer.dispatch_all(records)
     for number, file in enumerate(writer.files):
         (folder / f"2025112001{number:07d}").write_bytes(file.encode())
@@ -149,4 +149,4 @@ def write_queues(root: Path, records: Sequence[MessageRecord], release: Release)
         folder = root / path
         folder.mkdir(parents=True)
         for offset, data in queue.files():
-            (folder / name_of_offset(offset)).write_bytes(data)
+            (folder / file_name_of_offset(offset)).write_bytes(data)

@@ -9,12 +9,12 @@ import click
 
 from jobs.command import VERBS, Verb
 from jobs.command.cli import rmq_lake
-from jobs.command.configuration import settings_of
+from jobs.command.configuration import configurable_parameters
 from jobs.console.amounts import size_text
 from jobs.console.result import ExitCode
 from jobs.ingest.request import Summary
 from jobs.launch.cache import CONF_DIRECTORY
-from jobs.launch.engine import VERBS_WITH_ENGINE, limit_of
+from jobs.launch.engine import VERBS_WITH_ENGINE, one_process_limit
 from jobs.report.document import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
 from jobs.report.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_metric_values
 
@@ -76,12 +76,9 @@ _DOCUMENT = f"""\
 raised when a field changes its meaning or is removed; fields may be added. `parts` contains Facts, Grid,
 Bars and Timeline objects; `kind` says which one.
 
-The `--json` output of each verb has a JSON Schema, `docs/schemas/VERB.json`, with a version at the end of its `$id`.
-Some keys need an explanation: `broker` in the output of `inspect` is an object that describes what the broker would
-do with the store at its next start; `kept` in that of `repair` lists the folders that hold the replaced files for
-`--undo`; `recovered` in that of `ingest` and `type` is the number of an earlier run or typing that was interrupted and
-that this one completed. In `report.json`, `made` is the time at which the report was written, and `words` is the
-description of a recommended action.
+The `--json` output of each verb has a JSON Schema, `docs/schemas/VERB.json`, with a description of every key, and a
+version at the end of its `$id`. In `report.json`, `made` is the time at which the report was written, and `words` is
+the description of a recommended action.
 """
 
 
@@ -97,7 +94,7 @@ For a store or a lake on another machine, the limit is computed for a read rate 
 def _jvm(verb: Verb) -> str:
     """Return when a verb starts a JVM."""
     if verb.name in VERBS_WITH_ENGINE:
-        return "above " + ", ".join(size_text(limit_of(verb.name, cores=cores)) for cores in (2, 8))
+        return "above " + ", ".join(size_text(one_process_limit(verb.name, cores=cores)) for cores in (2, 8))
     return "always" if verb.uses_spark else "never"
 
 
@@ -122,7 +119,7 @@ def _command(command: click.Command, names: tuple[str, ...], parent: click.Conte
         for name, verb in command.commands.items():
             yield from _command(verb, (*names, name), ctx)
     else:
-        rows = [_row(parameter, ctx) for parameter in settings_of(command)]
+        rows = [_row(parameter, ctx) for parameter in configurable_parameters(command)]
         yield _table(("option", "meaning", "default"), *rows)
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.store.queue_files import list_queues
 from jobs.store.store import list_store
 from jobs.store.units import read_stored_units
@@ -50,7 +50,7 @@ def segments_of(store: Path) -> list[Path]:
 
 def read_segment(path: Path) -> SegmentBytes:
     raw = path.read_bytes()
-    return SegmentBytes.of(raw, int(path.name), detect_framing(raw))
+    return SegmentBytes.from_buffer(raw, int(path.name), detect_framing(raw))
 
 
 def newest_segment(store: Path) -> Path:
@@ -114,7 +114,7 @@ def log_folders(store: Path) -> list[str]:
 def compare_queues(store: Path, release: str) -> PartReport:
     """Compare the queues of a store with its log."""
     listed = list_store(str(store), commitlog=log_folders(store))
-    rules = queue_rules(listed, known_releases(listed, release).value.rules, BrokerConf())
+    rules = determine_queue_rules(listed, determine_releases(listed, release).value.rules, BrokerConf())
     return verify_queues(SerialWorkers(), listed, rules).report
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jobs.lake.catalog import column_comment
-from jobs.lake.lake import views
+from jobs.lake.lake import list_views
 from jobs.lake.tables import MESSAGES, TABLES, Table, sql_type
 from jobs.typed.ddl import typed_table
 
@@ -40,7 +40,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 def page() -> str:
     """Return the page with its generated section as the declarations are now."""
     by_hand = PAGE.read_text(encoding="utf-8").partition(_START)[0]
-    of_views = (f"| {view.name} | {view.row[len('One row is ') :]} | {', '.join(view.tables)} |" for view in views())
+    of_views = (
+        f"| {view.name} | {view.row[len('One row is ') :]} | {', '.join(view.tables)} |" for view in list_views()
+    )
     tables = (*TABLES, typed_table("typed/TOPIC", ()))
     return by_hand + "\n".join(
         [_HEAD, *("\n".join(_section(table)) for table in tables), _TYPED, _VIEWS, *of_views, ""]

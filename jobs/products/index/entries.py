@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from jobs.lake.commit import open_table
-from jobs.lake.history import committed_records
+from jobs.lake.history import read_committed_records
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches_for_reading, rows_where
+from jobs.lake.snapshot_files import SnapshotFile, read_batches, read_rows_where
 from jobs.lake.table_file import AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
-from jobs.products.index.file_builder import CACHE_SIZED_BLOCK, IndexRecipe, hash_file, put_entries
+from jobs.products.index.file_builder import CACHE_SIZED_BLOCK, IndexRecipe, add_entries, hash_file
 from jobs.products.index.key_row import KeyBlock
 from jobs.products.product import Output
 from jobs.storage.local import write_all
@@ -37,9 +37,9 @@ from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, key_texts
 from rmq_formats.indexfile.layout import IndexHeader
 
-ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
-ROWS_A_FILE = 1 << 21
-MESSAGES_AT_ONCE = 256 << 20  # bytes of the log whose rows of `messages` are looked up in one batch
+ROWS_PER_ROW_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
+ROWS_PER_FILE = 1 << 21
+LOG_BYTES_PER_LOOKUP = 256 << 20  # bytes of the log whose rows of `messages` are looked up in one batch
 
 
 # Of this thread: ordinal, header and slots of the open index file of each lake and store.
@@ -69,7 +69,7 @@ class EntryWork:
     ordinal: int
     recipe: IndexRecipe
     opened: IndexHeader | None = None  # as the last run left it
-    opened_in: tuple[StoredFile, ...] = ()  # the files of `index_entries` that hold its entries so far
+    opened_in: tuple[SnapshotFile, ...] = ()  # the files of `index_entries` that hold its entries so far
     opened_ranges: tuple[Range, ...] = ()  # of the log that its entries are of; none where a part of it is deleted
     left_out: int = 0  # number of its entries without a row, whose messages are not in the lake
     known_until: int = 0  # messages before it get rows only if the lake has them
@@ -87,7 +87,7 @@ class EntryRows(NamedTuple):
     left_out: int = 0  # entries without a row
 
 
-def write(work: EntryWork, *, output: Output) -> EntryRows:
+def write_entries(work: EntryWork, *, output: Output) -> EntryRows:
     """Write the new rows of one index file."""
     return _FileWriter(work, output).run()
 
@@ -115,13 +115,13 @@ class _FileWriter:
     def run(self) -> EntryRows:
         work, recipe, geometry = self._work, self._work.recipe, self._work.recipe.geometry
         # Only a full file is hashed, and it is too large to be kept in memory.
-        is_hashed = recipe.entries + (work.opened.entry_count if work.opened else 0) >= geometry.capacity
+        is_hashed = recipe.entry_count + (work.opened.entry_count if work.opened else 0) >= geometry.capacity
         with TemporaryFile() if is_hashed else nullcontext() as file, self._files, self._thread:
             write = partial(write_all, file.fileno()) if file is not None else None
-            builder = FileBuilder(geometry, RuleTable.of(recipe.rules), write, recipe.previous)
+            builder = FileBuilder(geometry, RuleTable.from_rules(recipe.rules), write, recipe.previous)
             if work.opened is not None and work.opened.entry_count:
                 self._continue(builder, work.opened, is_hashed=is_hashed)
-            put_entries(builder, recipe, self._note)
+            add_entries(builder, recipe, self._note)
             self._flush()
             self._await_written()
             self._close_rows()
@@ -149,7 +149,7 @@ class _FileWriter:
         self._left_out = work.left_out
         ordinal, header, kept = ((_kept.get() or {}) if not is_hashed else {}).pop(self._store, (None, None, None))
         if kept is not None and (ordinal, header) == (work.ordinal, opened):
-            builder.resume(kept, opened)
+            builder.resume_file(kept, opened)
             return
         names = STORED_ENTRY.names or () if is_hashed else ("key_hash",)
         entries, found = read_entries(output, work.opened_in, work.ordinal, opened.entry_count, names)
@@ -165,7 +165,7 @@ class _FileWriter:
         slots = np.zeros(work.recipe.geometry.hash_slots, np.int32)
         hashes = np.maximum(entries["key_hash"][numbers].astype(np.int64), 0)
         np.maximum.at(slots, hashes % len(slots), (numbers + 1).astype(np.int32))
-        builder.resume(slots, opened)
+        builder.resume_file(slots, opened)
 
     def _make_again(self, builder: FileBuilder, opened: IndexHeader, found: NDArray[np.bool_]) -> bool:
         """
@@ -174,7 +174,7 @@ class _FileWriter:
         The keys come from the log, or from rows of `messages`; return False, without any effect, if these have fewer
         keys than the file has entries.
         """
-        table = RuleTable.of(self._work.recipe.rules)
+        table = RuleTable.from_rules(self._work.recipe.rules)
         begin, end = opened.begin_physical_offset, opened.end_physical_offset + 1
         more = -opened.entry_count  # keys of the first message that are in the file before this one
         for records in self._records_of(begin, end):
@@ -184,7 +184,7 @@ class _FileWriter:
             return False
         self._left_out, self._found, known_until = 0, found, self._known_until
         self._known_until = end
-        builder.resume(builder.slots, previous_header(self._output, self._work.ordinal))
+        builder.resume_file(builder.slots, read_previous_header(self._output, self._work.ordinal))
         for records in self._records_of(begin, end):
             for block in pack_keys(records, table, begin, with_places=True):
                 last = int(np.searchsorted(block.keys["physical_offset"].astype(np.int64), end))
@@ -194,14 +194,14 @@ class _FileWriter:
                 texts = key_texts(block.places[first:last], records.buffer)
                 self._note(number, entries, (block.keys[first:last], texts))
         self._found, self._known_until = None, known_until
-        builder.resume(builder.slots, opened)
+        builder.resume_file(builder.slots, opened)
         return True
 
     def _records_of(self, begin: int, end: int) -> Iterator[RawRecords]:
         """Yield the records of the open file's messages, from the log or from the lake."""
         output, ranges = self._output, self._work.opened_ranges
         if not ranges:
-            return committed_records(output.lake, output.naming.store_id, begin, end)
+            return read_committed_records(output.lake, output.naming.store_id, begin, end)
         pieces = (item for range_ in ranges for item in RangeReader(range_).pieces())
         return (item for item in pieces if isinstance(item, RawRecords) and item.base_offset < end)
 
@@ -217,13 +217,13 @@ class _FileWriter:
         offsets = stored["physical_offset"].astype(np.int64)
         wanted = offsets >= self._known_until
         if not wanted.all():
-            wanted |= self._messages.have(offsets)
+            wanted |= self._messages.are_present(offsets)
             self._left_out += int(np.count_nonzero(~wanted))
         if self._found is not None:
             wanted &= ~self._found[first - 1 : first - 1 + len(stored)]
         if wanted.any():
             self._pending.append(batch if wanted.all() else batch.filter(pa.array(wanted)))
-        if sum(pending.num_rows for pending in self._pending) >= ROWS_A_GROUP:
+        if sum(pending.num_rows for pending in self._pending) >= ROWS_PER_ROW_GROUP:
             self._flush()
 
     def _flush(self) -> None:
@@ -243,14 +243,14 @@ class _FileWriter:
         group = pa.concat_batches(batches)
         if self._rows is None:
             first = group["entry"][0].as_py()
-            opened = self._output.file(INDEX_ENTRIES, f"index-{self._work.ordinal:08d}-{first:010d}")
+            opened = self._output.new_file(INDEX_ENTRIES, f"index-{self._work.ordinal:08d}-{first:010d}")
             self._rows = self._files.enter_context(opened)
         # Numbers are sorted faster than their places; those of equal hashes keep their order.
         order = group["key_hash"].to_numpy().astype(np.int64) << 32 | np.arange(group.num_rows)
         order.sort()
         self._rows.write(group.take(order & 0xFFFFFFFF))
         self._rows_written += group.num_rows
-        if self._rows_written >= ROWS_A_FILE:
+        if self._rows_written >= ROWS_PER_FILE:
             self._close_rows()
 
     def _close_rows(self) -> None:
@@ -261,7 +261,7 @@ class _FileWriter:
 
 
 def read_entries(
-    output: Output, stored_in: Sequence[StoredFile], ordinal: int, count: int, names: Sequence[str]
+    output: Output, stored_in: Sequence[SnapshotFile], ordinal: int, count: int, names: Sequence[str]
 ) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
     """
     Return columns of an index file's entries in the lake, in file order, and which entries are present.
@@ -275,7 +275,7 @@ def read_entries(
     columns = ("index_file", "entry", "store_id", *names)
     for file in stored_in:
         whole, limits = file._replace(vector=None), {"index_file": (ordinal, ordinal)}
-        for batch in batches_for_reading(output.lake, INDEX_ENTRIES, whole, columns, limits):
+        for batch in read_batches(output.lake, INDEX_ENTRIES, whole, columns, limits):
             own = batch.filter(wanted)
             at = own["entry"].to_numpy().astype(np.int64) - 1
             inside = at < count
@@ -294,7 +294,7 @@ class LakeMessages:
         self._start = self._end = 0  # of the part of the log whose messages are known
         self._offsets = np.empty(0, np.int64)
 
-    def have(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def are_present(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return, for each of the ascending offsets, whether `messages` has a row."""
         found = np.zeros(len(offsets), np.bool_)
         at = 0
@@ -307,20 +307,22 @@ class LakeMessages:
         return found
 
     def _read(self, start: int) -> None:
-        self._start, self._end = start, start + MESSAGES_AT_ONCE
+        self._start, self._end = start, start + LOG_BYTES_PER_LOOKUP
         snapshot = open_table(self._lake, MESSAGES.name)
         offset = pc.field("physical_offset")
         within = (pc.field("store_id") == self._store_id) & (offset >= start) & (offset < self._end)
         if snapshot is not None:
-            self._offsets = rows_where(self._lake, snapshot, ["physical_offset"], within)["physical_offset"].to_numpy()
+            self._offsets = read_rows_where(self._lake, snapshot, ["physical_offset"], within)[
+                "physical_offset"
+            ].to_numpy()
 
 
-def previous_header(output: Output, ordinal: int) -> IndexHeader:
+def read_previous_header(output: Output, ordinal: int) -> IndexHeader:
     """Return the end of the previous index file in the lake, with which a file without entries begins."""
     snapshot = open_table(output.lake, INDEX_FILES.name)
     own = (pc.field("store_id") == output.naming.store_id) & (pc.field("index_file") == ordinal - 1)
     names = ["run", "end_timestamp", "end_physical_offset"]
-    rows = [] if snapshot is None else rows_where(output.lake, snapshot, names, own).to_pylist()
+    rows = [] if snapshot is None else read_rows_where(output.lake, snapshot, names, own).to_pylist()
     newest = max(rows, key=lambda row: row["run"], default=None)
     time, offset = (max(newest[name], 0) if newest else 0 for name in names[1:])
     return IndexHeader(time, time, offset, offset, 0, 1)

@@ -12,24 +12,24 @@ from datetime import tzinfo
 from enum import StrEnum, unique
 from itertools import pairwise
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.products.index.file_builder import (
     BrokerIndexFile,
-    Compared,
+    FileComparison,
     IndexRecipe,
     compare_file,
     detect_zone,
-    is_blank,
-    name_of_time,
+    file_name_for_time,
+    is_all_zeros,
 )
-from jobs.products.index.key_row import KeyRow
+from jobs.products.index.key_row import KeySequence
 from jobs.products.index.plan import IndexPlan, is_covered
-from jobs.products.index.survivors import FilePlacer, Relation, Survivor, ranges_cut_by_promotion, refusal_reason
+from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, ranges_cut_by_promotion, refusal_reason
 from jobs.storage.model import file_exists
 from jobs.store.epochs import takeover_offsets
 from jobs.store.store import Store, relist_store
 from jobs.store.workers import Workers
-from rmq_formats.indexfile.build import Part
+from rmq_formats.indexfile.build import IndexFilePart
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import find_other_slot_count
 from rmq_formats.layout import Content
@@ -39,7 +39,7 @@ FEW_BITS = 64
 
 
 @unique
-class Verdict(StrEnum):
+class FileVerdict(StrEnum):
     """The classification of a file."""
 
     EQUAL = "equal"
@@ -67,13 +67,13 @@ class Verdict(StrEnum):
     @property
     def is_damage(self) -> bool:
         """Whether the file was damaged or truncated later; it counts as lost."""
-        return self in {Verdict.DAMAGED, Verdict.MISNAMED}
+        return self in {FileVerdict.DAMAGED, FileVerdict.MISNAMED}
 
 
 _EXPLAINED = frozenset(
     {
-        Verdict.EQUAL, Verdict.RESTARTED, Verdict.HISTORY, Verdict.AHEAD, Verdict.GROWING, Verdict.SKIPPED,
-        Verdict.LOST_IN_LOG, Verdict.TAKEN_BACK,
+        FileVerdict.EQUAL, FileVerdict.RESTARTED, FileVerdict.HISTORY, FileVerdict.AHEAD, FileVerdict.GROWING,
+        FileVerdict.SKIPPED, FileVerdict.LOST_IN_LOG, FileVerdict.TAKEN_BACK,
     }
 )  # fmt: skip
 
@@ -83,9 +83,9 @@ class ExplainedFile:
     """A file with its verdict, and the evidence."""
 
     real: BrokerIndexFile
-    verdict: Verdict
+    verdict: FileVerdict
     survivor: Survivor | None = None  # its place in the row; None where size or header forbid to look
-    compared: Compared | None = None
+    compared: FileComparison | None = None
     detail: str = ""
 
 
@@ -98,19 +98,19 @@ KeyGap = tuple[str, int, int, bool]
 class Explanation:
     """All index files of a store, explained."""
 
-    row: KeyRow
+    row: KeySequence
     files: tuple[ExplainedFile, ...]
     geometry: Geometry
     gaps: tuple[KeyGap, ...] = ()
 
     @property
-    def behind(self) -> int:
+    def count_not_indexed(self) -> int:
         """Number of keys at the log's end that are in no file: a running broker has not indexed them yet."""
         placed = [explained.survivor.end for explained in self.files if explained.survivor is not None]
         return max(len(self.row) - max(placed, default=0), 0)
 
 
-def left_by_retention(files: Sequence[BrokerIndexFile], store: Store) -> tuple[list[BrokerIndexFile], int]:
+def files_left_by_retention(files: Sequence[BrokerIndexFile], store: Store) -> tuple[list[BrokerIndexFile], int]:
     """Return those of *files* that still exist, and the offset at which the log begins now."""
     left = [file for file in files if file_exists(store.storage.open, file.location)]
     return left, relist_store(
@@ -118,10 +118,10 @@ def left_by_retention(files: Sequence[BrokerIndexFile], store: Store) -> tuple[l
     ).start_offset  # listed last: segments are deleted before the files that lead to them
 
 
-def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
+def explain_files(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     workers: Workers,
     store: Store,
-    row: KeyRow,
+    row: KeySequence,
     files: Sequence[BrokerIndexFile],
     geometry: Geometry,
     rules: Rules,
@@ -132,18 +132,18 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     row = replace(row, cut_by_promotion=ranges_cut_by_promotion(sane, takeover_offsets(store), row, geometry, store))
     survivors = FilePlacer(row, geometry, store).place_all(sane)
     plan = IndexPlan(store.storage, row, geometry, rules)
-    recipes = [plan.recipe_of(survivor) for survivor in survivors]
+    recipes = [plan.survivor_recipe(survivor) for survivor in survivors]
     compared = workers.map(recipes, compare_file, "comparing index files")
     judged: dict[str, ExplainedFile] = {}
     before: Survivor | None = None
     for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
         verdict, detail = _judge(survivor, result, before, recipe, row)
         judged[survivor.real.name] = ExplainedFile(survivor.real, verdict, survivor, result, detail)
-        before = before if survivor.relation is Relation.REPEATED else survivor
+        before = before if survivor.relation is FileRelation.REPEATED else survivor
     for name, other in _misnamed([one for one in judged.values() if one.verdict.is_explained]):
-        verdict, detail = Verdict.MISNAMED, f"its content is that of {other}"
+        verdict, detail = FileVerdict.MISNAMED, f"its content is that of {other}"
         if other is None:
-            verdict, detail = Verdict.OUT_OF_ORDER, ""
+            verdict, detail = FileVerdict.OUT_OF_ORDER, ""
         judged[name] = replace(judged[name], verdict=verdict, detail=detail)
     explained = tuple(
         judged.get(file.name) or classify_unreadable(file, geometry, refused[file.name] or "") for file in files
@@ -151,8 +151,11 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     if files and not store.is_closed and files[-1].size == geometry.file_size and refused[files[-1].name]:
         # A broker makes a file before it puts the first entry and writes the header.
         with store.storage.open(files[-1].location) as file:
-            if is_blank(file, files[-1].size):
-                explained = (*explained[:-1], ExplainedFile(files[-1], Verdict.GROWING, detail="it has no entry yet"))
+            if is_all_zeros(file, files[-1].size):
+                explained = (
+                    *explained[:-1],
+                    ExplainedFile(files[-1], FileVerdict.GROWING, detail="it has no entry yet"),
+                )
     return Explanation(row, explained, geometry, tuple(_gaps(explained)))
 
 
@@ -193,7 +196,8 @@ def _are_exchanged(pairs: Sequence[tuple[ExplainedFile, ExplainedFile]], zone: t
     it is.
     """
     moves = [
-        (name_of_time(one.real.header.begin_timestamp, zone), one.real.name, place.real.name) for one, place in pairs
+        (file_name_for_time(one.real.header.begin_timestamp, zone), one.real.name, place.real.name)
+        for one, place in pairs
     ]
     fits_now = all(begin <= now for begin, now, _ in moves)
     return not fits_now and all(begin <= then and not begin <= now < then for begin, now, then in moves)
@@ -206,7 +210,7 @@ def _gaps(files: Sequence[ExplainedFile]) -> Iterator[KeyGap]:
     placed = [(one.survivor.start, one.survivor.end) for one in files if one.survivor is not None]
     for explained in files:
         survivor = explained.survivor
-        if explained.verdict is Verdict.REPEATED:
+        if explained.verdict is FileVerdict.REPEATED:
             continue
         if survivor is None or not explained.verdict.is_explained:
             known = False
@@ -220,94 +224,94 @@ def _gaps(files: Sequence[ExplainedFile]) -> Iterator[KeyGap]:
 def classify_unreadable(real: BrokerIndexFile, geometry: Geometry, reason: str) -> ExplainedFile:
     """Classify a file that is unreadable because of its size or header."""
     is_larger = real.size > geometry.file_size
-    return ExplainedFile(real, Verdict.WRONG_GEOMETRY if is_larger else Verdict.DAMAGED, detail=reason)
+    return ExplainedFile(real, FileVerdict.WRONG_GEOMETRY if is_larger else FileVerdict.DAMAGED, detail=reason)
 
 
 def _judge(
-    survivor: Survivor, compared: Compared, before: Survivor | None, recipe: IndexRecipe, row: KeyRow
-) -> tuple[Verdict, str]:
+    survivor: Survivor, compared: FileComparison, before: Survivor | None, recipe: IndexRecipe, row: KeySequence
+) -> tuple[FileVerdict, str]:
     header = survivor.real.header
-    if before is not None and survivor.relation is Relation.BEFORE_LOG:
+    if before is not None and survivor.relation is FileRelation.BEFORE_LOG:
         reached = before.real.header.end_physical_offset
         if header.begin_physical_offset < reached:
             begin = f"begins at offset {header.begin_physical_offset}"
-            return Verdict.FOREIGN, f"{begin}, before the end ({reached}) of {before.real.name}"
+            return FileVerdict.FOREIGN, f"{begin}, before the end ({reached}) of {before.real.name}"
     if compared.is_equal:
         return _how_equal(survivor, row)
-    if compared.is_changing and not compared.counts[Part.ENTRY]:
-        return Verdict.GROWING, f"its first {header.entry_count} entries are equal"
+    if compared.is_changing and not compared.counts[IndexFilePart.ENTRY]:
+        return FileVerdict.GROWING, f"its first {header.entry_count} entries are equal"
     slots: int | None = None
     with suppress(FileNotFoundError), recipe.storage.open(survivor.real.location) as file:  # deleted by retention
         slots = find_other_slot_count(Content(survivor.real.size, file.read), recipe.geometry)
     if slots is not None:
         where = f"in {slots} slots, not {recipe.geometry.hash_slots}"
-        return Verdict.WRONG_GEOMETRY, f"its entries are chained {where}: maxHashSlotNum was changed"
+        return FileVerdict.WRONG_GEOMETRY, f"its entries are chained {where}: maxHashSlotNum was changed"
     return _how_different(survivor, compared, recipe.geometry)
 
 
-def _how_equal(survivor: Survivor, row: KeyRow) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict
-    if survivor.relation is Relation.REPEATED:
-        entries = counted(survivor.real.header.entry_count, "entry")
-        return Verdict.REPEATED, f"all of its {entries} are also in an earlier file"
-    lost = f"{survivor.lost:,} entries belong to messages"
-    if survivor.lost and _is_taken_back(survivor, row):
-        return Verdict.TAKEN_BACK, f"{lost} that were truncated by a promotion; the others are equal"
+def _how_equal(survivor: Survivor, row: KeySequence) -> tuple[FileVerdict, str]:  # noqa: PLR0911 - one a verdict
+    if survivor.relation is FileRelation.REPEATED:
+        entries = count_text(survivor.real.header.entry_count, "entry")
+        return FileVerdict.REPEATED, f"all of its {entries} are also in an earlier file"
+    lost = f"{survivor.lost_entry_count:,} entries belong to messages"
+    if survivor.lost_entry_count and _is_taken_back(survivor, row):
+        return FileVerdict.TAKEN_BACK, f"{lost} that were truncated by a promotion; the others are equal"
     if survivor.skipped_keys:
         keys = sum(skip.keys for skip in survivor.skipped_keys)
         numbers = ", ".join(str(skip.entry) for skip in survivor.skipped_keys)
-        return Verdict.SKIPPED, f"{counted(keys, 'key')} of the log missing before entry {numbers}"
-    if survivor.lost:
-        return Verdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"
+        return FileVerdict.SKIPPED, f"{count_text(keys, 'key')} of the log missing before entry {numbers}"
+    if survivor.lost_entry_count:
+        return FileVerdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"
     if survivor.head:
-        return Verdict.HISTORY, f"{survivor.head:,} entries belong to older messages"
-    if survivor.tail and survivor.real.header.end_physical_offset <= row.last_record:
-        return Verdict.CONTRADICTION, f"{survivor.tail:,} entries have keys that no record has"
+        return FileVerdict.HISTORY, f"{survivor.head:,} entries belong to older messages"
+    if survivor.tail and survivor.real.header.end_physical_offset <= row.last_record_offset:
+        return FileVerdict.CONTRADICTION, f"{survivor.tail:,} entries have keys that no record has"
     if survivor.tail:
-        return Verdict.AHEAD, f"{survivor.tail:,} entries belong to messages that are not in the log"
-    if survivor.repeats:
-        numbers = ", ".join(str(seam.entry) for seam in survivor.repeats)
-        return Verdict.RESTARTED, f"from entry {numbers} on, keys are indexed that the file already has"
-    if survivor.relation is Relation.RESTARTED:
+        return FileVerdict.AHEAD, f"{survivor.tail:,} entries belong to messages that are not in the log"
+    if survivor.repeated_keys:
+        numbers = ", ".join(str(seam.entry) for seam in survivor.repeated_keys)
+        return FileVerdict.RESTARTED, f"from entry {numbers} on, keys are indexed that the file already has"
+    if survivor.relation is FileRelation.RESTARTED:
         offset = survivor.real.header.begin_physical_offset
-        return Verdict.RESTARTED, f"indexing continued at offset {offset} with the same message"
-    return Verdict.EQUAL, ""
+        return FileVerdict.RESTARTED, f"indexing continued at offset {offset} with the same message"
+    return FileVerdict.EQUAL, ""
 
 
-def _is_taken_back(survivor: Survivor, row: KeyRow) -> bool:
+def _is_taken_back(survivor: Survivor, row: KeySequence) -> bool:
     """Return whether a promotion explains all messages of the file that are not in the log."""
     header = survivor.real.header
     return all(
         row.is_cut_by_promotion(start, end - 1)
-        for start, end in row.lost
+        for start, end in row.lost_ranges
         if end > header.begin_physical_offset and start <= header.end_physical_offset
     )
 
 
-def _how_different(survivor: Survivor, compared: Compared, geometry: Geometry) -> tuple[Verdict, str]:
+def _how_different(survivor: Survivor, compared: FileComparison, geometry: Geometry) -> tuple[FileVerdict, str]:
     first = str(compared.differences[0]) if compared.differences else f"{compared.beyond} bytes after the last entry"
-    fields = {difference.field for difference in compared.differences if difference.part is Part.HEADER}
+    fields = {difference.field for difference in compared.differences if difference.part is IndexFilePart.HEADER}
     if not _count_of_rows(compared) and fields == {"hash_slot_count"}:
         header = survivor.real.header
         if (
             compared.slots_in_use <= header.hash_slot_count <= header.entry_count
         ):  # by either rule, or one after another
-            return Verdict.OTHER_RULE, first
+            return FileVerdict.OTHER_RULE, first
     damage = _damage(survivor.real.header, compared, geometry)
     if damage:
-        return Verdict.DAMAGED, f"{first}; {damage}"
-    if compared.counts[Part.ENTRY] == survivor.real.header.entry_count:
-        return Verdict.FOREIGN, first
-    return Verdict.CONTRADICTION, first
+        return FileVerdict.DAMAGED, f"{first}; {damage}"
+    if compared.counts[IndexFilePart.ENTRY] == survivor.real.header.entry_count:
+        return FileVerdict.FOREIGN, first
+    return FileVerdict.CONTRADICTION, first
 
 
-def _count_of_rows(compared: Compared) -> int:
-    return compared.counts[Part.SLOT] + compared.counts[Part.ENTRY]
+def _count_of_rows(compared: FileComparison) -> int:
+    return compared.counts[IndexFilePart.SLOT] + compared.counts[IndexFilePart.ENTRY]
 
 
-def _damage(header: IndexHeader, compared: Compared, geometry: Geometry) -> str:
+def _damage(header: IndexHeader, compared: FileComparison, geometry: Geometry) -> str:
     """Return the fault that explains the differences of a file that was right once; empty if no single one does."""
-    slots = [difference for difference in compared.differences if difference.part is Part.SLOT]
-    alone = compared.counts == {Part.HEADER: 0, Part.SLOT: 1, Part.ENTRY: 0}
+    slots = [difference for difference in compared.differences if difference.part is IndexFilePart.SLOT]
+    alone = compared.counts == {IndexFilePart.HEADER: 0, IndexFilePart.SLOT: 1, IndexFilePart.ENTRY: 0}
     # A kill came between the slot of a put and the header: one slot points at the next free entry.
     if compared.beyond or (alone and slots[0].found == header.index_count):
         return "it has more entries than its header counts: the machine stopped before the header was written"
@@ -319,11 +323,11 @@ def _damage(header: IndexHeader, compared: Compared, geometry: Geometry) -> str:
     return ""
 
 
-def _is_of_a_key(compared: Compared, geometry: Geometry) -> bool:
+def _is_of_a_key(compared: FileComparison, geometry: Geometry) -> bool:
     """Return whether a changed log record explains the difference: another hash is in the chain of its own slot."""
-    first = next((one for one in compared.differences if one.part is Part.ENTRY), None)
+    first = next((one for one in compared.differences if one.part is IndexFilePart.ENTRY), None)
     if first is None:
         return False
     if _count_of_rows(compared) > 1:
-        return first.field == "key_hash" or bool(compared.counts[Part.SLOT])
+        return first.field == "key_hash" or bool(compared.counts[IndexFilePart.SLOT])
     return first.field == "key_hash" and geometry.slot_of(first.found) == geometry.slot_of(first.expected)

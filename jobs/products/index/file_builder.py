@@ -28,14 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.console.process import raise_if_stopped
-from jobs.products.index.key_row import KEYS_AT_ONCE, OWN_ENTRIES, KeyBlock, RowPart, key_blocks
-from jobs.storage import AnyStorage, storage_of
+from jobs.products.index.key_row import KEYS_PER_BLOCK, OWN_ENTRIES, KeyBlock, KeyPart, read_key_blocks
+from jobs.storage import AnyStorage, storage_for
 from jobs.storage.local import flush_directory, sha256_of, start_flush, write_all
-from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.locations import is_local, join_location, local_path
 from jobs.storage.model import Reader, Storage
 from jobs.storage.scratch import Scratch
 from jobs.store.beside_broker import FileState
-from rmq_formats.indexfile.build import PACKED_KEY, Comparison, Difference, FileBuilder, Part, RuleTable
+from rmq_formats.indexfile.build import PACKED_KEY, Comparison, FieldDifference, FileBuilder, IndexFilePart, RuleTable
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.release import Rules
@@ -47,7 +47,7 @@ OnEntries = Callable[[int, NDArray[np.void], KeyBlock | None], object]
 _STEP = timedelta(minutes=15)  # every zone in use is a multiple of it away from UTC
 _SLACK = timedelta(minutes=5)  # between the creation of a file and its first message
 _FURTHEST = timedelta(hours=14)
-WESTERNMOST = timezone(timedelta(hours=-12))  # where a clock shows the earliest local time
+WESTERNMOST_ZONE = timezone(timedelta(hours=-12))  # where a clock shows the earliest local time
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 HASH_BLOCK = 8 << 20
@@ -79,7 +79,7 @@ class IndexRecipe:
     geometry: Geometry
     rules: Rules
     scratch: Scratch
-    parts: tuple[RowPart, ...]
+    parts: tuple[KeyPart, ...]
     previous: IndexHeader | None = None
     empty_index_count: int = 1
     real: BrokerIndexFile | None = None
@@ -88,30 +88,30 @@ class IndexRecipe:
     storage: Storage = field(default_factory=AnyStorage, repr=False)
 
     @property
-    def entries(self) -> int:
+    def entry_count(self) -> int:
         """The number of entries."""
         return self.head + sum(part.keys for part in self.parts) + self.tail
 
 
 def write_blocks(recipe: IndexRecipe, write: Write) -> IndexHeader:
     """Build the file, and pass its blocks to *write*, with the header last."""
-    builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
-    put_entries(builder, recipe)
+    builder = FileBuilder(recipe.geometry, RuleTable.from_rules(recipe.rules), write, recipe.previous)
+    add_entries(builder, recipe)
     return builder.finish(recipe.empty_index_count)
 
 
-def put_entries(builder: FileBuilder, recipe: IndexRecipe, note: OnEntries | None = None) -> None:
+def add_entries(builder: FileBuilder, recipe: IndexRecipe, note: OnEntries | None = None) -> None:
     """Add the file's entries to *builder*, and pass them to *note*."""
     parts = [
-        RowPart(OWN_ENTRIES, 1, recipe.head),
+        KeyPart(OWN_ENTRIES, 1, recipe.head),
         *recipe.parts,
-        RowPart(OWN_ENTRIES, recipe.entries - recipe.tail + 1, recipe.tail),
+        KeyPart(OWN_ENTRIES, recipe.entry_count - recipe.tail + 1, recipe.tail),
     ]
     for part in parts:
         if part.file == OWN_ENTRIES:
             _adopt(builder, recipe, part, note)
             continue
-        for keys, texts in key_blocks(recipe.scratch, part, with_texts=note is not None):
+        for keys, texts in read_key_blocks(recipe.scratch, part, with_texts=note is not None):
             raise_if_stopped()
             entries = keys if note is None else keys.copy()
             number = builder.header.index_count
@@ -120,13 +120,13 @@ def put_entries(builder: FileBuilder, recipe: IndexRecipe, note: OnEntries | Non
                 note(number, entries, (keys, texts))
 
 
-def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: RowPart, note: OnEntries | None) -> None:
+def _adopt(builder: FileBuilder, recipe: IndexRecipe, part: KeyPart, note: OnEntries | None) -> None:
     """Add entries of the real file to *builder*."""
     if recipe.real is None or not part.keys:
         return
     with recipe.storage.open(recipe.real.location) as file:
-        for number in range(part.first, part.first + part.keys, KEYS_AT_ONCE):
-            data = bytearray(min(part.first + part.keys - number, KEYS_AT_ONCE) * ENTRY.size)
+        for number in range(part.first, part.first + part.keys, KEYS_PER_BLOCK):
+            data = bytearray(min(part.first + part.keys - number, KEYS_PER_BLOCK) * ENTRY.size)
             found = file.read(recipe.geometry.entry_position(number), len(data))
             data[: len(found)] = found
             entries = np.frombuffer(data, np.uint8)
@@ -173,7 +173,7 @@ def build_file(work: BuildTask, *, directory: str, scratch: Scratch) -> BuiltFil
             mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,
             memoryview(mapped) as whole,
         ):
-            storage_of(directory, scratch.options).create(join(directory, work.name), whole)
+            storage_for(directory, scratch.options).create(join_location(directory, work.name), whole)
     return built._replace(state=None)
 
 
@@ -200,14 +200,14 @@ def _build_local(work: BuildTask, directory: Path, begun_in: Path) -> BuiltFile:
     return BuiltFile(work.name, size, digest, header, gethostname(), state)
 
 
-def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) -> None:
+def check_built_file(built: BuiltFile, directory: str, options: Mapping[str, str]) -> None:
     """Read a task's file on the driver; raise `OSError` if it differs from the task's result."""
-    location = join(directory, built.name)
+    location = join_location(directory, built.name)
     is_here = built.state is not None and built.host == gethostname()
     if is_here and FileState.read(Path(local_path(location))) == built.state:
         return  # the same file that the task has read back
     try:
-        with storage_of(location, options).open(location) as file:
+        with storage_for(location, options).open(location) as file:
             seen = hash_file(file.read)
     except FileNotFoundError as error:
         raise OSError(f"{location}: written on {built.host}, not visible here: is it a shared directory?") from error
@@ -225,12 +225,12 @@ def hash_file(read: Callable[[int, int], Buffer], at_once: int = HASH_BLOCK) -> 
     return digest.hexdigest()
 
 
-class Compared(NamedTuple):
+class FileComparison(NamedTuple):
     """The differences between a real file and its recipe."""
 
     expected: IndexHeader
-    differences: tuple[Difference, ...]
-    counts: dict[Part, int]
+    differences: tuple[FieldDifference, ...]
+    counts: dict[IndexFilePart, int]
     bits: int
     zeroed: int
     slots_in_use: int  # in the real file
@@ -243,7 +243,7 @@ class Compared(NamedTuple):
         return not self.differences and not self.beyond
 
 
-def compare_file(recipe: IndexRecipe) -> Compared:
+def compare_file(recipe: IndexRecipe) -> FileComparison:
     """Build the file in memory, block by block, and compare it with the real file."""
     real = recipe.real
     if real is None:
@@ -251,28 +251,30 @@ def compare_file(recipe: IndexRecipe) -> Compared:
     with recipe.storage.open(real.location) as file:
         comparison = Comparison(recipe.geometry, file.read)
         expected = write_blocks(recipe, comparison.write)
-        return Compared(
+        return FileComparison(
             expected,
             tuple(comparison.differences),
             comparison.counts,
             comparison.bits,
             comparison.zeroed,
-            slots_in_use(file, recipe.geometry),
+            count_slots_in_use(file, recipe.geometry),
             sum(
                 int(np.count_nonzero(data))
-                for data in _blocks(file, recipe.geometry.entry_position(recipe.entries + 1), recipe.geometry.file_size)
+                for data in _blocks(
+                    file, recipe.geometry.entry_position(recipe.entry_count + 1), recipe.geometry.file_size
+                )
             ),
             bytes(file.read(0, HEADER.size)) != HEADER.pack(*real.header),
         )
 
 
-def slots_in_use(file: Reader, geometry: Geometry) -> int:
+def count_slots_in_use(file: Reader, geometry: Geometry) -> int:
     """Count the slots of an index file that have entries."""
     blocks = _blocks(file, geometry.slot_position(0), geometry.entries_position)
     return sum(int(np.count_nonzero(data[: data.size // 4 * 4].view(">i4"))) for data in blocks)
 
 
-def is_blank(file: Reader, size: int) -> bool:
+def is_all_zeros(file: Reader, size: int) -> bool:
     """Return whether a file of *size* bytes contains only zeros; reading stops at the first other byte."""
     return not any(data.any() for data in _blocks(file, file.next_written(0), size))
 
@@ -287,7 +289,7 @@ def _blocks(file: Reader, position: int, end: int) -> Iterator[NDArray[np.uint8]
         position += data.size
 
 
-def name_of_time(timestamp: int, zone: tzinfo) -> str:
+def file_name_for_time(timestamp: int, zone: tzinfo) -> str:
     """Return the name of a file created at *timestamp* (ms), clamped to the calendar's range."""
     try:
         local = (_EPOCH + timedelta(milliseconds=timestamp)).astimezone(zone)
@@ -300,7 +302,7 @@ RecordedNames = Mapping[tuple[int, int], str]  # by the offset and the store tim
 NOT_RECORDED: RecordedNames = MappingProxyType({})
 
 
-def names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", following: str = "") -> list[str]:
+def file_names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", following: str = "") -> list[str]:
     """
     Return names for files with these first store times that sort between *before* and *following*, in order.
 
@@ -309,7 +311,7 @@ def names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", fol
     names: list[str] = []
     low = before
     for number, timestamp in enumerate(timestamps):
-        name = name_of_time(timestamp, zone)
+        name = file_name_for_time(timestamp, zone)
         left = len(timestamps) - number
         if name <= low:
             name = _next(low)
@@ -328,7 +330,7 @@ def _next(name: str) -> str:
         time = datetime.strptime(name[:TIME_DIGITS] + "000", "%Y%m%d%H%M%S%f").replace(tzinfo=UTC) + _MILLISECOND
     except (ValueError, OverflowError):
         return f"{int(name or 0) + 1:0{TIME_DIGITS}d}"
-    return name_of_time((time - _EPOCH) // _MILLISECOND, UTC)
+    return file_name_for_time((time - _EPOCH) // _MILLISECOND, UTC)
 
 
 def _leaves_room(name: str, following: str, files: int) -> bool:

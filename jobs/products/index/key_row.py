@@ -39,8 +39,8 @@ from rmq_formats.indexfile.build import PACKED_KEY, PackedKeys, RuleTable, pack_
 from rmq_formats.indexfile.columns import KEY_TEXT_SCHEMA, key_texts
 from rmq_formats.release import Rules
 
-KEYS_AT_ONCE = 1 << 18
-PAGE = 1 << 10  # keys read at a time for single lookups: a search ends among neighbouring keys
+KEYS_PER_BLOCK = 1 << 18
+KEYS_PER_PAGE = 1 << 10  # keys read at a time for single lookups: a search ends among neighbouring keys
 _PAGES = 16
 
 _TEXTS = ".texts"  # after the name of a file of keys
@@ -74,7 +74,7 @@ class RangeKeys(NamedTuple):
 OWN_ENTRIES = ""  # in place of a run's file: entries of the index file itself, which the log does not hold
 
 
-class RowPart(NamedTuple):
+class KeyPart(NamedTuple):
     """Consecutive keys of one run, or (`OWN_ENTRIES`) consecutive entries of the index file itself."""
 
     file: str
@@ -87,11 +87,11 @@ KeyBlock = tuple[
 ]  # consecutive keys, and their `KEY_TEXT_SCHEMA` where these are wanted
 
 
-def key_blocks(scratch: Scratch, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
+def read_key_blocks(scratch: Scratch, part: KeyPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
     """Yield the keys of a part of one file."""
     first = part.first
     blocks: Iterator[tuple[int, pa.RecordBatch | None]] = (
-        (min(part.keys - at, KEYS_AT_ONCE), None) for at in range(0, part.keys, KEYS_AT_ONCE)
+        (min(part.keys - at, KEYS_PER_BLOCK), None) for at in range(0, part.keys, KEYS_PER_BLOCK)
     )
     with scratch.open(part.file) as file:
         for count, texts in _texts_of(scratch, part) if with_texts else blocks:
@@ -101,7 +101,7 @@ def key_blocks(scratch: Scratch, part: RowPart, *, with_texts: bool = False) -> 
             first += count
 
 
-def _texts_of(scratch: Scratch, part: RowPart) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _texts_of(scratch: Scratch, part: KeyPart) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the texts of a part of one file, in the batches in which they were written."""
     before, left, position = part.first, part.keys, 0
     with scratch.open(f"{part.file}{_TEXTS}") as file:
@@ -118,7 +118,7 @@ def _texts_of(scratch: Scratch, part: RowPart) -> Iterator[tuple[int, pa.RecordB
 
 
 @dataclass(frozen=True)
-class KeyRow:
+class KeySequence:
     """The keys of a log, in log order."""
 
     scratch: Scratch
@@ -130,7 +130,7 @@ class KeyRow:
     ] = ()  # of messages that a promotion took back and index files still name
     doubtful: tuple[tuple[int, int], ...] = ()  # of records that no broker wrote in this form: their keys prove nothing
     _ends: tuple[int, ...] = field(init=False, repr=False)
-    _page: Callable[[RowPart], list[Key]] = field(init=False, repr=False, compare=False)
+    _page: Callable[[KeyPart], list[Key]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Compute cumulative counts, and create a cache for recently read pages."""
@@ -147,12 +147,12 @@ class KeyRow:
         return sum(span.records for span in self.spans)
 
     @property
-    def damage(self) -> int:
+    def damaged_bytes(self) -> int:
         """The number of damaged bytes in the log."""
         return sum(end - start for span in self.spans for start, end in span.damaged)
 
     @cached_property
-    def lost(self) -> list[tuple[int, int]]:
+    def lost_ranges(self) -> list[tuple[int, int]]:
         """Bounds of the lost parts of the log, ascending: gaps, damage, changed records, and truncated parts."""
         damaged = (range_ for span in self.spans for range_ in span.damaged)
         return _merged([*self.gaps, *self.cut_by_promotion, *self.doubtful, *damaged])
@@ -165,14 +165,14 @@ class KeyRow:
     def ends_without_keys(self) -> bool:
         """Whether a message without keys follows the last one with keys."""
         keyed = max((span.last_keyed for span in self.spans if span.last_keyed is not None), default=-1)
-        return self.last_record > keyed
+        return self.last_record_offset > keyed
 
     @property
-    def last_record(self) -> int:
+    def last_record_offset(self) -> int:
         """The offset of the newest message; -1 if there is none."""
         return max((span.last_record for span in self.spans if span.last_record is not None), default=-1)
 
-    def parts(self, start: int, end: int) -> list[RowPart]:
+    def list_parts(self, start: int, end: int) -> list[KeyPart]:
         """Return the parts of files that have the keys number *start* to *end*, in order."""
         found = []
         number = bisect_right(self._ends, start)
@@ -181,36 +181,38 @@ class KeyRow:
             first = start - (self._ends[number] - span.keys)
             count = min(span.keys - first, end - start)
             if count:
-                found.append(RowPart(span.file, first, count))
+                found.append(KeyPart(span.file, first, count))
             start += count
             number += 1
         return found
 
-    def keys(self, start: int, end: int) -> list[Key]:
+    def read_keys(self, start: int, end: int) -> list[Key]:
         """Return a few keys."""
         found: list[Key] = []
-        for file, first, count in self.parts(max(start, 0), min(end, len(self))):
-            for before in range(first // PAGE * PAGE, first + count, PAGE):
-                found += self._page(RowPart(file, before, PAGE))[max(first - before, 0) : first + count - before]
+        for file, first, count in self.list_parts(max(start, 0), min(end, len(self))):
+            for before in range(first // KEYS_PER_PAGE * KEYS_PER_PAGE, first + count, KEYS_PER_PAGE):
+                found += self._page(KeyPart(file, before, KEYS_PER_PAGE))[
+                    max(first - before, 0) : first + count - before
+                ]
         return found
 
-    def find(self, physical_offset: int) -> int:
+    def find_first_key(self, physical_offset: int) -> int:
         """Return the number of the first key of a message at or after *physical_offset*."""
         return bisect_left(
-            range(len(self)), physical_offset, key=lambda number: self.keys(number, number + 1)[0].physical_offset
+            range(len(self)), physical_offset, key=lambda number: self.read_keys(number, number + 1)[0].physical_offset
         )
 
-    def numbers_of(self, physical_offset: int) -> range:
+    def key_numbers_of(self, physical_offset: int) -> range:
         """Return the numbers of a message's keys; an empty range at the number that they would have."""
-        return range(self.find(physical_offset), self.find(physical_offset + 1))
+        return range(self.find_first_key(physical_offset), self.find_first_key(physical_offset + 1))
 
 
-def _keys_of(scratch: Scratch, page: RowPart) -> list[Key]:
+def _keys_of(scratch: Scratch, page: KeyPart) -> list[Key]:
     """Return the keys of a page, which is shorter at the end of a run."""
-    return [Key(*key) for keys, _ in key_blocks(scratch, page) for key in keys.tolist()]
+    return [Key(*key) for keys, _ in read_key_blocks(scratch, page) for key in keys.tolist()]
 
 
-class LogKeys:
+class LogKeyCollector:
     """A collector of the keys of a log, while it is read."""
 
     def __init__(self, rules: Rules, scratch: Scratch) -> None:
@@ -222,19 +224,19 @@ class LogKeys:
         """Take the keys of all ranges."""
         self._outcomes = outcomes
 
-    def row(self, log: ListedLog, from_offset: int = 0) -> KeyRow:
+    def key_sequence(self, log: ListedLog, from_offset: int = 0) -> KeySequence:
         """Return the keys of the log that was read, or of what retention has left of it since, *from_offset* on."""
         start, outcomes = drop_deleted_ranges(log, self._outcomes)
         start, outcomes = max(start, from_offset), [one for one in outcomes if one.range.start_offset >= from_offset]
         gaps = tuple((first, last) for _, first, last in find_holes(log.store.segments) if first >= start)
-        return KeyRow(self._scratch, tuple(outcome.payload.keys for outcome in outcomes), start, gaps)
+        return KeySequence(self._scratch, tuple(outcome.payload.keys for outcome in outcomes), start, gaps)
 
 
-def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch) -> KeyRow:
+def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch) -> KeySequence:
     """Read a log and return its keys."""
-    keys = LogKeys(rules, scratch)
+    keys = LogKeyCollector(rules, scratch)
     read_ranges_not_deleted(workers, log, read_to_end, collectors=[keys])
-    return keys.row(log)
+    return keys.key_sequence(log)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -279,7 +281,7 @@ class KeyCollector:
         with_texts: bool = False,
     ) -> None:
         """Start; *files* closes the files that the first keys open."""
-        self._table = RuleTable.of(rules)
+        self._table = RuleTable.from_rules(rules)
         self._scratch, self._file, self._files = scratch, file, files
         self._from_offset = from_offset
         self._with_texts = with_texts

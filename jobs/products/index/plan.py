@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import BuiltFileKind, IndexRecipe
-from jobs.products.index.key_row import KeyRow
-from jobs.products.index.survivors import Survivor, header_before
+from jobs.products.index.key_row import KeySequence
+from jobs.products.index.survivors import Survivor, header_of_file_before
 from jobs.storage.model import Storage
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
 
-RESTART = "a restart may have split the file at another entry"
-LOST = "the log has lost messages of this file"
-HISTORY = "the log no longer has the first messages of this file"
-UNKNOWN_PREVIOUS_END = "the end of the previous file is unknown, so the time of the first entry is assumed"
+RESTART_DOUBT = "a restart may have split the file at another entry"
+LOST_MESSAGES_DOUBT = "the log has lost messages of this file"
+HISTORY_DOUBT = "the log no longer has the first messages of this file"
+UNKNOWN_PREVIOUS_END_DOUBT = "the end of the previous file is unknown, so the time of the first entry is assumed"
 
 
-class Planned(NamedTuple):
+class PlannedFile(NamedTuple):
     """A file to build, with keys number *start* to *end*."""
 
     start: int
@@ -40,28 +40,28 @@ def is_covered(start: int, end: int, files: Iterable[tuple[int, int]]) -> bool:
     return start >= end
 
 
-def _before(end: int, capacity: int) -> Iterator[Planned]:
+def _before(end: int, capacity: int) -> Iterator[PlannedFile]:
     """Yield the files before the first surviving one, in a log that has lost its beginning."""
     start = end % capacity
     if start:
-        yield Planned(0, start, BuiltFileKind.SUPPLEMENT, -1, HISTORY)
+        yield PlannedFile(0, start, BuiltFileKind.SUPPLEMENT, -1, HISTORY_DOUBT)
     for begin in range(start, end, capacity):
-        yield Planned(begin, begin + capacity, BuiltFileKind.FULL, -1, "" if begin else UNKNOWN_PREVIOUS_END)
+        yield PlannedFile(begin, begin + capacity, BuiltFileKind.FULL, -1, "" if begin else UNKNOWN_PREVIOUS_END_DOUBT)
 
 
-def _between(start: int, right: Survivor, capacity: int, after: int, doubt: str) -> Iterator[Planned]:
+def _between(start: int, right: Survivor, capacity: int, after: int, doubt: str) -> Iterator[PlannedFile]:
     end = right.start
     left_over = (end - start) % capacity
     if left_over and not doubt and right.begins and right.begins.start == end:
         # After a crash the broker indexes its last message once more: the lost file holds the first keys of that one.
         repeated = capacity - left_over
         if repeated <= len(right.begins) and start < end:
-            end, left_over, doubt = end + repeated, 0, RESTART
+            end, left_over, doubt = end + repeated, 0, RESTART_DOUBT
     while end - start >= capacity:
-        yield Planned(start, start + capacity, BuiltFileKind.FULL, after, doubt)
+        yield PlannedFile(start, start + capacity, BuiltFileKind.FULL, after, doubt)
         start += capacity
     if start < end:
-        yield Planned(start, end, BuiltFileKind.SUPPLEMENT, after, RESTART)
+        yield PlannedFile(start, end, BuiltFileKind.SUPPLEMENT, after, RESTART_DOUBT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class IndexPlan:
     """The index files of a log according to the rules of its broker."""
 
     storage: Storage
-    row: KeyRow
+    row: KeySequence
     geometry: Geometry
     rules: Rules
     empty_index_count: int = 1
 
-    def missing(self, kept: Sequence[Survivor] = (), *, completes: bool = False) -> list[Planned]:
+    def plan_missing_files(self, kept: Sequence[Survivor] = (), *, completes: bool = False) -> list[PlannedFile]:
         """
         Return the missing files between, before and after those *kept*, in order; all files if none is kept.
 
@@ -85,20 +85,22 @@ class IndexPlan:
         if completes:
             ends[-1] = self.end_when_filled(kept[-1])
             counts[-1] += ends[-1] - kept[-1].end
-        planned: list[Planned] = []
+        planned: list[PlannedFile] = []
         if kept and kept[0].start > 0:  # a log that begins where the broker began has lost nothing before it
             is_whole = row.start_offset == 0
             planned += _between(0, kept[0], capacity, -1, "") if is_whole else _before(kept[0].start, capacity)
         for number, right in enumerate(kept[1:]):
-            planned += _between(ends[number], right, capacity, number, "" if counts[number] >= capacity else RESTART)
+            planned += _between(
+                ends[number], right, capacity, number, "" if counts[number] >= capacity else RESTART_DOUBT
+            )
         if not kept or counts[-1] >= capacity:
             after, start = len(kept) - 1, ends[-1] if kept else 0
             while keys - start >= capacity:
-                planned.append(Planned(start, start + capacity, BuiltFileKind.FULL, after))
+                planned.append(PlannedFile(start, start + capacity, BuiltFileKind.FULL, after))
                 start += capacity
             # A broker creates a file for a message before it looks at its keys, which matters only after a full file.
             if start < keys or (start == keys and row.ends_without_keys):
-                planned.append(Planned(start, keys, BuiltFileKind.OPEN, after))
+                planned.append(PlannedFile(start, keys, BuiltFileKind.OPEN, after))
         if not kept:
             return planned
         held = [(one.start, end) for one, end in zip(kept, ends, strict=True)]
@@ -110,19 +112,19 @@ class IndexPlan:
         room = self.geometry.capacity - survivor.real.header.entry_count
         return min(survivor.end + room, len(self.row))
 
-    def recipe(self, start: int, end: int, previous: IndexHeader | None = None) -> IndexRecipe:
+    def new_file_recipe(self, start: int, end: int, previous: IndexHeader | None = None) -> IndexRecipe:
         """Return the recipe of a new file with keys number *start* to *end*; *previous* if no key precedes it."""
-        parts, before = tuple(self.row.parts(start, end)), header_before(self.row, start) or previous
+        parts, before = tuple(self.row.list_parts(start, end)), header_of_file_before(self.row, start) or previous
         count, scratch = self.empty_index_count, self.row.scratch
         return IndexRecipe(self.geometry, self.rules, scratch, parts, before, count, storage=self.storage)
 
-    def recipe_of(self, survivor: Survivor, end: int | None = None) -> IndexRecipe:
+    def survivor_recipe(self, survivor: Survivor, end: int | None = None) -> IndexRecipe:
         """Return the recipe of a file as it should be, optionally extended by later keys up to number *end*."""
-        count, parts, tail = self.empty_index_count, survivor.parts(self.row), 0
+        count, parts, tail = self.empty_index_count, survivor.list_parts(self.row), 0
         if end is None:
             count, tail = min(survivor.real.header.index_count, 1), survivor.tail  # either count before its first put
         else:
-            parts += self.row.parts(survivor.end, end)
+            parts += self.row.list_parts(survivor.end, end)
         return IndexRecipe(
             self.geometry, self.rules, self.row.scratch, tuple(parts), survivor.previous, count, survivor.real,
             survivor.head, tail, self.storage,

@@ -13,24 +13,24 @@ from functools import partial
 from typing import NamedTuple
 
 from jobs.lake.commit import open_table
-from jobs.lake.snapshot_files import StoredFile, files
+from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
-from jobs.products.index.entries import EntryRows, EntryWork, write
+from jobs.products.index.entries import EntryRows, EntryWork, write_entries
 from jobs.products.index.file_builder import BrokerIndexFile, BuiltFileKind, IndexRecipe
-from jobs.products.index.key_row import KeyCollector, KeyRow, RangeKeys
+from jobs.products.index.key_row import KeyCollector, KeySequence, RangeKeys
 from jobs.products.index.plan import IndexPlan
-from jobs.products.index.settings import is_alike, piece_start, rules_of_files, settle_geometry
-from jobs.products.index.survivors import FilePlacer, Relation, Survivor, real_files, refusal_reason
+from jobs.products.index.settings import detect_rules, determine_geometry, find_piece_start, write_same_index_files
+from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, list_index_files, refusal_reason
 from jobs.products.product import Collector, CollectorResult, FinishedProduct, Output, Run, StartedProduct, State
 from jobs.store.chain import Outcome
 from jobs.store.ranges import WHOLE_SEGMENTS, Range, plan_ranges
 from jobs.store.release import ASSUMED, Known, UndecidedError, Writers
 from jobs.store.store import Store
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
-from rmq_formats.release import Release, Rule, rules_of
+from rmq_formats.release import Release, Rule, make_rules
 
 
-class Opening(NamedTuple):
+class ContinuationPoint(NamedTuple):
     """The point from which a run continues the index files."""
 
     geometry: Known[Geometry]
@@ -49,11 +49,11 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
     def finish(outcomes: Sequence[Outcome[RangeKeys]], to_offset: int) -> FinishedProduct:
         output = run.output
         spans = tuple(outcome.payload for outcome in outcomes)
-        works = plan(opening, run, KeyRow(output.scratch, spans, opening.from_offset))
-        written = run.workers.map(works, partial(write, output=output), "making index entries")
+        works = plan_entry_work(opening, run, KeySequence(output.scratch, spans, opening.from_offset))
+        written = run.workers.map(works, partial(write_entries, output=output), "making index entries")
         finished = FinishedProduct(state=_state(opening, written, to_offset))
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
-        with output.file(INDEX_FILES, "headers") as file:
+        with output.new_file(INDEX_FILES, "headers") as file:
             file.write_rows(_header_row(opening, rows, output) for rows in written)
             finished.add(INDEX_FILES, file.close())
         return finished
@@ -61,51 +61,53 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeKeys]:
     return StartedProduct(opening.from_offset, partial(_collector, run.output, opening), finish)
 
 
-def _first(run: Run) -> Opening:
+def _first(run: Run) -> ContinuationPoint:
     store = run.store
-    real = real_files(store)
+    real = list_index_files(store)
     try:
-        geometry = settle_geometry(store, real, run.given_settings)
+        geometry = determine_geometry(store, real, run.given_settings)
     except UndecidedError as error:
         geometry = Known(DEFAULT_GEOMETRY, ASSUMED, str(error))
     real = [file for file in real if refusal_reason(file, geometry.value) is None]
-    shown = None if run.given_settings.release else rules_of_files(store, real, geometry.value)
-    return Opening(geometry, shown.value if shown else run.writers, store.start_offset, tuple(real))
+    shown = None if run.given_settings.release else detect_rules(store, real, geometry.value)
+    return ContinuationPoint(geometry, shown.value if shown else run.writers, store.start_offset, tuple(real))
 
 
-def _continuation(run: Run, state: State) -> Opening:
+def _continuation(run: Run, state: State) -> ContinuationPoint:
     # Where the broker has cut off its log, keys of the new records follow the entries of the old ones, as in its own
     # files.
     taken_to = state["to_offset"] if run.cut_back_to is None else min(state["to_offset"], run.cut_back_to)
     start = max(taken_to, run.store.start_offset)  # before the run's start, if earlier runs left the index out
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
-    rules = rules_of(*((since, Release.of(name)) for since, name in state["rules"]))
+    rules = make_rules(*((since, Release.of(name)) for since, name in state["rules"]))
     known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
     now, last = _writers_now(run, known, geometry.value, start), rules[-1]
     # The lake's rules are followed by the store's newest ones where those differ in an index file's bytes.
-    if start > last.since and not any(is_alike(last.release, release) for release in (now.newest, *now.possible)):
+    if start > last.since and not any(
+        write_same_index_files(last.release, release) for release in (now.newest, *now.possible)
+    ):
         since = max(start, now.rules[-1].since)
         known = Writers((*rules, Rule(since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
     header = IndexHeader(*state["header"]) if state["header"] else None
-    return Opening(geometry, known, start, (), state["file"], header, state.get("left_out", 0))
+    return ContinuationPoint(geometry, known, start, (), state["file"], header, state.get("left_out", 0))
 
 
 def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Writers:
     """Return the releases that wrote the log from *start* on; index files narrow them down further than its marks."""
     if run.given_settings.release is None and any(
-        not is_alike(known.newest, release) for release in run.writers.possible
+        not write_same_index_files(known.newest, release) for release in run.writers.possible
     ):
-        newer = [file for file in real_files(run.store) if file.header.begin_physical_offset >= start]
-        shown = rules_of_files(run.store, [file for file in newer if refusal_reason(file, geometry) is None], geometry)
+        newer = [file for file in list_index_files(run.store) if file.header.begin_physical_offset >= start]
+        shown = detect_rules(run.store, [file for file in newer if refusal_reason(file, geometry) is None], geometry)
         if shown:
             return shown.value
     return run.writers
 
 
-def _collector(output: Output, opening: Opening, range_: Range, files: ExitStack) -> Collector[RangeKeys]:
+def _collector(output: Output, opening: ContinuationPoint, range_: Range, files: ExitStack) -> Collector[RangeKeys]:
     """Return the collector of a range's keys, which are passed on in scratch files."""
-    name, rules = output.naming.name(f"{range_.start_offset:020d}", ".keys"), opening.writers.rules
-    keys = KeyCollector(rules, output.made_scratch(), name, files, opening.from_offset, with_texts=True)
+    name, rules = output.naming.new_file_name(f"{range_.start_offset:020d}", ".keys"), opening.writers.rules
+    keys = KeyCollector(rules, output.create_scratch(), name, files, opening.from_offset, with_texts=True)
 
     def finish() -> CollectorResult[RangeKeys]:
         span = keys.finish()
@@ -114,7 +116,7 @@ def _collector(output: Output, opening: Opening, range_: Range, files: ExitStack
     return keys.add, finish
 
 
-def plan(opening: Opening, run: Run, row: KeyRow) -> list[EntryWork]:
+def plan_entry_work(opening: ContinuationPoint, run: Run, row: KeySequence) -> list[EntryWork]:
     """Return the plan of each file to write."""
     index = IndexPlan(run.store.storage, row, opening.geometry.value, opening.writers.rules)
     # Earlier runs read messages before its own, and may have left some out.
@@ -127,34 +129,34 @@ def plan(opening: Opening, run: Run, row: KeyRow) -> list[EntryWork]:
     return [EntryWork(ordinal, recipe, known_until=known_until) for ordinal, recipe in enumerate(recipes)]
 
 
-def _ends_right(survivor: Survivor, row: KeyRow) -> bool:
-    if survivor.relation is Relation.BEFORE_LOG:
+def _ends_right(survivor: Survivor, row: KeySequence) -> bool:
+    if survivor.relation is FileRelation.BEFORE_LOG:
         return True  # nothing contradicts it; its entries come without their keys
     count = survivor.real.header.entry_count
-    last = row.keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
+    last = row.read_keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
     return bool(count > survivor.head and not survivor.tail and last) and (
         last[0].physical_offset == survivor.real.header.end_physical_offset
     )
 
 
-def _continued(opening: Opening, run: Run, index: IndexPlan, known_until: int) -> Iterator[EntryWork]:
+def _continued(opening: ContinuationPoint, run: Run, index: IndexPlan, known_until: int) -> Iterator[EntryWork]:
     """Continue the open file, then start new ones."""
     opened, ordinal, keys, capacity = opening.header, opening.ordinal, len(index.row), index.geometry.capacity
     end = min(capacity - opened.entry_count, keys) if opened else 0
     if opened and end:
         opened_in, ranges = tuple(_files_with(run.output, ordinal)), _ranges_of(opened, run.store)
-        recipe = index.recipe(0, end)
+        recipe = index.new_file_recipe(0, end)
         yield EntryWork(ordinal, recipe, opened, opened_in, ranges, opening.left_out, known_until)
     ordinal += opened is not None
     for number, start in enumerate(range(end, keys, capacity)):
-        recipe = index.recipe(start, min(start + capacity, keys), opened)
+        recipe = index.new_file_recipe(start, min(start + capacity, keys), opened)
         yield EntryWork(ordinal + number, recipe, known_until=known_until)
 
 
-def _files_with(output: Output, ordinal: int) -> Iterator[StoredFile]:
+def _files_with(output: Output, ordinal: int) -> Iterator[SnapshotFile]:
     """Yield the files of `index_entries` that may contain entries of an index file."""
     snapshot = open_table(output.lake, INDEX_ENTRIES.name)
-    for file in files(output.lake, snapshot) if snapshot is not None else ():
+    for file in list_snapshot_files(output.lake, snapshot) if snapshot is not None else ():
         if file.may_have("store_id", output.naming.store_id) and file.may_have("index_file", ordinal):
             yield file
 
@@ -165,7 +167,7 @@ def _ranges_of(opened: IndexHeader, store: Store) -> tuple[Range, ...]:
     if begin < store.start_offset:
         return ()
     try:
-        start = piece_start(store, begin)
+        start = find_piece_start(store, begin)
     except FileNotFoundError:  # retention has deleted it since it was listed
         return ()
     ranges = plan_ranges(store, start, range_size=WHOLE_SEGMENTS)
@@ -176,17 +178,17 @@ def _following(index: IndexPlan, survivors: Sequence[Survivor]) -> list[IndexRec
     """Return the broker's files and the missing ones, in order; the newest one extends to the log's end."""
     # Each survivor (0) before the planned ones that come after it (1).
     made = [
-        (one.after, 1, one.start, index.recipe(one.start, one.end))
-        for one in index.missing(survivors, completes=bool(survivors))
+        (one.after, 1, one.start, index.new_file_recipe(one.start, one.end))
+        for one in index.plan_missing_files(survivors, completes=bool(survivors))
         if one.kind is not BuiltFileKind.OPEN or one.end > one.start
     ]
     for number, survivor in enumerate(survivors):
         end = index.end_when_filled(survivor) if survivor is survivors[-1] else survivor.end
-        made.append((number, 0, survivor.start, index.recipe_of(survivor, end)))
+        made.append((number, 0, survivor.start, index.survivor_recipe(survivor, end)))
     return [recipe for *_, recipe in sorted(made, key=lambda one: one[:3])]
 
 
-def _header_row(opening: Opening, rows: EntryRows, output: Output) -> dict[str, object]:
+def _header_row(opening: ContinuationPoint, rows: EntryRows, output: Output) -> dict[str, object]:
     geometry = opening.geometry
     return {
         "index_file": rows.ordinal,
@@ -202,7 +204,7 @@ def _header_row(opening: Opening, rows: EntryRows, output: Output) -> dict[str, 
     }
 
 
-def _state(opening: Opening, written: Sequence[EntryRows], to_offset: int) -> dict[str, object]:
+def _state(opening: ContinuationPoint, written: Sequence[EntryRows], to_offset: int) -> dict[str, object]:
     last = max(written, key=lambda rows: rows.ordinal, default=None)
     header = last.header if last else opening.header
     return {

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.console.amounts import counted
-from jobs.products.index.file_builder import WESTERNMOST, BrokerIndexFile, detect_zone, slots_in_use
+from jobs.console.amounts import count_text
+from jobs.products.index.file_builder import WESTERNMOST_ZONE, BrokerIndexFile, count_slots_in_use, detect_zone
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
 from jobs.store.record_places import segment_bytes
@@ -41,13 +41,13 @@ from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.detection import Era
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry
-from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, release_at, rules_of
+from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, make_rules, release_at
 
 # The first release of each era. What 5.0.0-PREVIEW undid, it undid to the state of an older one.
-ERAS = tuple(Release.of(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0"))
+FIRST_RELEASES_OF_ERAS = tuple(Release.of(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0"))
 SWITCHES = ("property_parser", "hash_slot_count", "indexes_tags")
-LOOKED_AT = 1 << 16  # entries of a file that are compared to detect its era
-MIXED_LOOKED_AT = 3  # files that no era wrote alone and that are searched for a switch
+ENTRIES_COMPARED_FOR_ERA = 1 << 16  # entries of a file that are compared to detect its era
+MAX_MIXED_FILES_SEARCHED = 3  # files that no era wrote alone and that are searched for a switch
 
 _ENTRY = dtype_of(ENTRY)
 _Entries = NDArray[np.void]
@@ -63,7 +63,7 @@ class GivenSettings(NamedTuple):
     conf: BrokerConf = BrokerConf()
 
 
-NOTHING_WANTED = GivenSettings()
+NO_GIVEN_SETTINGS = GivenSettings()
 
 
 class Settings(NamedTuple):
@@ -95,18 +95,18 @@ def _described(known: Known[Any], **values: object) -> dict[str, object]:
     return {**values, "origin": known.origin, "evidence": known.reason}
 
 
-def settle_index_settings(store: Store, files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Settings:
+def determine_index_settings(store: Store, files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Settings:
     """Determine geometry, rules and time zone; raise `UndecidedError` if one cannot be determined."""
-    geometry = settle_geometry(store, files, wanted)
+    geometry = determine_geometry(store, files, wanted)
     sound = [file for file in files if file.size == geometry.value.file_size]
     eras = detect_store_eras(store) if wanted.release is None else ()
-    rules = settle_rules(store, sound, geometry.value, wanted, eras)
+    rules = determine_rules(store, sound, geometry.value, wanted, eras)
     # An era of index files is named by its first release; the releases that the log allows are more exact.
     newest = eras[-1].lowest if rules.origin == DETECTED and eras else rules.value.newest
-    return Settings(geometry, rules, settle_zone(files, wanted), newest.empty_index_count)
+    return Settings(geometry, rules, determine_zone(files, wanted), newest.empty_index_count)
 
 
-def settle_geometry(store: Store, files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Known[Geometry]:
+def determine_geometry(store: Store, files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Known[Geometry]:
     """Return the slots and entries of the files: given, detected, or the defaults."""
     slots = wanted.hash_slots or wanted.conf.hash_slots
     entries = wanted.index_num or wanted.conf.index_num
@@ -114,7 +114,7 @@ def settle_geometry(store: Store, files: Sequence[BrokerIndexFile], wanted: Give
         return Known(Geometry(slots, entries), GIVEN, GIVEN)
     detected = geometry_stated_by_index_files(store, slots, entries)
     if detected is not None:
-        shown = f"{counted(detected.files, 'full index file')} of {detected.geometry.file_size:,} bytes"
+        shown = f"{count_text(detected.files, 'full index file')} of {detected.geometry.file_size:,} bytes"
         return Known(detected.geometry, DETECTED, shown)
     if files:
         raise UndecidedError(
@@ -132,17 +132,17 @@ def settle_geometry(store: Store, files: Sequence[BrokerIndexFile], wanted: Give
     )
 
 
-def settle_rules(
+def determine_rules(
     store: Store, files: Sequence[BrokerIndexFile], geometry: Geometry, wanted: GivenSettings, eras: Sequence[Era]
 ) -> Known[Writers]:
     """Return the rules of the files: given, detected from the files, or from the log's marks."""
     if wanted.release is not None:
         return determine_writers(store, wanted.release, SWITCHES)
     candidates = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
-    detected = rules_of_files(store, files, geometry, candidates or PUBLISHED)
+    detected = detect_rules(store, files, geometry, candidates or PUBLISHED)
     if detected is not None:
         return detected
-    undecided = sorted({switch for era in eras for switch in era.undecided(SWITCHES)})
+    undecided = sorted({switch for era in eras for switch in era.undecided_switches(SWITCHES)})
     if undecided:
         raise UndecidedError(
             "the release that wrote the store cannot be detected, and index files depend on it "
@@ -151,7 +151,7 @@ def settle_rules(
     return writers_of_eras(eras, SWITCHES)
 
 
-def settle_zone(files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Known[tzinfo]:
+def determine_zone(files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Known[tzinfo]:
     """
     Return the broker's time zone, in which files are named: given, or detected from the names of *files*.
 
@@ -164,14 +164,14 @@ def settle_zone(files: Sequence[BrokerIndexFile], wanted: GivenSettings) -> Know
     if detected is not None:
         return Known(detected, DETECTED, "from the names and first store times of index files")
     return Known(
-        WESTERNMOST,
+        WESTERNMOST_ZONE,
         ASSUMED,
         "no index file shows the broker's time zone; in this zone, names sort before any that the broker gives next; "
         "to use the broker's own zone, pass --time-zone",
     )
 
 
-def rules_of_files(
+def detect_rules(
     store: Store, files: Sequence[BrokerIndexFile], geometry: Geometry, candidates: Sequence[Release] = PUBLISHED
 ) -> Known[Writers] | None:
     """
@@ -188,7 +188,7 @@ def rules_of_files(
             (score, rules), candidates = other, PUBLISHED
     if not score or rules is None:
         return None
-    text = span_of_rules(rules, candidates)
+    text = rules_text(rules, candidates)
     return Known(
         Writers(rules, text), DETECTED, f"{score} of {len(looks)} index files have the content that {text} puts"
     )
@@ -196,8 +196,10 @@ def rules_of_files(
 
 def _best(looks: "Sequence[_Look]", candidates: Sequence[Release]) -> tuple[int, Rules | None]:
     """Return the rules that explain the most files, and the number of these files."""
-    eras = [era for era in ERAS if any(is_alike(era, candidate) for candidate in candidates)]
-    known = [rules_of((0, era)) for era in eras]
+    eras = [
+        era for era in FIRST_RELEASES_OF_ERAS if any(write_same_index_files(era, candidate) for candidate in candidates)
+    ]
+    known = [make_rules((0, era)) for era in eras]
     fitting = [[look.fits(rules) for rules in known] for look in looks]
     if not all(map(any, fitting)) or not any(map(all, zip(*fitting, strict=True))):
         known += _mixed(looks, fitting, eras)
@@ -208,11 +210,11 @@ def _best(looks: "Sequence[_Look]", candidates: Sequence[Release]) -> tuple[int,
     )
 
 
-def span_of_rules(rules: Rules, candidates: Sequence[Release]) -> str:
+def rules_text(rules: Rules, candidates: Sequence[Release]) -> str:
     """Describe rules of index files by the possible releases that follow them."""
     names = []
     for since, release in rules:
-        alike = [other for other in candidates if is_alike(other, release)] or [release]
+        alike = [other for other in candidates if write_same_index_files(other, release)] or [release]
         first, last = (pick(alike, key=lambda other: other.version) for pick in (min, max))
         span = str(first) if first == last else f"{first} to {last}"
         names.append(f"{span} from offset {since}" if since else span)
@@ -224,17 +226,17 @@ def _mixed(looks: "Sequence[_Look]", fitting: Sequence[Sequence[bool]], eras: Se
     found: list[tuple[int, Release, Release]] = []
     unexplained = [look for look, fits in zip(looks, fitting, strict=True) if not any(fits)]
     for older, newer in combinations(eras, 2):
-        for look in unexplained[:MIXED_LOOKED_AT]:
+        for look in unexplained[:MAX_MIXED_FILES_SEARCHED]:
             switch = look.switch(older, newer)
             found += [(switch, older, newer)] if switch is not None and look.begin < switch else []
     for (_, left), (look, right) in pairwise(zip(looks, fitting, strict=True)):
         for i, j in combinations(range(len(eras)), 2):
             if left[i] and right[j] and not right[i] and look.begin:
                 found.append((look.begin, eras[i], eras[j]))
-    return [rules_of((0, older), (switch, newer)) for switch, older, newer in dict.fromkeys(found)]
+    return [make_rules((0, older), (switch, newer)) for switch, older, newer in dict.fromkeys(found)]
 
 
-def is_alike(one: Release, other: Release) -> bool:
+def write_same_index_files(one: Release, other: Release) -> bool:
     """Return whether two releases write the same index files."""
     return all(getattr(one, switch) == getattr(other, switch) for switch in SWITCHES)
 
@@ -248,11 +250,11 @@ class _Look:
         self._file = file
         self._geometry = geometry
         self._count = min(file.header.entry_count, geometry.capacity)
-        self._first = self._entries(min(self._count, LOOKED_AT))
+        self._first = self._entries(min(self._count, ENTRIES_COMPARED_FOR_ERA))
         self._slots_in_use = 0
         if self.tells:
             with store.open(file) as reader:
-                self._slots_in_use = slots_in_use(reader, geometry)
+                self._slots_in_use = count_slots_in_use(reader, geometry)
         self._fitting: dict[Rules, bool] = {}
 
     @property
@@ -272,7 +274,7 @@ class _Look:
         # Each entry that is compared, and each key of the log that may equal one, is at or before the last offset.
         last = self._first["physical_offset"].max(initial=0) if self._count == len(self._first) else math.inf
         own = [rule for rule in rules if self.begin < rule.since <= last]
-        return rules_of((0, release_at(rules, self.begin)), *own)
+        return make_rules((0, release_at(rules, self.begin)), *own)
 
     def _counts(self, rules: Rules) -> bool:
         """Return whether the header counts slots according to *rules*."""
@@ -291,7 +293,7 @@ class _Look:
         entries = self._entries(self._count)
         offsets = entries["physical_offset"]
         if (older.property_parser, older.indexes_tags) != (newer.property_parser, newer.indexes_tags):
-            matching = self._matching(rules_of((0, older)), entries)
+            matching = self._matching(make_rules((0, older)), entries)
             return int(offsets[matching]) if matching < self._count else None
         # Counted at every put before the switch, at every empty slot after it.
         empty = (entries["prev_entry"] == 0).astype(np.int64)
@@ -323,8 +325,8 @@ class _Look:
         return count
 
     def _keys_of_log(self, rules: Rules) -> Iterator[_Entries]:
-        table = RuleTable.of(rules)
-        for range_ in plan_ranges(self._store, piece_start(self._store, self.begin), range_size=WHOLE_SEGMENTS):
+        table = RuleTable.from_rules(rules)
+        for range_ in plan_ranges(self._store, find_piece_start(self._store, self.begin), range_size=WHOLE_SEGMENTS):
             for item in RangeReader(range_).pieces():
                 if isinstance(item, RawRecords):
                     yield from (block.keys for block in pack_keys(item, table, self.begin) if len(block.keys))
@@ -340,7 +342,7 @@ def _first_match(keys: _Entries, entries: _Entries) -> int:
     return 0
 
 
-def piece_start(store: Store, physical_offset: int) -> int:
+def find_piece_start(store: Store, physical_offset: int) -> int:
     """Return the start of the piece of the log that contains the record at *physical_offset*."""
     segment = store.segment_at(physical_offset)
     if segment is None:

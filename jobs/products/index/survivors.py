@@ -15,21 +15,21 @@ from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from jobs.products.index.file_builder import BrokerIndexFile, detect_zone, name_of_time
-from jobs.products.index.key_row import OWN_ENTRIES, KeyRow, RowPart
+from jobs.products.index.file_builder import BrokerIndexFile, detect_zone, file_name_for_time
+from jobs.products.index.key_row import OWN_ENTRIES, KeyPart, KeySequence
 from jobs.store.record_places import find_record
 from jobs.store.store import Store
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header, time_diff_s
 from rmq_formats.indexfile.lookup import IndexReader
 
-COMPARED = 64  # entries that are compared to find a file's place
-COMPARED_AGAIN = 8  # entries that are compared to find where a file goes on after a restart
-MOST_SEAMS = 64
+ENTRIES_COMPARED = 64  # entries that are compared to find a file's place
+ENTRIES_COMPARED_AFTER_RESTART = 8  # entries that are compared to find where a file goes on after a restart
+MAX_DISCONTINUITIES = 64
 _KEYS_OF_A_MESSAGE = 4096  # that are looked at
 
 
 @unique
-class Relation(StrEnum):
+class FileRelation(StrEnum):
     """How a file continues the previous one."""
 
     FIRST = "first"  # nothing is known before it
@@ -60,7 +60,7 @@ class Survivor:
 
     real: BrokerIndexFile
     start: int
-    relation: Relation
+    relation: FileRelation
     previous: IndexHeader | None  # the end of the file before it, as its first entry shows
     head: int  # leading entries of messages before the log
     tail: int  # last entries of messages that the log does not hold yet
@@ -81,7 +81,7 @@ class Survivor:
         return last.start + last.keys if last.is_lost else last.start + self.real.header.entry_count - last.entry + 1
 
     @property
-    def lost(self) -> int:
+    def lost_entry_count(self) -> int:
         """Number of entries of messages that the log has lost."""
         return sum(end - seam.entry for seam, end in self._runs if seam.is_lost)
 
@@ -96,7 +96,7 @@ class Survivor:
         return found
 
     @property
-    def repeats(self) -> list[Discontinuity]:
+    def repeated_keys(self) -> list[Discontinuity]:
         """The entry from which the file repeats its own keys, after a restart."""
         return [
             seam
@@ -104,18 +104,18 @@ class Survivor:
             if not before.is_lost and not seam.is_lost and seam.start < before.start + end - before.entry
         ]
 
-    def parts(self, row: KeyRow) -> list[RowPart]:
+    def list_parts(self, row: KeySequence) -> list[KeyPart]:
         """Return the file's keys in the log, in the order of its entries, and its own entries for lost messages."""
         found = []
         for seam, end in self._runs:
             if seam.is_lost:
-                found.append(RowPart(OWN_ENTRIES, seam.entry, end - seam.entry))
+                found.append(KeyPart(OWN_ENTRIES, seam.entry, end - seam.entry))
             else:
-                found += row.parts(seam.start, seam.start + end - seam.entry)
+                found += row.list_parts(seam.start, seam.start + end - seam.entry)
         return found
 
 
-def real_files(store: Store) -> list[BrokerIndexFile]:
+def list_index_files(store: Store) -> list[BrokerIndexFile]:
     """Return the index files of a store with their headers; a file that is too short has an empty header."""
     found = []
     for file in store.index_files:
@@ -144,7 +144,7 @@ def refusal_reason(real: BrokerIndexFile, geometry: Geometry) -> str | None:
 
 
 def ranges_cut_by_promotion(
-    files: Sequence[BrokerIndexFile], takeovers: Iterable[int], row: KeyRow, geometry: Geometry, store: Store
+    files: Sequence[BrokerIndexFile], takeovers: Iterable[int], row: KeySequence, geometry: Geometry, store: Store
 ) -> tuple[tuple[int, int], ...]:
     """
     Return the bounds of messages in index files that a promotion truncated; *takeovers* are starts of epochs.
@@ -163,7 +163,7 @@ def ranges_cut_by_promotion(
 
 
 def _entries_without_key(
-    files: Sequence[BrokerIndexFile], start: int, row: KeyRow, geometry: Geometry, store: Store
+    files: Sequence[BrokerIndexFile], start: int, row: KeySequence, geometry: Geometry, store: Store
 ) -> list[int]:
     odd: list[int] = []
     for real in files:
@@ -174,7 +174,7 @@ def _entries_without_key(
             count = real.header.entry_count
             for number in range(_first_at_or_after(reader, count, start) + 1, count + 1):
                 entry = reader.entry(number)
-                if any(first <= entry.physical_offset < end for first, end in row.lost):
+                if any(first <= entry.physical_offset < end for first, end in row.lost_ranges):
                     continue
                 if _is_key(entry, row, real.header.begin_timestamp if number > 1 else None):
                     return odd
@@ -182,24 +182,24 @@ def _entries_without_key(
     return odd
 
 
-def _is_key(entry: IndexEntry, row: KeyRow, begin: int | None) -> bool:
+def _is_key(entry: IndexEntry, row: KeySequence, begin: int | None) -> bool:
     """Return whether the log has the key of an entry; a message that was sent twice has other seconds since *begin*."""
-    first = row.find(entry.physical_offset)
+    first = row.find_first_key(entry.physical_offset)
     return any(
         key.key_hash == entry.key_hash
         and (begin is None or abs(time_diff_s(begin, key.store_timestamp) - entry.time_diff_s) <= 1)
         for key in takewhile(
-            lambda key: key.physical_offset == entry.physical_offset, row.keys(first, first + _KEYS_OF_A_MESSAGE)
+            lambda key: key.physical_offset == entry.physical_offset, row.read_keys(first, first + _KEYS_OF_A_MESSAGE)
         )
     )
 
 
-def has_keys_of(real: BrokerIndexFile, row: KeyRow, geometry: Geometry, store: Store) -> bool:
+def has_keys_of_log(real: BrokerIndexFile, row: KeySequence, geometry: Geometry, store: Store) -> bool:
     """Return whether any of a file's entries (of many, a sample) is a key of the log."""
     with store.open(real) as file:
         reader = IndexReader(file.read, geometry, real.location)
         count = real.header.entry_count
-        numbers = range(1, count + 1, max(count // COMPARED, 1))
+        numbers = range(1, count + 1, max(count // ENTRIES_COMPARED, 1))
         return any(_is_key(reader.entry(number), row, None) for number in numbers)
 
 
@@ -215,7 +215,7 @@ class _Lost(NamedTuple):
 class FilePlacer:
     """Finds the positions of the files, one after the other."""
 
-    def __init__(self, row: KeyRow, geometry: Geometry, store: Store) -> None:
+    def __init__(self, row: KeySequence, geometry: Geometry, store: Store) -> None:
         self._row = row
         self._geometry = geometry
         self._store = store
@@ -232,8 +232,8 @@ class FilePlacer:
                 if number >= run_end:
                     run_end, is_explained = self._run_from(number, files, found, before, zone)
                 if not is_explained:  # by a start that found the newest file empty; else they are copies
-                    found = replace(found, relation=Relation.REPEATED)
-            if found.relation is not Relation.REPEATED:
+                    found = replace(found, relation=FileRelation.REPEATED)
+            if found.relation is not FileRelation.REPEATED:
                 before = found
             placed.append(found)
         return placed
@@ -246,11 +246,11 @@ class FilePlacer:
         with a lower offset than that file's end. Entries of lost messages do not count as keys. If a file has only such
         entries, changed records are in the place of its messages, as in the files around it.
         """
-        if found.lost == found.real.header.entry_count:
+        if found.lost_entry_count == found.real.header.entry_count:
             return False
-        again = self._row.find(before.real.header.end_physical_offset)
-        return found.relation is not Relation.BEFORE_LOG and found.start < min(found.end, again) and any(
-            one.relation is not Relation.BEFORE_LOG and one.start <= found.start and found.end <= one.end
+        again = self._row.find_first_key(before.real.header.end_physical_offset)
+        return found.relation is not FileRelation.BEFORE_LOG and found.start < min(found.end, again) and any(
+            one.relation is not FileRelation.BEFORE_LOG and one.start <= found.start and found.end <= one.end
             for one in placed
         )  # fmt: skip
 
@@ -268,7 +268,7 @@ class FilePlacer:
         ended = before.real.header
         if not self._begins_log_file(found) or ended.index_count < self._geometry.index_num:
             return number + 1, False
-        if zone is not None and found.real.name < name_of_time(ended.end_timestamp, zone):
+        if zone is not None and found.real.name < file_name_for_time(ended.end_timestamp, zone):
             return number + 1, False
         last = found
         for end, file in enumerate(files[number + 1 :], number + 1):
@@ -277,7 +277,7 @@ class FilePlacer:
             following = self._place(file, last)
             # Two files of one start share at most one message, all keys of which may be repeated; after another kill
             # the next file begins where a log file does. No start creates a file that continues elsewhere.
-            again = self._row.find(last.real.header.end_physical_offset)
+            again = self._row.find_first_key(last.real.header.end_physical_offset)
             if not again <= following.start <= last.end and not self._begins_log_file(following):
                 return end, False  # no file between is the first of a run that goes farther
             last = following
@@ -286,17 +286,17 @@ class FilePlacer:
 
     def _begins_log_file(self, survivor: Survivor) -> bool:
         segment = self._store.segment_at(survivor.real.header.begin_physical_offset)
-        return segment is not None and self._row.find(segment.base_offset) == survivor.start
+        return segment is not None and self._row.find_first_key(segment.base_offset) == survivor.start
 
     def _place(self, real: BrokerIndexFile, before: Survivor | None) -> Survivor:
         with self._store.open(real) as file:
             reader = IndexReader(file.read, self._geometry, real.location)
             count = real.header.entry_count
             head = _first_at_or_after(reader, count, self._row.start_offset)
-            entries = [reader.entry(number) for number in range(1, min(count, COMPARED) + 1)]
+            entries = [reader.entry(number) for number in range(1, min(count, ENTRIES_COMPARED) + 1)]
             begins = self._begins(real.header.begin_physical_offset)
             if count and head == count:
-                return Survivor(real, -count, Relation.BEFORE_LOG, None, head, 0, None)
+                return Survivor(real, -count, FileRelation.BEFORE_LOG, None, head, 0, None)
             lost = self._lost(reader, head, count)
             if lost and lost[0].entry == head + 1 and not head:
                 begins, start = None, lost[0].key
@@ -311,29 +311,29 @@ class FilePlacer:
 
     def _begins(self, offset: int) -> range | None:
         """Return the keys of the message with which a file begins; None if the log does not contain it."""
-        if not self._row.start_offset <= offset <= self._row.last_record:
+        if not self._row.start_offset <= offset <= self._row.last_record_offset:
             return None
-        numbers = self._row.numbers_of(offset)
+        numbers = self._row.key_numbers_of(offset)
         return numbers if numbers or find_record(self._store, offset) is not None else None
 
     def _lost(self, reader: IndexReader, head: int, count: int) -> list["_Lost"]:
         found = []
         header = reader.header
-        for start, end in self._row.lost:
+        for start, end in self._row.lost_ranges:
             if end <= header.begin_physical_offset or start > header.end_physical_offset:
                 continue
             first, after = (max(_first_at_or_after(reader, count, offset), head) for offset in (start, end))
             if first < after:
                 changed = ((a, b) for a, b in self._row.doubtful if start <= a < end)
-                keys = sum(self._row.find(b) - self._row.find(a) for a, b in changed)
-                found.append(_Lost(first + 1, after - first, self._row.find(start), keys))
+                keys = sum(self._row.find_first_key(b) - self._row.find_first_key(a) for a, b in changed)
+                found.append(_Lost(first + 1, after - first, self._row.find_first_key(start), keys))
         return found
 
     def _start(self, entries: Sequence[IndexEntry], begins: range | None, before: Survivor | None) -> int:
         """Return the number of the key in the first entry."""
         # Only for files that begin in the log: of one that begins before it, `_place` says minus the number of its
         # older entries (`head`), so that entry and key differ by one number in both. Of equal ones the first counts.
-        candidates = [] if before is None or before.relation is Relation.BEFORE_LOG else [before.end]
+        candidates = [] if before is None or before.relation is FileRelation.BEFORE_LOG else [before.end]
         candidates += () if begins is None else begins or [begins.start]
         if not candidates:
             return 0 if before is None else before.end
@@ -343,18 +343,18 @@ class FilePlacer:
 
     def _matching(self, start: int, entries: Sequence[IndexEntry]) -> int:
         """Return how many of *entries*, from the first one on, equal the keys from *start* on."""
-        pairs = zip(entries, self._row.keys(start, start + len(entries)), strict=False)
+        pairs = zip(entries, self._row.read_keys(start, start + len(entries)), strict=False)
         return sum(1 for _ in takewhile(lambda pair: pair[0][:2] == pair[1][:2], pairs))
 
     @staticmethod
-    def _relation(start: int, before: Survivor | None) -> Relation:
+    def _relation(start: int, before: Survivor | None) -> FileRelation:
         if start < 0:
-            return Relation.FIRST if before is None else Relation.CONTINUED
-        if before is None or before.relation is Relation.BEFORE_LOG:
-            return Relation.FIRST
+            return FileRelation.FIRST if before is None else FileRelation.CONTINUED
+        if before is None or before.relation is FileRelation.BEFORE_LOG:
+            return FileRelation.FIRST
         if start == before.end:
-            return Relation.CONTINUED
-        return Relation.BEHIND_GAP if start > before.end else Relation.RESTARTED
+            return FileRelation.CONTINUED
+        return FileRelation.BEHIND_GAP if start > before.end else FileRelation.RESTARTED
 
     def _seams(self, reader: IndexReader, found: Survivor, lost: Sequence["_Lost"]) -> tuple[Discontinuity, ...]:
         """Return the discontinuities in the file; none if they do not explain it."""
@@ -365,7 +365,7 @@ class FilePlacer:
         count, number, start = found.real.header.entry_count, found.head + 1, max(found.start, 0)
         for gap in [*lost, _Lost(count + 1, 0, len(self._row), 0)]:
             more = self._seams_until(reader, number, start, gap.entry - 1)
-            if more is None or len(seams) + len(more) > MOST_SEAMS:
+            if more is None or len(seams) + len(more) > MAX_DISCONTINUITIES:
                 return ()
             seams += more
             if not gap.entries:
@@ -387,7 +387,7 @@ class FilePlacer:
     def _seams_until(self, reader: IndexReader, number: int, start: int, end: int) -> list[Discontinuity] | None:
         """Return the seams among entries *number* to *end*, of which the first is key *start*; None without a sense."""
         seams: list[Discontinuity] = []
-        while len(seams) < MOST_SEAMS:
+        while len(seams) < MAX_DISCONTINUITIES:
             last = min(end, number - 1 + len(self._row) - start)
             if last < number or not self._is_other(reader, start - number, last):
                 return seams
@@ -403,14 +403,16 @@ class FilePlacer:
 
     def _is_other(self, reader: IndexReader, shift: int, number: int) -> bool:
         """Return whether entry *number* differs from the key number *number* + *shift*."""
-        keys = self._row.keys(number + shift, number + shift + 1)
+        keys = self._row.read_keys(number + shift, number + shift + 1)
         return not keys or reader.entry(number)[:2] != keys[0][:2]
 
     def _find_again(self, reader: IndexReader, number: int, count: int) -> int | None:
         """Return the number of the key that equals entry *number*, anywhere in the sequence."""
-        entries = [reader.entry(at) for at in range(number, min(count, number + COMPARED_AGAIN - 1) + 1)]
-        first = self._row.find(entries[0].physical_offset)
-        own = self._row.keys(first, first + COMPARED)
+        entries = [
+            reader.entry(at) for at in range(number, min(count, number + ENTRIES_COMPARED_AFTER_RESTART - 1) + 1)
+        ]
+        first = self._row.find_first_key(entries[0].physical_offset)
+        own = self._row.read_keys(first, first + ENTRIES_COMPARED)
         candidates = [first + at for at, key in enumerate(own) if key.physical_offset == entries[0].physical_offset]
         best = max(candidates, key=lambda start: self._matching(start, entries), default=first)
         return best if self._matching(best, entries) else None
@@ -423,7 +425,7 @@ class FilePlacer:
         it is.
         """
         candidates = list(self._may_be_before(found, before))
-        keys = self._row.keys(found.start, found.start + 1)
+        keys = self._row.read_keys(found.start, found.start + 1)
         if not entries or not keys:
             return replace(found, previous=candidates[0])
         time = keys[0].store_timestamp
@@ -431,15 +433,15 @@ class FilePlacer:
             if time_diff_s(max(header.end_timestamp, 0) if header else 0, time) == entries[0].time_diff_s:
                 return replace(found, previous=header)
         # The log has lost something between the first key and the one before it.
-        reached = self._row.keys(found.start - 1, found.start)[0].physical_offset if found.start > 0 else -1
-        if any(reached < lost < keys[0].physical_offset for lost, _ in self._row.lost):
+        reached = self._row.read_keys(found.start - 1, found.start)[0].physical_offset if found.start > 0 else -1
+        if any(reached < lost < keys[0].physical_offset for lost, _ in self._row.lost_ranges):
             begins = [Discontinuity(1, found.start, is_lost=True), Discontinuity(2, found.start + 1)]
             return replace(found, seams=(*begins, *found.seams))
         return replace(found, previous=candidates[0])
 
     def _may_be_before(self, found: Survivor, before: Survivor | None) -> Iterator[IndexHeader | None]:
-        key_before = header_before(self._row, found.start)
-        if before is not None and found.relation is not Relation.BEHIND_GAP:
+        key_before = header_of_file_before(self._row, found.start)
+        if before is not None and found.relation is not FileRelation.BEHIND_GAP:
             yield before.real.header
         if key_before is not None:
             yield key_before
@@ -448,9 +450,9 @@ class FilePlacer:
         yield None
 
 
-def header_before(row: KeyRow, start: int) -> IndexHeader | None:
+def header_of_file_before(row: KeySequence, start: int) -> IndexHeader | None:
     """Return end time and offset of a file that ends before key number *start*; None at the beginning."""
-    keys = row.keys(start - 1, start) if start > 0 else []
+    keys = row.read_keys(start - 1, start) if start > 0 else []
     if not keys:
         return None
     (key,) = keys

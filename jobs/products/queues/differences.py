@@ -47,18 +47,18 @@ _LOST = {DifferenceKind.LOST_RECORD, DifferenceKind.DAMAGED_RECORD, DifferenceKi
 _OF_OTHERS = {DifferenceKind.FOREIGN, DifferenceKind.HIDDEN_RECORD, DifferenceKind.DUPLICATE}
 _OF_NO_RECORD = {DifferenceKind.DANGLING, DifferenceKind.FOREIGN, DifferenceKind.CORRUPT}
 # The position does not have the unit of its record.
-BAD_PLACES = _LOST | _OF_OTHERS | _OF_NO_RECORD | {
+WRONG_POSITION_KINDS = _LOST | _OF_OTHERS | _OF_NO_RECORD | {
     DifferenceKind.BEHIND_LOG, DifferenceKind.MISSING_FILE, DifferenceKind.HOLE, DifferenceKind.BLANK_INSIDE,
 }  # fmt: skip
 # Not a fault of a queue or its file: the record is lost in the log, or its topic was deleted.
-NOT_QUEUE_FAULTS = _LOST | {DifferenceKind.DELETED_TOPIC, DifferenceKind.UNDECIDED_TOPIC}
+KINDS_WITHOUT_QUEUE_FAULT = _LOST | {DifferenceKind.DELETED_TOPIC, DifferenceKind.UNDECIDED_TOPIC}
 # A record has no unit.
-WITHOUT_UNIT = {
+MISSING_UNIT_KINDS = {
     DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE, DifferenceKind.DROPPED,
     DifferenceKind.QUEUE_LOST,
 }  # fmt: skip
 # A unit points to a record, but differs from the unit that the record requires.
-OVERWRITTEN = _OF_OTHERS | {
+OVERWRITTEN_UNIT_KINDS = _OF_OTHERS | {
     DifferenceKind.WRONG_SIZE, DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.WRONG_BATCH_FIELD,
     DifferenceKind.OUT_OF_ORDER,
 }  # fmt: skip
@@ -66,7 +66,7 @@ OVERWRITTEN = _OF_OTHERS | {
 _AGAINST_RECORD = _OF_OTHERS | {
     DifferenceKind.WRONG_TAGS_CODE, DifferenceKind.MISPLACED, DifferenceKind.RESTARTED,
 }  # fmt: skip
-EARLIER_QUEUE_KINDS = {
+KINDS_OF_EARLIER_QUEUES = {
     TopicFate.DELETED: DifferenceKind.DELETED_TOPIC,
     TopicFate.ALIVE: DifferenceKind.QUEUE_LOST,
     TopicFate.UNDECIDED: DifferenceKind.UNDECIDED_TOPIC,
@@ -93,14 +93,14 @@ class Difference:
         """Whether the cause may be a change of the record, in fields without a checksum, instead of the unit."""
         return self.kind in _AGAINST_RECORD and self.times <= _FEW and self.log_offset is not None
 
-    def joined(self, other: "Difference") -> "Difference | None":
+    def join(self, other: "Difference") -> "Difference | None":
         """Return both as one, if *other* continues this one."""
         goes_on = other.position == self.position + self.times
         same = (self.kind, self.queue, self.field, self.shift) == (other.kind, other.queue, other.field, other.shift)
         return replace(self, times=self.times + other.times) if goes_on and same else None
 
 
-def merged(differences: Sequence[Difference]) -> Iterator[Difference]:
+def merge_differences(differences: Sequence[Difference]) -> Iterator[Difference]:
     """
     Yield differences by queue and position, with consecutive ones of the same kind merged.
 
@@ -109,7 +109,7 @@ def merged(differences: Sequence[Difference]) -> Iterator[Difference]:
     run: list[Difference] = []
     current: Difference | None = None
     for difference in sorted(differences, key=lambda item: (item.queue, item.kind, item.field, item.position)):
-        both = current.joined(difference) if current else None
+        both = current.join(difference) if current else None
         if current and both is None:
             yield from run if current.may_be_changed_record else [current]
             run = []
@@ -183,7 +183,7 @@ class JoinResult:
         self.differences.sort(key=lambda one: one.queue)
         self.differences[:0] = (one for _, one in wrong)
 
-    def fate_of(self, name: QueueName) -> TopicFate:
+    def topic_fate_of(self, name: QueueName) -> TopicFate:
         """Return what happened to a queue without files; a topic that was recreated has messages from before."""
         of_topic = [lacking for queue, lacking in self.without_queue.items() if queue.topic == name.topic]
         newest_ms = max(lacking.newest_ms for lacking in of_topic)
@@ -193,7 +193,7 @@ class JoinResult:
 
     def _beginning(self, topic: str) -> int:
         """Return the first offset of a topic whose queues restarted at 0; 0 if they did not."""
-        earlier = EARLIER_QUEUE_KINDS.values()
+        earlier = KINDS_OF_EARLIER_QUEUES.values()
         if not any(one.kind in earlier and one.queue.topic == topic for one in self.differences):
             return 0
         return min((at for name, at in self.beginnings.items() if name.topic == topic), default=0)

@@ -5,9 +5,9 @@ The join of a store's queues with its log.
 
 In a healthy queue the unit of a record is at the position that the record's queue offset gives. So the units of a range
 are read by position, with one read per queue, and compared; neither side is sorted or moved. Units that are elsewhere
-or missing remain until all ranges are compared; then `settle_remainder` explains them. A unit that points to a record
-of another queue can only be explained by reading that record in the log. `join` runs all steps; `ingest` collects the
-units itself, because its single pass over the log also produces other rows.
+or missing remain until all ranges are compared; then `explain_remainder` explains them. A unit that points to a record
+of another queue can only be explained by reading that record in the log. `join_queues_with_log` runs all steps;
+`ingest` collects the units itself, because its single pass over the log also produces other rows.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +28,8 @@ from jobs.products.queues.differences import (
     QueueWithoutFiles,
     UndispatchedRecords,
 )
-from jobs.products.queues.leftover_units import settle_remainder
-from jobs.products.queues.rows import RowBlock, Status, batches_of, block_of
+from jobs.products.queues.leftover_units import explain_remainder
+from jobs.products.queues.rows import RowBlock, UnitStatus, make_record_batches, make_row_block
 from jobs.products.queues.unit_files import (
     GroupUnits,
     collect_units,
@@ -58,7 +58,7 @@ from jobs.store.store import DEFAULT_RANGE_SIZE, Store
 from jobs.store.topics import RecordedTopics, TopicEvidence, TopicFate, collect_topic_evidence
 from jobs.store.units import Units, read_stored_units, read_tags_codes
 from jobs.store.workers import Workers
-from rmq_formats.arrays import slices
+from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 
@@ -69,7 +69,7 @@ _RUNS = 100
 ProbedQueue = tuple[StoredQueue, int, int]  # the end of the part that earlier runs processed, and the queue's end
 
 
-def topics_of(
+def collect_topic_evidence_with_queues(
     store: Store, queues: Iterable[StoredQueue], recorded: Sequence[RecordedTopics] | None = None
 ) -> TopicEvidence:
     """Return the broker's table of topics; *queues* show additional existing topics."""
@@ -95,7 +95,7 @@ def collect_log(  # noqa: PLR0913, PLR0917 - the log, its rules and where its un
     return CollectedLog([outcome.payload for outcome in outcomes], scratch, groups, start, end)
 
 
-def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
+def join_queues_with_log(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
     workers: Workers,
     store: Store,
     rules: QueueRules,
@@ -106,15 +106,15 @@ def join(  # noqa: PLR0913, PLR0917 - the store, its rules and where to work
 ) -> JoinResult:
     """Join all of a store, to find its differences; *recorded* are a lake's tables of its topics."""
     seen = probe_queue_ends(workers, store)
-    topics = topics_of(store, seen.queues, recorded)
+    topics = collect_topic_evidence_with_queues(store, seen.queues, recorded)
     groups = count_groups(store.log_size)
     # Units of a small log stay in memory.
     with scratch_for(scratch_location, workers.options) if groups > 1 else nullcontext() as scratch:
         log = collect_log(workers, store, rules, groups, scratch, range_size, collectors)
-        return compare(workers, store, rules, seen, log, topics)
+        return compare_queues(workers, store, rules, seen, log, topics)
 
 
-def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are wanted
+def compare_queues(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are wanted
     workers: Workers,
     store: Store,
     rules: QueueRules,
@@ -136,7 +136,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the store, its log, and which rows are 
         # A run leaves out units that are newer than its log; `verify` compares every unit.
         dispatched=seen.dispatched if write is None else dispatched,
         light_dispatched=seen.light_dispatched,
-        is_closed=store.is_final,
+        is_closed=store.is_complete,
         gaps=tuple((start, end) for _, start, end in find_holes(store.segments)),
         damaged=tuple(damaged_ranges(log.ranges)),
         topics=topics,
@@ -191,7 +191,7 @@ def compare_group(group: tuple[int, Sequence[ProbedQueue]], *, log: CollectedLog
 def _settle_rest(part: Sequence[Remainder], *, log: CollectedLog, resolved: Resolved) -> JoinResult:
     result = JoinResult()
     name = part[0].queue.name.path.encode("utf-8", "surrogatepass")
-    rows = (batch for one in part for batch in batches_of(*settle_remainder(one, log, resolved, result)))
+    rows = (batch for one in part for batch in make_record_batches(*explain_remainder(one, log, resolved, result)))
     result.written = _written_rows(log, f"rest-{crc32(name):08x}", rows)
     return result
 
@@ -216,7 +216,7 @@ class _GroupTask:
         log, result = self._log, self.result
         for number, units in [*((-1, kept) for kept in log.lake_only), *enumerate(log.ranges)]:
             for part in read_units(log.scratch, units, self._number):
-                yield from batches_of(list(self._compare(part, number)), part.tags)
+                yield from make_record_batches(list(self._compare(part, number)), part.tags)
         for queue, taken_to, seen_end in self._queues:
             rest = self._rest[queue.name]
             end = rest.close(log, taken_to, seen_end)
@@ -224,7 +224,7 @@ class _GroupTask:
             if any(True for _ in offsets_to_resolve(rest, log)):
                 self.unsettled.append(rest)
             elif not rest.is_empty:
-                yield from batches_of(*settle_remainder(rest, log, {}, result))
+                yield from make_record_batches(*explain_remainder(rest, log, {}, result))
 
     def _compare(self, part: GroupUnits, number: int) -> Iterator[RowBlock]:
         """
@@ -237,7 +237,7 @@ class _GroupTask:
             yield from self._match(own, part, number) if own is not None else ()
             return
         stop = int(np.searchsorted(part.units["physical_offset"], log.dispatched))
-        result.newer += newer_runs(part.name, part.units[stop:])
+        result.newer += find_undispatched_runs(part.name, part.units[stop:])
         if log.light_dispatched != NO_LIMIT and part.name.topic.startswith(LMQ_PREFIX):
             # Units of a queue are in log order, so those that RocksDB has are the first ones.
             there = int(np.searchsorted(part.units["physical_offset"][:stop], log.light_dispatched))
@@ -259,8 +259,8 @@ class _GroupTask:
         )
         if part.tag_numbers is not None:
             is_deleted = log.topics.fate(part.name.topic, newest_ms) is TopicFate.DELETED
-            status = Status.DELETED if is_deleted else Status.MISSING
-            yield block_of(part.name, part.units, status, part.tag_numbers)
+            status = UnitStatus.DELETED if is_deleted else UnitStatus.MISSING
+            yield make_row_block(part.name, part.units, status, part.tag_numbers)
 
     def _match(self, own: Remainder, part: GroupUnits, number: int) -> Iterator[RowBlock]:
         """
@@ -284,16 +284,16 @@ class _GroupTask:
         self.result.expected += int(at_place.sum()) if is_kept else 0
         own.add_matched(part.units["queue_offset"][at_place], is_kept=is_kept)
         if not is_kept and not at_place.all():
-            own.add_left(part, ~at_place)
+            own.add_unmatched(part, ~at_place)
         if part.tag_numbers is not None and stored is not None:
             yield from _blocks(part, stored, at_place, wrong)
 
 
-def newer_runs(name: QueueName, units: Units) -> Iterator[UndispatchedRecords]:
+def find_undispatched_runs(name: QueueName, units: Units) -> Iterator[UndispatchedRecords]:
     """Yield the runs of records with their own units in a plain queue, no more than a reader needs."""
     units = units[units["is_dispatched"] == 0]
     if name.kind is QueueKind.PLAIN:
-        for some in islice(slices(units.size, np.diff(units["queue_offset"]) != 1), _RUNS):
+        for some in islice(slices_between_cuts(units.size, np.diff(units["queue_offset"]) != 1), _RUNS):
             first = units[some.start]
             yield UndispatchedRecords(
                 name, int(first["physical_offset"]), int(first["queue_offset"]), some.stop - some.start
@@ -303,7 +303,7 @@ def newer_runs(name: QueueName, units: Units) -> Iterator[UndispatchedRecords]:
 def _units_at(queue: StoredQueue, positions: NDArray[np.int64]) -> Units | None:
     """Return the units of a plain queue at *positions*, with zeros for outliers; None if the queue has none."""
     # One read of the queue serves all units: a wild offset must not widen it to terabytes of hole. The units of one
-    # range lie near each other, and most are healthy, so the median is; `settle_remainder` explains those far from it.
+    # range lie near each other, and most are healthy, so the median is; `explain_remainder` explains those far from it.
     middle, reach = int(np.sort(positions)[positions.size // 2]), positions.size * _SPREAD + _FREE
     near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, NO_LIMIT))]
     low, high = max(int(near.min(initial=NO_LIMIT)), queue.start), min(int(near.max(initial=-1)) + 1, queue.capacity)
@@ -334,5 +334,5 @@ def _blocks(
                 units[name] = stored[name][chosen]
             tags = part.tag_numbers[chosen] if part.tag_numbers is not None else None
             fields = tuple(name for name, is_right in (("size", has_size), ("tags_code", has_code)) if not is_right)
-            status = Status.MISMATCHED if fields else Status.MATCHED
-            yield block_of(part.name, units, status, tags)._replace(mismatch=fields)
+            status = UnitStatus.MISMATCHED if fields else UnitStatus.MATCHED
+            yield make_row_block(part.name, units, status, tags)._replace(mismatch=fields)

@@ -15,25 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.products.queues.differences import (
-    BAD_PLACES,
-    EARLIER_QUEUE_KINDS,
+    KINDS_OF_EARLIER_QUEUES,
+    WRONG_POSITION_KINDS,
     Difference,
     DifferenceKind,
     JoinResult,
-    merged,
+    merge_differences,
 )
-from jobs.products.queues.rows import RowBlock, Status, block_of
+from jobs.products.queues.rows import RowBlock, UnitStatus, make_row_block
 from jobs.products.queues.unmatched import (
-    AT_ONCE,
     DAMAGED,
     DELETED,
+    UNITS_PER_PORTION,
     CollectedLog,
-    RecordAt,
+    RecordFields,
     Remainder,
     Resolved,
     UnmatchedUnit,
+    consecutive_runs,
     places_without_file,
-    runs,
     sort_gap_units,
 )
 from jobs.store.units import Units, is_deleted, read_stored_units
@@ -45,7 +45,7 @@ _SHOWN = 4
 QueueRows = tuple[list[RowBlock], list[str]]  # and the texts that the tag numbers in the blocks mean
 
 
-def settle_remainder(remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> QueueRows:
+def explain_remainder(remainder: Remainder, log: CollectedLog, resolved: Resolved, joined: JoinResult) -> QueueRows:
     """Explain every remaining unit and record: add the figures to *joined*, and return rows if wanted."""
     return _Settling(remainder, log, resolved, joined).run()
 
@@ -74,7 +74,7 @@ class _Settling:
             for unit in odd:
                 self._explain(unit)
         for start, stop in places_without_file(self._remainder):
-            step = 1 if stop - start <= AT_ONCE else stop - start  # a record may name its own place of a few
+            step = 1 if stop - start <= UNITS_PER_PORTION else stop - start  # a record may name its own place of a few
             for at in range(start, stop, step):
                 self._differ(DifferenceKind.MISSING_FILE, at, "no file", times=step)
         self._explain_blanks()
@@ -97,7 +97,7 @@ class _Settling:
         some = units[chosen]
         if some.size and not is_deleted(some).all():
             positions = start + np.flatnonzero(chosen)
-            block = block_of(self._name, some, Status.EXPIRED, places=positions)
+            block = make_row_block(self._name, some, UnitStatus.EXPIRED, places=positions)
             self.blocks.append(block._replace(is_pre_blank=is_blank))
 
     def _explain(self, unit: UnmatchedUnit) -> None:
@@ -108,22 +108,22 @@ class _Settling:
         if unit.is_blank or offset < 0 or unit.size <= 0:
             kind = DifferenceKind.BLANK_INSIDE if unit.is_blank else DifferenceKind.CORRUPT
             self._differ(kind, position, "a blank" if unit.is_blank else unit.text)
-            self._row(unit, Status.DANGLING)
+            self._row(unit, UnitStatus.DANGLING)
             return
         number, record = int(np.searchsorted(self._offsets, offset)), self._resolved.get(offset)
         if number < self._offsets.size and self._offsets[number] == offset:
             tags = self._remainder.tags[number] if self._with_rows else None
             expected = self._units[number]
             is_first, self._claimed[number] = not self._claimed[number], True
-            self._claim(unit, expected, RecordAt((), int(expected["store_timestamp"]), tags), is_first=is_first)
-        elif isinstance(record, RecordAt):
+            self._claim(unit, expected, RecordFields((), int(expected["store_timestamp"]), tags), is_first=is_first)
+        elif isinstance(record, RecordFields):
             self._explain_by(unit, record)
         elif record == DELETED:
             self._joined.expired += 1
-            self._row(unit, Status.EXPIRED)
+            self._row(unit, UnitStatus.EXPIRED)
         else:
             self._explain_without_record(unit, is_damaged=record == DAMAGED)
-            self._row(unit, Status.DANGLING)
+            self._row(unit, UnitStatus.DANGLING)
 
     def _explain_without_record(self, unit: UnmatchedUnit, *, is_damaged: bool) -> None:
         log, offset = self._log, unit.physical_offset
@@ -137,7 +137,7 @@ class _Settling:
             kind = DifferenceKind.BEHIND_LOG
         self._differ(kind, unit.position, unit.text, log_offset=offset)
 
-    def _explain_by(self, unit: UnmatchedUnit, record: RecordAt) -> None:
+    def _explain_by(self, unit: UnmatchedUnit, record: RecordFields) -> None:
         """Explain a unit by a record that has its own unit elsewhere, or its position in a lost file."""
         own = next((one for one in record.units if one.queue == self._name), None)
         if own is not None and self._remainder.is_lost_at(own.queue_offset):
@@ -150,17 +150,17 @@ class _Settling:
         kind, text, wrong = classify_by_record(unit, self._name, record)
         if kind is not None:
             self._differ(kind, unit.position, text, log_offset=unit.physical_offset)
-        self._row(unit, Status.MISMATCHED if wrong else Status.MATCHED, wrong, record)
+        self._row(unit, UnitStatus.MISMATCHED if wrong else UnitStatus.MATCHED, wrong, record)
 
-    def _claim(self, unit: UnmatchedUnit, expected: np.void, record: RecordAt, *, is_first: bool) -> None:
+    def _claim(self, unit: UnmatchedUnit, expected: np.void, record: RecordFields, *, is_first: bool) -> None:
         """Explain a unit by a record of its queue that has no unit."""
         if not is_first:
             self._differ(DifferenceKind.DUPLICATE, unit.position, unit.text, log_offset=unit.physical_offset)
-            self._row(unit, Status.MISMATCHED, ("queue_offset",), record)
+            self._row(unit, UnitStatus.MISMATCHED, ("queue_offset",), record)
             return
         wrong = list(self._wrong_fields(unit, expected))
         self._joined.matched += not wrong
-        self._row(unit, Status.MISMATCHED if wrong else Status.MATCHED, wrong, record)
+        self._row(unit, UnitStatus.MISMATCHED if wrong else UnitStatus.MATCHED, wrong, record)
 
     def _wrong_fields(self, unit: UnmatchedUnit, expected: np.void) -> Iterator[str]:
         values = [
@@ -194,7 +194,7 @@ class _Settling:
             and one.position not in wanted
             and self._name.kind is QueueKind.PLAIN
         }
-        for start, count in runs(np.array(sorted(blanks), np.int64)):
+        for start, count in consecutive_runs(np.array(sorted(blanks), np.int64)):
             before, after = (self._record_of(position, wanted) for position in (start - 1, start + count))
             if before is None or after is None:
                 continue
@@ -222,7 +222,7 @@ class _Settling:
         """Report records without a unit, unless their positions were already reported."""
         bad: dict[int, int] = {}
         for number, difference in enumerate(self._differences):
-            if difference.kind in BAD_PLACES:
+            if difference.kind in WRONG_POSITION_KINDS:
                 bad.setdefault(difference.position, number)
         missing: set[int] = set()
         for number in np.flatnonzero(~self._claimed).tolist():
@@ -230,11 +230,11 @@ class _Settling:
             position, physical_offset = int(unit["queue_offset"]), int(unit["physical_offset"])
             kind = self._kind_of_missing(position, physical_offset)
             if self._with_rows:
-                status = Status.DELETED if kind is DifferenceKind.DELETED_TOPIC else Status.MISSING
+                status = UnitStatus.DELETED if kind is DifferenceKind.DELETED_TOPIC else UnitStatus.MISSING
                 tags = self._tag_number(self._remainder.tags[number])
-                self.blocks.append(block_of(self._name, self._units[number : number + 1], status, tags))
+                self.blocks.append(make_row_block(self._name, self._units[number : number + 1], status, tags))
             named = bad.get(position) if self._name.kind is QueueKind.PLAIN else None
-            if named is None or kind in EARLIER_QUEUE_KINDS.values():
+            if named is None or kind in KINDS_OF_EARLIER_QUEUES.values():
                 missing |= {position} if kind is DifferenceKind.MISSING else set()
                 self._differ(kind, position, "no unit", _text_of(unit), log_offset=physical_offset)
                 continue
@@ -250,7 +250,7 @@ class _Settling:
 
         self._joined.differences += (
             difference
-            for difference in merged(self._differences)
+            for difference in merge_differences(self._differences)
             if difference.kind is not DifferenceKind.MISPLACED
             or not follows_from_losses(difference, missing.__contains__, is_bad)
         )
@@ -272,7 +272,7 @@ class _Settling:
         """Return to what messages before the queue's beginning belong."""
         times = [int(self._units["store_timestamp"][self._offsets < self._beginning].max(initial=0))]
         times += [run.newest_ms for run in self._remainder.lost if run.last_offset < self._beginning]
-        return EARLIER_QUEUE_KINDS[self._log.topics.fate_of_earlier(self._name.topic, max(times))]
+        return KINDS_OF_EARLIER_QUEUES[self._log.topics.fate_of_earlier(self._name.topic, max(times))]
 
     def _name_lost(self) -> None:
         for run in self._remainder.lost:
@@ -307,12 +307,12 @@ class _Settling:
     def _row(
         self,
         unit: UnmatchedUnit,
-        status: Status,
+        status: UnitStatus,
         mismatch: Sequence[str] = (),
-        record: RecordAt | None = None,
+        record: RecordFields | None = None,
     ) -> None:
         if self._with_rows:
-            block = block_of(self._name, unit.stored, status, places=np.array([unit.position]))
+            block = make_row_block(self._name, unit.stored, status, places=np.array([unit.position]))
             if record is not None:
                 time = np.array([record.store_timestamp], np.int64)
                 block = block._replace(store_timestamp=time, tag_numbers=self._tag_number(record.tags))
@@ -326,7 +326,7 @@ class _Settling:
 
 
 def classify_by_record(
-    unit: UnmatchedUnit, queue: QueueName, record: RecordAt
+    unit: UnmatchedUnit, queue: QueueName, record: RecordFields
 ) -> tuple[DifferenceKind | None, str, tuple[str, ...]]:
     """Classify a unit whose record has its own unit elsewhere, or none; also name the contradicting fields."""
     if not record.units:

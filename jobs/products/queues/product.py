@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from jobs.lake.history import committed_records
+from jobs.lake.history import read_committed_records
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, CollectorResult, FinishedProduct, Run, StartedProduct, State
-from jobs.products.queues.differences import NOT_QUEUE_FAULTS, DifferenceKind, JoinResult
-from jobs.products.queues.join import compare, topics_of
-from jobs.products.queues.settings import queue_rules
-from jobs.products.queues.unit_files import RangeCollector, RangeUnits, count_groups, discard_units
+from jobs.products.queues.differences import KINDS_WITHOUT_QUEUE_FAULT, DifferenceKind, JoinResult
+from jobs.products.queues.join import collect_topic_evidence_with_queues, compare_queues
+from jobs.products.queues.settings import determine_queue_rules
+from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, count_groups, discard_units
 from jobs.products.queues.unmatched import CollectedLog
 from jobs.store.chain import Outcome, ranges_deleted_meanwhile
 from jobs.store.log_ends import find_lost_ends
@@ -26,7 +26,7 @@ from jobs.store.queue_files import QueueStorage, detect_storage_features
 from jobs.store.ranges import Range
 from jobs.store.store import Store
 from jobs.store.topics import TopicFate
-from rmq_formats.commitlog.segment import UNDECIDED
+from rmq_formats.commitlog.segment import UNDECIDED_REASON
 from rmq_formats.consumequeue.dispatch import LMQ_PREFIX, QueueKind, QueueName
 
 
@@ -45,13 +45,15 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
     groups = count_groups(min(new_bytes, run.step_bytes or new_bytes))
     output, selection = run.output, run.selection
     scratch = output.scratch if groups > 1 else None
-    rules = queue_rules(run.store, run.writers.rules, run.given_settings.conf)
-    topics = topics_of(run.store, seen.queues)
+    rules = determine_queue_rules(run.store, run.writers.rules, run.given_settings.conf)
+    topics = collect_topic_evidence_with_queues(run.store, seen.queues)
 
-    def collect(start: int, first: int, last: int) -> RangeCollector:
+    def collect(start: int, first: int, last: int) -> RangeUnitCollector:
         """Return the collector of the units of records in [*first*, *last*), for the range from *start* on."""
-        stem = output.naming.name(f"{start:020d}", "")
-        return RangeCollector(rules, groups, output.made_scratch() if scratch else None, stem, first, last, selection)
+        stem = output.naming.new_file_name(f"{start:020d}", "")
+        return RangeUnitCollector(
+            rules, groups, output.create_scratch() if scratch else None, stem, first, last, selection
+        )
 
     collector = partial(_collector, partial(collect, first=from_offset, last=seen.dispatched))
 
@@ -61,7 +63,7 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
         units = [outcome.payload for outcome in outcomes]
         log = CollectedLog(units, scratch, groups, run.store.start_offset, to_offset, deleted, kept)
         write = partial(output.write, CONSUME_QUEUE)
-        joined = compare(run.workers, run.store, rules, seen, log, topics, write)
+        joined = compare_queues(run.workers, run.store, rules, seen, log, topics, write)
         for part in kept:
             discard_units(scratch, part)
         # Losses before its own part of the log do not concern a later run.
@@ -69,10 +71,10 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
             one for one in find_lost_ends(run.store, seen.newest, to_offset) if state is None or one.end >= to_offset
         ]
         gaps = [(one.start, one.end, f"{one.text}; `verify` shows details") for one in lost]
-        if outcomes and outcomes[-1].seen.reason == UNDECIDED:
-            gaps.append((to_offset, seen.newest, UNDECIDED))
+        if outcomes and outcomes[-1].seen.reason == UNDECIDED_REASON:
+            gaps.append((to_offset, seen.newest, UNDECIDED_REASON))
         finished = FinishedProduct(
-            state=state_of(joined, state),
+            state=next_run_state(joined, state),
             units={
                 "matched": joined.matched,
                 "expired": joined.expired,
@@ -80,7 +82,7 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
             },
             undispatched_bytes=joined.behind,
             gaps=gaps,
-            notes=list(notes_of_undecided(joined)),
+            notes=list(undecided_topic_notes(joined)),
             contradictions=count_contradictions(joined, run.store),
         )
         finished.add(CONSUME_QUEUE, *joined.written)
@@ -91,7 +93,7 @@ def start(run: Run, state: State | None) -> StartedProduct[RangeUnits]:
 
 def _collect_deleted(
     run: Run,
-    collect: Callable[[int, int, int], RangeCollector],
+    collect: Callable[[int, int, int], RangeUnitCollector],
     start: int,
     end: int,
     deleted_meanwhile: Sequence[tuple[int, int]],
@@ -103,18 +105,18 @@ def _collect_deleted(
         first, last = max(deleted_from, start), min(deleted_to, end)
         if first < last:
             collector = collect(first, first, last)
-            for group in committed_records(output.lake, output.naming.store_id, first, last):
+            for group in read_committed_records(output.lake, output.naming.store_id, first, last):
                 collector.add(group)
             found.append(collector.finish())
     return found
 
 
-def _collector(collect: Callable[[int], RangeCollector], range_: Range, _files: ExitStack) -> Collector[RangeUnits]:
+def _collector(collect: Callable[[int], RangeUnitCollector], range_: Range, _files: ExitStack) -> Collector[RangeUnits]:
     collector = collect(range_.start_offset)
 
     def finish() -> CollectorResult[RangeUnits]:
         units = collector.finish()
-        return CollectorResult(units, {}, units.files)
+        return CollectorResult(units, {}, units.scratch_files)
 
     return collector.add, finish
 
@@ -132,21 +134,21 @@ def count_contradictions(joined: JoinResult, store: Store) -> int:
     missing = [
         name
         for name in joined.without_queue
-        if joined.fate_of(name) is TopicFate.ALIVE
+        if joined.topic_fate_of(name) is TopicFate.ALIVE
         and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
     ]
-    wrong = sum(one.times for one in joined.differences if one.kind not in NOT_QUEUE_FAULTS)
+    wrong = sum(one.times for one in joined.differences if one.kind not in KINDS_WITHOUT_QUEUE_FAULT)
     return wrong + sum(joined.without_queue[name].units for name in missing)
 
 
-def notes_of_undecided(joined: JoinResult) -> Iterator[str]:
+def undecided_topic_notes(joined: JoinResult) -> Iterator[str]:
     """Yield the topics whose messages have no queue, if it is unknown whether they were deleted."""
     if not joined.queues:
         return
     topics = {
         name.topic: joined.topics.explain_undecided(name.topic)
         for name in sorted(joined.without_queue)
-        if joined.fate_of(name) is TopicFate.UNDECIDED
+        if joined.topic_fate_of(name) is TopicFate.UNDECIDED
     }
     for one in joined.differences:
         if one.kind is DifferenceKind.UNDECIDED_TOPIC:
@@ -155,7 +157,7 @@ def notes_of_undecided(joined: JoinResult) -> Iterator[str]:
         yield f"undecided: the topic {topic!r} was deleted, or its queues were lost: {why}"
 
 
-def state_of(joined: JoinResult, state: State | None = None) -> State:
+def next_run_state(joined: JoinResult, state: State | None = None) -> State:
     """Return the start of the next run: the record after which it continues, and the end of each queue."""
     watermarks = {**_watermarks(state), **joined.watermarks}
     return {

@@ -14,7 +14,7 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 
 
 @unique
-class Status(StrEnum):
+class UnitStatus(StrEnum):
     """The result of the join for a unit."""
 
     MATCHED = "matched"
@@ -39,17 +39,17 @@ class RowBlock(NamedTuple):
     size: NDArray[np.int32]
     tags_code: NDArray[np.int64]
     batch_count: NDArray[np.int16] | None
-    status: Status
+    status: UnitStatus
     store_timestamp: NDArray[np.int64] | None = None
     tag_numbers: NDArray[np.int32] | None = None
     is_pre_blank: bool = False
     mismatch: tuple[str, ...] = ()
 
 
-def block_of(
+def make_row_block(
     name: QueueName,
     units: Units,
-    status: Status,
+    status: UnitStatus,
     tags: NDArray[np.int32] | None = None,
     places: NDArray[np.int64] | None = None,
 ) -> RowBlock:
@@ -68,7 +68,7 @@ def block_of(
     )
 
 
-def batches_of(blocks: Sequence[RowBlock], tags: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def make_record_batches(blocks: Sequence[RowBlock], tags: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of *blocks*; *tags* maps tag numbers to texts."""
     some: list[RowBlock] = []
     count = 0

@@ -30,7 +30,7 @@ _SWITCHES = (
     "multi_dispatch",
     "multi_dispatch_excludes_topics",
 )
-SEEN_QUEUES = "seen_queues"  # in a manifest's state
+SEEN_QUEUES_KEY = "seen_queues"  # in a manifest's state
 _DEFAULT_EXT_FILE_SIZE = 48 << 20
 _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is on its way
 
@@ -42,7 +42,7 @@ class SeenQueues(NamedTuple):
     batch_topics: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, state: Mapping[str, Sequence[Any]]) -> "SeenQueues":
+    def from_state(cls, state: Mapping[str, Sequence[Any]]) -> "SeenQueues":
         """Parse the form that manifests store."""
         sizes = {
             FileKind(kind): Known(size, origin, "recorded by an ingest run")
@@ -99,7 +99,7 @@ class QueueSettings(NamedTuple):
         }
 
 
-def settle_queues(
+def determine_queue_settings(
     store: Store,
     conf: BrokerConf,
     release: str | None = None,
@@ -110,7 +110,7 @@ def settle_queues(
 
     Raises `UndecidedError` if the files have several sizes, and it is unknown which of them is the broker's.
     """
-    releases = known_releases(store, release)
+    releases = determine_releases(store, release)
     shown = {kind: Known(size, DETECTED, DETECTED) for kind, size in queue_file_sizes(store).items()}
     sizes = {**seen.sizes, **shown}
     given = conf.consume_queue_size
@@ -130,20 +130,20 @@ def settle_queues(
     extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
     return QueueSettings(
         releases,
-        queue_rules(store, releases.value.rules, conf, seen.batch_topics),
+        determine_queue_rules(store, releases.value.rules, conf, seen.batch_topics),
         {QueueKind.PLAIN: plain, QueueKind.BATCH: batch},
         extension.value if extension else (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
     )
 
 
-def queue_rules(
+def determine_queue_rules(
     store: Store, releases: Rules, conf: BrokerConf, batch_topics: frozenset[str] = frozenset()
 ) -> QueueRules:
     """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was enabled."""
     return QueueRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, batch_topics | {*_batch_topics(store)})
 
 
-def known_releases(store: Store, release: str | None) -> Known[Writers]:
+def determine_releases(store: Store, release: str | None) -> Known[Writers]:
     """
     Return the releases that wrote the store: given, or the newest ones that its marks allow.
 

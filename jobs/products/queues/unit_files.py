@@ -48,7 +48,7 @@ class RangeUnits(NamedTuple):
     records_end: int | None = None  # the end of the last record that was processed
 
     @property
-    def files(self) -> tuple[str, ...]:
+    def scratch_files(self) -> tuple[str, ...]:
         """The scratch files."""
         return tuple(part.file for part in self.parts if part.file)
 
@@ -72,7 +72,7 @@ def group_of(name: QueueName, groups: int) -> int:
     return crc32(name.path.encode("utf-8", "surrogatepass")) % groups
 
 
-class RangeCollector:
+class RangeUnitCollector:
     """Collects the units of one range, and writes them to a scratch file."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - rules, place and limits
@@ -136,7 +136,7 @@ def collect_units(
     _range: Range, pieces: Iterator[RawRecords | Piece], *, rules: QueueRules, groups: int, scratch: Scratch | None
 ) -> RangeUnits:
     """Write the units of one range."""
-    collector = RangeCollector(rules, groups, scratch, f"units-{uuid4()}")
+    collector = RangeUnitCollector(rules, groups, scratch, f"units-{uuid4()}")
     for item in pieces:
         collector.add(item)
     return collector.finish()
@@ -144,7 +144,7 @@ def collect_units(
 
 def discard_units(scratch: Scratch | None, units: RangeUnits) -> None:
     """Delete the file of a range that is not accepted."""
-    for file in units.files:
+    for file in units.scratch_files:
         if scratch is not None:
             scratch.delete(file)
 

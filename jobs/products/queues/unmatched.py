@@ -28,7 +28,7 @@ from jobs.store.store import Store
 from jobs.store.topics import TopicEvidence
 from jobs.store.units import Units, is_deleted, is_written, read_stored_units, read_tags_codes
 from jobs.store.workers import Workers
-from rmq_formats.arrays import slices
+from rmq_formats.arrays import slices_between_cuts
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import PieceKind
@@ -39,7 +39,7 @@ from rmq_formats.properties import TAGS, parse_properties
 
 Rows = Iterator[pa.RecordBatch]
 Write = Callable[[str, Rows], AddedFile | None]
-AT_ONCE = 1 << 16  # units
+UNITS_PER_PORTION = 1 << 16  # units
 _start, _end = itemgetter(0), itemgetter(1)
 
 
@@ -106,25 +106,25 @@ class Remainder:
     def add_matched(self, positions: NDArray[np.int64], *, is_kept: bool) -> None:
         """Record the positions of matched units."""
         known = self._kept_runs if is_kept else self._runs
-        for start, length in runs(positions):
+        for start, length in consecutive_runs(positions):
             if known and sum(known[-1]) == start:
                 known[-1] = known[-1][0], known[-1][1] + length
             else:
                 known.append((start, length))
 
-    def add_left(self, part: GroupUnits, chosen: NDArray[np.bool_]) -> None:
+    def add_unmatched(self, part: GroupUnits, chosen: NDArray[np.bool_]) -> None:
         """Keep the units that are at no address; without rows, those of lost files are kept as runs."""
         units = part.units[chosen]
         if part.tag_numbers is not None:
             self.tags += (part.tags[tag] if tag >= 0 else None for tag in part.tag_numbers[chosen].tolist())
         elif part.name.kind is QueueKind.PLAIN:
-            is_lost = ~have_file(self.queue, units["queue_offset"])
+            is_lost = ~are_in_files(self.queue, units["queue_offset"])
             self._add_lost(units[is_lost])
             units = units[~is_lost]
         self._left.append(units.copy())
 
     def _add_lost(self, units: Units) -> None:
-        for some in slices(units.size, np.diff(units["queue_offset"]) != 1):
+        for some in slices_between_cuts(units.size, np.diff(units["queue_offset"]) != 1):
             own = units[some]
             first, last = own[:1].copy(), own[-1:].copy()
             log_offset, last_offset = int(first["physical_offset"][0]), int(last["physical_offset"][0])
@@ -179,9 +179,9 @@ def gaps_between(start: int, end: int, matched: NDArray[np.int64]) -> Iterator[t
     yield from zip(ends[are_gaps].tolist(), starts[are_gaps].tolist(), strict=True)
 
 
-def runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def consecutive_runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield start and length of each run of consecutive positions."""
-    some = slices(positions.size, np.diff(positions) != 1)
+    some = slices_between_cuts(positions.size, np.diff(positions) != 1)
     return ((int(positions[one.start]), one.stop - one.start) for one in some)
 
 
@@ -202,10 +202,10 @@ def _in_files(queue: StoredQueue, start: int, end: int) -> Iterator[tuple[int, i
     """Yield the parts of [start, end) that are in files, in limited portions."""
     for file in queue.files:
         first, stop = file.base_offset // queue.unit_size, -(-file.end // queue.unit_size)
-        yield from split_into_chunks(max(start, first), min(end, stop), AT_ONCE)
+        yield from split_into_chunks(max(start, first), min(end, stop), UNITS_PER_PORTION)
 
 
-def have_file(queue: StoredQueue, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+def are_in_files(queue: StoredQueue, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which positions of a queue are in one of its files."""
     there = np.zeros(positions.size, np.bool_)
     for file in queue.files:
@@ -296,7 +296,7 @@ def offsets_to_resolve(remainder: Remainder, log: CollectedLog) -> Iterator[int]
                 yield unit.physical_offset
 
 
-class RecordAt(NamedTuple):
+class RecordFields(NamedTuple):
     """The fields of a record that units refer to."""
 
     units: tuple[ExpectedUnit, ...]
@@ -306,7 +306,7 @@ class RecordAt(NamedTuple):
 
 DAMAGED = "damaged"  # in bytes without a record
 DELETED = "deleted"  # meanwhile
-Resolved = Mapping[int, RecordAt | str]  # absent: no record begins there
+Resolved = Mapping[int, RecordFields | str]  # absent: no record begins there
 
 
 def resolve_records(workers: Workers, store: Store, rules: QueueRules, offsets: Iterable[int]) -> Resolved:
@@ -317,7 +317,7 @@ def resolve_records(workers: Workers, store: Store, rules: QueueRules, offsets: 
         for range_ in plan_ranges(store, range_size=WHOLE_SEGMENTS)
         if ((wanted >= range_.start_offset) & (wanted < range_.end_offset)).any()
     ]
-    found: dict[int, RecordAt | str] = {}
+    found: dict[int, RecordFields | str] = {}
     for part in workers.map(ranges, partial(_resolve_in, wanted=wanted, rules=rules), "reading records again"):
         found.update(part)
     gone = np.array([offset for offset, record in found.items() if record == DELETED], np.int64)
@@ -325,11 +325,11 @@ def resolve_records(workers: Workers, store: Store, rules: QueueRules, offsets: 
     return found
 
 
-def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: QueueRules) -> dict[int, RecordAt | str]:
+def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: QueueRules) -> dict[int, RecordFields | str]:
     from jobs.store.range_reader import RangeReader
 
     inside = wanted[(wanted >= range_.start_offset) & (wanted < range_.end_offset)]
-    found: dict[int, RecordAt | str] = {}
+    found: dict[int, RecordFields | str] = {}
     reader = RangeReader(range_)
     for item in reader.pieces():
         if isinstance(item, RawRecords):
@@ -339,7 +339,9 @@ def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: QueueRules) 
     return {**dict.fromkeys(inside.tolist(), DELETED), **found} if reader.facts.was_deleted else found
 
 
-def _records_in(records: RawRecords, wanted: NDArray[np.int64], rules: QueueRules) -> Iterator[tuple[int, RecordAt]]:
+def _records_in(
+    records: RawRecords, wanted: NDArray[np.int64], rules: QueueRules
+) -> Iterator[tuple[int, RecordFields]]:
     hits = np.flatnonzero(np.isin(records.positions + records.base_offset, wanted))
     for number in hits.tolist():
         start = int(records.positions[number])
@@ -347,4 +349,4 @@ def _records_in(records: RawRecords, wanted: NDArray[np.int64], rules: QueueRule
         record = decode_record(records.buffer[start:end].tobytes(), 0, records.base_offset + start)
         parser = rules.release_at(record.physical_offset).property_parser
         tags = parse_properties(record.properties_raw, parser).get(TAGS)
-        yield record.physical_offset, RecordAt(tuple(expected_units(record, rules)), record.store_timestamp, tags)
+        yield record.physical_offset, RecordFields(tuple(expected_units(record, rules)), record.store_timestamp, tags)

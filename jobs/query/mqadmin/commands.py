@@ -7,7 +7,7 @@ that finds it.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from jobs.console.amounts import counted
+from jobs.console.amounts import count_text
 from jobs.console.result import ExitCode
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
@@ -261,7 +261,7 @@ def _why_no_trace(
         named = ", ".join(sorted(kind.value for kind in kinds))
         text = f"{message_id} has only traces that mqadmin does not print ({named}); --json prints them"
         return Reason(ReasonKind.MQADMIN_CANNOT, text)
-    text = f"{message_id} is a key of {counted(len(messages), 'trace')}, but not the id of any of their messages"
+    text = f"{message_id} is a key of {count_text(len(messages), 'trace')}, but not the id of any of their messages"
     return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
 
 

@@ -24,7 +24,7 @@ from deltalake import write_deltalake
 
 from jobs.browse.server import serve
 from jobs.console.result import Severity
-from jobs.diagnosis.broker_start import start_lines
+from jobs.diagnosis.broker_start import start_warning_lines
 from jobs.inspect.inspection import inspect_store
 from jobs.query.message import Message
 from jobs.query.place import Place
@@ -311,7 +311,7 @@ def test_a_store_that_must_not_be_started_says_so_first(golden: StoreOf, tmp_pat
     (damaged / "abort").touch()
     (damaged / "checkpoint").unlink()
     report = inspect_store(str(damaged), (), read_broker_conf(None), deep=False, progress=do_nothing)
-    expected = [one for one in start_lines(report.start) if one.startswith("do not start")]
+    expected = [one for one in start_warning_lines(report.start) if one.startswith("do not start")]
     page = unescape(rendered(Place(str(damaged)), "/").text)
 
     assert 1 == len(expected)

@@ -22,7 +22,7 @@ from jobs.console import process
 from jobs.console.log import log_as_json
 from jobs.console.result import ExitCode
 from jobs.launch.engine import SetupError
-from jobs.launch.failures import one_line
+from jobs.launch.failures import one_line_message
 from jobs.launch.session import copy_jvm_output
 from jobs.launch.spark import Submission
 from rmq_formats.errors import CorruptData
@@ -205,7 +205,7 @@ _RAISED = (
     ],
 )
 def test_a_worker_without_a_python_that_will_do_is_named(text: str, expected: str) -> None:
-    line = one_line(Py4JError(text))
+    line = one_line_message(Py4JError(text))
 
     assert line.startswith(expected)
     assert "spark.pyspark.python" in line
@@ -219,7 +219,7 @@ def test_a_server_that_does_not_answer_is_named_with_the_cause() -> None:
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "max_retries": "1"}
     with pytest.raises(OSError, match="S3") as error:
         DeltaTable("s3://bucket/lake/runs", storage_options={**server, **keys})
-    line = one_line(error.value)
+    line = one_line_message(error.value)
 
     assert line.startswith(f"Generic S3 error: Error performing GET http://127.0.0.1:{port}/bucket/lake/runs/")
     assert line.endswith(": Connection refused (os error 111)")

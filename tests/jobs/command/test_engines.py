@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from jobs.command import cli
-from jobs.command.engine import stored_bytes, uses_s3
+from jobs.command.engine import count_stored_bytes, uses_s3
 from jobs.console.result import ExitCode
 from jobs.launch import engine
-from jobs.launch.engine import Engine, EngineChoice, choose_engine, limit_of
+from jobs.launch.engine import Engine, EngineChoice, choose_engine, one_process_limit
 from tests.golden import GOLDEN, StoreOf
 from tests.support.commands import Run
 
@@ -82,12 +82,12 @@ def test_both_engines_say_and_write_the_same(name: str, golden: StoreOf, tmp_pat
 
 
 def test_the_rule_goes_by_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "is_spark_asked_for", lambda: False)
-    monkeypatch.setattr(engine, "cores", lambda: 2)
-    two, eight = (limit_of("verify", cores=cores) for cores in (2, 8))
+    monkeypatch.setattr(engine, "is_spark_requested", lambda: False)
+    monkeypatch.setattr(engine, "count_cores", lambda: 2)
+    two, eight = (one_process_limit("verify", cores=cores) for cores in (2, 8))
 
     assert GIB < eight < two
-    assert limit_of("verify", cores=1) == two
+    assert one_process_limit("verify", cores=1) == two
     assert choose_engine("verify", two) == EngineChoice(Engine.HERE, two, two, 2)
     assert choose_engine("verify", 0, "spark").engine is Engine.SPARK
     assert choose_engine("verify", two * 9, "here").engine is Engine.HERE
@@ -120,7 +120,7 @@ def test_without_java_this_process_reads_any_amount_and_says_what_java_would_cha
 def test_an_ingest_above_the_limit_succeeds_without_java(
     golden: StoreOf, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "limit_of", lambda *_, **__: 1)
+    monkeypatch.setattr(engine, "one_process_limit", lambda *_, **__: 1)
 
     ended = run("ingest", golden("b551-base"), "--lake", tmp_path / "lake")
 
@@ -134,7 +134,7 @@ def test_bytes_are_counted_only_where_they_decide(golden: StoreOf, run: Run, mon
     def count(*_: str) -> int:
         raise AssertionError("counted")
 
-    monkeypatch.setattr("jobs.command.engine.stored_bytes", count)
+    monkeypatch.setattr("jobs.command.engine.count_stored_bytes", count)
 
     assert run("verify", golden("b551-base"), "--engine", "here").code is ExitCode.CLEAN
 
@@ -143,7 +143,7 @@ def test_a_file_that_disappears_does_not_end_the_count(tmp_path: Path, monkeypat
     """A broker's retention deletes a segment while the bytes are counted: 200 GB counted as 3."""
     for number in range(4):
         (tmp_path / f"{number:020}").write_bytes(bytes(range(1, 201)) * 1000)
-    whole = stored_bytes(str(tmp_path))
+    whole = count_stored_bytes(str(tmp_path))
     scandir = os.scandir
 
     @contextmanager
@@ -155,7 +155,7 @@ def test_a_file_that_disappears_does_not_end_the_count(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("jobs.command.engine.os.scandir", with_deleted)
 
-    assert stored_bytes(str(tmp_path)) == whole * 3 // 4
+    assert count_stored_bytes(str(tmp_path)) == whole * 3 // 4
 
 
 @pytest.mark.parametrize(

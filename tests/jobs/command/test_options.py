@@ -13,7 +13,7 @@ from jobs.command import VERBS
 from jobs.command.answer import Answer
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import bind_environment_variables
-from jobs.command.options import StoreSettings, given_time, parse_log_place
+from jobs.command.options import StoreSettings, parse_given_time, parse_log_place
 from jobs.console.amounts import GivenTime, parse_time, time_text
 from jobs.console.result import ExitCode
 from rmq_formats.broker_conf import BrokerConf
@@ -85,7 +85,7 @@ def test_variables_that_kubernetes_injects_for_a_service_are_ignored(
 
 @pytest.mark.parametrize("text", ["2026-11-20 07:42", "2h", "1763624520000", "4096", "2026-11-20T07:42:00.123+08:00"])
 def test_a_moment_and_a_place_in_the_log_are_shown_as_they_were_given(text: str) -> None:
-    assert text == str(given_time(text)) == str(parse_log_place(text))
+    assert text == str(parse_given_time(text)) == str(parse_log_place(text))
 
 
 def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:

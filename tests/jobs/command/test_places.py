@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jobs.command import VERBS, cli
 from jobs.command.cli import rmq_lake
-from jobs.command.configuration import key_of, leaf_commands, settings_of
+from jobs.command.configuration import configurable_parameters, leaf_commands, parameter_key
 from jobs.command.places import (
     CHANGED_LAKE,
     LAKE,
@@ -286,7 +286,7 @@ def test_every_verb_is_tried_with_the_sample() -> None:
 
 # Whatever an option is given is taken or refused in words, never with a traceback.
 VERB_OPTIONS = [option for option in OPTIONS if option.verb and option.parameter.name not in {"help", "show_config"}]
-CONFIGURED = [option for option in VERB_OPTIONS if option.parameter in settings_of(option.command)]
+CONFIGURED = [option for option in VERB_OPTIONS if option.parameter in configurable_parameters(option.command)]
 TEXTS = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40),
     st.from_regex(r"\A-?[0-9]{1,400}\Z"),
@@ -335,5 +335,5 @@ def test_any_toml_for_any_option_is_taken_or_refused_in_words(
         return
     config = tmp_path / "job.toml"
     table = f"[{'.'.join(option.verb)}]\n" if in_table else ""
-    config.write_text(f"{table}{key_of(option.parameter)} = {_toml(value)}\n", encoding="utf-8")
+    config.write_text(f"{table}{parameter_key(option.parameter)} = {_toml(value)}\n", encoding="utf-8")
     _parsed(option, ["--config", str(config)])

@@ -54,7 +54,7 @@ def test_progress_says_how_much_is_done_and_how_fast(
 
 
 def test_the_remaining_time_counts_down_between_two_advances() -> None:
-    line = progress.Progress(Work("reading", 8, "parts"), StringIO()).line
+    line = progress.Progress(Work("reading", 8, "parts"), StringIO()).line_text
     at = [(1, 1.0), (2, 4.0), (2, 9.0), (2, 30.0), (4, 31.0), (8, 60.0)]
 
     shown = [line(done, 0, seconds).partition(" · ")[2] for done, seconds in at]
@@ -87,11 +87,11 @@ def test_a_rate_does_not_count_the_time_of_compiling(monkeypatch: pytest.MonkeyP
     with progress.one_time_work("compiling for this rate, once …"):
         pass
 
-    amount = Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount
+    amount = Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount_text
     progress.reset_one_time_work()
 
     assert "done, 100.0 MiB in 1 min 0 s (50.0 s of them compiling, once), 10.0 MiB/s" == amount
-    assert "done, 100.0 MiB in 1 min 0 s, 1.7 MiB/s" == Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount
+    assert "done, 100.0 MiB in 1 min 0 s, 1.7 MiB/s" == Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount_text
 
 
 def test_a_terminal_sees_at_once_what_begins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ import pytest
 from jobs.command.answer import Answer
 from jobs.console.log import is_secret, mask_program_output, mask_secrets, remember_secret
 from jobs.console.result import ExitCode
-from jobs.launch.arguments import file_system_options, properties_of, without_secrets
+from jobs.launch.arguments import file_system_options, parse_properties_file, split_secrets
 from jobs.storage.s3 import delta_options
-from jobs.storage.settings import file_system_settings, settings_of_environment
+from jobs.storage.settings import file_system_settings, read_environment_settings
 from tests.support.commands import Run
 from tests.support.fault_kinds import without_rights
 
@@ -51,17 +51,17 @@ def test_a_profile_gives_what_the_environment_does_not(home: Path) -> None:
     )
     (home / ".aws" / "config").write_text("[profile lake]\nregion = eu-west-1\nendpoint_url = https://s3.example.org\n")
 
-    found = settings_of_environment({"HOME": str(home), "AWS_PROFILE": "lake"})
+    found = read_environment_settings({"HOME": str(home), "AWS_PROFILE": "lake"})
     assert (KEY, SECRET) == (found["fs.s3a.access.key"], found["fs.s3a.secret.key"])
     assert ("eu-west-1", "https://s3.example.org") == (found["fs.s3a.endpoint.region"], found["fs.s3a.endpoint"])
-    assert {"fs.s3a.access.key": "other"} == settings_of_environment({"HOME": str(home)})
+    assert {"fs.s3a.access.key": "other"} == read_environment_settings({"HOME": str(home)})
 
 
 def test_a_home_that_may_not_be_read_has_no_profile(home: Path) -> None:
     (home / ".aws" / "credentials").write_text(f"[default]\naws_access_key_id = {KEY}\n")
     home.chmod(0)
     with without_rights(home, denied=True):  # to root nothing is closed
-        assert {} == settings_of_environment({"HOME": str(home)})
+        assert {} == read_environment_settings({"HOME": str(home)})
     home.chmod(0o700)
 
 
@@ -79,7 +79,7 @@ def test_a_broken_profile_is_named_and_not_quoted(home: Path) -> None:
     (home / ".aws" / "credentials").write_text(f"[default]\n{SECRET}\n")
 
     with pytest.raises(OSError, match="credentials: no AWS configuration") as caught:
-        settings_of_environment({"HOME": str(home)})
+        read_environment_settings({"HOME": str(home)})
     assert SECRET not in str(caught.value)
 
 
@@ -90,12 +90,12 @@ def test_a_verb_without_a_session_reads_the_properties_file(home: Path, monkeypa
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", f"--properties-file {path} --conf spark.hadoop.fs.s3a.access.key=mine")
 
     assert {"fs.s3a.access.key": "mine", "fs.s3a.secret.key": SECRET} == file_system_options()
-    assert 2 == len(properties_of(path))
+    assert 2 == len(parse_properties_file(path))
 
 
 def test_secrets_are_no_arguments_of_the_jvm() -> None:
     options = ["--master", "local[2]", "--conf", f"spark.hadoop.fs.s3a.secret.key={SECRET}", "-c", "spark.ui.port=1"]
-    public, secret = without_secrets(options)
+    public, secret = split_secrets(options)
 
     assert ["--master", "local[2]", "-c", "spark.ui.port=1"] == public
     assert {"spark.hadoop.fs.s3a.secret.key": SECRET} == secret

@@ -18,7 +18,7 @@ import click
 import pytest
 
 from jobs.command import VERBS
-from jobs.console.amounts import counted, duration_text, rate_text, size_text
+from jobs.console.amounts import count_text, duration_text, rate_text, size_text
 from jobs.console.lines import lines_under_heading, wrap_line
 from jobs.console.process import tool_command
 from jobs.console.result import ExitCode, Severity
@@ -269,10 +269,10 @@ def test_a_shell_reads_a_broken_line_as_one(line: str) -> None:
         (duration_text(12.34), "12.3 s"),
         (duration_text(125), "2 min 5 s"),
         (duration_text(4321), "1 h 12 min"),
-        (counted(1, "file"), "1 file"),
-        (counted(1200, "file"), "1,200 files"),
-        (counted(2, "key"), "2 keys"),
-        (counted(2, "entry"), "2 entries"),
+        (count_text(1, "file"), "1 file"),
+        (count_text(1200, "file"), "1,200 files"),
+        (count_text(2, "key"), "2 keys"),
+        (count_text(2, "entry"), "2 entries"),
     ],
 )
 def test_an_amount_has_the_largest_unit_that_it_fills_and_agrees_with_its_noun(made: str, text: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.console.result import ExitCode
-from jobs.diagnosis.log_check import MAX_TIME_STEP_MS, StoreTimes, stray_times
+from jobs.diagnosis.log_check import MAX_TIME_STEP_MS, StoreTimes, find_stray_times
 from rmq_formats.commitlog.scan import RawRecords
 from tests.golden import StoreOf, golden_stores
 from tests.support.agreeing_verbs import placed_records, set_store_times
@@ -34,7 +34,7 @@ def _found(times: list[int], cuts: list[int], groups: int) -> list[int]:
             part = np.array(times[at : min(at + groups, end)], np.int64)
             one.add(_group(at, part.size), part)
         ranges.append(one)
-    return sorted(stray.offset // 100 for each in stray_times(ranges) for stray in each)
+    return sorted(stray.offset // 100 for each in find_stray_times(ranges) for stray in each)
 
 
 @given(steps=st.lists(_STEPS, max_size=12), cuts=st.lists(st.integers(0, 12), max_size=4), groups=st.integers(1, 5))

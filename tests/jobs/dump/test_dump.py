@@ -96,7 +96,7 @@ def test_a_sector_that_cannot_be_read_is_damage_and_what_follows_is_found(
         def open(self, _: str) -> Iterator[BadSector]:
             yield BadSector(raw, range(8192, 12288))
 
-    monkeypatch.setattr(dump_file, "storage_of", lambda *_: Storage())
+    monkeypatch.setattr(dump_file, "storage_for", lambda *_: Storage())
     outcome = run("dump", path)
 
     assert outcome.code is ExitCode.DAMAGE

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.measuring import children_of
-from jobs.console.rows import Form
+from jobs.console.rows import RowFormat
 from jobs.export.condition import parse_condition
-from jobs.export.export import ExportRequest, PartTask, Summary, export, plan
+from jobs.export.export import ExportRequest, ExportSummary, PartTask, export, plan_export
 from jobs.export.items import ANY_TIME, COLUMNS, LogItem, decoded_slices
 from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
@@ -50,15 +50,15 @@ def places(tmp_path: Path) -> dict[str, ExportRequest]:
     }
 
 
-def _export(source: ExportRequest, out: Path, form: Form) -> Summary:
-    return export(replace(source, out=out, form=form, limit=LIMIT), plan(source, {}), SerialWorkers())
+def _export(source: ExportRequest, out: Path, form: RowFormat) -> ExportSummary:
+    return export(replace(source, out=out, form=form, limit=LIMIT), plan_export(source, {}), SerialWorkers())
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
 def test_a_body_larger_than_the_limit_is_named(place: str, places: dict[str, ExportRequest], tmp_path: Path) -> None:
-    summary = _export(places[place], tmp_path / "out", Form.NDJSON)
+    summary = _export(places[place], tmp_path / "out", RowFormat.NDJSON)
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-    _export(places[place], tmp_path / "table", Form.PARQUET)
+    _export(places[place], tmp_path / "table", RowFormat.PARQUET)
     table = pq.read_table(tmp_path / "table").to_pylist()
 
     assert [SMALL, LARGE] == [b64decode(row["decoded_body_base64"]) for row in rows[:2]]
@@ -89,9 +89,9 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(bytes(size)) for _ in range(15))
     between = (0, ANY_TIME[1]) if how == "by times" else ANY_TIME
-    [item] = plan(ExportRequest(Place(store=str(broker.root)), between=between), {}).items
+    [item] = plan_export(ExportRequest(Place(store=str(broker.root)), between=between), {}).items
     condition = parse_condition("length(body) > 0") if how == "with a condition" else None
-    task = PartTask(tmp_path, Form.PARQUET, RELEASE, condition=condition)
+    task = PartTask(tmp_path, RowFormat.PARQUET, RELEASE, condition=condition)
     next(item.read())  # what is loaded once
     tracemalloc.start()
     try:
@@ -108,7 +108,7 @@ def test_a_condition_sees_no_text_of_a_body_larger_than_the_limit_and_it_is_name
     place: str, places: dict[str, ExportRequest], tmp_path: Path
 ) -> None:
     condition = parse_condition(f"body_text IS NULL OR length(body) = {LIMIT}")
-    summary = _export(replace(places[place], condition=condition), tmp_path / "out", Form.NDJSON)
+    summary = _export(replace(places[place], condition=condition), tmp_path / "out", RowFormat.NDJSON)
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
 
     assert [1, 2, 3] == [row["queue_offset"] for row in rows]
@@ -131,7 +131,7 @@ def test_an_export_by_times_reads_a_segment_once(
     real = LogItem.read
     monkeypatch.setattr(LogItem, "read", read)
     asked = ExportRequest(Place(store=str(store)), between=(records[0].store_timestamp + since, ANY_TIME[1]))
-    summary = export(replace(asked, out=tmp_path / "out"), plan(asked, {}), SerialWorkers())
+    summary = export(replace(asked, out=tmp_path / "out"), plan_export(asked, {}), SerialWorkers())
 
     assert [COLUMNS] == reads
     found = [(place.offset, place.size) for place in summary.damaged]

@@ -11,9 +11,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from jobs.console.rows import Form
+from jobs.console.rows import RowFormat
 from jobs.export.condition import Condition, parse_condition
-from jobs.export.export import ExportRequest, PartTask, export, plan
+from jobs.export.export import ExportRequest, PartTask, export, plan_export
 from jobs.export.items import COLUMNS, SCHEMA, LakeItem
 from jobs.query.place import Place
 from jobs.store.workers import SerialWorkers
@@ -221,7 +221,7 @@ def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_con
 ) -> None:
     store = write_store(tmp_path / "store", stored([Sent(keys=(f"k{number}",)) for number in range(200)]))
     asked = ExportRequest(
-        Place(lake=str(write_lake(store, tmp_path / "lake"))), out=tmp_path / "out", form=Form.PARQUET
+        Place(lake=str(write_lake(store, tmp_path / "lake"))), out=tmp_path / "out", form=RowFormat.PARQUET
     )
     read: list[Sequence[str]] = []
     real = LakeItem.read
@@ -235,7 +235,7 @@ def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_con
     request = ExportRequest(
         asked.place, out=asked.out, form=asked.form, condition=parse_condition(f"physical_offset = {offset}")
     )
-    planned = plan(request, {})
+    planned = plan_export(request, {})
     summary = export(request, planned, SerialWorkers())
 
     assert summary.messages == 1
@@ -247,9 +247,9 @@ def test_a_file_of_a_lake_without_a_match_is_read_only_in_the_columns_of_the_con
 def test_a_body_that_cannot_be_decoded_is_reported_for_every_row_that_the_condition_has_seen(tmp_path: Path) -> None:
     sent = [Sent(keys=("a",), body=zlib.compress(b"text"), sys_flag=1), Sent(keys=("b",), body=b"no", sys_flag=1)]
     store = write_store(tmp_path / "store", stored(sent))
-    [item] = plan(ExportRequest(Place(store=str(store))), {}).items
+    [item] = plan_export(ExportRequest(Place(store=str(store))), {}).items
     for text, undecoded in {"body_text = 'text'": 1, "array_has(keys, 'a')": 0, "array_has(keys, 'b')": 1}.items():
-        part = PartTask(tmp_path, Form.NDJSON, NEWEST, condition=parse_condition(text))((0, item))
+        part = PartTask(tmp_path, RowFormat.NDJSON, NEWEST, condition=parse_condition(text))((0, item))
         assert (1, undecoded) == (part.messages, part.undecoded.count)
 
 

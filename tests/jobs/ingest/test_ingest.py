@@ -24,11 +24,11 @@ from jobs.ingest.follow import Follower, Pace, StopRequest
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest, run_steps
 from jobs.lake.lake import Lake
-from jobs.lake.runs import known_stores, unfinished_run
+from jobs.lake.runs import find_unfinished_run, list_known_stores
 from jobs.lake.upkeep import optimize
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import InProcessWorkers, SerialWorkers
-from rmq_formats.commitlog.record import encode_record, record_of_row
+from rmq_formats.commitlog.record import encode_record, record_from_row
 from tests.golden import GOLDEN, SCENARIO, StoreOf, unpack, unpack_situation
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.killing import (
@@ -95,7 +95,7 @@ def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_own_bytes(
     store = golden(name)
     segments = segments_of(store)
 
-    assert [raw for _, raw in records_of(segments)] == [encode_record(record_of_row(row)) for row in rows[name]]
+    assert [raw for _, raw in records_of(segments)] == [encode_record(record_from_row(row)) for row in rows[name]]
 
 
 def test_a_second_reader_that_is_not_spark_reads_the_same(
@@ -321,7 +321,7 @@ def test_the_next_run_reads_again_what_was_lost(
 def test_a_run_over_a_rewritten_log_begins_again_while_no_table_has_it(tmp_path: Path) -> None:
     broker = rewritten(tmp_path)
     vacuumed(tmp_path, "superseded_messages")
-    (store,) = known_stores(Lake(str(tmp_path / "lake")))
+    (store,) = list_known_stores(Lake(str(tmp_path / "lake")))
     assert store.newest is not None
     for action in store.newest.tables["messages"]:
         (tmp_path / "lake/messages" / action.path).unlink()
@@ -359,8 +359,8 @@ def test_optimize_says_that_the_next_run_brings_the_rows(tmp_path: Path) -> None
         optimize(str(tmp_path / "lake"), SerialWorkers())
 
     run(tmp_path)
-    (store,) = known_stores(Lake(str(tmp_path / "lake")))
-    assert unfinished_run(Lake(str(tmp_path / "lake")), store) is None
+    (store,) = list_known_stores(Lake(str(tmp_path / "lake")))
+    assert find_unfinished_run(Lake(str(tmp_path / "lake")), store) is None
     assert judge(tmp_path)["rows"] == judge(tmp_path)["history"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.console.result import ExitCode
 from jobs.lake import history, identity
-from jobs.lake.runs import known_stores
+from jobs.lake.runs import list_known_stores
 from jobs.products.index import product as index_product
 from jobs.store import store as store_files
 from jobs.store.ranges import Range
@@ -104,7 +104,7 @@ def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_
             broker.truncate(placed[30].physical_offset)
             broker.append(some_records(20, seed=2, stored=STORED + 10_000))
 
-    with patch.object(index_product, "plan", preceded(index_product.plan, crash)):
+    with patch.object(index_product, "plan_entry_work", preceded(index_product.plan_entry_work, crash)):
         during = ingest_beside(broker.root)
     history = list(stored_records(tmp_path / "history"))
     entries = rows_of(tmp_path / "lake", "index_entries")
@@ -148,7 +148,7 @@ def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(broke
     broker.append(some_records(60))
     first = ingest_beside(broker.root)
     broker.append(some_records(200, seed=2))
-    with patch.object(identity, "known_stores", preceded(known_stores, lambda: broker.expire(2))):
+    with patch.object(identity, "list_known_stores", preceded(list_known_stores, lambda: broker.expire(2))):
         second = ingest_beside(broker.root)
 
     assert second.store_id == first.store_id
@@ -164,9 +164,9 @@ def test_a_segment_that_retention_deletes_while_the_history_is_checked_ends_no_r
     first = ingest_beside(broker.root)
     broker.append(some_records(200, seed=2))
     expired = broker.offset // SEGMENT_SIZE - 1
-    looked = preceded(history.first_difference, lambda: broker.expire(expired))
+    looked = preceded(history.find_first_difference, lambda: broker.expire(expired))
 
-    with patch.object(history, "first_difference", looked):
+    with patch.object(history, "find_first_difference", looked):
         second = ingest_beside(broker.root)
 
     assert (first.to_offset, None) == (second.from_offset, second.superseded)

@@ -20,7 +20,7 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
-from jobs.lake.runs import known_stores
+from jobs.lake.runs import list_known_stores
 from jobs.launch.cache import cache_directory
 from jobs.store.selection import Selection
 from jobs.store.workers import SerialWorkers
@@ -45,8 +45,8 @@ class Taken:
 def check_and_run(request: IngestRequest) -> tuple[Summary | None, Summary]:
     """Return what a look before a run says, and the run, which leaves its note."""
     check = PreRunCheck(request)
-    seen, summary = check.nothing_new(), ingest(request, SerialWorkers())
-    check.remember(summary)
+    seen, summary = check.summary_if_nothing_new(), ingest(request, SerialWorkers())
+    check.remember_nothing_new(summary)
     return seen, replace(summary, seconds=seen.seconds if seen else {})
 
 
@@ -65,7 +65,7 @@ def taken(first: Taken, tmp_path: Path) -> Taken:
     shutil.copytree(first.lake, tmp_path / "lake")
     copied = Taken(tmp_path, first.broker.copied(tmp_path / "store"), first.placed)
     assert check_and_run(copied.request)[0] is None
-    assert PreRunCheck(copied.request).nothing_new() is not None
+    assert PreRunCheck(copied.request).summary_if_nothing_new() is not None
     return copied
 
 
@@ -90,7 +90,7 @@ def test_damage_that_is_open_is_said_again_until_it_is_acknowledged(tmp_path: Pa
 
     assert seen == summary
     assert summary.open.quarantined == 1
-    assert PreRunCheck(replace(request, acknowledge=True)).nothing_new() is None
+    assert PreRunCheck(replace(request, acknowledge=True)).summary_if_nothing_new() is None
 
 
 def _roll(taken: Taken) -> None:
@@ -112,7 +112,7 @@ def _add_a_queue(taken: Taken) -> None:
 
 def _be_killed(taken: Taken) -> None:
     lake = Lake(str(taken.lake))
-    with pytest.raises(KeyError), hold_lock(lake, known_stores(lake)[0].store_id):
+    with pytest.raises(KeyError), hold_lock(lake, list_known_stores(lake)[0].store_id):
         raise KeyError
 
 
@@ -149,27 +149,27 @@ CHANGES: dict[str, Callable[[Taken], object]] = {
 def test_whatever_changed_is_left_to_a_run(taken: Taken, change: str) -> None:
     CHANGES[change](taken)
 
-    assert PreRunCheck(taken.request).nothing_new() is None
+    assert PreRunCheck(taken.request).summary_if_nothing_new() is None
 
 
 def test_a_label_that_the_lake_does_not_use_is_warned_of_by_each_run(taken: Taken) -> None:
     request = replace(taken.request, broker="other")
     check_and_run(request)
 
-    assert PreRunCheck(request).nothing_new() is None
+    assert PreRunCheck(request).summary_if_nothing_new() is None
 
 
 def test_another_run_that_commits_before_the_note_is_left_prevents_it(taken: Taken) -> None:
     request = replace(taken.request, settle_ms=1)
     check = PreRunCheck(request)
-    assert check.nothing_new() is None
+    assert check.summary_if_nothing_new() is None
     summary = ingest(request, SerialWorkers())
     _leave_a_manifest(taken)
-    check.remember(summary)
+    check.remember_nothing_new(summary)
     (added,) = (taken.lake / "_manifests").glob("*-2-*")
     added.unlink()
 
-    assert PreRunCheck(request).nothing_new() is None
+    assert PreRunCheck(request).summary_if_nothing_new() is None
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_another_run_that_commits_before_the_note_is_left_prevents_it(taken: Tak
     ids=str,
 )
 def test_whoever_asks_for_something_else_gets_a_run(taken: Taken, asked: dict[str, Any]) -> None:
-    assert PreRunCheck(replace(taken.request, **asked)).nothing_new() is None
+    assert PreRunCheck(replace(taken.request, **asked)).summary_if_nothing_new() is None
 
 
 def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) 
     ingest(request, SerialWorkers())
     check_and_run(request)
 
-    assert PreRunCheck(request).nothing_new() is None
+    assert PreRunCheck(request).summary_if_nothing_new() is None
 
 
 def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,7 +247,7 @@ def test_a_note_that_cannot_be_read_or_written_is_none(taken: Taken, monkeypatch
     check_and_run(taken.request)
     (note,) = (cache_directory() / "nothing-new").iterdir()
     note.write_text("[" * 100_000)
-    assert PreRunCheck(taken.request).nothing_new() is None
+    assert PreRunCheck(taken.request).summary_if_nothing_new() is None
     monkeypatch.setattr("pathlib.Path.replace", Mock(side_effect=OSError))
     check_and_run(taken.request)
-    assert PreRunCheck(taken.request).nothing_new() is None
+    assert PreRunCheck(taken.request).summary_if_nothing_new() is None

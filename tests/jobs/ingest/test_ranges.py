@@ -25,7 +25,7 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.scan import RawRecords
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf
 from tests.rmq_formats.builders import a_record
 from tests.support.lakes import ingest_store
@@ -139,7 +139,7 @@ def test_all_workers_end_at_about_the_same_time(gib: int, width: int) -> None:
     """A plan of 256 MiB ranges alone leaves 8 of 16 workers idle in the second wave of 6 GiB."""
     segment = 1 << 30
     ranges = [
-        Range(name_of_offset(base), base, segment, start, start + (256 << 20), sync=start > 0, final=True)
+        Range(file_name_of_offset(base), base, segment, start, start + (256 << 20), sync=start > 0, final=True)
         for base in range(0, gib * segment, segment)
         for start in range(0, segment, 256 << 20)
     ]
@@ -176,7 +176,7 @@ def test_offsets_that_no_file_holds_are_named(golden: StoreOf, tmp_path: Path) -
 def test_the_size_of_segments_is_what_most_have_or_all_names_say(
     files: dict[int, int], size: int, cut: list[int]
 ) -> None:
-    segments = [Segment(name_of_offset(base), base, length, base + length) for base, length in files.items()]
+    segments = [Segment(file_name_of_offset(base), base, length, base + length) for base, length in files.items()]
     assert (usual_size(segments).size, [one.base_offset for one, _ in cut_short_segments(segments)]) == (size, cut)
 
 

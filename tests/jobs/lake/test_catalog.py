@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from jobs.command.cli import main
 from jobs.console.result import ExitCode
-from jobs.lake.catalog import CatalogKind, statements
+from jobs.lake.catalog import CatalogKind, catalog_statements
 from jobs.lake.commit import ensure_table
-from jobs.lake.lake import Lake, views
+from jobs.lake.lake import Lake, list_views
 from jobs.lake.tables import MESSAGES, TABLES
 from jobs.typed.ddl import parse_columns, typed_table
 from tests.golden import SITUATIONS, StoreOf, release_of
@@ -57,7 +57,7 @@ def test_spark_knows_every_table_by_its_name_with_comments(named: SparkSession, 
     tables = {row.tableName for row in named.sql("SHOW TABLES IN brokers").collect()}
     comments = {row.col_name: row.comment for row in named.sql("DESCRIBE TABLE brokers.messages").collect()}
 
-    assert there | {view.name for view in views() if there.issuperset(view.tables)} == tables
+    assert there | {view.name for view in list_views() if there.issuperset(view.tables)} == tables
     assert set() == {tuple(row) for row in named.sql("SELECT * FROM brokers.transactions").collect()}
     for field in MESSAGES.schema:
         assert field.metadata[b"comment"].decode() == comments[field.name]
@@ -79,7 +79,7 @@ def test_a_days_query_reads_a_days_files(named: SparkSession) -> None:
 def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Path, spark: SparkSession) -> None:
     from pyspark.sql.types import StructType
 
-    text = {one.table: one.text for one in statements(Lake(str(lake)), CatalogKind.HIVE, "brokers")}["messages"]
+    text = {one.table: one.text for one in catalog_statements(Lake(str(lake)), CatalogKind.HIVE, "brokers")}["messages"]
     columns = re.search(r"\(\n(.*?)\n\)\n", text, re.DOTALL)
     assert columns is not None
     known = spark.read.format("delta").load(str(lake / "messages")).schema
@@ -93,7 +93,7 @@ def test_hives_statement_has_every_type_that_a_typed_table_may_have(tmp_path: Pa
     table, lake = typed_table("typed/Orders", parse_columns(", ".join(columns))), Lake(str(tmp_path))
     ensure_table(lake, table)
 
-    (_, (_, text)) = statements(lake, CatalogKind.HIVE, "brokers", [table])
+    (_, (_, text)) = catalog_statements(lake, CatalogKind.HIVE, "brokers", [table])
 
     assert [f"  `{one[0]}`{one[1:]} COMMENT 'of the body'" for one in columns] == re.split(r",?\n", text)[-7:-4]
 
@@ -114,13 +114,13 @@ def test_a_bucket_is_named_as_the_cloud_names_it(
     messages = DeltaTable(lake / "messages")
     monkeypatch.setattr("jobs.lake.catalog.open_table", lambda _, name: messages if name == "messages" else None)
 
-    made = list(statements(Lake("s3a://bucket/lake"), kind, "brokers"))
+    made = list(catalog_statements(Lake("s3a://bucket/lake"), kind, "brokers"))
 
     assert [None, "messages"] == [one.table for one in made if " VIEW " not in one.text]
     assert expected == made[1].text
 
 
-VIEWS = {view.name: view for view in views()}
+VIEWS = {view.name: view for view in list_views()}
 
 
 def rows_of_duckdb(lake: Path, name: str) -> set[tuple[object, ...]]:

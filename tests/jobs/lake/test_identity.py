@@ -13,7 +13,7 @@ from jobs.console.result import ExitCode
 from jobs.lake import history, runs
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, known_stores, register, thin_fingerprints
+from jobs.lake.runs import KnownStore, list_known_stores, register_store, thin_fingerprints
 from jobs.store.range_reader import TAIL_SIZE
 from jobs.store.record_places import Fingerprint
 from jobs.store.selection import Selection
@@ -128,7 +128,7 @@ def test_a_sector_that_broke_in_what_the_lake_has_does_not_make_another_store(br
         summary = ingest_beside(broker.root)
 
     assert (summary.superseded, summary.messages) == (None, len(more))
-    assert len(known_stores(Lake(str(tmp_path / "lake")))) == 1
+    assert len(list_known_stores(Lake(str(tmp_path / "lake")))) == 1
 
 
 def test_a_log_that_was_wiped_is_another_one_under_the_same_name(broker: Broker, tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_stores_are_known_in_the_order_of_their_registration_whatever_the_clock_
     for number, year in enumerate((2027, 2026)):
         with patch.object(runs, "datetime") as clock:
             clock.now.return_value = datetime(year, 1, 1, tzinfo=UTC)
-            ids.append(register(lake, KnownStore("", "b", (Fingerprint(number, 1, "x"),)), number).store_id)
+            ids.append(register_store(lake, KnownStore("", "b", (Fingerprint(number, 1, "x"),)), number).store_id)
 
-    assert [store.store_id for store in known_stores(lake)] == ids
+    assert [store.store_id for store in list_known_stores(lake)] == ids
 
 
 def test_topics_that_were_not_wanted_before_are_no_other_history(broker: Broker, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_aga
     overwrite(broker.root / "commitlog" / f"{0:020}", 0, b"\xff" * 50)
     broker.append(some_records(10, seed=2))
 
-    with patch.object(history, "first_difference", side_effect=AssertionError):
+    with patch.object(history, "find_first_difference", side_effect=AssertionError):
         assert ingest_beside(broker.root).messages == 10
 
 

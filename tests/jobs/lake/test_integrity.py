@@ -11,11 +11,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.demo import extract
 from jobs.ingest.request import Summary
-from jobs.lake.compaction import compact
-from jobs.lake.history import history_conflict
-from jobs.lake.integrity import lost_transactions, newest_runs, restore_transactions
+from jobs.lake.compaction import merge_small_files
+from jobs.lake.history import find_superseded_rows
+from jobs.lake.integrity import find_lost_transactions, newest_run_by_table, restore_transactions
 from jobs.lake.lake import Lake
-from jobs.lake.runs import OtherRunActiveError, known_stores
+from jobs.lake.runs import OtherRunActiveError, list_known_stores
 from jobs.lake.tables import WRITTEN_BY_RUNS
 from jobs.lake.upkeep import optimize
 from jobs.store.store import list_store
@@ -65,11 +65,11 @@ def refused(broker: Broker, match: str) -> None:
 
 def test_a_table_that_has_a_newer_run_because_another_process_is_faster_is_no_harm(broker: Broker) -> None:
     lake = Lake(str(lake_of(broker)))
-    (store,) = known_stores(lake)
+    (store,) = list_known_stores(lake)
     run(broker)
 
     with pytest.raises(OtherRunActiveError):
-        newest_runs(lake, store, is_done=True)
+        newest_run_by_table(lake, store, is_done=True)
 
 
 def test_a_checkpoint_that_is_gone_is_told(broker: Broker) -> None:
@@ -184,14 +184,14 @@ def test_a_copy_of_rows_gets_the_transactions_of_its_lake(forgotten: Forgotten) 
         forgotten.run(forgotten.copy)
     files = state_of(forgotten.copy)
 
-    lost = lost_transactions(lake)
+    lost = find_lost_transactions(lake)
 
     assert files == state_of(forgotten.copy)
     known = {(one.table, one.app): DeltaTable(forgotten.lake / one.table).transaction_version(one.app) for one in lost}
     assert {(one.table, one.app): one.number for one in lost} == known
     assert {"messages", "consume_queue", "index_entries", "log_pieces", "runs"} <= {one.table for one in lost}
     restore_transactions(lake, lost)
-    assert lost_transactions(lake) == []
+    assert find_lost_transactions(lake) == []
     forgotten.broker.append(some_records(5, seed=9))
     assert (forgotten.run(forgotten.copy), forgotten.run(forgotten.lake)) == (5, 5)
     assert forgotten.offsets(forgotten.copy) == forgotten.offsets(forgotten.lake)
@@ -203,7 +203,7 @@ def test_a_table_that_was_copied_before_the_newest_run_is_not_healed(forgotten: 
     lake = forgotten.copied(as_of={"messages": before})
     files = state_of(forgotten.copy)
 
-    lost = lost_transactions(lake)
+    lost = find_lost_transactions(lake)
 
     assert [one.table for one in lost if one.doubt] == ["messages"]
     with pytest.raises(OSError, match=r"messages: run 3 of store \S+ added 10 rows, but there are only 0"):
@@ -216,7 +216,7 @@ def test_without_its_manifest_a_lake_is_not_healed(forgotten: Forgotten) -> None
     shutil.rmtree(forgotten.copy / "_manifests")
 
     with pytest.raises(OSError, match="this manifest of run 3 is missing"):
-        lost_transactions(lake)
+        find_lost_transactions(lake)
 
 
 def test_a_run_that_was_not_finished_leaves_it_undecided(forgotten: Forgotten) -> None:
@@ -227,7 +227,7 @@ def test_a_run_that_was_not_finished_leaves_it_undecided(forgotten: Forgotten) -
     write_deltalake(forgotten.copy / "runs", rows.filter(done), mode="overwrite")
 
     with pytest.raises(OSError, match=r"run 3 of store .* was not finished"):
-        restore_transactions(lake, lost_transactions(lake))
+        restore_transactions(lake, find_lost_transactions(lake))
 
 
 LAKES = Path(__file__).parents[2] / "lakes"
@@ -276,8 +276,8 @@ def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -
 
     of_lake = Lake(str(lake))
     for table in WRITTEN_BY_RUNS:
-        compact(of_lake, table)
-    known = known_stores(of_lake)[0]
+        merge_small_files(of_lake, table)
+    known = list_known_stores(of_lake)[0]
     assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
-    assert history_conflict(of_lake, known, list_store(str(broker.root))) is None
-    assert newest_runs(of_lake, known, is_done=True, spared=frozenset())["messages"] == 4
+    assert find_superseded_rows(of_lake, known, list_store(str(broker.root))) is None
+    assert newest_run_by_table(of_lake, known, is_done=True, spared=frozenset())["messages"] == 4

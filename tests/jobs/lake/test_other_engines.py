@@ -21,12 +21,12 @@ from jobs.ingest import commit
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.commit import open_table
-from jobs.lake.compaction import Group, compact, merge_group
+from jobs.lake.compaction import MergeGroup, merge_group, merge_small_files
 from jobs.lake.features import UnsupportedTableError
-from jobs.lake.integrity import newest_runs
+from jobs.lake.integrity import newest_run_by_table
 from jobs.lake.lake import Lake
-from jobs.lake.runs import TABLES_BEFORE, Manifest, known_stores, prepare, unfinished_run
-from jobs.lake.snapshot_files import files
+from jobs.lake.runs import TABLES_BEFORE_KEY, Manifest, find_unfinished_run, list_known_stores, prepare_run
+from jobs.lake.snapshot_files import list_snapshot_files
 from jobs.lake.table_file import AddedFile
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize
@@ -55,7 +55,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
     return shared_lake(spark, tmp_path)
 
 
-def merged(groups: Sequence[Group]) -> list[AddedFile | None]:
+def merged(groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
     return [merge_group(group) for group in groups]
 
 
@@ -107,7 +107,7 @@ def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_pat
 
     assert restored.messages == len(left)
     assert [record.physical_offset for record, _ in stored_records(tmp_path / "out")] == left
-    assert plan_log(lake.lake, known_stores(lake.lake)[0]).size.origin != "detected"
+    assert plan_log(lake.lake, list_known_stores(lake.lake)[0]).size.origin != "detected"
     [topics] = [part for part in report.parts if isinstance(part, Bars) and "topic" in part.title]
     assert sum(topics.values.values()) == len([at for at in left if at >= summary.from_offset])
 
@@ -211,7 +211,7 @@ def test_readers_refuse_a_table_of_another_tables_files(lake: SharedLake, tmp_pa
     offsets, backup = lake.offsets(), tmp_path / "backup" / "messages"
     shutil.copytree(lake.path / "messages", backup)
     lake.sql("DELETE FROM {messages}", f"CREATE OR REPLACE TABLE {{messages}} SHALLOW CLONE delta.`{backup}`")
-    (store,) = known_stores(lake.lake)
+    (store,) = list_known_stores(lake.lake)
 
     with pytest.raises(UnsupportedTableError, match=r"messages: .*does not read: files of another table") as refused:
         plan_log(lake.lake, store)
@@ -225,7 +225,7 @@ def test_readers_refuse_a_table_of_another_tables_files(lake: SharedLake, tmp_pa
 
 
 def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Path) -> None:
-    (store,) = known_stores(lake.lake)
+    (store,) = list_known_stores(lake.lake)
     lake.sql(f"INSERT INTO {{messages}} (broker, store_id, topic) VALUES ('b', '{store.store_id}', 'theirs')")
     source = open_lake(lake.path)
     snapshot = open_table(lake.lake, "messages")
@@ -233,7 +233,9 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
 
     out = RestoreRequest(lake.lake, tmp_path / "out", with_queues=False, with_index=False)
     compared = diff(DiffRequest(str(lake.broker.root), lake=lake.lake), SerialWorkers())
-    exported = [batch for file in files(lake.lake, snapshot) for batch in LakeItem(lake.lake, file).read()]
+    exported = [
+        batch for file in list_snapshot_files(lake.lake, snapshot) for batch in LakeItem(lake.lake, file).read()
+    ]
 
     assert restore(out, SerialWorkers()).messages == compared.equal == 30
     assert sum(len(batch) for batch in exported if isinstance(batch, pa.RecordBatch)) == 30
@@ -273,11 +275,11 @@ def test_the_change_feed_has_what_runs_brought_and_nothing_of_merges(lake: Share
 
 
 def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: SharedLake) -> None:
-    (store,) = known_stores(lake.lake)
+    (store,) = list_known_stores(lake.lake)
     assert store.newest is not None
     tables = a_manifest(lake.lake, store, store.next_run).tables
-    state = {**store.newest.state, TABLES_BEFORE: newest_runs(lake.lake, store, is_done=True)}
-    prepare(lake.lake, replace(store.newest, run=store.next_run, tables=tables, state=state))
+    state = {**store.newest.state, TABLES_BEFORE_KEY: newest_run_by_table(lake.lake, store, is_done=True)}
+    prepare_run(lake.lake, replace(store.newest, run=store.next_run, tables=tables, state=state))
     lake.sql(*FEATURES["appendOnly"])
     lake.grow(5)
     with pytest.raises(UnsupportedTableError) as refused:
@@ -287,7 +289,7 @@ def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: S
     summary = lake.run()
 
     assert (summary.recovered, summary.messages) == (store.next_run, 5)
-    assert unfinished_run(lake.lake, known_stores(lake.lake)[0]) is None
+    assert find_unfinished_run(lake.lake, list_known_stores(lake.lake)[0]) is None
     assert len(rows_of(lake.path, "quarantine")) == 1
 
 
@@ -296,7 +298,7 @@ def test_a_merge_whose_files_another_engine_has_deleted_is_given_up(lake: Shared
     merge = preceded(merged, lambda: lake.sql(*statements))
     expected = lake.offsets()
 
-    assert compact(lake.lake, MESSAGES, merge=merge).merged == 0
+    assert merge_small_files(lake.lake, MESSAGES, merge=merge).merged == 0
     assert lake.offsets() == expected
 
 
@@ -306,7 +308,7 @@ def test_a_merge_goes_on_after_a_commit_that_only_adds(lake: SharedLake) -> None
     insert = "INSERT INTO {messages} (physical_offset, topic) VALUES (-1, 'theirs')"
     merge = followed(merged, lambda: lake.sql(insert))
 
-    assert compact(lake.lake, MESSAGES, merge=merge).merged == 3
+    assert merge_small_files(lake.lake, MESSAGES, merge=merge).merged == 3
     assert lake.offsets() == [-1, *expected]
 
 
@@ -340,7 +342,7 @@ def test_a_vacuum_beside_a_run_stops_the_run_and_the_next_one_brings_everything(
         lake.sql(NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
 
     with (
-        patch.object(commit, "prepare", around(prepare, vacuum)),
+        patch.object(commit, "prepare_run", around(prepare_run, vacuum)),
         pytest.raises(FileNotFoundError, match=r"messages/.*another engine VACUUM"),
     ):
         lake.run()

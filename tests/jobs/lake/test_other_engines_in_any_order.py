@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 
 from jobs.ingest import commit
 from jobs.lake import upkeep
-from jobs.lake.compaction import Group, merge_group
+from jobs.lake.compaction import MergeGroup, merge_group
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Manifest, prepare
+from jobs.lake.runs import Manifest, prepare_run
 from jobs.lake.table_file import AddedFile
 from jobs.store.workers import SerialWorkers
 from tests.support.broker import some_records
@@ -308,7 +308,7 @@ class Story:
             some = [at for at in self._some() if at < may_delete_before]
             between = lambda: self._delete(some)  # noqa: E731 - the same kind of thing as the others
         with (
-            patch.object(commit, "prepare", _after(between, self.done, prepare)),
+            patch.object(commit, "prepare_run", _after(between, self.done, prepare_run)),
             patch.object(upkeep, "merge_group", _after(between, self.done, merge_group)),
         ):
             yield
@@ -325,7 +325,7 @@ class Story:
 def _after(statement: Callable[[], None], done: list[str], ours: Callable[..., Any]) -> Callable[..., Any]:
     left = [statement]
 
-    def both(*arguments: Lake | Manifest | Group) -> AddedFile | None:
+    def both(*arguments: Lake | Manifest | MergeGroup) -> AddedFile | None:
         while left:
             done.append("meanwhile:")
             left.pop()()

@@ -21,7 +21,7 @@ from jobs.ingest.run import ingest
 from jobs.lake import commit as commits
 from jobs.lake import compaction, upkeep
 from jobs.lake.commit import TransactionTakenError, commit, file_paths, open_table
-from jobs.lake.compaction import Group, compact, merge_group
+from jobs.lake.compaction import MergeGroup, merge_group, merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.lock import hold_lock
 from jobs.lake.runs import (
@@ -30,10 +30,10 @@ from jobs.lake.runs import (
     OtherRunActiveError,
     commit_prepared,
     delete_files_outside_manifest,
-    known_stores,
-    prepare,
-    register,
-    unfinished_run,
+    find_unfinished_run,
+    list_known_stores,
+    prepare_run,
+    register_store,
 )
 from jobs.lake.table_file import AddedFile, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE, Table
@@ -56,13 +56,13 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def store(lake: Lake) -> KnownStore:
-    return register(lake, KnownStore("", "b", (FIRST,)), 0)
+    return register_store(lake, KnownStore("", "b", (FIRST,)), 0)
 
 
 def a_file(lake: Lake, store_id: str, run: int, offset: int = 0) -> AddedFile:
     naming = FileNaming(store_id, run)
     constants = {"broker": "b", "store_id": store_id, "run": run}
-    with TableFile(lake, QUARANTINE, naming.name(f"{offset:020d}"), constants) as file:
+    with TableFile(lake, QUARANTINE, naming.new_file_name(f"{offset:020d}"), constants) as file:
         row = {"segment": 0, "file": "f", "physical_offset": offset, "length": 1, "reason": "r", "sample": b""}
         file.write_rows([row])
         action = file.close()
@@ -89,10 +89,10 @@ def aged(path: Path, days: int) -> Path:
 
 def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, store: KnownStore) -> None:
     winner, loser = a_manifest(lake, store), a_manifest(lake, store)
-    prepare(lake, winner)
+    prepare_run(lake, winner)
 
     with pytest.raises(OtherRunActiveError, match=r"run 1 of this store was prepared by another process on .* UTC"):
-        prepare(lake, loser)
+        prepare_run(lake, loser)
     commit_prepared(lake, winner)
 
     assert len(rows_of(Path(lake.location), "quarantine")) == 1
@@ -100,16 +100,16 @@ def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, st
 
 
 def test_a_prepared_run_is_committed_from_its_manifest_alone_and_once(lake: Lake, store: KnownStore) -> None:
-    prepare(lake, a_manifest(lake, store))
-    (found,) = known_stores(lake)
-    leftover = unfinished_run(lake, found)
+    prepare_run(lake, a_manifest(lake, store))
+    (found,) = list_known_stores(lake)
+    leftover = find_unfinished_run(lake, found)
     assert leftover is not None
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: commit_prepared(lake, leftover), range(4)))
 
     assert len(rows_of(Path(lake.location), "quarantine")) == 1
-    assert unfinished_run(lake, found) is None
+    assert find_unfinished_run(lake, found) is None
     assert [row["state"] for row in rows_of(Path(lake.location), "runs", "time")] == ["registered", "prepared", "done"]
 
 
@@ -127,17 +127,17 @@ def test_an_answer_that_got_lost_is_not_taken_for_a_defeat(lake: Lake, store: Kn
         return version
 
     with patch.object(commits, "_write", write):
-        prepare(lake, manifest)
+        prepare_run(lake, manifest)
 
-    assert known_stores(lake)[0].newest == manifest
+    assert list_known_stores(lake)[0].newest == manifest
     assert Path(lake.location, "quarantine", manifest.tables["quarantine"][0].path).exists()
 
 
 def test_a_registration_that_comes_second_looks_again(lake: Lake, store: KnownStore) -> None:
     with pytest.raises(OtherRunActiveError):
-        register(lake, KnownStore("", "b", (FIRST,)), 0)
+        register_store(lake, KnownStore("", "b", (FIRST,)), 0)
 
-    assert [known.store_id for known in known_stores(lake)] == [store.store_id]
+    assert [known.store_id for known in list_known_stores(lake)] == [store.store_id]
 
 
 def test_a_holder_is_named(lake: Lake, store: KnownStore) -> None:
@@ -166,7 +166,7 @@ def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownSt
     commit_eight(lake, store)
 
     with ThreadPoolExecutor(4) as pool:
-        saved = list(pool.map(lambda _: compact(lake, QUARANTINE), range(4)))
+        saved = list(pool.map(lambda _: merge_small_files(lake, QUARANTINE), range(4)))
 
     assert sum(one.merged for one in saved) == 8
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
@@ -178,7 +178,7 @@ def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(l
     commit_eight(lake, store)
     manifest = a_manifest(lake, store, 8)
 
-    def merge(groups: Sequence[Group]) -> list[AddedFile | None]:
+    def merge(groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
         merged = [merge_group(group) for group in groups]
         written = [Path(lake.locate(QUARANTINE.name, action.path)) for action in merged if action is not None]
         assert [True] == [path.exists() for path in written]
@@ -186,7 +186,7 @@ def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(l
         assert [False] == [path.exists() for path in written]
         return merged
 
-    compact(lake, QUARANTINE, of=FileNaming(store.store_id, 8), merge=merge)
+    merge_small_files(lake, QUARANTINE, of=FileNaming(store.store_id, 8), merge=merge)
 
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
 
@@ -207,7 +207,7 @@ def test_a_lake_of_an_older_version_gets_the_new_columns(lake: Lake, store: Know
         whose = {"broker": store.broker, "store_id": store.store_id}
         constants = dict.fromkeys(table.schema.names) | whose | {"physical_offset": number, "length": 1}
         constants |= {"added": 7} if table is newer else {}
-        with TableFile(lake, table, naming.name("x"), {}) as file:
+        with TableFile(lake, table, naming.new_file_name("x"), {}) as file:
             file.write_rows([constants])
             action = file.close()
         assert action is not None
@@ -243,13 +243,13 @@ def test_of_runs_that_bring_much_no_more_is_merged_at_once_than_makes_a_file_tha
     """Sixteen runs of 100,000 messages were merged by one step: six seconds, in which no reader saw anything new."""
     merged: defaultdict[int, dict[str, int]] = defaultdict(dict)
 
-    def noted(lake: Lake, table: Table, *, of: FileNaming, **options: Any) -> None:  # noqa: ANN401 - those of `compact`
-        saved = compact(lake, table, of=of, **options)
+    def noted(lake: Lake, table: Table, *, of: FileNaming, **options: Any) -> None:  # noqa: ANN401 - those of `merge_small_files`
+        saved = merge_small_files(lake, table, of=of, **options)
         if saved.merged:
             merged[of.run][table.name] = saved.bytes_before
 
     small = 36_000  # bytes: of some runs
-    monkeypatch.setattr(upkeep, "compact", noted)
+    monkeypatch.setattr(upkeep, "merge_small_files", noted)
     monkeypatch.setattr(upkeep, "SMALL_FILE_BYTES", small)
     monkeypatch.setattr(compaction, "SMALL_FILE_BYTES", small)
     list(incremental(tmp_path, 20))
@@ -275,10 +275,10 @@ def test_what_a_task_wrote_that_died_and_was_done_again_is_deleted_as_the_run_en
 def test_what_a_dead_task_left_half_written_is_the_vacuum_s(tmp_path: Path) -> None:
     list(incremental(tmp_path, 2))
     lake = tmp_path / "lake"
-    (store,) = known_stores(Lake(str(lake)))
+    (store,) = list_known_stores(Lake(str(lake)))
     rows = raw_rows(lake)
     naming = FileNaming(store.store_id, 2)
-    left = [aged(lake / "messages" / naming.name(f"{days:020d}"), days) for days in (6, 8)]
+    left = [aged(lake / "messages" / naming.new_file_name(f"{days:020d}"), days) for days in (6, 8)]
 
     list(incremental(tmp_path, 1))
     assert [path.exists() for path in left] == [True, True]
@@ -324,7 +324,7 @@ def test_the_stores_of_a_lake_are_known_from_one_snapshot_however_many_they_are(
     opened = commits.open_table
 
     with patch("jobs.lake.commit.open_table", side_effect=opened) as opening:
-        stores = known_stores(Lake(str(tmp_path / "lake")))
+        stores = list_known_stores(Lake(str(tmp_path / "lake")))
 
     assert [f"broker-{number}" for number in range(4)] == [store.broker for store in stores]
     assert [1] * 4 == [store.newest.run for store in stores if store.newest is not None]
@@ -340,7 +340,7 @@ def test_a_lake_of_ten_thousand_files(broker: Broker, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"))
     broker.append(some_records(5))
     ingest_store(broker.root, lake.location, "b")
-    (known,) = known_stores(lake)
+    (known,) = list_known_stores(lake)
     commit(lake, QUARANTINE, [a_file(lake, known.store_id, 0, offset) for offset in range(FILES)], ("many", 1), {})
 
     broker.append(some_records(5, seed=2))

@@ -16,8 +16,8 @@ from deltalake.schema import PrimitiveType
 
 from jobs.lake.commit import open_table, open_table_for_change
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import files, rows_where
-from jobs.lake.snapshots import kept_snapshots, open_delta
+from jobs.lake.snapshot_files import list_snapshot_files, read_rows_where
+from jobs.lake.snapshots import cache_snapshots, open_delta
 from jobs.lake.tables import CONFIG_FILES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, MESSAGES, RUNS
 from jobs.restore.plan import NEWER_COLUMNS
 from tests.golden import StoreOf
@@ -45,7 +45,7 @@ def numbers(table: DeltaTable | None) -> list[int]:
 
 
 def test_a_table_that_nobody_has_changed_is_opened_once(lake: Lake) -> None:
-    with kept_snapshots():
+    with cache_snapshots():
         assert open_table(lake, NAME) is open_table(lake, NAME)
         assert open_table_for_change(lake, NAME) is open_table_for_change(lake, NAME)
         assert open_table(lake, NAME) is not open_table_for_change(lake, NAME)
@@ -54,8 +54,8 @@ def test_a_table_that_nobody_has_changed_is_opened_once(lake: Lake) -> None:
 
 
 def test_blocks_within_a_block_have_its_snapshots(lake: Lake) -> None:
-    with kept_snapshots():
-        with kept_snapshots():
+    with cache_snapshots():
+        with cache_snapshots():
             inner = open_table(lake, NAME)
         assert open_table(lake, NAME) is inner
 
@@ -75,7 +75,7 @@ def test_a_run_opens_a_table_to_read_it_and_to_change_it(tmp_path: Path) -> None
 
 
 def test_a_snapshot_that_is_read_stays_as_it_is_and_the_next_one_is_new(lake: Lake, tmp_path: Path) -> None:
-    with kept_snapshots() as kept:
+    with cache_snapshots() as kept:
         before = open_table(lake, NAME)
         add(tmp_path, 2)
         after = open_table(lake, NAME)
@@ -83,7 +83,7 @@ def test_a_snapshot_that_is_read_stays_as_it_is_and_the_next_one_is_new(lake: La
         assert numbers(open_table_for_change(lake, NAME)) == [1, 2]
 
         add(tmp_path, 3)
-        kept.renew()
+        kept.refresh()
         assert open_table(lake, NAME) is after
         assert (numbers(before), numbers(after)) == ([1], [1, 2, 3])
         assert numbers(open_table_for_change(lake, NAME)) == [1, 2, 3]
@@ -92,37 +92,37 @@ def test_a_snapshot_that_is_read_stays_as_it_is_and_the_next_one_is_new(lake: La
 @pytest.mark.parametrize("commits", [1, 2, 3])
 def test_a_table_that_was_deleted_and_made_again_is_another_one(lake: Lake, tmp_path: Path, commits: int) -> None:
     add(tmp_path, 2)
-    with kept_snapshots() as kept:
+    with cache_snapshots() as kept:
         assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == [1, 2]
         shutil.rmtree(tmp_path / NAME)
-        kept.renew()
+        kept.refresh()
         assert open_table(lake, NAME) is None
         assert open_table_for_change(lake, NAME) is None
 
         for number in range(commits):
             add(tmp_path, number + 7)
-        kept.renew()
+        kept.refresh()
         expected = list(range(7, 7 + commits))
         assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == expected
 
 
 def test_a_log_that_cannot_be_read_is_said_by_whoever_asks_for_the_table(lake: Lake, tmp_path: Path) -> None:
-    with kept_snapshots() as kept:
+    with cache_snapshots() as kept:
         assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == [1]
         (tmp_path / NAME / "_delta_log" / f"{1:020d}.json").write_text("{no")
-        kept.renew()
+        kept.refresh()
         for opened in (open_table, open_table_for_change):
             with pytest.raises(OSError, match="Delta's log cannot be read"):
                 opened(lake, NAME)
 
 
 def test_properties_and_columns_that_others_set_are_seen(lake: Lake, tmp_path: Path) -> None:
-    with kept_snapshots() as kept:
+    with cache_snapshots() as kept:
         before = open_table(lake, NAME), open_table_for_change(lake, NAME)
         other = DeltaTable(tmp_path / NAME)
         other.alter.set_table_properties({"delta.appendOnly": "true"})
         other.alter.add_columns([Field("more", PrimitiveType("string"))])
-        kept.renew()
+        kept.refresh()
         for seen in (open_table(lake, NAME), open_table_for_change(lake, NAME)):
             assert seen is not None
             assert seen in before
@@ -139,16 +139,16 @@ def test_files_whose_statistics_leave_no_wanted_row_are_not_opened(tmp_path: Pat
     lake = Lake(str(tmp_path / "lake"))
     snapshot = open_delta(lake.locate("messages"), {})
     offsets = [row["physical_offset"] for row in rows_of(tmp_path / "lake")]
-    older, newer = sorted(files(lake, snapshot), key=lambda file: file.low("physical_offset", 0))
+    older, newer = sorted(list_snapshot_files(lake, snapshot), key=lambda file: file.minimum("physical_offset", 0))
     Path(lake.locate("messages", older.path)).write_bytes(b"")
 
     def found(where: pc.Expression) -> object:
-        return rows_where(lake, snapshot, ["physical_offset"], where)["physical_offset"].to_pylist()
+        return read_rows_where(lake, snapshot, ["physical_offset"], where)["physical_offset"].to_pylist()
 
-    assert found(pc.field("physical_offset") >= newer.low("physical_offset", 0)) == offsets[10:]
+    assert found(pc.field("physical_offset") >= newer.minimum("physical_offset", 0)) == offsets[10:]
     assert found(pc.field("physical_offset") > offsets[-1]) == []
     with pytest.raises(pa.ArrowInvalid, match=older.path):
-        found(pc.field("physical_offset") <= older.low("physical_offset", 0))
+        found(pc.field("physical_offset") <= older.minimum("physical_offset", 0))
 
 
 TABLES = (MESSAGES, CONSUME_QUEUE, INDEX_ENTRIES, LOG_PIECES, CONFIG_FILES, RUNS)

@@ -19,10 +19,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.lake import compaction
 from jobs.lake.commit import STATISTICS_PROPERTY, ensure_table
-from jobs.lake.compaction import CROWDED_NODE_FILES, Group, cluster, merge_group
-from jobs.lake.delta_log import descriptors
+from jobs.lake.compaction import CROWDED_NODE_FILES, MergeGroup, cluster_by_hash, merge_group
+from jobs.lake.delta_log import read_vector_descriptors
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches_for_rewriting, files
+from jobs.lake.snapshot_files import SnapshotFile, list_snapshot_files, read_batches_for_rewriting
 from jobs.lake.table_file import ROW_GROUP_BYTES, AddedFile, TableFile
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, Table
 from rmq_formats.arrow import column, required
@@ -110,7 +110,7 @@ def test_files_from_before_a_column_was_required_are_merged_with_others(tmp_path
     lake = Lake(str(tmp_path))
     with TableFile(lake, _TABLE, "merged.parquet", {}) as file:
         for path in (older, _written(tmp_path, physical_offset=[7], body=[b"x"])):
-            for batch in batches_for_rewriting(lake, _TABLE, StoredFile(path.name, 0, 0, {}, {})):
+            for batch in read_batches_for_rewriting(lake, _TABLE, SnapshotFile(path.name, 0, 0, {}, {})):
                 file.write(batch)
         file.close()
     merged = pq.read_table(tmp_path / _TABLE.name / "merged.parquet", columns=["physical_offset", "body"])
@@ -187,7 +187,7 @@ def test_a_vector_is_found_in_each_form_of_a_checkpoint_and_in_the_commits_after
             _parquet(top, sidecars)
     (log / f"{3:020}.json").write_text(json.dumps({"add": {"path": "c.parquet", "deletionVector": OTHER}}))
 
-    found = descriptors(Lake(str(tmp_path)), cast("DeltaTable", _Snapshot(tmp_path / "messages")))
+    found = read_vector_descriptors(Lake(str(tmp_path)), cast("DeltaTable", _Snapshot(tmp_path / "messages")))
 
     assert {path: dict(vector) for path, vector in found.items()} == {"a.parquet": VECTOR, "c.parquet": OTHER}
 
@@ -196,7 +196,7 @@ _LARGEST = (1 << 31) - 1
 _SEEDS = (1, 2, 3, 4)
 
 
-def _merge(groups: Sequence[Group]) -> list[AddedFile | None]:
+def _merge(groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
     return [merge_group(group) for group in groups]
 
 
@@ -228,16 +228,16 @@ def test_the_same_rows_are_in_files_of_which_a_hash_is_in_few(tmp_path: Path, se
         _add_file(table, random, random.choice(["a", "b"]), run)
         if run in {20, 40}:
             with patch.object(compaction, "_MOST_ROWS", 500):
-                cluster(lake, INDEX_ENTRIES, _merge)
+                cluster_by_hash(lake, INDEX_ENTRIES, _merge)
     before = _rows(table)
     with patch.object(compaction, "_MOST_ROWS", 500):
-        cluster(lake, INDEX_ENTRIES, _merge)
-        there = files(lake, DeltaTable(table), INDEX_ENTRIES)
-        assert cluster(lake, INDEX_ENTRIES, _merge).merged == 0
+        cluster_by_hash(lake, INDEX_ENTRIES, _merge)
+        there = list_snapshot_files(lake, DeltaTable(table), INDEX_ENTRIES)
+        assert cluster_by_hash(lake, INDEX_ENTRIES, _merge).merged == 0
 
     assert _rows(table) == before
     for store, first in product(("a", "b"), there):  # most files overlap where one of them begins
-        key_hash = first.low("key_hash", 0)
+        key_hash = first.minimum("key_hash", 0)
         opened = [file for file in there if file.may_have("store_id", store) and file.may_have("key_hash", key_hash)]
         assert len(opened) < CROWDED_NODE_FILES * 5  # steps that 30 files a store go down
 
@@ -249,12 +249,12 @@ def test_a_round_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> None:
     before, version = _rows(table), DeltaTable(table).version()
 
     with pytest.raises(OSError, match="the disk is gone"):
-        cluster(lake, INDEX_ENTRIES, _gone)
+        cluster_by_hash(lake, INDEX_ENTRIES, _gone)
 
     assert (_rows(table), DeltaTable(table).version()) == (before, version)
 
 
-def _gone(groups: Sequence[Group]) -> list[AddedFile | None]:
+def _gone(groups: Sequence[MergeGroup]) -> list[AddedFile | None]:
     raise OSError(f"the disk is gone before {len(groups)} files")
 
 

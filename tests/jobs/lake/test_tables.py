@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs.ingest.request import Summary
-from jobs.lake.bodies import DEFAULT_LIMIT, with_inflated_bodies
+from jobs.lake.bodies import DEFAULT_INFLATED_BODY_LIMIT, with_inflated_bodies
 from jobs.lake.lake import Lake
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.selection import Selection
@@ -28,7 +28,7 @@ def test_the_page_is_made_from_the_declarations() -> None:
 
 
 TEXT = b'{"order": 7, "note": "' + b"again " * 40 + b'"}'
-BOMB = zlib.compress(bytes(DEFAULT_LIMIT + 1))
+BOMB = zlib.compress(bytes(DEFAULT_INFLATED_BODY_LIMIT + 1))
 
 
 def compressed(body: bytes = TEXT) -> MessageRecord:
@@ -63,7 +63,7 @@ def added(lake: Path, table: str = "messages") -> list[tuple[bytes | None, str |
 EXPECTED = [
     (TEXT, None),
     (None, "body is not a zlib stream: Error -3 while decompressing data: incorrect header check"),
-    (None, f"body is larger than {DEFAULT_LIMIT} bytes when decompressed"),
+    (None, f"body is larger than {DEFAULT_INFLATED_BODY_LIMIT} bytes when decompressed"),
     (b"", None),
 ]
 

@@ -149,7 +149,7 @@ print("numba" in sys.modules, "pandas" in sys.modules, names - {"python", "pytho
 def _prepared(module: str) -> str:
     name = Path(sys.executable).resolve().name[:15]  # as the kernel cuts it
     command = [sys.executable, "-c", _SHOWN, name]
-    environment = {**os.environ, worker_daemon.MODULE: module, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, worker_daemon.MODULE_VARIABLE: module, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 

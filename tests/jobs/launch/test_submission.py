@@ -15,9 +15,9 @@ import pytest
 
 from jobs.launch import cache as caches
 from jobs.launch import engine, spark, worker_daemon
-from jobs.launch.arguments import conf_settings, split_arguments, value_of
+from jobs.launch.arguments import conf_settings, option_value, split_arguments
 from jobs.launch.engine import SetupError, find_java_home
-from jobs.launch.spark import Submission, class_archive, keep_class_archive, submission
+from jobs.launch.spark import Submission, class_archive_flag, keep_class_archive, prepare_submission
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def jvm_flags(told: Submission) -> list[str]:
 
 def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     """Plain local[*] gives a task one attempt: a killed worker would end the run."""
-    told = submission([])
+    told = prepare_submission([])
 
     assert ["local[*,4]"] == values(told, "--master")
     assert ["spark-defaults.conf"] == [Path(path).name for path in values(told, "--properties-file")]
@@ -53,7 +53,9 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
 
 
 def test_a_session_that_lasts_compiles_its_code_well() -> None:
-    _, quick, lasting = (set(jvm_flags(submission([], lasts=is_lasting))) for is_lasting in (False, False, True))
+    _, quick, lasting = (
+        set(jvm_flags(prepare_submission([], lasts=is_lasting))) for is_lasting in (False, False, True)
+    )
 
     assert {"-XX:TieredStopAtLevel=1"} == quick - lasting
     assert set() == lasting - quick
@@ -61,13 +63,13 @@ def test_a_session_that_lasts_compiles_its_code_well() -> None:
 
 @pytest.mark.skipif(not worker_daemon.IS_SAFE, reason="each worker imports by itself there")
 def test_local_workers_share_the_imports_of_a_run_and_those_of_a_cluster_do_not() -> None:
-    local = submission([], warm="jobs.products.loaded")
-    cluster = submission(["--master", "yarn"], warm="jobs.products.loaded")
+    local = prepare_submission([], warm="jobs.products.loaded")
+    cluster = prepare_submission(["--master", "yarn"], warm="jobs.products.loaded")
 
-    assert "jobs.products.loaded" == local.environment[worker_daemon.MODULE]
+    assert "jobs.products.loaded" == local.environment[worker_daemon.MODULE_VARIABLE]
     assert ["spark.python.daemon.module=jobs.launch.worker_daemon"] == values(local, "--conf")
-    assert worker_daemon.MODULE not in cluster.environment
-    assert [] == values(cluster, "--conf") == values(submission([]), "--conf")
+    assert worker_daemon.MODULE_VARIABLE not in cluster.environment
+    assert [] == values(cluster, "--conf") == values(prepare_submission([]), "--conf")
 
 
 def test_no_master_at_the_address_is_one_line_at_once_and_one_of_several_is_enough() -> None:
@@ -86,7 +88,7 @@ def test_no_master_at_the_address_is_one_line_at_once_and_one_of_several_is_enou
 
 @pytest.mark.parametrize("options", [["--master", "local[2]"], ["--conf", "spark.master=local[2]"]])
 def test_the_users_master_is_the_only_one_and_settings_come_after_ours(options: Sequence[str]) -> None:
-    told = submission(options)
+    told = prepare_submission(options)
 
     assert "local[*,4]" not in told.arguments
     assert told.is_local
@@ -98,7 +100,7 @@ def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: P
     own = tmp_path / "spark.conf"
     own.write_text("# mine\nspark.master   spark://host:7077\n")
 
-    told = submission(["--properties-file", str(own)])
+    told = prepare_submission(["--properties-file", str(own)])
 
     assert [str(own)] == values(told, "--properties-file")
     assert not told.is_local
@@ -107,7 +109,7 @@ def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: P
 
 def test_jars_of_the_user_are_added_to_deltas_and_those_of_s3_come_only_when_they_are_needed() -> None:
     """spark-submit takes the last list alone."""
-    own, of_s3 = submission(["--jars", "mine.jar"]), submission([], s3=True)
+    own, of_s3 = prepare_submission(["--jars", "mine.jar"]), prepare_submission([], s3=True)
 
     names = [Path(path).name for path in values(own, "--jars")[-1].split(",")]
     assert ["io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar", "mine.jar"] == names
@@ -115,8 +117,8 @@ def test_jars_of_the_user_are_added_to_deltas_and_those_of_s3_come_only_when_the
 
 
 def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
-    told = submission(["--master", "spark://host:7077", "--py-files", "mine.zip"])
-    named = submission(["--master", "spark://host:7077", "--conf", "spark.pyspark.python=./bin/python"])
+    told = prepare_submission(["--master", "spark://host:7077", "--py-files", "mine.zip"])
+    named = prepare_submission(["--master", "spark://host:7077", "--conf", "spark.pyspark.python=./bin/python"])
 
     shipped, mine = values(told, "--py-files")[-1].split(",")
     assert "mine.zip" == mine
@@ -131,22 +133,22 @@ def test_under_a_master_on_the_loopback_nothing_listens_outside(master: str, mon
     """Else Spark takes the machine's outer address."""
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
 
-    assert "127.0.0.1" == submission(["--master", master]).environment["SPARK_LOCAL_IP"]
-    assert "SPARK_LOCAL_IP" not in submission(["--master", "spark://host:7077"]).environment
+    assert "127.0.0.1" == prepare_submission(["--master", master]).environment["SPARK_LOCAL_IP"]
+    assert "SPARK_LOCAL_IP" not in prepare_submission(["--master", "spark://host:7077"]).environment
 
 
 def test_a_collector_of_the_user_replaces_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two collectors are an error that ends the JVM before it begins."""
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC -Dmine=1")
 
-    flags = jvm_flags(submission([]))
+    flags = jvm_flags(prepare_submission([]))
 
     assert ["-XX:+UseG1GC"] == [flag for flag in flags if flag.endswith("GC")]
     assert "-Dmine=1" == flags[-1]
 
 
 def test_the_first_run_records_the_class_archive_and_the_second_uses_it(cache: Path) -> None:
-    first, meanwhile = submission([]), submission([])
+    first, meanwhile = prepare_submission([]), prepare_submission([])
     assert first.unfinished_archive is not None
     assert f"-XX:ArchiveClassesAtExit={first.unfinished_archive}" in jvm_flags(first)
     assert (None, []) == (meanwhile.unfinished_archive, [flag for flag in jvm_flags(meanwhile) if "AtExit" in flag])
@@ -155,7 +157,7 @@ def test_the_first_run_records_the_class_archive_and_the_second_uses_it(cache: P
     keep_class_archive(first.unfinished_archive)
 
     (archive,) = (cache / "class-archives").iterdir()
-    second = submission([])
+    second = prepare_submission([])
     assert f"-XX:SharedArchiveFile={archive}" in jvm_flags(second)
     assert second.unfinished_archive is None
 
@@ -164,13 +166,13 @@ def test_a_recording_that_was_killed_is_begun_anew_and_other_jars_are_another_ar
     """A JVM refuses an archive whose class path has changed; it would be slow for ever."""
     spark_home = tmp_path / "spark"
     (spark_home / "jars").mkdir(parents=True)
-    flag, killed = class_archive(tmp_path, spark_home)
+    flag, killed = class_archive_flag(tmp_path, spark_home)
     assert killed is not None
     os.utime(killed, (0, 0))
 
-    assert (flag, killed) == class_archive(tmp_path, spark_home)
+    assert (flag, killed) == class_archive_flag(tmp_path, spark_home)
     (spark_home / "jars" / "new.jar").write_bytes(b"")
-    assert (flag, killed) != class_archive(tmp_path, spark_home)
+    assert (flag, killed) != class_archive_flag(tmp_path, spark_home)
 
 
 def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
@@ -254,7 +256,7 @@ def test_what_is_neither_is_a_usage_error_and_the_last_of_repeated_options_count
     with pytest.raises(click.UsageError):
         split_arguments(arguments)
     options = ("--master", "local", "--conf", "k=1", "--master", "yarn", "--conf", "k=2")
-    assert ("yarn", {"k": "2"}) == (value_of("--master", options), conf_settings(options))
+    assert ("yarn", {"k": "2"}) == (option_value("--master", options), conf_settings(options))
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from deltalake import DeltaTable
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile
+from jobs.lake.snapshot_files import SnapshotFile
 from jobs.lake.table_file import FileNaming
 from jobs.products.index import product as index_product
 from jobs.products.index.entries import read_entries
-from jobs.products.index.file_builder import detect_zone, name_of_time, names_between
+from jobs.products.index.file_builder import detect_zone, file_name_for_time, file_names_between
 from jobs.products.product import Output
-from jobs.products.registry import NAMES
+from jobs.products.registry import PRODUCT_NAMES
 from jobs.store.range_reader import RangeReader
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
@@ -34,7 +34,7 @@ from jobs.store.workers import SerialWorkers
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, decode_header
-from rmq_formats.release import Release, release_at, rules_of
+from rmq_formats.release import Release, make_rules, release_at
 from tests.golden import GOLDEN, SCENARIO, UNDISTURBED, StoreOf, release_of
 from tests.support.broker import Broker, some_records
 from tests.support.commands import overwrite
@@ -128,7 +128,7 @@ def test_every_entry_names_its_key(golden: StoreOf, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     run(store, lake, "b551-base")
     log = b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
-    rules = rules_of((0, Release.of(release_of("b551-base"))))
+    rules = make_rules((0, Release.of(release_of("b551-base"))))
     expected = []
     for offset in dict.fromkeys(row["physical_offset"] for row in rows_of(lake)):
         record = decode_record(log, offset)
@@ -234,7 +234,7 @@ def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path
     pq.write_table(pa.Table.from_pylist(rows), path)
     lake = Lake(str(tmp_path))
     found = [
-        read_entries(output, [StoredFile(path.name, 0, 0, {}, {})], 0, 1, ("key_hash",))[0]["key_hash"][0]
+        read_entries(output, [SnapshotFile(path.name, 0, 0, {}, {})], 0, 1, ("key_hash",))[0]["key_hash"][0]
         for output in (Output(lake, FileNaming(store, 1), "broker") for store in ("a", "b"))
     ]
 
@@ -255,7 +255,7 @@ DAY = "19700101000000"  # and milliseconds
     ],
 )
 def test_a_file_is_named_after_its_first_message(time: int, zone: timezone, name: str) -> None:
-    assert name_of_time(time, zone) == name
+    assert file_name_for_time(time, zone) == name
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_file_is_named_after_its_first_message(time: int, zone: timezone, name
     ],
 )
 def test_files_sort_between_their_neighbours(times: list[int], before: str, following: str, ends: list[str]) -> None:
-    names = names_between(times, UTC, DAY + before if before else "", DAY + following if following else "")
+    names = file_names_between(times, UTC, DAY + before if before else "", DAY + following if following else "")
 
     assert names == [DAY + end for end in ends]
 
@@ -280,16 +280,16 @@ def test_files_sort_between_their_neighbours(times: list[int], before: str, foll
 def test_where_no_names_are_left_that_is_said(files: int, following: str) -> None:
     """A broker reads a name as a number of 64 bits: twenty digits may be too many."""
     with pytest.raises(OSError, match=f"no {files} names sort between {DAY}005 and {DAY}{following}"):
-        names_between([5] * files, UTC, f"{DAY}005", DAY + following)
+        file_names_between([5] * files, UTC, f"{DAY}005", DAY + following)
 
 
 def test_the_zone_is_that_of_most_names() -> None:
     times = [1_700_000_000_000, 1_700_000_100_000, 1_700_000_200_000]
-    named = [(name_of_time(time, CHINA), time) for time in times]
+    named = [(file_name_for_time(time, CHINA), time) for time in times]
 
-    assert detect_zone([*named, (name_of_time(times[0], UTC), times[0])]) == CHINA
-    assert detect_zone([("0", times[0]), (name_of_time(times[0] + 420_000, UTC), times[0])]) is None
-    assert detect_zone([(name_of_time(times[0], UTC), times[0])]) is UTC
+    assert detect_zone([*named, (file_name_for_time(times[0], UTC), times[0])]) == CHINA
+    assert detect_zone([("0", times[0]), (file_name_for_time(times[0] + 420_000, UTC), times[0])]) is None
+    assert detect_zone([(file_name_for_time(times[0], UTC), times[0])]) is UTC
 
 
 def _ingest(store: Path, lake: Path, name: str) -> Summary:
@@ -354,7 +354,7 @@ def test_entries_of_segments_that_are_deleted_after_they_were_read_are_made(
         for path in deleted:
             path.unlink()
 
-    with patch.object(index_product, "plan", preceded(index_product.plan, retention)):
+    with patch.object(index_product, "plan_entry_work", preceded(index_product.plan_entry_work, retention)):
         summary = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert deleted
@@ -393,7 +393,7 @@ def test_keys_of_a_deleted_record_with_a_wrong_body_are_kept(golden: StoreOf, tm
     record = next(record for record, _ in records_of([first]) if record.body and record.topic == "T1")
     flip(first, first.read_bytes().index(record.body, record.physical_offset), 0xFF)
 
-    with patch.object(index_product, "plan", preceded(index_product.plan, first.unlink)):
+    with patch.object(index_product, "plan_entry_work", preceded(index_product.plan_entry_work, first.unlink)):
         summary = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert (summary.quarantined, summary.gaps) == (1, [])
@@ -418,7 +418,7 @@ def test_the_index_takes_no_further_pass_over_the_log(golden: StoreOf, tmp_path:
 
 def test_a_run_makes_the_entries_of_earlier_runs_that_left_the_index_out(broker: Broker, tmp_path: Path) -> None:
     everything = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b")
-    for seed, tables in enumerate([NAMES, frozenset({"messages", "consume_queue"}), NAMES]):
+    for seed, tables in enumerate([PRODUCT_NAMES, frozenset({"messages", "consume_queue"}), PRODUCT_NAMES]):
         broker.append(some_records(20, seed=seed))
         ingest(replace(everything, tables=tables), SerialWorkers())
 

@@ -26,11 +26,11 @@ from jobs.products.queues.join import compare_group
 from jobs.products.queues.leftover_units import (
     classify_displaced,
     displaced_runs,
+    explain_remainder,
     lost_offset_of_blanks,
-    settle_remainder,
 )
-from jobs.products.queues.settings import known_releases, queue_rules
-from jobs.products.queues.unit_files import RangeCollector, RangeUnits, write_units
+from jobs.products.queues.settings import determine_queue_rules, determine_releases
+from jobs.products.queues.unit_files import RangeUnitCollector, RangeUnits, write_units
 from jobs.products.queues.unmatched import CollectedLog, gaps_between
 from jobs.storage.scratch import Scratch
 from jobs.store.queue_ends import _look_at_all
@@ -116,7 +116,7 @@ def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
 
 def truth(root: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
     store = list_store(str(root))
-    rules = queue_rules(store, known_releases(store, release_of(name)).value.rules, BrokerConf())
+    rules = determine_queue_rules(store, determine_releases(store, release_of(name)).value.rules, BrokerConf())
     rows: Counter[tuple[Any, ...]] = Counter()
     for record, _ in stored_records(root):
         parser = rules.release_at(record.physical_offset).property_parser
@@ -287,17 +287,17 @@ def test_rows_are_the_same_however_many_files_the_units_of_a_range_come_in(golde
     store, parts = golden("b533-base"), list[int]()
     _ingest(store, tmp_path / "whole", "b533-base")
 
-    def finished(self: RangeCollector) -> RangeUnits:
+    def finished(self: RangeUnitCollector) -> RangeUnits:
         units = finish(self)
         parts.append(len(units.parts))
         return units
 
-    finish = RangeCollector.finish
+    finish = RangeUnitCollector.finish
     with (
         patch("jobs.products.queues.unit_files._A_GROUP", 4096),
         patch.multiple("rmq_formats.consumequeue.collect", _MANY=5, _MANY_OF_A_QUEUE=0),
         patch("jobs.ingest.run.plan_ranges", _narrow_ranges),
-        patch.object(RangeCollector, "finish", finished),
+        patch.object(RangeUnitCollector, "finish", finished),
     ):
         _ingest(store, tmp_path / "parts", "b533-base")
 
@@ -424,7 +424,7 @@ def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_r
     def write_over() -> None:
         new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
 
-    with patch("jobs.products.queues.join.settle_remainder", preceded(settle_remainder, write_over)):
+    with patch("jobs.products.queues.join.explain_remainder", preceded(explain_remainder, write_over)):
         ingest(request, SerialWorkers())
     new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
     ingest(request, SerialWorkers())

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.lake.compaction import compact
+from jobs.lake.compaction import merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.tables import TRACES
 from jobs.products import messages
@@ -126,7 +126,7 @@ def test_each_run_adds_its_lines_once(broker: Broker) -> None:
 
     assert lines(broker) == expected([*first, *second[3:]], "a", "b", "c")
     assert taken(broker).run is None
-    compact(Lake(str(broker.root.parent / "lake")), TRACES)
+    merge_small_files(Lake(str(broker.root.parent / "lake")), TRACES)
     assert lines(broker) == expected([*first, *second[3:]], "a", "b", "c")
 
 

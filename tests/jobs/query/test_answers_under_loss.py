@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from jobs.console.result import ExitCode
-from jobs.export.export import ExportRequest, plan
+from jobs.export.export import ExportRequest, plan_export
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query import lookups
@@ -112,18 +112,20 @@ def test_a_bit_in_the_newest_record_of_a_closed_store_is_a_loss(at: int, golden:
 
 def _check_readers(store: Path, lake: Path, *, is_lost: bool) -> None:
     """Require that who reads the log alone names what it has lost; other losses leave these answers whole."""
-    assert bool(plan(ExportRequest(Place(store=str(store))), {}).gaps) is is_lost
+    assert bool(plan_export(ExportRequest(Place(store=str(store))), {}).gaps) is is_lost
     taken = ingest_store(store, lake)
     assert (taken.exit_code is not ExitCode.CLEAN) >= is_lost
     assert not is_lost or taken.notes or taken.gaps
     path = {"path": str(store), "pollMilliseconds": "0"}
     for options in ({}, {"mode": "failfast", "failOnDataLoss": "false"}):
         with pytest.raises(DataLossError) if is_lost else nullcontext():
-            assert RocketmqReader(ReadOptions.of({**path, **options})).partitions()
+            assert RocketmqReader(ReadOptions.parse({**path, **options})).partitions()
         for available_now in (False, True):
             with pytest.raises(DataLossError) if is_lost else nullcontext():
-                assert _streamed(RocketmqStreamReader(ReadOptions.of({**path, **options})), available_now=available_now)
-    lenient = ReadOptions.of({**path, "failOnDataLoss": "false"})
+                assert _streamed(
+                    RocketmqStreamReader(ReadOptions.parse({**path, **options})), available_now=available_now
+                )
+    lenient = ReadOptions.parse({**path, "failOnDataLoss": "false"})
     assert _streamed(RocketmqStreamReader(lenient)) == _rows(
         RocketmqReader(lenient), RocketmqReader(lenient).partitions()
     )
@@ -190,11 +192,13 @@ def test_an_answer_names_the_topics_that_runs_left_out(
 
     for topic in ("T2", "T3", "T9"):
         assert ["--topics T1,T2; --exclude-topics T2" in text for text in asked(topic)] == [True]
-        assert [gap.offset for gap in plan(ExportRequest(Place(lake=lake), topics=(topic, "T1")), {}).gaps] == [0]
+        assert [gap.offset for gap in plan_export(ExportRequest(Place(lake=lake), topics=(topic, "T1")), {}).gaps] == [
+            0
+        ]
     assert asked("T1") == []
-    planned = plan(ExportRequest(Place(lake=lake), topics=("T1",)), {})
+    planned = plan_export(ExportRequest(Place(lake=lake), topics=("T1",)), {})
     assert (planned.gaps, planned.notes) == ([], ())
-    assert "only some topics" in plan(ExportRequest(Place(lake=lake)), {}).notes[0]
+    assert "only some topics" in plan_export(ExportRequest(Place(lake=lake)), {}).notes[0]
     for page, is_short in (Listed(), False), (Listed(key="dup"), True), (Listed(tag="TagA"), True):
         source = open_lake(lake)
         read_page(source, page, None, 5, 60)
@@ -207,7 +211,7 @@ def test_an_answer_names_the_topics_that_runs_left_out(
     assert lookups.by_any_id(by_id, "7F000001" * 4, None).reason
     assert by_id.lacking
     for topics, is_said in ((), True), (("T1",), False), (("T1", "T2"), True):
-        wanted = ReadOptions.of({"path": request.store, "after": lake, "topics": ",".join(topics)})
+        wanted = ReadOptions.parse({"path": request.store, "after": lake, "topics": ",".join(topics)})
         RocketmqReader(wanted).partitions()
         assert ("only some topics" in capfd.readouterr().err) is is_said
 

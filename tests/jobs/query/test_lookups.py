@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.library import by_any_id, by_key, by_offset, by_unique_key, open_source
-from jobs.products.registry import NAMES
+from jobs.products.registry import PRODUCT_NAMES
 from jobs.query import lookups, store_index
 from jobs.query.lake_source import LakeSource
 from jobs.query.lookups import TimeWindow
@@ -233,7 +233,7 @@ def both(records: list[MessageRecord]) -> Iterator[tuple[StoreSource, list[LakeS
         store = write_store(root / "store", records)
         lakes = [
             open_lake(write_lake(store, root / name, tables=tables), RELEASE)
-            for name, tables in (("whole", NAMES), ("bare", NAMES - {"index"}))
+            for name, tables in (("whole", PRODUCT_NAMES), ("bare", PRODUCT_NAMES - {"index"}))
         ]
         with opened(store) as source:
             yield source, lakes

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from jobs.console.result import ExitCode
-from jobs.products.registry import NAMES
+from jobs.products.registry import PRODUCT_NAMES
 from jobs.query.mqadmin.java import check_charset, decode_as_java, hash_map_text
 from jobs.query.mqadmin.text import host_port_text, pad, time_text
 from rmq_formats.commitlog.record import Host
@@ -164,7 +164,7 @@ Sub        consumers            {host:20} 2023-11-14 22:13:21  3ms        failed
 
 @pytest.mark.parametrize("of", ["store", "lake", "lake without entries"])
 def test_who_sent_and_who_consumed_a_message_is_printed(of: str, tmp_path: Path, traced: Run) -> None:
-    tables = NAMES if of == "lake" else NAMES - {"index"}
+    tables = PRODUCT_NAMES if of == "lake" else PRODUCT_NAMES - {"index"}
     store = tmp_path / "store"
     code, out, err = traced(
         "both", place=store if of == "store" else write_lake(store, tmp_path / "lake", tables=tables)

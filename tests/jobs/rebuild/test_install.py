@@ -13,8 +13,8 @@ import pytest
 
 from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import queue_run
-from jobs.rebuild.index import RebuildIndexRequest, rebuild
-from jobs.rebuild.install import Installation, install, plan_index, plan_queues
+from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
+from jobs.rebuild.install import Installation, install, plan_index_installation, plan_queue_installation
 from jobs.store.beside_broker import RefusedError, find_broker_process, lock_store
 from jobs.store.workers import SerialWorkers
 from rmq_formats.broker_conf import BrokerConf
@@ -48,19 +48,21 @@ def lose(store: Path, folder: str) -> None:
 def rebuilt(store: Path, folder: str = INDEX, *, lost_only: bool = True) -> Path:
     out = store.parent / "out"
     if folder == INDEX:
-        rebuild(
+        rebuild_index(
             RebuildIndexRequest(str(store), str(out), GivenSettings(100, 20, "5.3.3"), lost_only=lost_only),
             SerialWorkers(),
         )
     else:
         conf = BrokerConf(consume_queue_size=200)
         request = queue_run.RebuildQueuesRequest(str(store), out, conf, release="5.3.3", lost_only=lost_only)
-        queue_run.rebuild(request, SerialWorkers())
+        queue_run.rebuild_queues(request, SerialWorkers())
     return out
 
 
 def plan_of(store: Path, out: Path, folder: str = INDEX) -> Installation:
-    (plan,) = plan_index(str(store), str(out)) if folder == INDEX else plan_queues(str(store), out)
+    (plan,) = (
+        plan_index_installation(str(store), str(out)) if folder == INDEX else plan_queue_installation(str(store), out)
+    )
     return plan
 
 

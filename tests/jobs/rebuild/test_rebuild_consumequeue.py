@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from jobs.lake.lake import Lake
 from jobs.rebuild import index
-from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
+from jobs.rebuild.queue_run import MANIFEST_FILE, RebuildQueuesRequest, rebuild_queues
 from jobs.repair.run import RepairRequest, repair
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.spark_workers import SparkWorkers
@@ -42,7 +42,7 @@ def request_for(store: Path, out: Path, name: str) -> RebuildQueuesRequest:
 
 
 def made_files(out: Path) -> dict[str, bytes]:
-    return {path: data for path, data in files_in(out).items() if path != MANIFEST}
+    return {path: data for path, data in files_in(out).items() if path != MANIFEST_FILE}
 
 
 def real_files(store: Path) -> dict[str, bytes]:
@@ -56,7 +56,7 @@ def real_files(store: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
 def test_the_files_are_the_brokers_own(golden: StoreOf, tmp_path: Path, name: str) -> None:
     store = golden(name)
-    rebuild(request_for(store, tmp_path / "out", name), SerialWorkers())
+    rebuild_queues(request_for(store, tmp_path / "out", name), SerialWorkers())
 
     assert real_files(store) == made_files(tmp_path / "out")
 
@@ -68,14 +68,14 @@ def test_the_cut_of_ranges_and_groups_changes_nothing(
 ) -> None:
     store = golden(name)
     request = replace(request_for(store, tmp_path / "out", name), range_size=1024, groups=3)
-    rebuild(request, SparkWorkers(spark))
+    rebuild_queues(request, SparkWorkers(spark))
 
     assert real_files(store) == made_files(tmp_path / "out")
 
 
 def test_the_manifest_names_every_file_and_its_hash(golden: StoreOf, tmp_path: Path) -> None:
-    rebuild(request_for(golden("b551-types"), tmp_path, "b551-types"), SerialWorkers())
-    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    rebuild_queues(request_for(golden("b551-types"), tmp_path, "b551-types"), SerialWorkers())
+    manifest = json.loads((tmp_path / MANIFEST_FILE).read_text())
     made = made_files(tmp_path)
 
     files = [file for queue in manifest["queues"] for file in queue["files"]]
@@ -92,7 +92,7 @@ def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
     log = a_segment([a_record(topic="../../evil"), a_record(topic="good")])
     (tmp_path / "store" / "commitlog" / "00000000000000000000").write_bytes(log)
     conf = BrokerConf(consume_queue_size=200)
-    summary = rebuild(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", conf), SerialWorkers())
+    summary = rebuild_queues(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", conf), SerialWorkers())
 
     assert list(made_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
     why = "the name of their topic is not a valid folder name"
@@ -123,11 +123,11 @@ def _kill_once(kills: list[_Killed], work: Callable[[], object], is_of_pass: boo
 
 
 def index_files(store: Path, out: Path, workers: Workers) -> None:
-    index.rebuild(index.RebuildIndexRequest(str(store), str(out)), workers)
+    index.rebuild_index(index.RebuildIndexRequest(str(store), str(out)), workers)
 
 
 def queue_files(store: Path, out: Path, workers: Workers) -> None:
-    rebuild(RebuildQueuesRequest(str(store), out), workers)
+    rebuild_queues(RebuildQueuesRequest(str(store), out), workers)
 
 
 def lake_of(store: Path, out: Path) -> Lake:

@@ -21,19 +21,19 @@ from jobs.products.index.file_builder import (
     BuildTask,
     BuiltFile,
     BuiltFileKind,
-    check_built,
-    name_of_time,
+    check_built_file,
+    file_name_for_time,
     write_blocks,
 )
-from jobs.products.index.key_row import KeyRow, RangeKeys, collect_keys
-from jobs.products.index.plan import HISTORY, RESTART, IndexPlan, Planned
-from jobs.products.index.settings import NOTHING_WANTED, GivenSettings, Settings
-from jobs.products.index.survivors import FilePlacer, Relation, Survivor, real_files
-from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, plan_index_files, rebuild
+from jobs.products.index.key_row import KeySequence, RangeKeys, collect_keys
+from jobs.products.index.plan import HISTORY_DOUBT, RESTART_DOUBT, IndexPlan, PlannedFile
+from jobs.products.index.settings import NO_GIVEN_SETTINGS, GivenSettings, Settings
+from jobs.products.index.survivors import FilePlacer, FileRelation, Survivor, list_index_files
+from jobs.rebuild.index import IndexRebuildSummary, RebuildIndexRequest, plan_index_files, rebuild_index
 from jobs.repair.run import RepairRequest, repair
 from jobs.report.of_store import report_of_rebuild
 from jobs.storage import AnyStorage
-from jobs.storage.scratch import Scratch, scratch_beside
+from jobs.storage.scratch import Scratch, scratch_below_output
 from jobs.store.beside_broker import FileState
 from jobs.store.chain import ListedLog
 from jobs.store.ranges import WHOLE_SEGMENTS, plan_ranges
@@ -67,14 +67,14 @@ def names_in(directory: Path) -> list[str]:
 def rebuilt(
     store: Path,
     out: Path,
-    wanted: GivenSettings = NOTHING_WANTED,
+    wanted: GivenSettings = NO_GIVEN_SETTINGS,
     *,
     lost_only: bool = False,
     broker_runs: bool = False,
 ) -> IndexRebuildSummary:
     folders = log_folders(store)
     request = RebuildIndexRequest(str(store), str(out), wanted, lost_only, broker_runs, commitlog=folders)
-    return rebuild(request, SerialWorkers())
+    return rebuild_index(request, SerialWorkers())
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,9 @@ def test_files_sort_before_those_that_a_broker_in_any_time_zone_makes_next(
     made = names_in(store / "index" if how == "repair" else tmp_path / "out")
 
     assert len(made) == 13
-    assert all(name <= name_of_time(newest, timezone(timedelta(hours=hours))) for name in made for hours in (-12, -5))
+    assert all(
+        name <= file_name_for_time(newest, timezone(timedelta(hours=hours))) for name in made for hours in (-12, -5)
+    )
 
 
 def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Path, tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ def test_spark_s_tasks_make_the_same_files_of_a_log_that_is_cut(
     from jobs.store.spark_workers import SparkWorkers
 
     monkeypatch.chdir(tmp_path)
-    rebuild(RebuildIndexRequest(str(golden("b533-base")), "out", range_size=1024), SparkWorkers(spark))
+    rebuild_index(RebuildIndexRequest(str(golden("b533-base")), "out", range_size=1024), SparkWorkers(spark))
 
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
 
@@ -190,9 +192,9 @@ def test_one_process_makes_the_same_files_on_all_cores(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_size: int, cores: int
 ) -> None:
     monkeypatch.setattr("jobs.store.chain._NARROW", 512)
-    monkeypatch.setattr("jobs.products.index.key_row.KEYS_AT_ONCE", 3)
+    monkeypatch.setattr("jobs.products.index.key_row.KEYS_PER_BLOCK", 3)
     request = RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
-    rebuild(request, InProcessWorkers(width=cores))
+    rebuild_index(request, InProcessWorkers(width=cores))
 
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
     assert not list((tmp_path / "out").glob(".*"))
@@ -244,17 +246,17 @@ def test_a_file_is_read_from_here_unless_it_is_the_one_that_was_written_here(tmp
     path = tmp_path / "20251120010000000"
     built = BuiltFile(path.name, 840, "00", IndexHeader(), "worker-7", FileState(1, 2, 840, 3))
     with pytest.raises(OSError, match="written on worker-7, not visible here"):
-        check_built(built, str(tmp_path), {})
+        check_built_file(built, str(tmp_path), {})
     path.write_bytes(bytes(840))
     with pytest.raises(OSError, match=r"sha256 .* here, 00 on worker-7"):
-        check_built(built, str(tmp_path), {})
-    check_built(built._replace(sha256=hashlib.sha256(bytes(840)).hexdigest()), str(tmp_path), {})
+        check_built_file(built, str(tmp_path), {})
+    check_built_file(built._replace(sha256=hashlib.sha256(bytes(840)).hexdigest()), str(tmp_path), {})
 
     own = built._replace(host=gethostname(), state=FileState.read(path))
-    check_built(own, str(tmp_path), {})
+    check_built_file(own, str(tmp_path), {})
     path.write_bytes(bytes(839))
     with pytest.raises(OSError, match="sha256"):
-        check_built(own, str(tmp_path), {})
+        check_built_file(own, str(tmp_path), {})
 
 
 def test_the_report_says_what_was_made_and_what_is_proven(store: Path, tmp_path: Path) -> None:
@@ -292,13 +294,13 @@ class Opened:
     def __init__(self, root: Path, name: str, scratch_at: Path) -> None:
         self.store: Store = list_store(str(root), commitlog=log_folders(root))
         self.settings = settings_of(name)
-        self.files: list[BrokerIndexFile] = real_files(self.store)
+        self.files: list[BrokerIndexFile] = list_index_files(self.store)
         self.bytes = {file.name: Path(file.location).read_bytes() for file in self.files}
-        self._context = scratch_beside(str(scratch_at), {})
+        self._context = scratch_below_output(str(scratch_at), {})
         ranges = plan_ranges(self.store, range_size=WHOLE_SEGMENTS)
         rules = self.settings.rules.value.rules
         scratch = self._context.__enter__()
-        self.row: KeyRow = collect_keys(SerialWorkers(), ListedLog(self.store, ranges), rules, scratch)
+        self.row: KeySequence = collect_keys(SerialWorkers(), ListedLog(self.store, ranges), rules, scratch)
 
     def close(self) -> None:
         self._context.__exit__(None, None, None)
@@ -357,25 +359,25 @@ def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_p
 
 def survivor(start: int, end: int, begins: range | None = None) -> Survivor:
     real = BrokerIndexFile("", "", 0, IndexHeader(index_count=end - start + 1))
-    return Survivor(real, start, Relation.FIRST, None, 0, 0, begins)
+    return Survivor(real, start, FileRelation.FIRST, None, 0, 0, begins)
 
 
 def planned_files(
     keys: int, capacity: int, kept: Sequence[Survivor] = (), *, ends_without_keys: bool = False, is_whole: bool = True
-) -> list[Planned]:
+) -> list[PlannedFile]:
     span = RangeKeys("", keys, keys, int(ends_without_keys), 0, ())
-    row = KeyRow(Scratch(""), (span,), 0 if is_whole else 1)
-    return IndexPlan(AnyStorage(), row, Geometry(1, capacity + 1), parse_rules("5.3.3")).missing(kept)
+    row = KeySequence(Scratch(""), (span,), 0 if is_whole else 1)
+    return IndexPlan(AnyStorage(), row, Geometry(1, capacity + 1), parse_rules("5.3.3")).plan_missing_files(kept)
 
 
 def test_a_message_without_keys_opens_a_file_behind_a_full_one() -> None:
     assert planned_files(0, 5) == []
-    assert planned_files(0, 5, ends_without_keys=True) == [Planned(0, 0, BuiltFileKind.OPEN)]
-    assert planned_files(10, 5) == [Planned(0, 5, BuiltFileKind.FULL), Planned(5, 10, BuiltFileKind.FULL)]
-    assert planned_files(10, 5, ends_without_keys=True)[2:] == [Planned(10, 10, BuiltFileKind.OPEN)]
+    assert planned_files(0, 5, ends_without_keys=True) == [PlannedFile(0, 0, BuiltFileKind.OPEN)]
+    assert planned_files(10, 5) == [PlannedFile(0, 5, BuiltFileKind.FULL), PlannedFile(5, 10, BuiltFileKind.FULL)]
+    assert planned_files(10, 5, ends_without_keys=True)[2:] == [PlannedFile(10, 10, BuiltFileKind.OPEN)]
     assert planned_files(7, 5, ends_without_keys=True) == [
-        Planned(0, 5, BuiltFileKind.FULL),
-        Planned(5, 7, BuiltFileKind.OPEN),
+        PlannedFile(0, 5, BuiltFileKind.FULL),
+        PlannedFile(5, 7, BuiltFileKind.OPEN),
     ]
 
 
@@ -384,8 +386,8 @@ def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
     survivors = [survivor(0, 10), survivor(25, 30)]
 
     assert planned_files(30, 10, survivors) == [
-        Planned(10, 20, BuiltFileKind.FULL, 0),
-        Planned(20, 25, BuiltFileKind.SUPPLEMENT, 0, RESTART),
+        PlannedFile(10, 20, BuiltFileKind.FULL, 0),
+        PlannedFile(20, 25, BuiltFileKind.SUPPLEMENT, 0, RESTART_DOUBT),
     ]
 
 
@@ -393,7 +395,7 @@ def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_w
     """The survivor after it begins with the whole message, so the lost file is full with a part of it."""
     survivors = [survivor(0, 10), survivor(18, 28, range(18, 21))]
 
-    assert planned_files(28, 10, survivors) == [Planned(10, 20, BuiltFileKind.FULL, 0, RESTART)]
+    assert planned_files(28, 10, survivors) == [PlannedFile(10, 20, BuiltFileKind.FULL, 0, RESTART_DOUBT)]
 
 
 def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards() -> None:
@@ -401,10 +403,10 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
     planned = planned_files(40, 10, [survivor(23, 33)], is_whole=False)
 
     assert planned == [
-        Planned(0, 3, BuiltFileKind.SUPPLEMENT, -1, HISTORY),
-        Planned(3, 13, BuiltFileKind.FULL),
-        Planned(13, 23, BuiltFileKind.FULL),
-        Planned(33, 40, BuiltFileKind.OPEN, 0),
+        PlannedFile(0, 3, BuiltFileKind.SUPPLEMENT, -1, HISTORY_DOUBT),
+        PlannedFile(3, 13, BuiltFileKind.FULL),
+        PlannedFile(13, 23, BuiltFileKind.FULL),
+        PlannedFile(33, 40, BuiltFileKind.OPEN, 0),
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from jobs.console.result import ExitCode
 from jobs.rebuild import queue_database
-from jobs.rebuild.queue_run import MANIFEST, QueueRebuildSummary, RebuildQueuesRequest, rebuild
+from jobs.rebuild.queue_run import MANIFEST_FILE, QueueRebuildSummary, RebuildQueuesRequest, rebuild_queues
 from jobs.rebuild.queues import FILES, ROCKSDB
 from jobs.storage import AnyStorage
 from jobs.store.queue_files import list_queues, rocksdb_queue_folder
@@ -54,7 +54,7 @@ _IN_ROCKSDB = ("b540-cqcombine-rocksonly", "b551-rockscq-killed", *_COMPLETE[3:]
 
 
 def made(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> QueueRebuildSummary:
-    return rebuild(request(store, out, target, file_size), SerialWorkers())
+    return rebuild_queues(request(store, out, target, file_size), SerialWorkers())
 
 
 def request(store: Path, out: Path, target: str = ROCKSDB, file_size: int | None = None) -> RebuildQueuesRequest:
@@ -108,9 +108,9 @@ def test_every_unit_is_made_that_the_broker_answered(name: str, target: str, tmp
     """Also after a kill that left no row."""
     unpacked, out = unpack_feature(name, tmp_path), tmp_path / "out"
     conf = BrokerConf(consume_queue_size=400)
-    rebuild(replace(request(unpacked.root, out, target), conf=conf), SerialWorkers())
+    rebuild_queues(replace(request(unpacked.root, out, target), conf=conf), SerialWorkers())
     shutil.rmtree(unpacked.root / "consumequeue_rocksdb", ignore_errors=True)
-    (out / MANIFEST).unlink()
+    (out / MANIFEST_FILE).unlink()
     in_place(unpacked.root, out / "consumequeue" if target == ROCKSDB else out)
 
     found = units_by_queue(unpacked.root)
@@ -146,7 +146,7 @@ def test_what_is_handed_over_has_nothing_of_the_writing_process_in_it(tmp_path: 
     names = {path.name for path in (tmp_path / "out" / "consumequeue").iterdir()}
     tables = {name for name in names if name.endswith(".sst")}
 
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"consumequeue", MANIFEST}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"consumequeue", MANIFEST_FILE}
     assert {name.partition("-")[0] for name in names - tables} == {"CURRENT", "IDENTITY", "MANIFEST"}
     assert summary.files == len(names)
     for name in tables:
@@ -182,10 +182,10 @@ def test_tables_of_few_units_give_the_same_rows_as_one(
     name: str, golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, many = (request(golden(name), tmp_path / out) for out in ("one", "many"))
-    rebuild(replace(one, groups=3, range_size=4096), SerialWorkers())
+    rebuild_queues(replace(one, groups=3, range_size=4096), SerialWorkers())
     monkeypatch.setattr(queue_database, "_UNITS_AT_ONCE", 7)
     monkeypatch.setattr(queue_database, "_ROWS_AT_ONCE", 2)
-    rebuild(replace(many, groups=3, range_size=4096), SerialWorkers())
+    rebuild_queues(replace(many, groups=3, range_size=4096), SerialWorkers())
 
     assert rows_in(tmp_path / "many" / "consumequeue") == rows_in(tmp_path / "one" / "consumequeue")
 
@@ -251,7 +251,7 @@ def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_fo
     made(store, tmp_path / "out")
     in_place(store, tmp_path / "out/consumequeue")
     if beside_files:
-        (tmp_path / "files" / MANIFEST).unlink()
+        (tmp_path / "files" / MANIFEST_FILE).unlink()
         shutil.copytree(tmp_path / "files", store / "consumequeue", dirs_exist_ok=True)
     report = compare_queues(store, _RELEASE)
 

@@ -20,8 +20,8 @@ from jobs.console.result import ExitCode, RequestError
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import GivenSettings
 from jobs.rebuild import queue_run
-from jobs.rebuild.index import RebuildIndexRequest, rebuild
-from jobs.rebuild.install import install, plan_index, plan_queues
+from jobs.rebuild.index import RebuildIndexRequest, rebuild_index
+from jobs.rebuild.install import install, plan_index_installation, plan_queue_installation
 from jobs.repair.run import NotRepairableError, repair, undo
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.beside_broker import RefusedError, lock_store
@@ -157,13 +157,13 @@ class World:
         shutil.rmtree(out, ignore_errors=True)
         with lock_store(str(store), out) as held, held.checking_changes_on_error():
             if self._verb == "index":
-                rebuild(RebuildIndexRequest(str(store), str(out), WANTED, lost_only=True), SerialWorkers())
-                [plan] = plan_index(str(store), str(out))
+                rebuild_index(RebuildIndexRequest(str(store), str(out), WANTED, lost_only=True), SerialWorkers())
+                [plan] = plan_index_installation(str(store), str(out))
             else:
                 conf = BrokerConf(consume_queue_size=WANTED.conf.consume_queue_size)
                 asked = queue_run.RebuildQueuesRequest(str(store), out, conf, release="5.3.3", lost_only=True)
-                queue_run.rebuild(asked, SerialWorkers())
-                (plan,) = plan_queues(str(store), out)
+                queue_run.rebuild_queues(asked, SerialWorkers())
+                (plan,) = plan_queue_installation(str(store), out)
             held.refuse_changes()
             install(plan)
 

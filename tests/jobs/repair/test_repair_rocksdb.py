@@ -16,7 +16,7 @@ from jobs.products.index.settings import GivenSettings
 from jobs.repair.run import RepairRequest, RepairSummary, repair
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
-from jobs.verify.verdict import advice
+from jobs.verify.verdict import recommend_steps
 from rmq_formats.rocksdb.layout import UNIT_VALUE
 from tests.golden import StoreOf
 from tests.support.stores import content_of
@@ -107,6 +107,6 @@ def test_the_steps_of_verify_make_no_queue_files_for_a_broker_that_reads_none(
     store = copied(situation, "b551-rockscq-clean", tmp_path)
     delete_rows(store / "consumequeue")
     verdict = verify(VerifyRequest(str(store), WANTED), SerialWorkers())
-    words = [command for step, _ in advice(verdict) for command in step.commands]
+    words = [command for step, _ in recommend_steps(verdict) for command in step.commands]
 
     assert [f"mv {quote(str(store / 'consumequeue'))} {quote(f'{store}-consumequeue-aside')}"] == words

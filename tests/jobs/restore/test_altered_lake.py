@@ -14,8 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.diff import DiffRequest, diff
-from jobs.export.export import ExportRequest, export
-from jobs.export.export import plan as plan_export
+from jobs.export.export import ExportRequest, export, plan_export
 from jobs.lake.lake import Lake
 from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, RECORD_CRC
 from jobs.query.place import Place
@@ -26,7 +25,7 @@ from jobs.store.record_places import find_record
 from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
-from rmq_formats.commitlog.assembly import COLUMNS
+from rmq_formats.commitlog.assembly import ASSEMBLED_COLUMNS
 from tests.golden import StoreOf, release_of
 from tests.support.lakes import ingest_store, rows_of, table_of
 
@@ -51,7 +50,12 @@ class Update(NamedTuple):
 
 
 DELETED = "no row"
-OF_RECORDS = {"store_id", *COLUMNS, RECORD_CRC, DELETED}  # all other columns follow from the record, or lead to it
+OF_RECORDS = {
+    "store_id",
+    *ASSEMBLED_COLUMNS,
+    RECORD_CRC,
+    DELETED,
+}  # all other columns follow from the record, or lead to it
 
 
 def updates(lake: Path, engine: str, random: Random) -> Iterator[Update]:
@@ -175,7 +179,7 @@ def check(store: Path, lake: Path, out: Path, planted: Sequence[Update]) -> None
     plan = plan_log(Lake(str(lake)), find_store(Lake(str(lake)), None))
     for segment in plan.segments:
         made = out / "proven" / segment.path
-        restore_segment(SegmentWork.of(plan, segment, str(made), proven_only=True), out)
+        restore_segment(SegmentWork.from_plan(plan, segment, str(made), proven_only=True), out)
         proven, stored = (np.frombuffer(path.read_bytes(), np.uint8) for path in (made, store / segment.path))
         assert ((proven == stored) | (proven == 0))[: plan.end - segment.base_offset].all()
 

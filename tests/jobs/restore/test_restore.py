@@ -12,11 +12,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.ingest.run import ingest
-from jobs.lake.compaction import compact
+from jobs.lake.compaction import merge_small_files
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import GivenSettings
-from jobs.restore.plan import offset_at
+from jobs.restore.plan import find_offset_at_time
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import SerialWorkers
 from tests.golden import GOLDEN, StoreOf, release_of
@@ -85,7 +85,7 @@ def test_rows_that_are_deleted_are_named_and_the_rest_is_restored(
     copy: Path, tmp_path: Path, *, is_merged: bool
 ) -> None:
     if is_merged:  # a file of several segments, which the other engine writes again with types of its own
-        compact(Lake(str(copy)), MESSAGES)
+        merge_small_files(Lake(str(copy)), MESSAGES)
     victims = rows_of(copy)[10:13]
     start, end = victims[0]["physical_offset"], victims[-1]["physical_offset"] + victims[-1]["total_size"]
     DeltaTable(copy / "messages").delete(f"physical_offset >= {start} AND physical_offset < {end}")
@@ -174,7 +174,7 @@ def test_a_time_is_found_in_memory_that_does_not_grow_with_the_messages(copy: Pa
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
     pa.set_memory_pool(pool)
     try:
-        found = offset_at(Lake(str(copy)), store_id, later + 7)
+        found = find_offset_at_time(Lake(str(copy)), store_id, later + 7)
     finally:
         pa.set_memory_pool(before)
 
@@ -191,10 +191,10 @@ def test_a_lost_file_makes_a_time_unknown_only_if_it_may_have_the_first_message_
     newest = max((copy / "messages").glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
     newest.unlink()
 
-    assert offset_at(lake_, store_id, before) is not None
-    assert offset_at(lake_, store_id, later) == later
+    assert find_offset_at_time(lake_, store_id, before) is not None
+    assert find_offset_at_time(lake_, store_id, later) == later
     with pytest.raises(OSError, match="may have the first message of this time") as caught:
-        offset_at(lake_, store_id, later + 5)
+        find_offset_at_time(lake_, store_id, later + 5)
     assert str(newest) == caught.value.filename
 
 

@@ -13,12 +13,12 @@ from pyspark.sql.types import StructType
 
 from jobs.ingest import commit
 from jobs.lake.lake import Lake
-from jobs.lake.runs import known_stores
+from jobs.lake.runs import list_known_stores
 from jobs.lake.tables import STORED_MESSAGES
 from jobs.source.format import RocketmqDataSource, RocketmqReader, RocketmqStreamReader, register
 from jobs.source.log import DataLossError
 from jobs.source.options import ReadOptions
-from rmq_formats.commitlog.record import MessageRecord, encode_record, record_of_row
+from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from rmq_formats.errors import NotAStore, UnsupportedFormat
 from tests.golden import StoreOf
 from tests.support.broker import Broker, some_records
@@ -54,7 +54,7 @@ def test_every_record_of_a_real_store_is_a_row_that_gives_its_bytes_back(
     # Arrow keeps the order of a map's entries; `collect` would go through a Java map.
     rows = rocketmq(store).orderBy("physical_offset").toArrow().to_pylist()
 
-    assert [record.raw for record in stored_records(store)] == [encode_record(record_of_row(row)) for row in rows]
+    assert [record.raw for record in stored_records(store)] == [encode_record(record_from_row(row)) for row in rows]
 
 
 def test_the_columns_are_those_of_the_table(golden: StoreOf, rocketmq: Callable[..., "DataFrame"]) -> None:
@@ -103,7 +103,7 @@ def test_partitions_of_any_size_read_every_record_once(tmp_path: Path, size: int
     """A part begins where a record does, however the segment is cut."""
     records = stored([Sent(body=bytes(100 + n)) for n in range(50)])
     store = write_store(tmp_path / "store", records)
-    reader = RocketmqReader(ReadOptions.of({"path": str(store), "partitionSize": str(size)}))
+    reader = RocketmqReader(ReadOptions.parse({"path": str(store), "partitionSize": str(size)}))
     parts = reader.partitions()
     found = [at for part in parts for batch in reader.read(part) for at in batch["physical_offset"].to_pylist()]
 
@@ -118,7 +118,7 @@ def test_segments_outside_the_times_are_not_opened(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", late, with_queues=False, with_index=False)
 
     def bases(**options: str) -> list[int]:
-        planned = RocketmqReader(ReadOptions.of({"path": str(store), **options})).partitions()
+        planned = RocketmqReader(ReadOptions.parse({"path": str(store), **options})).partitions()
         return [part.value[0].base_offset for part in planned]
 
     everything = bases()
@@ -144,12 +144,12 @@ def test_segments_outside_the_times_are_not_opened(tmp_path: Path) -> None:
 )
 def test_options_that_make_no_sense_are_refused(name: str, value: str) -> None:
     with pytest.raises(UnsupportedFormat, match=f"(?i)option {name}|load"):
-        ReadOptions.of({"path": "x", name: value})
+        ReadOptions.parse({"path": "x", name: value})
 
 
 def test_a_store_whose_log_is_elsewhere_has_no_rows_to_give(golden: StoreOf, tmp_path: Path) -> None:
     store = shutil.copytree(golden("b533-base"), tmp_path / "store", ignore=shutil.ignore_patterns("commitlog"))
-    wanted = ReadOptions.of({"path": str(store)})
+    wanted = ReadOptions.parse({"path": str(store)})
     for plan in (RocketmqReader(wanted).partitions, RocketmqStreamReader(wanted).initialOffset):
         with pytest.raises(NotAStore, match="Is the log's disk mounted"):
             plan()
@@ -196,7 +196,7 @@ class Filled:
 
     def wanted(self, **options: object) -> ReadOptions:
         given = {"path": str(self.broker.root), "after": str(self.lake), **options}
-        return ReadOptions.of({name: str(value) for name, value in given.items()})
+        return ReadOptions.parse({name: str(value) for name, value in given.items()})
 
     def after(self, **options: object) -> list[int]:
         reader = RocketmqReader(self.wanted(**options))
@@ -207,7 +207,7 @@ class Filled:
 
     @property
     def store_id(self) -> str:
-        return known_stores(Lake(str(self.lake)))[0].store_id
+        return list_known_stores(Lake(str(self.lake)))[0].store_id
 
     def offsets(self, start: int, end: int | None = None) -> list[int]:
         return [record.physical_offset for record in self.records[start:end]]
@@ -234,7 +234,7 @@ def test_a_run_that_is_prepared_and_not_committed_is_after_the_table(filled: Fil
     with patch.object(commit, "commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         filled.run()
 
-    (known,) = known_stores(lake)
+    (known,) = list_known_stores(lake)
     assert known.newest is not None
     assert known.newest.to_offset == filled.records[-1].end_offset
     assert len(rows_of(filled.lake)) == before

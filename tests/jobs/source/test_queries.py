@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from jobs.lake.upkeep import optimize
 from jobs.source.format import lake_and_store, register
 from jobs.store.workers import SerialWorkers
-from rmq_formats.commitlog.record import MessageRecord, encode_record, record_of_row
+from rmq_formats.commitlog.record import MessageRecord, encode_record, record_from_row
 from tests.support.broker import Broker, some_records
 from tests.support.other_engine import shared_lake
 
@@ -46,7 +46,7 @@ def stream_orders(spark: "SparkSession", data: Path) -> None:
 
 def raw(spark: "SparkSession", table: Path) -> list[bytes]:
     rows = spark.read.format("delta").load(str(table)).orderBy("physical_offset").toArrow().to_pylist()
-    return [encode_record(record_of_row(row)) for row in rows]
+    return [encode_record(record_from_row(row)) for row in rows]
 
 
 def wanted(records: list[MessageRecord]) -> list[bytes]:

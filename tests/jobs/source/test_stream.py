@@ -15,7 +15,7 @@ from jobs.source.options import ReadOptions
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import CorruptData
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 from tests.rmq_formats.builders import STORED, a_blank
 from tests.support.broker import Broker, some_records
 from tests.support.commands import overwrite
@@ -35,7 +35,7 @@ def _write(root: Path, records: Sequence[MessageRecord]) -> Path:
 
 
 def _reader(store: Path, **options: str) -> RocketmqStreamReader:
-    return RocketmqStreamReader(ReadOptions.of({"path": str(store), "pollMilliseconds": "0", **options}))
+    return RocketmqStreamReader(ReadOptions.parse({"path": str(store), "pollMilliseconds": "0", **options}))
 
 
 def _rows(reader: RocketmqStreamReader, start: Offset, end: Offset) -> list[int]:
@@ -170,7 +170,7 @@ def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
     log[start : start + 8192] = bytes(8192)
     folder = tmp_path / "store" / "commitlog"
     folder.mkdir(parents=True)
-    (folder / name_of_offset(0)).write_bytes(log)
+    (folder / file_name_of_offset(0)).write_bytes(log)
 
     reader = _reader(folder.parent)
     before = LogPosition(start).to_json()

@@ -12,7 +12,7 @@ import pytest
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
 from jobs.console.result import ExitCode
-from jobs.launch.failures import one_line
+from jobs.launch.failures import one_line_message
 from jobs.storage import s3
 from jobs.storage.local import explaining_full_disk
 from jobs.storage.model import Storage
@@ -28,7 +28,7 @@ def test_a_full_disk_names_the_file_what_it_needs_and_what_is_free(tmp_path: Pat
         explaining_full_disk(str(place), 4096),
     ):
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
-    line = one_line(caught.value)
+    line = one_line_message(caught.value)
 
     assert line.startswith(f"{place}: No space left on device: 4096 bytes are to be written, ")
     assert line.endswith(f"bytes are free on the file system of {tmp_path}")
@@ -55,7 +55,9 @@ def test_an_error_that_names_no_file_and_is_no_server_s_names_the_place(
     with pytest.raises((OSError, ValueError)) as caught, explaining_full_disk(str(tmp_path)):
         raise error
 
-    line = str(caught.value) if isinstance(caught.value, ConnectionError | ValueError) else one_line(caught.value)
+    line = (
+        str(caught.value) if isinstance(caught.value, ConnectionError | ValueError) else one_line_message(caught.value)
+    )
     assert line.startswith(said.format(place=tmp_path))
 
 
@@ -185,7 +187,7 @@ def _read(storage: ObjectStorage) -> object:
 CALLS: dict[str, tuple[Callable[[ObjectStorage], object], object]] = {
     "read": (_read, CONTENT[10:15]),
     "list": (lambda storage: [info.size for info in storage.list_files("s3a://bucket")], [len(CONTENT)]),
-    "for Arrow": (lambda storage: storage.arrow_file(OBJECT).read(7), CONTENT[:7]),
+    "for Arrow": (lambda storage: storage.open_arrow_file(OBJECT).read(7), CONTENT[:7]),
 }
 
 
@@ -219,7 +221,7 @@ def test_arrows_own_readers_read_through_failures() -> None:
     pq.write_table(pa.table({"x": list(range(1000))}), data)
     failing = Failing(data.getvalue(), 2)
 
-    assert pq.ParquetFile(ObjectStorage(failing).arrow_file("s3a://bucket/x.parquet")).read().num_rows == 1000
+    assert pq.ParquetFile(ObjectStorage(failing).open_arrow_file("s3a://bucket/x.parquet")).read().num_rows == 1000
     assert failing.left == 0
 
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.storage import hdfs, storage_of
+from jobs.storage import hdfs, storage_for
 from jobs.storage.model import Storage
 from jobs.storage.settings import file_system_settings
 
@@ -61,7 +61,7 @@ def refusal(told: Answer, ask: Callable[[Storage, str], object] = opened) -> tup
     with node(told) as address:
         host, _, port = address.partition(":")
         location = f"hdfs://{host}/store"
-        storage = storage_of(location, {"dfs.namenode.http-address": f"0.0.0.0:{port}"})
+        storage = storage_for(location, {"dfs.namenode.http-address": f"0.0.0.0:{port}"})
         with pytest.raises(OSError, match=f"^{location}: " if ask is opened else location) as raised:
             ask(storage, location)
     return address, str(raised.value).removeprefix(f"{location}: ")
@@ -115,7 +115,7 @@ def test_of_a_pair_of_name_nodes_the_active_one_is_asked() -> None:
             "dfs.namenode.http-address.broker-stores.nn2": active,
         }
         for _ in range(2):
-            assert 7 == opened(storage_of(LOCATION, options), LOCATION)
+            assert 7 == opened(storage_for(LOCATION, options), LOCATION)
 
     assert 1 == len(asked)
 

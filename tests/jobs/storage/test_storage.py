@@ -11,9 +11,9 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from jobs.console.result import ExitCode
-from jobs.storage import AnyStorage, storage_of
+from jobs.storage import AnyStorage, storage_for
 from jobs.storage.hdfs import HdfsStorage
-from jobs.storage.local import Care, LocalReader, LocalStorage, may_follow
+from jobs.storage.local import LocalReader, LocalStorage, ReadLimits, may_follow_link
 from jobs.storage.model import Storage
 from jobs.storage.s3 import ObjectStorage
 from tests.golden import StoreOf
@@ -70,14 +70,14 @@ def test_every_reader_reads_into_a_buffer_and_says_where_bytes_follow(storage: S
 
 def test_care_and_settings_reach_whoever_opens_a_file_in_a_task(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    sent = pickle.loads(pickle.dumps(AnyStorage({"fs.s3a.endpoint": "e"}, Care(5))))  # noqa: S301 - our own
+    sent = pickle.loads(pickle.dumps(AnyStorage({"fs.s3a.endpoint": "e"}, ReadLimits(5))))  # noqa: S301 - our own
 
     with sent.open(str(tmp_path / "file")) as reader:
         assert isinstance(reader, LocalReader)
 
-    assert ({"fs.s3a.endpoint": "e"}, Care(5)) == (sent.options, sent.care)
+    assert ({"fs.s3a.endpoint": "e"}, ReadLimits(5)) == (sent.options, sent.care)
     assert "endpoint" not in repr(sent)
-    assert LocalStorage(Care(5)) == storage_of(str(tmp_path), sent.options, sent.care)
+    assert LocalStorage(ReadLimits(5)) == storage_for(str(tmp_path), sent.options, sent.care)
 
 
 def test_two_processes_with_one_number_do_not_write_into_one_file(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a l
 def test_a_link_is_followed_for_root_for_us_and_for_the_owner_of_its_target(
     link: int, target: int, expected: bool
 ) -> None:
-    assert may_follow(link, target) is expected
+    assert may_follow_link(link, target) is expected
 
 
 @only_root

@@ -54,7 +54,7 @@ def test_what_is_deleted_before_the_queues_are_joined_is_no_finding(store: Path,
 
 
 @pytest.mark.parametrize("index_files", [0, 3])
-@pytest.mark.parametrize("step", ["verify.index.explain", "products.index.explanation.IndexPlan"])
+@pytest.mark.parametrize("step", ["verify.index.explain_files", "products.index.explanation.IndexPlan"])
 def test_what_is_deleted_before_index_files_are_compared_is_no_finding(
     store: Path, step: str, index_files: int
 ) -> None:
@@ -98,7 +98,7 @@ def test_index_files_are_those_of_the_log_that_is_left(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
     """Also where keys of a deleted segment are in an index file already."""
-    monkeypatch.setattr("jobs.launch.engine.cores", lambda: 1)
+    monkeypatch.setattr("jobs.launch.engine.count_cores", lambda: 1)
 
     def happens(range_: Range) -> None:
         if range_.start_offset >= offset:
@@ -109,7 +109,7 @@ def test_index_files_are_those_of_the_log_that_is_left(
         (tmp_path / "before", SerialWorkers()),
     ):
         request = rebuilding.RebuildIndexRequest(str(store), str(out), range_size=4096)
-        result = rebuilding.rebuild(request, workers)
+        result = rebuilding.rebuild_index(request, workers)
         assert result.exit_code is ExitCode.CLEAN
 
     assert content(tmp_path / "meanwhile") == content(tmp_path / "before")
@@ -125,7 +125,7 @@ def test_queues_are_those_of_the_log_that_is_left(store: Path, tmp_path: Path) -
         request = rebuild_consumequeue.RebuildQueuesRequest(
             str(store), out, conf=BrokerConf(), release=release_of(NAME)
         )
-        starts.append(rebuild_consumequeue.rebuild(request, workers).from_offset)
+        starts.append(rebuild_consumequeue.rebuild_queues(request, workers).from_offset)
 
     assert starts == [2 * 16384] * 2
     assert content(tmp_path / "meanwhile") == content(tmp_path / "before")

@@ -12,7 +12,7 @@ import pytest
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
-from jobs.products.broker_config import kept_state, new_state
+from jobs.products.broker_config import find_new_state, parse_state
 from jobs.query.store_reader import StoreReader
 from jobs.restore.config import write_config
 from jobs.store.broker_config import (
@@ -148,12 +148,12 @@ def test_a_configuration_of_a_terabyte_is_refused(tmp_path: Path) -> None:
 
 def test_a_later_run_holds_what_has_not_changed_once(store: Path) -> None:
     """There may be a million positions."""
-    known = kept_state(None)
+    known = parse_state(None)
     states = []
     for offset in (2, 3):
         table = {"offsetTable": {"T1@g": {"0": 1, "1": 5}, "T1@h": {"0": offset}}}
         (store / "config" / "consumerOffset.json").write_text(json.dumps(table))
-        states.append(known := new_state(config_of(store), known))
+        states.append(known := find_new_state(config_of(store), known))
     before, there = states
 
     assert [there.offsets[key] is queues for key, queues in before.offsets.items() if key[2] == "T1"] == [True, False]

@@ -18,7 +18,7 @@ from jobs.store.store import Store, list_store
 from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.release import NEWEST
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 from tests.golden import StoreOf
 from tests.support.commands import copy_of
 
@@ -36,7 +36,7 @@ def queue_of(store: Store) -> StoredQueue:
 
 def queue_with_holes(folder: Path, holes: Container[int], first: int = 0) -> StoredQueue:
     """Write a queue of 64 units from position *first* on, each of 100 bytes of the log, without those at *holes*."""
-    path = folder / T1.path / name_of_offset(first * UNIT.size)
+    path = folder / T1.path / file_name_of_offset(first * UNIT.size)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"".join(bytes(UNIT.size) if at in holes else UNIT.pack(at * 100, 100, -1) for at in range(64)))
     (folder / "commitlog").mkdir()
@@ -52,7 +52,7 @@ def test_the_first_unit_without_place_or_size_ends_a_row(units: list[tuple[int, 
 
 
 def test_a_queue_file_of_a_terabyte_of_hole_is_not_read(root: Path) -> None:
-    os.truncate(root / T1.path / name_of_offset(400), 10**12)
+    os.truncate(root / T1.path / file_name_of_offset(400), 10**12)
     store = list_store(str(root))
 
     with patch.object(LocalReader, "read", autospec=True, side_effect=LocalReader.read) as read:
@@ -67,7 +67,7 @@ def test_a_queue_file_of_a_terabyte_of_hole_is_not_read(root: Path) -> None:
 
 def test_a_unit_of_a_file_that_was_deleted_is_none(root: Path) -> None:
     store = list_store(str(root))
-    (root / T1.path / name_of_offset(0)).unlink()
+    (root / T1.path / file_name_of_offset(0)).unlink()
 
     assert queue_of(store).unit(3) is None
     assert queue_of(store).unit(12) is not None

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs.command.engine import workers_of
+from jobs.command.engine import make_workers
 from jobs.console.process import raise_if_stopped
 from jobs.console.result import ExitCode
 from jobs.launch.engine import Engine
 from jobs.storage import AnyStorage
-from jobs.storage.local import Care, LocalReader, LocalStorage
+from jobs.storage.local import LocalReader, LocalStorage, ReadLimits
 from jobs.store import record_places as walking
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
@@ -123,7 +123,7 @@ def _seen(raw: bytes, framing: Framing, *, final: bool) -> _Seen:
     records, topics, newest, end = 0, Counter[str](), None, _BASE
     wrong: list[int] = []
     others = []
-    for part in walking.walk_pieces(SegmentBytes.of(raw, _BASE, framing), 0, final=final):
+    for part in walking.walk_pieces(SegmentBytes.from_buffer(raw, _BASE, framing), 0, final=final):
         end = max(end, part.piece.end)  # damage inside a group comes before the group
         records += part.records
         topics.update(part.topics)
@@ -283,7 +283,7 @@ def test_the_first_error_in_the_order_of_the_items_is_raised_and_stops_the_other
 
 def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}").write_bytes(bytes(8 << 20))
-    slow, begun = LocalStorage(Care(max_rate=1 << 20)), Event()
+    slow, begun = LocalStorage(ReadLimits(max_rate=1 << 20)), Event()
 
     def work(number: int) -> None:
         if number == 0:
@@ -302,7 +302,7 @@ def test_a_thread_that_waits_for_its_rate_is_stopped_between_two_reads(tmp_path:
 
 def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
     """They wait for one clock: if each was given a part of the rate, all together would use no more than a part."""
-    rates = set[Care | None]()
+    rates = set[ReadLimits | None]()
 
     class Watched(InProcessWorkers):
         def map(
@@ -317,9 +317,9 @@ def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
             )
             return InProcessWorkers.map(self, items, task, label, sizes)
 
-    verify(VerifyRequest(str(golden("b551-base")), care=Care(1 << 30)), Watched(width=4))
+    verify(VerifyRequest(str(golden("b551-base")), care=ReadLimits(1 << 30)), Watched(width=4))
 
-    assert rates == {Care(1 << 30)}
+    assert rates == {ReadLimits(1 << 30)}
 
 
 @pytest.mark.parametrize(
@@ -329,6 +329,6 @@ def test_threads_of_one_process_share_all_of_its_rate(golden: StoreOf) -> None:
 def test_verbs_that_are_mostly_machine_code_use_the_cores_that_are_no_brokers_up_to_four(
     monkeypatch: pytest.MonkeyPatch, verb: str, cores: int, half: bool, width: int
 ) -> None:
-    monkeypatch.setattr("jobs.launch.engine.cores", lambda: cores)
+    monkeypatch.setattr("jobs.launch.engine.count_cores", lambda: cores)
     with click.Context(click.Command(verb), info_name=verb):
-        assert workers_of(Engine.HERE, half=half).width == width
+        assert make_workers(Engine.HERE, half=half).width == width

@@ -19,7 +19,7 @@ from rmq_formats.consumequeue.dispatch import QueueKind, QueueName
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError
 from rmq_formats.rocksdb.layout import UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 from tests.golden import FEATURES, WRITTEN_BY_THE_STOP, unpack_feature
 from tests.support.stores import units_by_queue
 
@@ -126,7 +126,7 @@ def make_queue(root: Path, units: int) -> None:
     from rocksdict import Options, Rdict
 
     (root / "commitlog").mkdir(parents=True)
-    (root / "commitlog" / name_of_offset(0)).write_bytes(bytes(units * 100))
+    (root / "commitlog" / file_name_of_offset(0)).write_bytes(bytes(units * 100))
     database = Rdict(str(root / "consumequeue"), Options(raw_mode=True))
     queue = QueuePrefix("T", 0)
     for number in range(units):

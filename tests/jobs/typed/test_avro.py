@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.lake.tables import sql_columns
-from jobs.typed.avro import avro_format, columns_of
+from jobs.typed.avro import avro_format, columns_of_schemas
 from jobs.typed.ddl import SchemaError
 from jobs.typed.declaration import DeclarationError
 from jobs.typed.values import Refusal, Times
@@ -53,11 +53,11 @@ def schema_of(**fields: object) -> str:
 def read(body: bytes, times: Times = Times(), **fields: object) -> list[object] | Refusal:  # noqa: B008 - frozen
     """Return the row of a body by a schema of the given fields."""
     schemas: dict[int | None, str] = {None: schema_of(**fields)}
-    return results_of(avro_format(schemas).reader(columns_of(schemas), times)(pa.array([body])), 1)[0]
+    return results_of(avro_format(schemas).reader(columns_of_schemas(schemas), times)(pa.array([body])), 1)[0]
 
 
 def test_a_schema_gives_the_columns() -> None:
-    assert _COLUMNS == sql_columns(columns_of({None: schema_of(**_FIELDS)}))
+    assert _COLUMNS == sql_columns(columns_of_schemas({None: schema_of(**_FIELDS)}))
 
 
 _INSTANT = {"type": "long", "logicalType": "timestamp-millis"}
@@ -139,7 +139,7 @@ def test_a_time_without_a_zone_is_of_the_declared_one() -> None:
 )
 def test_a_schema_without_columns_is_refused(schema: str, says: str) -> None:
     with pytest.raises(SchemaError, match=says):
-        columns_of({None: schema})
+        columns_of_schemas({None: schema})
 
 
 _VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -157,7 +157,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "v": st.none() | st.just([{"x": 1, "y": b""}]),
 }  # fmt: skip
 _PARSED = parse_schema(json.loads(schema_of(**_FIELDS)))
-_READ = columns_of({None: schema_of(**_FIELDS)})
+_READ = columns_of_schemas({None: schema_of(**_FIELDS)})
 _READER = avro_format({None: schema_of(**_FIELDS)}).reader(_READ, Times())
 _OF_VALUES = {
     "an invalid or out-of-range time", "an invalid or out-of-range date", "a key occurs twice in one object",

@@ -23,7 +23,7 @@ from jobs.store.workers import SerialWorkers
 from jobs.typed.avro import avro_format
 from jobs.typed.ddl import SchemaError, parse_columns
 from jobs.typed.declaration import TopicType
-from jobs.typed.formats import JSON, BodyFormat, check_pattern, text_format
+from jobs.typed.formats import JSON_FORMAT, BodyFormat, check_pattern, text_format
 from jobs.typed.protobuf import protobuf_format
 from jobs.typed.run import TypeRequest, type_lake
 from jobs.typed.values import Refusal, Times
@@ -150,7 +150,7 @@ def _avro(number: int) -> bytes:
 
 FORMATS: Mapping[str, tuple[BodyFormat, Callable[[int], bytes]]] = {  # and how a body of each is made
     "json": (
-        JSON,
+        JSON_FORMAT,
         lambda number: b'{"id": %d, "name": "name %d \xc3\xbc", "price": %d.25, "more": [1, {}]}' % ((number,) * 3),
     ),
     "avro": (avro_format({None: _SCHEMA}), _avro),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jobs.lake.tables import sql_columns
 from jobs.typed.declaration import DeclarationError
 from jobs.typed.formats import UnknownField
-from jobs.typed.protobuf import columns_of, protobuf_format
+from jobs.typed.protobuf import columns_of_message, protobuf_format
 from jobs.typed.values import Refusal, Times
 from tests.jobs.typed.test_json import results_of
 from tests.jobs.typed.test_typing import ingested, typed, typed_and_dead
@@ -73,7 +73,7 @@ def _descriptors() -> bytes:
 
 
 DESCRIPTORS = _descriptors()
-_COLUMNS = columns_of(DESCRIPTORS, "shop.Order")
+_COLUMNS = columns_of_message(DESCRIPTORS, "shop.Order")
 _READER = protobuf_format(DESCRIPTORS, "shop.Order").reader(_COLUMNS, Times())
 _POOL = DescriptorPool()
 for _file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS).file:

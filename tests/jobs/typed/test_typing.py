@@ -18,7 +18,7 @@ from jobs.store.workers import SerialWorkers
 from jobs.typed import run, typings
 from jobs.typed.ddl import table_name
 from jobs.typed.declaration import DeclarationError, read_types
-from jobs.typed.run import Summary, TypeRequest, type_lake
+from jobs.typed.run import TypeRequest, TypingSummary, type_lake
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import Broker
 from tests.support.commands import Run, result_of
@@ -40,7 +40,7 @@ def ingested(folder: Path, *bodies: bytes, topic: str = "Orders") -> None:
 
 def typed(
     folder: Path, declared: str = ORDERS, retype: Sequence[str] = (), *, retries: bool = False, accepts: bool = False
-) -> Summary:
+) -> TypingSummary:
     path = folder / "types.toml"
     path.write_text(declared)
     request = TypeRequest(Lake(str(folder / "lake")), read_types(path), tuple(retype), "types.toml", retries, accepts)
@@ -120,7 +120,7 @@ def test_what_a_vacuum_took_of_a_prepared_typing_is_typed_again(
             with suppress(KeyboardInterrupt):
                 typed(tmp_path, both)
     lake = Lake(str(tmp_path / "lake"))
-    left = typings.remaining_changes(lake, typings.newest_typing(lake))
+    left = typings.remaining_changes(lake, typings.read_newest_typing(lake))
     change = next(one for one in left.changes if one.table == lost)
     (tmp_path / "lake" / lost / change.added[0].path).unlink()
 

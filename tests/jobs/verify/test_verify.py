@@ -13,11 +13,11 @@ import pytest
 from jobs.console.result import Severity
 from jobs.inspect.inspection import inspect_store
 from jobs.lake.findings import INDEX, LOG, QUEUES
-from jobs.products.index.explanation import Verdict as IndexVerdict
+from jobs.products.index.explanation import FileVerdict as IndexVerdict
 from jobs.products.queues.differences import DifferenceKind
 from jobs.query.source import do_nothing
 from jobs.repair.run import RepairRequest, repair
-from jobs.storage.scratch import scratch_beside, scratch_for
+from jobs.storage.scratch import scratch_below_output, scratch_for
 from jobs.store.workers import SerialWorkers
 from jobs.verify.run import VerifyRequest, verify
 from jobs.verify.verdict import Verdict
@@ -126,7 +126,7 @@ def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_opt
         for folder in (tmp_path / "temporary").iterdir():
             shutil.rmtree(folder)
 
-    monkeypatch.setattr("jobs.command.engine.workers_of", lambda *_, **__: Meanwhile(happens=hide))
+    monkeypatch.setattr("jobs.command.engine.make_workers", lambda *_, **__: Meanwhile(happens=hide))
     without = run("verify", golden("b533-base"), "--quiet")
     given = run("verify", golden("b533-base"), "--quiet", "--scratch", tmp_path / "shared")
 
@@ -142,7 +142,7 @@ def test_the_option_is_advised_only_where_it_was_not_given(tmp_path: Path) -> No
         shutil.rmtree(scratch.location)
         with pytest.raises(OSError, match=ADVICE), scratch.open("keys"):
             pass
-    with scratch_beside(str(tmp_path), {}) as scratch, pytest.raises(FileNotFoundError), scratch.open("keys"):
+    with scratch_below_output(str(tmp_path), {}) as scratch, pytest.raises(FileNotFoundError), scratch.open("keys"):
         pass
     with scratch_for(str(tmp_path), {}) as scratch:
         shutil.rmtree(scratch.location)

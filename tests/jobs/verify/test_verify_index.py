@@ -21,7 +21,7 @@ from jobs.verify.findings import PartReport
 from jobs.verify.index import IndexVerification
 from rmq_formats.indexfile.layout import Geometry, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.release import Release, rules_of
+from rmq_formats.release import Release, make_rules
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import GOLDEN, SCENARIO, StoreOf
 from tests.rmq_formats.reference import IndexWriter
@@ -103,7 +103,7 @@ def test_a_restart_inside_a_file_is_explained(
     """A killed broker may keep its unfinished file, and index its last messages into it once more."""
     store = without_index(golden("b533-clock"), tmp_path)
     log = [stored.record for stored in stored_records(store)]
-    writer = IndexWriter(TINY, rules_of((0, Release.of("5.3.3"))))
+    writer = IndexWriter(TINY, make_rules((0, Release.of("5.3.3"))))
     done = 0
     for restart in (*restarts, len(log)):
         for record in log[done:restart]:
@@ -128,7 +128,7 @@ def test_files_that_a_start_made_again_beside_older_ones_are_not_misnamed(
     lives = [log[:100], log[100 - back :]]
     encoded = []
     for life in lives:
-        writer = IndexWriter(TINY, rules_of((0, Release.of("5.3.3"))))
+        writer = IndexWriter(TINY, make_rules((0, Release.of("5.3.3"))))
         for record in life:
             writer.dispatch(record)
         encoded += [file.encode(1) for file in writer.files]
@@ -151,7 +151,7 @@ def test_files_of_a_start_that_found_the_newest_one_empty_are_no_copies(
     store = without_index(golden("b533-base"), tmp_path)
     (store / "abort").touch()
     log = [stored.record for stored in stored_records(store)]
-    first, second = (IndexWriter(TINY, rules_of((0, Release.of("5.3.3")))) for _ in range(2))
+    first, second = (IndexWriter(TINY, make_rules((0, Release.of("5.3.3")))) for _ in range(2))
     for record in log[:100]:
         first.dispatch(record)
     for record in log[:until]:  # of which the broker is killed again, or not
@@ -170,7 +170,7 @@ def test_files_of_a_start_that_found_the_newest_one_empty_are_no_copies(
 def test_copies_of_a_whole_index_again_and_again_are_placed_twice_each_at_most(golden: StoreOf, tmp_path: Path) -> None:
     """Each copy of the first file could begin what a start made: to follow the files from each one takes for ever."""
     store = without_index(golden("b533-base"), tmp_path)
-    writer = IndexWriter(TINY, rules_of((0, Release.of("5.3.3"))))
+    writer = IndexWriter(TINY, make_rules((0, Release.of("5.3.3"))))
     for stored in stored_records(store):
         writer.dispatch(stored.record)
     full = [file.encode(1) for file in writer.files[:-1]]

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs.lake.findings import Finding
-from jobs.products.queues.join import join
-from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.products.queues.join import join_queues_with_log
+from jobs.products.queues.settings import determine_queue_rules, determine_releases
 from jobs.store.queue_files import list_queues
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers
@@ -23,7 +23,7 @@ from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.consumequeue.dispatch import QueueRules, decode_unit, walk_units
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
-from rmq_formats.store import name_of_offset
+from rmq_formats.store import file_name_of_offset
 from tests.golden import GOLDEN, StoreOf, golden_stores, release_of
 from tests.rmq_formats.builders import a_record
 from tests.support.commands import overwrite
@@ -64,7 +64,7 @@ class Store:
 
     def file(self, queue: str, position: int, unit: int = UNIT.size, size: int = FILE) -> tuple[Path, int]:
         at = position * unit
-        return self.root / queue / name_of_offset(at // size * size), at % size
+        return self.root / queue / file_name_of_offset(at // size * size), at % size
 
     def unit(self, queue: str, position: int) -> bytes:
         path, at = self.file(queue, position)
@@ -218,9 +218,9 @@ def test_whatever_a_queue_holds_is_told_and_never_fails(
     ):
         damage(data, path)
     store = list_store(str(root))
-    rules = queue_rules(store, known_releases(store, None).value.rules, BrokerConf())
+    rules = determine_queue_rules(store, determine_releases(store, None).value.rules, BrokerConf())
     report = verify_queues(SerialWorkers(), store, rules).report
-    joined = join(SerialWorkers(), store, rules, range_size=4096)
+    joined = join_queues_with_log(SerialWorkers(), store, rules, range_size=4096)
 
     # Of a store that was not closed, what is lost at the end of all queues may not have been written yet.
     if store.is_closed:
@@ -243,7 +243,7 @@ def test_whatever_a_log_holds_is_told_and_never_fails(
         content[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(bytes(content))
     store = list_store(str(root))
-    rules = queue_rules(store, known_releases(store, "5.3.3").value.rules, BrokerConf())
+    rules = determine_queue_rules(store, determine_releases(store, "5.3.3").value.rules, BrokerConf())
 
     report = verify_queues(SerialWorkers(), store, rules).report
 
@@ -266,16 +266,16 @@ def store_of_one_queue(tmp_path: Path) -> Path:
         at = HEAD.offset(name)
         log[:, at : at + 8] = values.astype(">i8").view(np.uint8).reshape(COUNT, 8)
     (tmp_path / "commitlog").mkdir()
-    (tmp_path / "commitlog" / name_of_offset(0)).write_bytes(log.tobytes())
+    (tmp_path / "commitlog" / file_name_of_offset(0)).write_bytes(log.tobytes())
     (tmp_path / T).mkdir(parents=True)
     for first in range(0, COUNT, A_FILE):
         units = (UNIT.pack(number * record.size, record.size, TAG_A) for number in range(first, first + A_FILE))
-        (tmp_path / T / name_of_offset(first * UNIT.size)).write_bytes(b"".join(units))
+        (tmp_path / T / file_name_of_offset(first * UNIT.size)).write_bytes(b"".join(units))
     return tmp_path
 
 
 def file_of(store_of_one_queue: Path, number: int) -> Path:
-    return store_of_one_queue / T / name_of_offset(number * A_FILE * UNIT.size)
+    return store_of_one_queue / T / file_name_of_offset(number * A_FILE * UNIT.size)
 
 
 def findings(store_of_one_queue: Path) -> list[Finding]:

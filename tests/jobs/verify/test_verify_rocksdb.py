@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jobs.console.result import Severity
-from jobs.products.index.key_row import KeyRow, RangeKeys
-from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
+from jobs.products.index.key_row import KeySequence, RangeKeys
+from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild_queues
 from jobs.rebuild.queues import ROCKSDB
 from jobs.storage.scratch import Scratch
 from jobs.store.rocksdb import Rows
@@ -49,7 +49,7 @@ def test_what_rocksdb_has_of_light_queues_is_compared_up_to_where_it_ends(tmp_pa
     log = first.read_bytes()
     first.write_bytes(log[: records[len(records) // 4].physical_offset].ljust(len(log), b"\0"))
     request = RebuildQueuesRequest(str(part), tmp_path / "out", release="5.5.1", to=ROCKSDB)
-    summary = rebuild(request, SerialWorkers())
+    summary = rebuild_queues(request, SerialWorkers())
     kill_with_database(root, tmp_path / "out" / summary.folder)
     report = compare_queues(root, "5.5.1")
 
@@ -67,7 +67,7 @@ def test_an_index_in_rocksdb_is_compared_range_by_range_of_the_log(
     for text in (b"k3 ", b"k9 "):
         overwrite(segment, segment.read_bytes().index(text), b"k?")
     at_once = verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"]
-    monkeypatch.setattr(rocksdb_index, "KEYS_AT_ONCE", 7)
+    monkeypatch.setattr(rocksdb_index, "KEYS_PER_PORTION", 7)
 
     assert at_once == verify(VerifyRequest(str(store)), SerialWorkers()).parts["index"]
     assert [finding.times for finding in at_once.findings] == [2, 2]
@@ -97,7 +97,7 @@ def _peak_of_comparison(count: int, folder: Path) -> int:
     span = RangeKeys("all.keys", count, count, (count - 1) * 100, (count - 1) * 100, ())
     del keys
     tracemalloc.start()
-    row = KeyRow(scratch, (span,), 0)
+    row = KeySequence(scratch, (span,), 0)
     tally = rocksdb_index.compare_rows(_Rows(count), row, scratch)  # type: ignore[arg-type]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -108,7 +108,7 @@ def _peak_of_comparison(count: int, folder: Path) -> int:
 
 def test_memory_does_not_grow_with_the_rows_of_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows and keys were held at once: 7.3 GB for 50 million."""
-    monkeypatch.setattr(rocksdb_index, "KEYS_AT_ONCE", 1 << 12)
+    monkeypatch.setattr(rocksdb_index, "KEYS_PER_PORTION", 1 << 12)
     _peak_of_comparison(1 << 12, tmp_path / "first")  # what is compiled and imported at the first call
     smaller, larger = (_peak_of_comparison(count, tmp_path / str(count)) for count in (20_000, 40_000))
 
