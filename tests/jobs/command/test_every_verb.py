@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,28 @@ def _strict(schema: Any, *, is_whole: bool = False) -> Any:  # noqa: ANN401 - JS
         return schema
     found = {key: _strict(value, is_whole=is_whole and key == "anyOf") for key, value in schema.items()}
     return found | ({"unevaluatedProperties": False} if "required" in schema and not is_whole else {})
+
+
+def _properties(schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - JSON
+    """Yield every property of a schema, at any depth, with its path."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _properties(one, path)
+    elif isinstance(schema, dict):
+        for name, value in schema.items():
+            if name == "properties":
+                for key, described in value.items():
+                    yield f"{path}/{key}", described
+                    yield from _properties(described, f"{path}/{key}")
+            else:
+                yield from _properties(value, path)
+
+
+@pytest.mark.parametrize("path", sorted(SCHEMAS.iterdir()), ids=lambda path: path.stem)
+def test_schemas_describe_every_key(path: Path) -> None:
+    properties = _properties(json.loads(path.read_text(encoding="utf-8")))
+
+    assert [] == [key for key, described in properties if not described.get("description", "").endswith(".")]
 
 
 def _check(verb: str, *documents: object) -> None:
