@@ -96,7 +96,7 @@ def findings_on_log(
     if stray := [one for check in checks for one in check.undecided]:
         doubts.append(
             f"{count_text(len(stray), 'store time')} (the first at offset {stray[0].offset:,}) more than a day away "
-            "from the times before and after, which agree with each other. Undecided: either the record changed, or "
+            "from the times before and after, which agree with each other; undecided: either the record changed, or "
             "the clock of the broker was wrong for a moment"
         )
     if odd := why_length_is_doubtful(store, conf):

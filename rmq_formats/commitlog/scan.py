@@ -404,7 +404,7 @@ class _Log(SegmentBytes):
                 position = window.position + window.filled - BLANK.size + 1
         return None
 
-    def is_zero(self, position: int) -> bool:
+    def is_zero_from(self, position: int) -> bool:
         window = self._window
         while position < min(self._zeros_from, self.size):
             at = self._seek(position, 1)

@@ -315,7 +315,7 @@ def test_an_endless_chain_ends_with_what_was_found_and_a_word_about_it(back_to: 
         set_entry(data, bottom, prev_entry=max(bottom, min(bottom + back_to, 19)))
         reader = a_reader(data)
         found: list[int] = []
-        with pytest.raises(CorruptData, match=r"index/1: .* comes back") if bottom < 19 else nullcontext():
+        with pytest.raises(CorruptData, match=r"index/1: .* loops back") if bottom < 19 else nullcontext():
             found.extend(hop.entry.physical_offset for hop in reader.hits("T#a", *FOR_EVER))
 
         assert list(dict.fromkeys(found)) == list(range(19, bottom - 1, -1))

@@ -399,7 +399,7 @@ def test_a_scan_that_is_over_leaves_no_buffer(is_left_early: bool) -> None:
 
 def test_offsets_that_64_bits_cannot_hold_are_refused() -> None:
     """Twenty digits name larger numbers than a record can."""
-    with pytest.raises(CorruptData, match="64 bits"):
+    with pytest.raises(CorruptData, match="64-bit offset"):
         list(scan(reading(b""), 0, 0, 1 << 30, (1 << 63) - 1, final=True))
 
 

@@ -229,7 +229,7 @@ def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, bro
         return real(asked, workers)
 
     with (
-        patch.multiple(following, _PAUSE_S=0.0, run_steps=steps, death_of_jvm=lambda: death),
+        patch.multiple(following, _PAUSE_S=0.0, run_steps=steps, jvm_death_text=lambda: death),
         pytest.raises(ConnectionRefusedError),
     ):
         story.run(request(broker))

@@ -206,7 +206,7 @@ def test_a_chain_that_runs_in_a_circle_ends_and_is_told(entry: int, tmp_path: Pa
         answer = lookups.by_key(source, "Orders", COLLIDING[0], limit=None)
 
         assert [record.physical_offset for record in records] == offsets(answer)
-        assert any("comes back" in note for note in source.notes)
+        assert any("loops back" in note for note in source.notes)
 
 
 @pytest.mark.parametrize("limit", [1, 3])

@@ -126,7 +126,7 @@ def kill_at(number: int, plan: Installation) -> None:
 
 def test_a_store_is_locked_if_no_broker_runs_and_the_output_is_elsewhere(store: Path) -> None:
     out = store.parent / "out"
-    with held(store), pytest.raises(RefusedError, match="the broker runs"), lock_store(str(store), out):
+    with held(store), pytest.raises(RefusedError, match="a broker is running"), lock_store(str(store), out):
         pytest.fail("the broker holds the lock")
     with pytest.raises(RefusedError, match="inside the store"), lock_store(str(store), store / "new" / "out"):
         pytest.fail("our own files would be changes of the store")

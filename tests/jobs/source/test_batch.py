@@ -259,7 +259,7 @@ def test_a_lake_that_does_not_know_the_store_or_its_history_is_refused(filled: F
 
     filled.broker.truncate(filled.records[40].physical_offset)
     filled.broker.append(some_records(60, seed=7))
-    with pytest.raises(UnsupportedFormat, match="other records"):
+    with pytest.raises(UnsupportedFormat, match="different records"):
         filled.after()
 
 
