@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from datafusion import Expr, SessionContext
 
 _MAX_WORDS = 5_000  # DataFusion's stack overflows at some 5,000 nested operators, each of which has two words or more
-_PLAIN_STRING = re.compile(r"""'(?:(?!--)[^'"`\\$*/])*'""")  # without a character that may begin or end another quote
-_REFUSED = re.compile("Subquery|Exists|SetComparison|Aggregate|Window|Unnest|Placeholder")
+# Comments and other ways to quote: what they hide is not counted.
+_REFUSED_TEXT = re.compile(r"""--|/\*|\*/|\$|(?:[^\WxX]|\w[xX])['"`]""")
+_TOKEN = re.compile(r"""'(?:''|[^'])*'|"(?:""|[^"])*"|`[^`]*`|\d+\.\d*|\w+|[^\w\s]""")
+_IN_LIST = re.compile(r", (?:- )?(?:\d\S*|'s') (?=[,)])")  # a value after another one
+_REFUSED = re.compile("Subquery|Exists|SetComparison|Aggregate|Window|Unnest|Placeholder|Variable|Lambda")
+_VOLATILE = frozenset({"rand", "randn", "random", "shuffle", "uuid"})  # another value at each evaluation
 _ADVICE = re.compile(r"\n+(?:Valid fields|Did you mean|Hint|This issue)")
 _TABLE = re.compile(r'"?\?table\?"?\.')  # DataFusion's name of a batch
 
@@ -40,6 +44,11 @@ class Condition:
     def schema(self) -> pa.Schema:
         """The schema of the rows that `find_matches` takes."""
         return pa.schema([SCHEMA.field(name) for name in self.columns])
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the condition has the same value for a row whenever it is evaluated."""
+        return _VOLATILE.isdisjoint(re.findall(r"\w+", self.text.lower()))
 
     @property
     def uses_bodies(self) -> bool:
@@ -58,8 +67,10 @@ def parse_condition(text: str) -> Condition:
     """Return a condition; raise `UnsupportedFormat` if *text* is not a boolean expression on the columns."""
     if find_spec("datafusion") is None:
         raise SetupError("--where needs datafusion: pip install 'rocketmq-lake[where]'")
-    words = re.findall(r"\w+|[^\w\s]", _PLAIN_STRING.sub("x", text))
-    if len(words) - 2 * words.count(",") > _MAX_WORDS:  # lists may be long: each value has a word and a comma
+    tokens = ["'s'" if token[0] == "'" else token for token in _TOKEN.findall(text)]
+    if _REFUSED_TEXT.search(_TOKEN.sub(lambda found: _without_content(found[0]), text)):
+        raise UnsupportedFormat("comments, dollar signs, and letters before a quote are not supported")
+    if _IN_LIST.sub("", " ".join(tokens)).count(" ") >= _MAX_WORDS:
         raise UnsupportedFormat(f"longer than {_MAX_WORDS:,} words; to compare with many values, use IN")
     # A column whose name is anywhere in the text may be used. A batch without columns would have no rows.
     named = {*re.findall(r"\w+", text.lower())}
@@ -71,6 +82,11 @@ def parse_condition(text: str) -> Condition:
         # Errors of types and of constants are found without a row.
         context.read_batch(_no_rows((*COLUMNS, BODY_TEXT))).filter(expression).collect()
     return Condition(text, columns)
+
+
+def _without_content(token: str) -> str:
+    """Return a token with nothing between its quotes."""
+    return token if token[0] not in "'\"`" else token[0] * 2
 
 
 @cache

@@ -276,7 +276,9 @@ class PartTask:
     def _may_match(self, item: Item) -> bool:
         """Return False for a file of a lake without a match, of which only the condition's columns are read."""
         condition = self.condition
-        if condition is None or condition.uses_bodies or not isinstance(item, LakeItem) or item.dropped is not None:
+        if condition is None or condition.uses_bodies or not condition.is_repeatable:
+            return True
+        if not isinstance(item, LakeItem) or item.dropped is not None:
             return True
         rows = _without_damage(read_rows(item, condition.columns), [])
         return any(condition.find_matches(batch).true_count for batch in rows)

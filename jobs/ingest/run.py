@@ -207,7 +207,7 @@ class _Run(NextRun):
         if newest is None:
             self.summary.notes += [
                 f"this log differs from the one that the lake has as broker {self.known.broker} ({other.store_id}), so "
-                "it was registered as another store"
+                "it is another store"
                 for other in find_namesakes(self.lake, self.known)
             ]
         self.summary.from_offset = self.summary.to_offset = start

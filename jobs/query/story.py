@@ -63,7 +63,7 @@ _TEMPLATES = {
     Role.COMMITTED: "committed to {topic} queue {queue}, offset {number:,}",
     Role.ROLLED_BACK: "rolled back, in {topic} queue {queue}, offset {number:,}",
     Role.ABANDONED: (
-        "abandoned: the producer did not answer any check, moved to {topic} queue {queue}, offset {number:,}"
+        "abandoned: no check got a definite answer from the producer, moved to {topic} queue {queue}, offset {number:,}"
     ),
     Role.DELAYED: "delayed: waits at level {level} for {topic} queue {queue}",
     Role.TIMED: "timed: waits for {topic} queue {queue}",

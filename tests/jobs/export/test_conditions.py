@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import duckdb
 import pyarrow as pa
@@ -169,7 +170,8 @@ def test_only_columns_that_the_text_names_are_read() -> None:
         ("queue_id = 'x'", "Cannot cast string 'x'"),
         ("1 / 0 = 1", "Divide by zero"),
         ("topic ~ '('", "unclosed group"),
-        ("topic = $1", "Placeholder"),
+        ("topic = $1", "dollar signs"),
+        ("topic = ?", "Placeholder"),
         ("count(*) > 1", "only a boolean expression"),
         ("row_number() OVER () > 1", "only a boolean expression"),
         ("unnest(keys) = 'a'", "only a boolean expression"),
@@ -185,8 +187,11 @@ def test_only_columns_that_the_text_names_are_read() -> None:
         ("(" * 1000 + "TRUE" + ")" * 1000, "RecursionLimitExceeded"),
         (" OR ".join(["queue_id = 1"] * 20_000), "use IN"),
         ("queue_id" + "::INT" * 20_000 + " = 1", "use IN"),
-        ("/*'*/ TRUE" + " IS TRUE" * 20_000 + "/*'*/", "use IN"),
-        ("topic = E'\\'' OR TRUE" + " IS TRUE" * 20_000 + " OR topic = E'\\''", "use IN"),
+        ("topic = '$' OR TRUE" + " IS TRUE" * 20_000 + " OR topic = '$'", "use IN"),
+        ("/*'*/ TRUE" + " IS TRUE" * 20_000 + "/*'*/", "comments"),
+        ("/*" + "," * 40_000 + "*/ TRUE" + " IS TRUE" * 20_000, "comments"),
+        ("TRUE -- '\n" + " IS TRUE" * 20_000 + " OR topic = ''", "comments"),
+        ("topic = E'\\'' OR TRUE" + " IS TRUE" * 20_000 + " OR topic = E'\\''", "letters before a quote"),
         ("topic = '\udcff'", "surrogates not allowed"),
     ],
 )
@@ -202,11 +207,29 @@ def test_anything_but_a_boolean_expression_on_columns_is_refused_in_one_line(
     assert not file.exists()
 
 
-def test_lists_may_be_long() -> None:
-    values = ", ".join(f"'id{number}'" for number in range(0, 40_000, 2))
-    condition = parse_condition(f"uniq_key IN ({values})")
+@pytest.mark.parametrize(
+    ("column", "value"), [("uniq_key", "'id{}'"), ("uniq_key", "'id{}', 'a/{}'"), ("queue_id", "-{}"), ("flag", "{}.5")]
+)
+def test_lists_may_be_long(column: str, value: str) -> None:
+    values = ", ".join(value.format(number, number) for number in range(0, 40_000, 2))
+    condition = parse_condition(f"{column} IN ({values})")
 
-    assert [*range(0, 4000, 200)] == _matching(condition)
+    if column == "uniq_key":
+        assert [*range(0, 4000, 200)] == _matching(condition)
+
+
+def test_a_condition_with_another_value_at_each_evaluation_is_evaluated_once(tmp_path: Path) -> None:
+    """A file of a lake was first searched for a match, so that rows were drawn twice."""
+    store = write_store(tmp_path / "store", stored([Sent() for _ in range(50)]))
+    place = Place(lake=str(write_lake(store, tmp_path / "lake")))
+    request = ExportRequest(
+        place, out=tmp_path / "out", form=RowFormat.PARQUET, condition=parse_condition("rand() < 2")
+    )
+    planned = plan_export(request, {})
+    with patch.object(Condition, "find_matches", autospec=True, side_effect=Condition.find_matches) as evaluated:
+        assert 50 == export(request, planned, SerialWorkers()).messages
+
+    assert len(planned.items) == evaluated.call_count
 
 
 @pytest.mark.parametrize("text", ["CAST(topic AS INT) = 1", "1 / (queue_id - 1) = 1", "CAST(body AS STRING) = 'a'"])

@@ -243,7 +243,7 @@ def test_a_half_message_that_no_check_decided_is_abandoned(tmp_path: Path) -> No
     assert [Role.HALF, Role.ABANDONED] == roles(story)
     assert "abandoned" == story.state
     assert story.copies[0].text.endswith(": abandoned")
-    assert story.copies[1].text.startswith("abandoned: the producer did not answer any check")
+    assert story.copies[1].text.startswith("abandoned: no check got a definite answer from the producer")
     assert_in_chinese(story)
 
 
