@@ -189,23 +189,25 @@ compares it with the current results. If a row names a field, one bit of this fi
 The number in parentheses is the exit code.
 
 * *does not read it*: the command does not need to open such a file.
-* *not verified*: `inspect` reads only names, and the heads and tails of files; with `--deep` it also reads every
-  record of the log. In both cases it reports that it found no problems, and that only `verify` can confirm this.
-  `verify` itself reports *not verified* if it found no problems, but something that it needs is missing: without the
-  checkpoint, it cannot tell how far the broker had flushed its files.
+* *not verified*: `inspect` reads the names of files, their beginnings and ends, and a sample of the records; with
+  `--deep` it reads every record of the log. In both cases it reports that it found no problems, and that only
+  `verify` can confirm this. `verify` itself reports *not verified* if it found no problems, but a file that it needs
+  is missing: without the checkpoint, it cannot determine how far the broker had flushed its files.
 * *healthy (no checksum)*: `verify` reports the store as healthy, and names the changed field among the fields that no
   checksum covers. Only `verify` reports *healthy*.
-* *done*: `ingest` has written all existing data to the lake; it does not report on files that it did not need to
-  read. A rebuild is *done* if nothing was lost except the files that it rebuilds. It ends with 3 if it had to replace
-  a file, or if a part of the log that it needs is missing or damaged.
+* *done*: `ingest` has written all existing data to the lake; it reports nothing about files that it did not need to
+  read. A rebuild is *done* if nothing was lost except the files that it rebuilds. It ends with 3 if it had to replace a
+  file, or if a part of the log that it needs is missing or damaged, and with 4 if a file of the store contradicts the
+  log and the log may be wrong.
 * *rows say: missing*: the store has no queues at all. `ingest` does not fail, because the store may be a copy that
   contains only the log; the column `status` of `consume_queue` marks the units as missing.
-* *prints it*: `dump` prints a file, and reports only damage that is visible in this file alone.
-* *answers*: `query` prints the message that the fault affects, found by its queue offset. Index files do not matter
-  in this case, and fields other than body and CRC are printed as they are stored.
+* *prints it*: `dump` prints the file that has the fault. It reports only damage that is visible in this file alone.
+* *answers*: `query` prints the affected message, which it finds by its queue offset, without index files. It checks
+  that the message is the one to which the unit of the queue points and that the body matches its CRC; it prints all
+  other fields as they are stored. *damage or gap* (3): one of these checks fails, or messages may be missing.
 
-Some faults cannot be detected, or are not reported as damage; a note under the table lists them and says why. The row
-*no fault* is the control: its store is undamaged. `guarantees.md` describes the evidence that shows which bytes are
+Some faults cannot be detected, or are not reported as damage. A note under the table lists them, with the reason. The
+row *no fault* is the control: its store is undamaged. `guarantees.md` describes the evidence that shows which bytes are
 wrong, and which options to use if the store has no evidence.
 """
 
@@ -240,8 +242,8 @@ def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
 _STARTS = """## What a broker does at its next start
 
 Real brokers were started {starts} times on damaged copies of stores that the same release had written (160 messages in
-nine segments): after a clean stop, and after a kill. In the *killed* columns, the checkpoint covers only the first
-40 % of the messages. Before each start `verify` had predicted whether the broker refuses the store, where it truncates
+nine segments), after a clean stop and after a kill. In the *killed* columns, the checkpoint covers only the first
+40% of the messages. Before each start `verify` had predicted whether the broker refuses the store, where it truncates
 the log, and how many messages and which files it deletes. Every prediction was correct, including those for the
 starts that the table leaves out: {others} starts with chosen combinations of faults, or after a kill without damage,
 and {drawn} starts on stores that had one to four random faults and had not been repaired ({refused} refused, {lost}
