@@ -41,7 +41,7 @@ _ALL = (
     ("repair", "jobs.verbs.verify:repair", True, "Plan the repair of a store; --apply carries it out.",
      "Run the same command again to continue, or with --undo to revert it."),
     ("diff", "jobs.verbs.verify:diff", True, "Compare a store with a lake, and explain differences."),
-    ("query", "jobs.verbs.query:query", False, "Find messages as mqadmin does, with the broker down."),
+    ("query", "jobs.verbs.query:query", False, "Find messages as mqadmin does, without a running broker."),
     ("browse", "jobs.verbs.viewers:browse", False, "Browse a store or a lake in a local web browser.",
      "Run the same command to open the pages again."),
     ("export", "jobs.verbs.export:export", True, "Export messages with decompressed bodies."),

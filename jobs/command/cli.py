@@ -43,7 +43,7 @@ Examples:
 Options also come from the environment (RMQ_LAKE_<VERB>_<OPTION>) and from --config FILE; VERB --show-config prints all
 of them, and where each is from.
 
-SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) are before the verb and go to spark-submit untouched.
+SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) come before the verb and are passed to spark-submit unchanged.
 
 \b
 Exit codes: 0 clean · 1 failed · 2 usage or configuration

@@ -221,7 +221,7 @@ _CONFIG = {
 _EXCLUSIVE = frozenset({"store", "lake"})
 _SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
 source_options = {
-    "store": option("STORE", "The broker's store root: a path or a URI (s3a, abfss, hdfs).", STORE),
+    "store": option("STORE", "Path or URI (s3a, abfss, hdfs) of the store.", STORE),
     "lake": option("LAKE", "The lake, instead of a store.", QUERIED_LAKE),
 }
 

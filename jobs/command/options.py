@@ -222,19 +222,19 @@ _MOST = (1 << 31) - 1  # of a broker's setting, a Java int
 _RELEASE_HELP = "The broker's release, if it cannot be detected."
 
 json_option = flag("Print only JSON on standard output.", names="--json")
-quiet_option = flag("Print no progress and no summary.", names="--quiet -q")
+quiet_option = flag("Print neither progress nor summary.", names="--quiet -q")
 verbose_option = flag("Also list the evidence for the broker's release.")
 releases_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _checked(_releases)))
 one_release_option = option("X.Y.Z", _RELEASE_HELP, ParsedType("release", _release))
 commitlog_option = option(
     "PATH[,PATH…]", "Directories of the CommitLog, if not STORE/commitlog.", CommaSeparatedPathsType()
 )
-broker_conf_option = option("FILE", "The broker's configuration file, for paths, file sizes and names.", FILE)
+broker_conf_option = option("FILE", "The broker's configuration file (paths, file sizes, names).", FILE)
 report_option = option("DIR", "Write report.json and report.html into DIR.", OUTPUT_DIRECTORY)
 label_option = option("NAME", "The broker's label in the lake, if STORE has no bytes in common with the lake.")
 max_rate_option = option(
     "BYTES",
-    "Limit for reading STORE, in bytes per second over all tasks; the bytes read are not kept in the page cache.",
+    "Read STORE with at most BYTES per second over all tasks, and do not fill the page cache.",
     POSITIVE_INTEGER,
 )
 hash_slots_option = option("N", "maxHashSlotNum of the index files.", click.IntRange(1, _MOST))

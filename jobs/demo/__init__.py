@@ -170,7 +170,7 @@ def _what_spark_ran() -> str:
     return f"{text} So small a step\nneeds no Spark: without `--engine spark` the command's own process does the same."
 
 
-@verb("demo", "demo /tmp/tour    # and keep everything there", is_configured=False)
+@verb("demo", "demo /tmp/tour    # writes all files to /tmp/tour", is_configured=False)
 def demo(*, directory: Path | None = argument("[DIR]", OUTPUT_DIRECTORY, required=False)) -> ExitCode:
     """
     Run the commands on a small store that a real broker wrote.

@@ -73,7 +73,7 @@ def export(  # noqa: PLR0913 - one argument an option
         show_default=True,
     ),
     is_verified: bool = flag(
-        "Re-encode each row's record; leave out and report rows that another engine has changed (exit code 3).",
+        "With --lake: re-encode each record; leave out and report rows that another engine has changed (exit code 3).",
         names="--verify",
     ),
     out: Path = option(

@@ -87,7 +87,7 @@ def ingest(  # noqa: PLR0913 - one argument an option
     change_topics: bool = flag("Replace the topic selection of earlier runs with this one, or with all topics."),
     no_body: bool = flag("Leave bodies out."),
     inflate: bool = flag(
-        "Also store compressed bodies decompressed, in body_inflated, so that any engine can read their text."
+        "Also store compressed bodies in decompressed form, in body_inflated, so that any engine can read their text."
     ),
     no_damage: bool = flag("Keep only a sample of damaged bytes; `restore` then cannot write them."),
     settle_ms: int = option(

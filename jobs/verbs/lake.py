@@ -160,11 +160,13 @@ def catalog(
     """
     Print SQL statements that register every table of LAKE in a catalog.
 
-    The tables are not moved, and later runs need no change. spark: Spark's own catalog, with or without a Hive
-    metastore; unity: Unity Catalog (Databricks); glue: AWS Glue (run the statements in Athena); hive: a Hive metastore,
-    with Delta's storage handler.
-    Catalogs read columns and comments from Delta's log; only Hive's statements list them. With --iceberg the tables are
-    registered immediately, and no statement is printed.
+    The tables are not moved, and rows of later runs appear without another registration.
+
+    spark: Spark's own catalog, with or without a Hive metastore; unity: Unity Catalog (Databricks); glue: AWS Glue (run
+    the statements in Athena); hive: a Hive metastore, with Delta's storage handler.
+
+    Only the statements for Hive list columns and comments; other catalogs read them from Delta's log. With --iceberg,
+    the tables are registered immediately, and no statements are printed.
     """
     from jobs.lake.catalog import CatalogKind, catalog_statements
     from jobs.lake.lake import Lake
@@ -216,9 +218,10 @@ def optimize(  # noqa: PLR0913 - one argument an option
     answer: Answer = answer_options,
 ) -> ExitCode:
     """
-    Compact the tables of LAKE, and delete files that no version of the last seven days needs.
+    Compact the tables of LAKE, and delete files that have been obsolete for longer than the retention time.
 
-    Rows and their order do not change; ingest runs may continue at the same time.
+    The retention time is seven days, or less in a lake that is written with `ingest --follow`. Rows and their order do
+    not change; ingest runs may continue at the same time.
     """
     if heal:
         return _heal(lake, answer, dry_run=dry_run)
@@ -297,7 +300,7 @@ def restore(  # noqa: PLR0913 - one argument an option
         "mappedFileSizeCommitLog; by default derived from the offsets of the segments in the lake.",
         POSITIVE_INTEGER,
     ),
-    no_queues: bool = flag("Write no ConsumeQueue files; the broker rebuilds them at its start, more slowly."),
+    no_queues: bool = flag("Write no ConsumeQueue files; the broker rebuilds them when it starts, which takes longer."),
     no_index: bool = flag("Write no index files."),
     resume: bool = flag("Continue a restore that was interrupted."),
     settings: StoreSettings = settings_options,

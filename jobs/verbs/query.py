@@ -1,4 +1,4 @@
-"""`query`: find messages as mqadmin does, with the broker down: in a store or in a lake, without a JVM."""
+"""`query`: find messages as mqadmin does, without a running broker, in a store or in a lake, without a JVM."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -113,18 +113,18 @@ def _options(  # noqa: PLR0913 - one argument an option
         release=one_release_option,
     ),
     time_zone: ZoneInfo | None = option(
-        "ZONE", "The zone in which times are read and shown; default: this machine's zone.", ZONE
+        "ZONE", "The zone for reading and printing times; default: this machine's zone.", ZONE
     ),
     hash_slots: int | None = hash_slots_option,
     index_num: int | None = index_num_option,
-    through_log: bool = flag("Search the log itself, as if index and queue files were lost."),
-    any_host: bool = flag("Use the offset of an offset id even if the id names another host."),
+    through_log: bool = flag("Search the log instead of index and queue files."),
+    any_host: bool = flag("Accept an offset id that names another host."),
     as_json: bool = json_option,
     output: str = output_option,
     quiet: bool = quiet_option,
-    body: bool = flag("Print the body, decompressed."),
+    body: bool = flag("Print the decompressed body."),
     charset: str = option("NAME", "The body's charset.", CHARSET, default="UTF-8", show_default=True),
-    bodies: Path | None = option("DIR", "Write each body into a file of DIR, decompressed.", OUTPUT_DIRECTORY),
+    bodies: Path | None = option("DIR", "Write each decompressed body into its own file in DIR.", OUTPUT_DIRECTORY),
 ) -> QueryOptions:
     if (hash_slots is None) != (index_num is None):
         raise click.UsageError("--hash-slots and --index-num must be given together")
@@ -162,8 +162,7 @@ def _answer(
         return options.printer.finish(answer, source)
 
 
-def _limit(default: int, *, least: int = 0) -> Any:  # noqa: ANN401 - the default of a parameter
-    text = "Print the newest N; 0: all." if least == 0 else "Print the newest N."
+def _limit(default: int, text: str = "Print the newest N; 0: all.", *, least: int = 0) -> Any:  # noqa: ANN401 - the default of a parameter
     return option("N", text, click.IntRange(min=least), names="-m --max", default=default)
 
 
@@ -186,7 +185,7 @@ def _not_empty(_context: click.Context, _option: click.Parameter, value: str | N
     ),
 )
 def query() -> None:
-    """Find messages as mqadmin does, with the broker down."""
+    """Find messages as mqadmin does, without a running broker."""
 
 
 _topic = option("TOPIC", names="-t --topic", required=True)
@@ -272,8 +271,8 @@ def by_unique_key(
     unique_key: str = option(
         "ID", "The unique key: the id that the producer assigned to the message.", names="-i --id", required=True
     ),
-    show_all: bool = flag("Print all messages with this id; by default, only the one stored first.", names="-a --all"),
-    limit: int = _limit(lookups.UNIQUE_KEY_LIMIT),
+    show_all: bool = flag("Print every message found, not only the one that was stored first.", names="-a --all"),
+    limit: int = _limit(lookups.UNIQUE_KEY_LIMIT, "Consider only the newest N messages with this id; 0: all."),
     options: QueryOptions = _of_query,
 ) -> ExitCode:
     """Print the message with the given unique key, as queryMsgByUniqueKey does."""
@@ -313,7 +312,7 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     since: GivenTime | None = since_option(),
     until: GivenTime | None = until_option(),
     before: str | None = option("POSITION", "Continue from the POSITION that the previous page printed."),
-    limit: int = _limit(KEY_LIMIT, least=1),
+    limit: int = _limit(KEY_LIMIT, "Print the newest N.", least=1),
     seconds: float = option(
         "S", "Stop after S seconds.", click.FloatRange(0, _LONGEST_S), default=60.0, show_default=True
     ),
@@ -395,7 +394,7 @@ def sql(  # noqa: PLR0913 - one argument an option
     """
     Run an SQL statement on a lake with DataFusion; without one, list the tables and views.
 
-    Each table and view is available under its name, a typed table as typed_TOPIC. Statements are read-only.
+    Each table and view is available under its name, a typed table as typed_<folder>. Statements are read-only.
     """
     from jobs.launch.arguments import file_system_options
     from jobs.query.lake_tables import LakeTables

@@ -81,7 +81,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace = store_options,
     how: _RebuildForm = _rebuild_options(
-        "An empty or new directory; a path or a URI.", "Keep existing index files; write only missing ones."
+        "An empty or new directory; a path or a URI.", "Write only the index files that STORE lacks."
     ),
     advance_checkpoint: bool = flag(
         "With --install, after a crash: prevent the broker from deleting the files at its next start."
@@ -148,7 +148,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     ),
     how: _RebuildForm = _rebuild_options(
         "An empty or new directory for <topic>/<queue id>/…, or for the folder of the database.",
-        "Keep correct queue files; write only lost or wrong ones.",
+        "Write only the queue files that are lost or wrong.",
     ),
     settings: StoreSettings = settings_and_rate_options,
     engine: str = engine_option,

@@ -61,7 +61,7 @@ def type_bodies(  # noqa: PLR0913 - one argument an option
         "Rebuild the topic's table from all of its messages, as FILE declares it now; may be repeated.",
         multiple=True,
     ),
-    retry: bool = flag("Type dead letters again: those that FILE accepts now become rows."),
+    retry: bool = flag("Try to type dead letters again; those that fit FILE now become rows."),
     accept_dead_letters: bool = flag("With --retype: proceed even if typed rows become dead letters."),
     limit: float | None = option(
         "RATIO|COUNT",
@@ -198,7 +198,8 @@ def _lines(summary: "TypingSummary", command: str) -> list[str]:
             f"{count_text(topic.dead_letters, 'dead letter')}" + how * topic.removed
         )
         if topic.accepted:
-            lines.append(f"    {count_text(topic.accepted, 'earlier dead letter')} typed now")
+            are = "is" if topic.accepted == 1 else "are"
+            lines.append(f"    {count_text(topic.accepted, 'earlier dead letter')} {are} now typed")
         shown = list(topic.reasons.items())[:_SHOWN]
         lines += [f"    {count_text(count, 'message')}: {reason}" for reason, count in shown]
         if len(topic.reasons) > _SHOWN:

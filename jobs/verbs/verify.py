@@ -46,7 +46,7 @@ def verify(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace = store_options,
     limit: int = limit_option("findings to print"),
-    shows_places: bool = flag("Also print every location that a cause affects.", names="--places"),
+    shows_places: bool = flag("Print each affected location, not only the first one of each cause.", names="--places"),
     scratch: str | None = option(
         "DIR",
         "A directory in which tasks exchange units and keys; on a cluster, a path or URI that all workers can access.",
@@ -114,8 +114,8 @@ def diff(  # noqa: PLR0913 - one argument an option
     """
     Compare the log of STORE with LAKE, record by record and byte for byte, and explain the differences.
 
-    Records that have expired, are not ingested yet, or were not selected are not findings (exit code 0). Lost or
-    damaged records end the command with exit code 3, different records at the same offset with exit code 4.
+    Records that have expired, have not been ingested yet, or were not selected do not count as findings (exit code 0).
+    Lost or damaged records end the command with exit code 3, different records at the same offset with exit code 4.
     """
     run = StoreRun(place, engine, max_rate, warm="jobs.diff")
     from jobs.diff import DiffRequest
@@ -149,7 +149,7 @@ def repair(  # noqa: PLR0913 - one argument an option
         names="--bridge",
     ),
     deliver_empty: bool = flag(
-        "With --bridge: also bridge ranges where consumers receive an all-zero message for a lost one."
+        "With --bridge: also bridge ranges where consumers will receive an all-zero message instead of the lost one."
     ),
     older: bool = flag(
         "Also restore segments from LAKE that precede the first segment of STORE, if they were lost and had not "
@@ -157,8 +157,7 @@ def repair(  # noqa: PLR0913 - one argument an option
     ),
     accepted: tuple[str, ...] = option(
         "FILE",
-        "Rebuild FILE, which the plan calls undecided, from the log, if you know that the log is right. May be "
-        "repeated.",
+        "Trust the log, and rebuild from it a FILE that the plan lists as undecided; may be repeated.",
         names="--accept",
         multiple=True,
     ),
@@ -170,8 +169,8 @@ def repair(  # noqa: PLR0913 - one argument an option
     """
     Write corrected files for STORE into DIR (segments from LAKE, queues, index files, checkpoint), and print a plan.
 
-    Without --apply, STORE is only read. With --apply, the command also installs the files in STORE, while it holds the
-    broker's lock, and verifies STORE again. --undo restores the replaced files.
+    Without --apply or --undo, STORE is only read. With --apply, the command also installs the files in STORE, while it
+    holds the broker's lock, and verifies STORE again. --undo restores the replaced files.
     """
     if deliver_empty and not bridges:
         raise click.UsageError("--deliver-empty requires --bridge")

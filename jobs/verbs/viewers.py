@@ -97,7 +97,7 @@ def dump(  # noqa: PLR0913 - one argument an option
     as_json: bool = json_option,
 ) -> ExitCode:
     """
-    Print the contents of single files of a store, each line with its offset, and how each file ends.
+    Print the contents of files of a store, each line with its offset, and report how each file ends.
 
     The kind of a file is recognised from its path in a store, or from its first bytes. In log files, which are named
     after the offset of their first byte, offsets are physical; in other files, they are positions in the file.
@@ -155,7 +155,7 @@ def _print(line: str) -> None:
 def browse(  # noqa: PLR0913 - one argument an option
     *,
     location: str = argument("STORE|LAKE", STORE_OR_LAKE),
-    port: int = option("N", "Port of 127.0.0.1; default: a free one.", click.IntRange(0, 65535), default=0),
+    port: int = option("N", "The port to listen on; default: any free port.", click.IntRange(0, 65535), default=0),
     no_open: bool = flag("Print the address without opening a browser."),
     commitlog: tuple[str, ...] | None = commitlog_option,
     broker_conf: Path | None = broker_conf_option,

@@ -21,13 +21,14 @@ from jobs.report.metrics import INGEST_PREFIX, TYPE_PREFIX, metric_values, type_
 _MEANINGS = {
     ExitCode.CLEAN: "done",
     ExitCode.FAILED: "failed; one line says why, with file and offset",
-    ExitCode.USAGE: "wrong usage or configuration; nothing was started",
+    ExitCode.USAGE: "wrong usage or configuration, or the command refused to make a change; the message says why",
     ExitCode.DAMAGE: "done; damage, a gap, changed rows or too many dead letters were found",
     ExitCode.MISMATCH: "queues or index files contradict the log, a surviving file contradicts the rebuilt one, "
     "or a store and a lake have different records at the same offset",
     ExitCode.NOT_FOUND: "nothing was found; the output says why",
     ExitCode.HELD: "another run holds the lock of this store",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to continue",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to continue. `ingest --follow` and "
+    "`browse` end with 0 instead",
 }
 VARIABLES = {
     "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb",
@@ -64,9 +65,14 @@ and where it comes from. Unknown keys in a configuration file and unknown enviro
 _LOG = """\
 ## Log lines
 
-With `--log-json` every line on standard error is one object: `time` (ISO 8601, UTC), `level` (`info` or `error`),
-`verb`, `message`. Progress lines also have `done`, `total`, `unit`, `messages` and `seconds`; lines from the JVM also
-have `source`. The last line has the message `ended`, `exit_code` and `seconds`.
+With `--log-json` every line on standard error is one object: `time` (ISO 8601, UTC), `level` (`info`, `warning` or
+`error`), `verb`, `message`. Progress lines also have `done`, `total`, `unit`, `messages` and `seconds`; lines from the
+JVM also have `source`. The last line has the message `ended`, `exit_code` and `seconds`.
+"""
+
+_METRICS = """\
+`ingest --metrics FILE` writes these as a Prometheus text file, with the labels `broker` and `store`. With `--follow`,
+the run is everything since the process started.
 """
 
 _DOCUMENT = f"""\
@@ -84,8 +90,9 @@ the description of a recommended action.
 
 _ENGINES = """\
 The sizes are those of the log, or of the files that are read from a lake. Up to this size, the command runs in its
-own process, which takes less time than starting Spark and needs no Java. Above it, or if a Spark option is given, it
-runs on Spark. `--engine here` and `--engine spark` override this. `--show-config` prints the limit for your cores.
+own process, which takes less time than starting Spark and needs no Java. Above it, the command runs on Spark if Spark
+is installed; with a Spark option, it always does. `--engine here` and `--engine spark` override this. `--show-config`
+prints the limit for your cores.
 For a store or a lake on another machine, the limit is computed for a read rate of at most 64 MiB per second, and
 `ingest` uses Spark for any size if it is installed.
 """
@@ -162,13 +169,13 @@ def _sections() -> Iterator[str]:
     yield "## Environment\n"
     yield _table(("variable", "sets"), *((f"`{name}`", meaning) for name, meaning in VARIABLES.items()))
     text = (CONF_DIRECTORY / "job.toml").read_text(encoding="utf-8")
-    yield f"## Configuration file\n\n{_NAMES}\n`conf/job.toml`, to copy:\n\n```toml\n{text}```\n"
+    yield f"## Configuration file\n\n{_NAMES}\n`conf/job.toml` is a template:\n\n```toml\n{text}```\n"
     yield _LOG
     yield "## Metrics\n"
-    yield "`ingest --metrics FILE` writes these as a Prometheus text file, with the labels `broker` and `store`.\n"
+    yield _METRICS
     metrics = metric_values(Summary("", "", "")).items()
     yield _table(("gauge", "means"), *((f"`{INGEST_PREFIX}_{name}`", text.rstrip(".")) for name, (_, text) in metrics))
-    yield "`type --metrics FILE` writes these, with the label `topic` where a metric is of a topic.\n"
+    yield "`type --metrics FILE` writes these, with the label `topic` for metrics that are counted per topic.\n"
     of_type = type_metric_values([], ExitCode.CLEAN).items()
     yield _table(("gauge", "means"), *((f"`{TYPE_PREFIX}_{name}`", text.rstrip(".")) for name, (text, _) in of_type))
     yield _DOCUMENT
