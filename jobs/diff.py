@@ -234,7 +234,7 @@ def _differences(store: Store, plan: Plan | None, results: Sequence[SegmentDiff]
             elif damage:
                 severity, cause = Severity.DAMAGE, damage
             elif is_before_log and is_lost and lost is not None:
-                severity, cause = Severity.GAP, f"lost: {lost.text}"
+                severity, cause = Severity.GAP, f"lost, not expired: {lost.text}"
             elif is_before_log:
                 severity = Severity.HEALTHY
                 cause = "expired: retention deleted the segment; nothing in the store shows that it was lost"

@@ -129,7 +129,7 @@ def read_tier_index(data: Buffer) -> TierIndex:
     if count <= 0 or rest:
         raise CorruptData(f"entries cannot begin at {first}", HEADER.size)
     if first > size:
-        raise NeedMoreData(f"entries begin at {first}, after the file's {size} bytes", HEADER.size)
+        raise NeedMoreData(f"entries begin at {first}, past the end of the {size}-byte file", HEADER.size)
     slots = np.frombuffer(data, _SLOT_TYPE, count, HEADER.size)
     entries = np.frombuffer(data, ENTRY_TYPE, (size - first) // ENTRY.size, first)
     return TierIndex(begin, end, used, entry_count, slots, entries, size)

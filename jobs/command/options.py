@@ -184,7 +184,7 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(f"no time zone is named {name[:40]!r} (example: Asia/Shanghai)") from error
+        raise ValueError(f"unknown time zone {name[:40]!r} (example: Asia/Shanghai)") from error
 
 
 def _checked(check: Callable[[str], object]) -> Callable[[str], str]:

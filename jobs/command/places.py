@@ -58,7 +58,7 @@ def _compare_places(ctx: click.Context) -> None:
 def _refused(value: str, param: click.Parameter | None, ctx: click.Context | None, store: str) -> click.BadParameter:
     is_same = _real(value) == _real(store)
     if _is_lake(param) and is_same:
-        return click.BadParameter(f"{value!r} is a store, not a lake. {_OUTSIDE}", ctx, param)
+        return click.BadParameter(f"{value!r} {_not_a_lake(store)}", ctx, param)
     where = "is the same place as" if is_same else "is inside"
     reason = f"{value!r} {where} the store {store!r}. {_OUTSIDE}"
     return click.BadParameter(reason, ctx, param)
@@ -123,7 +123,8 @@ def check_places(ctx: click.Context) -> None:
         except OSError as error:  # mostly ENOENT; it becomes the refusal
             problem = error.strerror or str(error)
         if problem is not None:
-            raise click.BadParameter(f"{location}: {problem}", ctx, param)
+            text = f"{location!r} {problem}" if problem.startswith("is ") else f"{location}: {problem}"
+            raise click.BadParameter(text, ctx, param)
 
 
 def skip_place_check(option: str, ctx: click.Context) -> None:
@@ -157,9 +158,13 @@ def _lacks_tables(root: Path) -> str | None:
     if any((path / "_delta_log").is_dir() for path in root.iterdir()):
         return None
     if _has_segments(root / COMMITLOG_FOLDER):
-        ingest = f"{tool_command()} ingest {quote(str(root))} --lake LAKE"
-        return f"is a broker store, not a lake. Create a lake from it with:\n{ingest}"
+        return _not_a_lake(str(root))
     return "not a lake: it has no Delta tables"
+
+
+def _not_a_lake(store: str) -> str:
+    ingest = f"{tool_command()} ingest {quote(store)} --lake LAKE"
+    return f"is a broker store, not a lake. Create a lake from it with:\n{ingest}"
 
 
 def _lacks_both(root: Path) -> str | None:
@@ -213,7 +218,7 @@ class LocationType(click.ParamType[str]):
                 _guard(place, param, ctx)
             if _kind_of(text) == "a file":
                 wanted = "a lake is a directory of tables" if _is_lake(param) else "name a directory"
-                self.fail(f"{text}: is a file; {wanted}", param, ctx)
+                self.fail(f"{text!r} is a file; {wanted}", param, ctx)
         return text
 
 

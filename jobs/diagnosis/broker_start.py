@@ -122,7 +122,7 @@ def predict_store_start(
     worst = max(outcomes, key=lambda one: (one.after_repair or one).deletes_messages or 0)
     if worst is outcomes[0]:
         return worst
-    doubt = f"a broker of {outcomes[0].release} would not do this; pass --release to state which release this is"
+    doubt = f"a {outcomes[0].release} broker would not do this; pass --release to state which release this is"
     if worst.after_repair is not None:
         return replace(worst, after_repair=replace(worst.after_repair, unknown=doubt))
     return replace(worst, unknown=doubt)
@@ -225,9 +225,10 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
         )
     queues = sum(_FILE_WORDS.get(file.partition("/")[0]) == "queue file" for file in outcome.deletes_files)
     if outcome.cuts_at is None and queues:
+        follow = "follows" if queues == 1 else "follow"
         yield (
-            f"when it starts, {broker} deletes {count_text(queues, 'queue file')} after an invalid unit: consumers do "
-            "not receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
+            f"when it starts, {broker} deletes {count_text(queues, 'queue file')} that {follow} an invalid unit: "
+            "consumers do not receive the messages after that unit until `rebuild-consumequeue` has rebuilt the files"
         )
     if outcome.loses_keys is not None:
         index = count_text(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")
@@ -293,11 +294,11 @@ def _queue_stops(store: Store) -> Iterator[QueueStop]:
 
 def _reason_unknown(store: Store, release: Release, lengths: Sequence[WrongLengthFile], conf: BrokerConf) -> str:
     if lengths and not release.start_refuses_other_length:
-        return f"a broker of {release} ignores {lengths[0].file} and all files after it: such starts were not tested"
+        return f"a {release} broker ignores {lengths[0].file} and all files after it: such starts were not tested"
     if FileKind.CONSUME_QUEUE in undecided_queue_file_sizes(store) and not conf.consume_queue_size:
         return "the size of the queue files is undecided"
     if detect_storage_features(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
-        return "the queues are in RocksDB, and the starts of such brokers were not tested"
+        return "startup of brokers with queues in RocksDB has not been tested"
     if odd := why_length_is_doubtful(store, conf):
         return odd
     for segment in store.segments[-1:]:

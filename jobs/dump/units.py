@@ -91,8 +91,9 @@ def dump_queue(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator
         yield damage_item(file.size, 0, cut_short)
     state = "not full: zeros follow" if is_open else "full" if is_whole else MORE_FOLLOWS
     counts = counts_text(count_text(units, "unit"), damaged, min(request.start, file.size))
+    shown = state if cut_short is None else "truncated"
     values = {"end": state if is_whole else None, "units": units, "damaged_places": damaged}
-    yield Item(end, file.size - end if is_open else 0, "end", f"{state}; {counts}", values)
+    yield Item(end, file.size - end if is_open else 0, "end", f"{shown}; {counts}", values)
 
 
 def _items(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
@@ -130,7 +131,7 @@ def _unit_item(layout: Layout, unit: Unit | BatchUnit, position: int, number: in
         text = f"#{unit.base_offset} to #{last}  {text}  {short_time_text(unit.store_timestamp)}"
     else:
         text = f"#{number}  {text}"
-    kind, text = ("unit", text) if unit.is_written else ("damage", f"{text}  NO UNIT")
+    kind, text = ("unit", text) if unit.is_written else ("damage", f"{text}  INVALID UNIT")
     # A unit has a size of its own: the record's.
     values = {"position_in_queue": number, "unit": unit._asdict()} if request.as_json else {}
     return request.make_item(layout, unit, (position, kind, text), **values)._replace(is_damage=not unit.is_written)

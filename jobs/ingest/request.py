@@ -157,7 +157,7 @@ class Summary(RatedOutcome):
 
     @property
     def _queues(self) -> str:
-        return f"{count_text(self.tier_queues or 0, 'queue')} of a tier"
+        return count_text(self.tier_queues or 0, "tiered queue")
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""
@@ -178,7 +178,10 @@ class Summary(RatedOutcome):
             if self.release:
                 yield f"  written by RocketMQ {self.release}"
             if any(self.units.values()):
-                yield f"  units: {', '.join(f'{count:,} {name}' for name, count in self.units.items())}"
+                named = {**self.units}
+                different = named.pop("differences", 0)
+                counts = [*(f"{count:,} {name}" for name, count in named.items()), count_text(different, "difference")]
+                yield f"  units: {', '.join(counts)}"
             if self.contradictions:
                 yield (
                     f"  CONTRADICTION between log and queues ({count_text(self.contradictions, 'place')}): `verify` "
@@ -189,7 +192,7 @@ class Summary(RatedOutcome):
             if self.behind:
                 yield f"  the broker has not dispatched the last {self.behind:,} bytes of its log yet"
             if self.quarantined:
-                yield f"  DAMAGE {count_text(self.quarantined, 'damaged place')} in quarantine"
+                yield f"  DAMAGE {count_text(self.quarantined, 'damaged range')} of the log in the table quarantine"
             if self.superseded:
                 yield "  SUPERSEDED {from_offset:,} to {to_offset:,}: {why}".format(**self.superseded)
         yield from (f"  NOTE {note}" for note in self.notes)

@@ -191,7 +191,7 @@ def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> Sta
     if report.process is not None:
         report.broker = f"running: process {report.process} holds the lock"
     elif report.abort is not None:
-        report.broker = "not closed cleanly: it crashed, or this is a copy of a running broker's store"
+        report.broker = "not shut down cleanly: it crashed, or this is a copy of a running broker's store"
         problems.add_note(store.root, "the file `abort` exists, but no broker holds the lock")
     with problems.noting_errors(f"{store.root}/{ROCKSDB_STORE_FOLDER}"):
         rows = read_rocksdb_state(store)

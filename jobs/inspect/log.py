@@ -173,11 +173,10 @@ class LogInspector:
         usual, short = usual_size(segments).size, [segment for segment, _ in cut_short_segments(segments)]
         for segment in segments:
             sizes = f"the segment is {segment.size:,} bytes long, but the others are {usual:,} bytes long"
-            text = f"{sizes}: a broker would not load this log"
             if segment is segments[-1] and segment in short:
-                self.problems.add_damage(segment.location, f"truncated: {text}")
+                self.problems.add_damage(segment.location, f"truncated: {sizes}: a broker would not load this log")
             elif segment.size != usual:
-                self.problems.add_note(segment.location, text)
+                self.problems.add_note(segment.location, sizes)
         for hole in find_holes(segments):
             location, position = hole.locate(segments)
             why = (

@@ -166,9 +166,9 @@ def compare_queues(sampled: Sampled, queues: QueuesReport, topics: TopicEvidence
         name = f"consumequeue/{topic}/{queue_id}"
         places = [place for place in ends if newest is None or place.physical_offset <= newest]
         if places and fate is TopicFate.UNDECIDED and queues.queues:
-            text = "undecided: the log has messages of this queue, but the topic was deleted, or the queue was lost"
+            text = "the log has messages of this queue, but its topic was deleted, or the queue was lost"
             add = found.add_note if topics.unsupported else found.add_gap
-            add(name, f"{text}: {topics.explain_undecided(topic)}", places[0].physical_offset)
+            add(name, f"{text} (undecided, because {topics.explain_undecided(topic)})", places[0].physical_offset)
         elif places:
             queue = known.get((topic, queue_id))
             if queue is None:

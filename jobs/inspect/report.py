@@ -220,7 +220,7 @@ class TimersReport:
 class StateReport:
     """The content of the small files of a store."""
 
-    broker: str = "closed cleanly"
+    broker: str = "shut down cleanly"
     process: int | None = None  # the process that holds the lock
     abort: str | None = None  # content of the file, if it exists
     checkpoint: dict[str, int] | None = None

@@ -11,7 +11,7 @@ from jobs.dump.file import short_time_text
 from jobs.inspect.report import Problem, SegmentReport, StoreReport
 from jobs.store.release import DETECTED, era_text
 from jobs.store.waiting import MAX_INDEX_ROWS_COUNTED
-from rmq_formats.store import FileKind
+from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind
 
 _SHOWN = 6  # lines of a list, before its middle is left out
 _TIMES = {"log": "physical_timestamp", "queues": "logic_timestamp", "index": "index_timestamp"}
@@ -101,6 +101,10 @@ def _segment(segment: SegmentReport, store: str) -> str:
 def _queues(report: StoreReport) -> Iterator[str]:
     queues = report.queues
     if queues.in_rocksdb and not queues.queues:
+        folder = f"{report.store}/{CONSUME_QUEUE_FOLDER}"
+        if any(one.file == folder and one.severity is Severity.DAMAGE for one in report.problems):
+            yield "in RocksDB, which cannot be read (see DAMAGE)"
+            return
         yield (
             "in RocksDB, which has no units: if the broker was killed, it rebuilds them from the log at its next start"
         )

@@ -89,10 +89,16 @@ class Finding(NamedTuple):
     def text(self) -> str:
         """The finding in one line."""
         place = self.file if self.offset is None else f"{self.file} @{self.offset}"
-        often = f" ({self.times:,} times)" if self.times > 1 else ""
         wanted = f", expected {self.expected}" if self.expected else ""
         subject = f"{place} {self.field}" if self.field else place
-        return f"{self.kind}: {subject}: {self.found}{wanted}{often} - {self.cause}"
+        return f"{self.kind}: {subject}: {self.found}{wanted}{self._times_text} - {self.cause}"
+
+    @property
+    def _times_text(self) -> str:
+        """The number of occurrences, unless the text states a number already."""
+        if self.times <= 1 or self.field == "files" or self.found.startswith("no entries for "):
+            return ""
+        return f" ({self.times:,} {'units' if self.field == 'unit' else 'times'})"
 
 
 # A range of a log that a lake will never have, as in manifests and summaries.
@@ -140,7 +146,7 @@ class OpenDamage(NamedTuple):
     def lines(self) -> Iterator[str]:
         """Yield the open damage as lines of text."""
         counts = (
-            (self.quarantined, "damaged place", " in quarantine"),
+            (self.quarantined, "damaged range", " of the log in the table quarantine"),
             (self.gap_count, "gap", ""),
             (self.superseded, "superseded part", " of the log"),
             (self.contradictions, "contradiction", " between log and queues"),

@@ -130,9 +130,10 @@ def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds:
         raise OtherRunActiveError("another process has just prepared a run of this store")
     location = lake.locate(table.name)
     if run is None:
-        raise OSError(f"{location}: this table with the rows of runs up to {least} is missing; restore it from a copy")
+        reason = f"this table is missing, but it had rows of runs up to {least}; restore it from a backup"
+        raise OSError(f"{location}: {reason}")
     should = least if least == most else f"{least} to {most}"
-    reason = "was this table or `runs` restored from a copy?"
+    reason = "was this table or `runs` restored from a backup?"
     raise OSError(f"{location}: has run {run} of store {store.store_id}, but should have run {should}; {reason}")
 
 
@@ -148,7 +149,10 @@ def refuse_tables_without_runs(lake: Lake) -> None:
     refuse_lost_registrations(lake)
     for table in () if list_known_stores(lake) else PRODUCT_TABLES:
         if open_table(lake, table.name) is not None:
-            reason = f"this table is missing; without it, the tool cannot tell which rows the table {table.name!r} has"
+            reason = (
+                f"this table is missing; without it, the tool cannot tell which rows the table {table.name!r} has; "
+                "restore it from a backup, or ingest into a new lake"
+            )
             raise OSError(f"{lake.locate(RUNS.name)}: {reason}")
 
 

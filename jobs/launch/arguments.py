@@ -111,4 +111,4 @@ def _unknown(name: str) -> str:
 
     similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS, n=1)
     hint = f" (did you mean {similar[0]}?)" if similar else ""
-    return f"{name} is not an option of Spark{hint}; a verb's own options follow the verb"
+    return f"{name} is not an option of Spark{hint}. Options of a command follow it: rmq-lake COMMAND {name}"

@@ -155,7 +155,7 @@ def explain_unknown_topic(source: Source, topic: str) -> Reason:
     if not source.knows_topics:
         text = f"the log has no message of {topic}, and the broker's topics are in RocksDB, which cannot be read"
         return Reason(ReasonKind.TOPIC_UNKNOWN, f"{text}, so it is unknown whether the topic exists{hint}")
-    return Reason(ReasonKind.TOPIC_UNKNOWN, f"no messages, queues or settings of a topic {topic} were found{hint}")
+    return Reason(ReasonKind.TOPIC_UNKNOWN, f"topic {topic} not found (no messages, queues or settings){hint}")
 
 
 def explain_wrong_id_kind(text: str, reason: Reason) -> Reason:

@@ -434,7 +434,7 @@ def story_lines(story: Story, zone: tzinfo | None) -> Iterator[str]:
     for line in timeline_lines(story, zone):
         time = "time not known          " if line.time is None else time_text(line.time, zone)
         yield f"{time}  {line.text}"
-        yield f"    known from {line.place}"
+        yield f"    source: {line.place}"
         yield from (f"    {text}" for text in line.below)
     yield from (f"not known: {text}" for text in story.unknown)
 

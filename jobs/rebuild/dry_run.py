@@ -118,7 +118,7 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
         store.root,
         str(request.out),
         settings.describe(),
-        [f"  as RocketMQ {settings.release} writes them ({settings.release_origin})"],
+        [f"  format: RocketMQ {settings.release} ({settings.release_origin})"],
         _log_of(store),
         _gaps(store),
         written,

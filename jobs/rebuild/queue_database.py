@@ -220,29 +220,29 @@ class BuiltDatabase(NamedTuple):
         batch = recipe.rules.batch_topics
         for fact, counts, meaning in (
             (
-                "queues that begin after queue offset 0",
+                "queues that start after queue offset 0",
                 {queue.name: int(queue.first.queue_offset > 0) for queue in self.queues},
-                "deleted messages have no rows",
+                "Deleted messages have no rows",
             ),
             (
                 "records whose queue offset their queue had already reached",
                 {queue.name: queue.overwritten for queue in self.queues},
-                "the later record is used, as by a broker",
+                "The later record is used, as by a broker",
             ),
             (
                 "rows for records that the log has lost",
                 {queue.name: queue.blanks for queue in self.queues},
-                "they point to no message, but without them, consumers would be stuck at these queue offsets",
+                "They point to no message, but without them, consumers would be stuck at these queue offsets",
             ),
             (
                 "queues without messages in the log",
                 dict.fromkeys(sorted(self.carried), 1),
-                "they continue after the last unit that the store has of them",
+                "They continue after the last unit that the store has of them",
             ),
             (
                 "queues of batch topics (queue.type=BatchCQ)",
                 {queue.name: int(queue.name.topic in batch) for queue in self.queues},
-                "with queues in RocksDB, brokers serve only the first batch of such a queue",
+                "With queues in RocksDB, brokers serve only the first batch of such a queue",
             ),
         ):
             yield from queue_note(fact, counts, meaning)

@@ -214,19 +214,19 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
     """Yield the facts that the log does not contain, and the differences from a healthy log."""
     plain = [queue for queue in queues if queue.name.kind is QueueKind.PLAIN]
     yield from queue_note(
-        "queues that begin after queue offset 0",
+        "queues that start after queue offset 0",
         {queue.name: queue.first_queue_offset > 0 for queue in plain},
-        "their earlier messages were deleted; the units of these messages in the first file are blank",
+        "Their earlier messages were deleted, and the units of these messages in the first file are blank",
     )
     yield from queue_note(
         "records without a unit",
         {queue.name: queue.skipped for queue in queues},
-        "a broker skips records whose queue offset is below the queue's end",
+        "Their queue offsets are below the end of the queue, so a broker skips them",
     )
     yield from queue_note(
-        "units that are not at the position of their queue offset",
+        "units that are not at their queue offset",
         {queue.name: queue.misplaced for queue in queues},
-        "a broker appends them after a gap in the queue offsets",
+        "A broker appends them after a gap in the queue offsets",
     )
     yield from queue_note(
         "queues that are not written",
@@ -242,17 +242,17 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
         yield from queue_note(
             "queues without messages in the log",
             dict.fromkeys(sorted(stored_queue_ends(store, {queue.name for queue in queues})), 1),
-            "no files are written for them, so with these files a broker restarts them at 0",
+            "No files are written for them, so with these files a broker restarts them at 0",
         )
     yield from queue_note(
-        "blank units in place of records that the log has lost",
+        "lost records that were replaced with blank units",
         {queue.name: queue.blanks for queue in queues},
-        "every later unit is at its own queue offset, and consumers skip the blanks",
+        "Later units therefore keep their queue offsets, and consumers skip blank units",
     )
     yield from queue_note(
-        "messages that consumers may not receive although the log has them",
+        "intact messages that consumers may miss",
         {queue.name: queue.hidden for queue in queues},
-        "a broker that reads a blank unit skips to the messages after the first segment; restore the lost bytes "
+        "A broker that reads a blank unit skips to the messages after the first segment. Restore the lost bytes "
         "first, from a lake or a replica, and rebuild again",
     )
 
@@ -263,7 +263,7 @@ def _notes_of_log(summary: QueueRebuildSummary, queues: Sequence[BuiltQueue | Bu
     yield from queue_note(
         "queues without messages after the last gap",
         {queue.name: queue.last_physical_offset < last for queue in queues},
-        "their ends are unknown, and consumer offsets may be past them",
+        "Their ends are unknown, and consumer offsets may be past them",
     )
     if summary.damaged_bytes:
         yield f"damaged bytes of the log: {summary.damaged_bytes:,}; the units of the records lost there are missing"

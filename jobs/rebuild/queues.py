@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from jobs.console.lines import printable
 from jobs.products.queues.unit_files import RangeUnits, has_units, read_units
 from jobs.storage.local import flush_directory, write_all
 from jobs.storage.locations import local_path
@@ -185,7 +186,7 @@ class _Queue:
 
 def queue_names_text(names: Sequence[QueueName]) -> str:
     """Return a few of *names* as examples."""
-    shown = ", ".join(f"{name.topic!r} {name.queue_id}" for name in names[:_SHOWN])
+    shown = ", ".join(f"{printable(name.topic)}/{name.queue_id}" for name in names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown}, …"
 
 
@@ -193,7 +194,7 @@ def queue_note(fact: str, counts: Mapping[QueueName, int], meaning: str = "") ->
     """Yield a fact about queues with its count, the queues, and its meaning; nothing if the count is 0."""
     names = [name for name, count in counts.items() if count]
     if names:
-        yield f"{fact}: {sum(counts.values())} ({queue_names_text(names)})" + (f"; {meaning}" if meaning else "")
+        yield f"{fact}: {sum(counts.values())} ({queue_names_text(names)})" + (f". {meaning}" if meaning else "")
 
 
 @dataclass(slots=True)

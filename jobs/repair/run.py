@@ -106,9 +106,9 @@ _NO_FILE_IS_WRONG = frozenset(
 )  # findings that no made index file corrects
 _SHOWN = 4
 _NONE_PROVEN = (
-    "no index file was rebuilt: it would be the newest one, which a start after a crash deletes, or one that a restart "
-    "may have split differently. To build it anyway: `rebuild-index {} --out NEW --lost-only --install "
-    "--advance-checkpoint`"
+    "no index file was rebuilt: the missing file is the newest one, which the broker deletes when it starts after a "
+    "crash, or a restart may have split it differently, so its contents cannot be proven. To build it anyway: "
+    "`rebuild-index {} --out NEW --lost-only --install --advance-checkpoint`"
 )
 
 

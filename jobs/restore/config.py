@@ -160,7 +160,7 @@ class RebuiltFileSettings(NamedTuple):
                 [release for era in detect_store_eras(restored) for release in era.candidates] if self.is_span else []
             )
             rules = rules_text(parse_rules(self.release.value), allowed)
-            yield f"rules of RocketMQ {rules} ({self.release.origin_text})"
+            yield f"format: RocketMQ {rules} ({self.release.origin_text})"
 
 
 def _recorded_names(lake: Lake, store_id: str) -> RecordedNames:

@@ -336,7 +336,7 @@ class _Parts:
             if isinstance(offset, int) and _fits(queue_id, 32) and _fits(offset, 64):
                 checked[queue_id] = offset
             elif isinstance(offset, int | float):
-                self._note(f"{reader} queue {queue_id} has the offset {offset}, which brokers never store")
+                self._note(f"{reader} has an invalid queue id or offset: queue {queue_id}, offset {offset}")
         return array("q", chain.from_iterable(sorted(checked.items())))
 
     def _json(self, name: str) -> dict[str, object]:

@@ -53,12 +53,9 @@ class LostStart(NamedTuple):
         """The evidence as text."""
         count = len(self.files)
         first = self.files[0][0]
-        what = (
-            f"{first}, which points"
-            if count == 1
-            else f"{count:,} queue and index files (the first: {first}), which point"
-        )
-        return f"retention would also have deleted {what} only to messages before offset {self.start:,}"
+        what = f"{first} points" if count == 1 else f"{count:,} queue and index files (the first: {first}) point"
+        them = "it" if count == 1 else "them"
+        return f"{what} only to messages before offset {self.start:,}, and retention would have deleted {them} too"
 
 
 def find_lost_ends(store: Store, newest: int | None = None, log_end: int | None = None) -> Iterator[LostPart]:

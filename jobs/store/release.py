@@ -151,10 +151,10 @@ def parse_release(text: str) -> Release:
     try:
         release = Release.of(text.strip())
     except FormatError as error:
-        raise UndecidedError(f"--release: {text.strip()!r} is not a RocketMQ release (example: {NEWEST})") from error
+        raise UndecidedError(f"{text.strip()!r} is not a RocketMQ release (example: {NEWEST})") from error
     if str(release) not in _PREVIEWS and release not in PUBLISHED:
         raise UndecidedError(
-            f"--release: RocketMQ {release} is not supported ({OLDEST} to {NEWEST} are). "
+            f"RocketMQ {release} is not supported ({OLDEST} to {NEWEST} are). "
             "For a custom build, pass the release that it is based on"
         )
     return release
@@ -166,7 +166,7 @@ def parse_rules(text: str) -> Rules:
     for part in text.split(","):
         name, _, offset = part.partition("@")
         if offset and not offset.strip().isdecimal():
-            raise UndecidedError(f"--release: {part.strip()!r} is not of the form RELEASE[@OFFSET]")
+            raise UndecidedError(f"{part.strip()!r} is not of the form RELEASE[@OFFSET]")
         rules.append((int(offset or 0), parse_release(name)))
     try:
         return make_rules(*rules)

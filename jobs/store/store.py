@@ -183,7 +183,7 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
         lacking = "no commitlog, consumequeue, index or checkpoint in it"
         if any(file.about.kind in TIER_KINDS for file in files):
             raise IsTierError(
-                f"the tier of a tiered store, which only `ingest`, `verify` and `dump` read: {lacking}", None, root
+                "tiered storage, which this command does not support; use `ingest`, `verify` or `dump`", None, root
             )
         raise NotAStore(f"not a store root: {lacking}", None, root)
     return store

@@ -150,7 +150,7 @@ def collect_topic_evidence(store: Store, recorded: Sequence[RecordedTopics] | No
     if newest is not None and is_recorded:
         is_begun_anew = table is not None and (table.changed_ms or 0) > (newest.changed_ms or 0)
         table = newest._replace(topics=newest.topics | table.topics) if table is not None and is_begun_anew else newest
-    asked = "" if recorded is None else "; no topic table in the lake shows it"
+    asked = "" if recorded is None else ", and no topic table in the lake shows whether the topic was deleted"
     if table is None:
         path = f"{CONFIG_FOLDER}/{TOPICS_FILE}"
         doubt = f"{path} cannot be read" if store.other_file(path) else f"{path} is missing"

@@ -289,14 +289,14 @@ def needs_rebuild(type_: TopicType, declared: Mapping[str, object]) -> bool:
         if now.get("by") != declared.get("by") or not isinstance(types, Mapping):
             raise ValuesLostError("changes by")
         if types.keys() - type_.types.keys():
-            raise ValuesLostError(f"lacks these types of it: {', '.join(sorted(types.keys() - type_.types.keys()))}")
+            raise ValuesLostError(f"drops these types: {', '.join(sorted(types.keys() - type_.types.keys()))}")
         # Some dead letters are rows of an added type.
         rebuilt = [name not in types or needs_rebuild(one, types[name]) for name, one in type_.types.items()]
         return any(rebuilt)
     old = {column.name: column for column in parse_columns(str(declared["columns"]))}
     new = {column.name: column for column in type_.all_columns}
     if lost := narrowed_columns(new.values(), old.values()):
-        raise ValuesLostError(f"lacks or narrows these columns of it: {', '.join(lost)}")
+        raise ValuesLostError(f"drops or narrows these columns: {', '.join(lost)}")
     changed = {name for name in ("from", "properties") if _about(old, now[name]) != _about(old, declared[name])}
     changed |= {
         key

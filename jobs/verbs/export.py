@@ -145,7 +145,7 @@ def export(  # noqa: PLR0913 - one argument an option
         "severity": severity.value,
     }
     said = [*planned.notes, *([reason.text] if reason else [])]
-    target = ("standard output" if is_streamed else out) if summary.messages else f"{out}: no file is written"
+    target = ("standard output" if is_streamed else out) if summary.messages else f"{out}: no file was written"
     lines = [f"{place.location} → {target}", *(f"  {text}" for text in said), *_left_out(summary)]
     if is_streamed:  # standard output has the messages, and nothing else
         for line in () if answer.quiet else (*lines, click.unstyle(result.line("export"))):

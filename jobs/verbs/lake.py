@@ -53,7 +53,7 @@ _LAST_S = 60.0  # to wait for a registration in progress at the end of a run
 
 def _target(text: str) -> str:
     if not _CATALOG.fullmatch(text):
-        raise ValueError(f"{text!r} is not a catalog name, optionally with a namespace after a dot")
+        raise ValueError(f"{text!r}: expected CATALOG or CATALOG.NAMESPACE")
     from jobs.lake.iceberg import parse_iceberg_target
 
     return parse_iceberg_target(text)
@@ -345,9 +345,7 @@ def restore(  # noqa: PLR0913 - one argument an option
 
 
 def _before_start(out: Path) -> Iterator[str]:
-    yield from RecommendedStep(
-        "compare its log, queues and index files", (f"{tool_command()} verify {quote(str(out))}",)
-    ).lines()
+    yield from RecommendedStep("verify the restored store", (f"{tool_command()} verify {quote(str(out))}",)).lines()
     user = out.stat().st_uid
     words = f"the files belong to user {user}; change their owner to the user of the broker before you start it"
     yield from RecommendedStep(words, (f"chown -R USER:GROUP {quote(str(out))}",)).lines("")

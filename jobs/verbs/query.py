@@ -421,7 +421,7 @@ def sql(  # noqa: PLR0913 - one argument an option
         log_message(f"rmq-lake: stopped after {seconds:g} s: the rows are not all; --seconds gives it more time")
         return ExitCode.FAILED
     if cut:
-        printer.note(f"only the first {limit} rows; --limit 0 gives all")
+        printer.note(f"only the first {limit} rows are shown; --limit 0 shows all")
     return ExitCode.CLEAN
 
 

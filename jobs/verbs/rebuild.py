@@ -308,11 +308,13 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
         if entry.role != "kept":
             yield f"  {entry.role.upper()} {entry.name}: {entry.verdict}; {entry.detail}"
     if result.contradictions:
-        yield "  nothing was written: these files differ from those of every known release"
+        yield "  nothing was written: no known release writes these files as they are"
+        yield "  `verify` explains them; to replace them, rebuild all files (without --lost-only)"
         return
     for file in result.files:
         proven = "proven" if file.proven else "not proven"
-        yield f"  {file.name} {file.kind} {count_text(file.keys, 'key')}, {proven}: {file.proof}"
+        kind = "partial" if file.kind == "supplement" else file.kind
+        yield f"  {file.name}: {kind} file with {count_text(file.keys, 'key')}, {proven}: {file.proof}"
     yield from _gap_lines(result.gaps)
     yield from (f"  LEFT OUT {text}" for text in result.left_out)
     if result.damaged_bytes:
@@ -331,7 +333,7 @@ def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
         yield from (f"  {line}" for line in _placing(summary.store, Path(summary.out, summary.folder)))
     else:
         yield f"  {files} of {summary.file_size:,} bytes"
-    yield f"  rules of RocketMQ {summary.release} ({summary.release_origin})"
+    yield f"  format: RocketMQ {summary.release} ({summary.release_origin})"
     yield from _gap_lines(summary.gaps)
     yield from (f"  NOTE {note}" for note in summary.notes)
     if summary.lost_only:

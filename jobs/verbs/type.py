@@ -133,7 +133,7 @@ def _answer(  # noqa: PLR0913 - one argument an option
     if exceeded:
         severity, verdict, code = Severity.DAMAGE, f"too many dead letters of {', '.join(exceeded)}", ExitCode.DAMAGE
     elif not_found:
-        severity, verdict, code = Severity.GAP, f"no message of {', '.join(not_found)}", ExitCode.NOT_FOUND
+        severity, verdict, code = Severity.GAP, f"topic not found: {', '.join(not_found)}", ExitCode.NOT_FOUND
     if metrics is not None:
         from jobs.report.metrics import write_type_metrics
 

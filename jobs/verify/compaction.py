@@ -260,7 +260,7 @@ def _compared_units(
     elif not places.size:
         cause = "the compacted log has no record there: it lost records, or the unit changed after the broker wrote it"
     place = store.path_below_root(file.units and file.units.location), at * UNIT_TYPES[QueueKind.BATCH].itemsize
-    values = f"unit {at}", found or "no unit", expected
+    values = f"unit {at}", found or "missing", expected
     return [Finding(QUEUES, COMPACTED_UNIT_DIFFERS, *place, *values, cause, times or lacking)], 0
 
 

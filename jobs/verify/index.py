@@ -335,7 +335,7 @@ def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> 
         if explained.verdict.is_explained and explained.detail and explained.verdict not in said:
             yield f"index/{explained.real.name}: {explained.verdict}: {explained.detail}"
     yield f"index files of {settings.geometry.value} ({settings.geometry.origin_text})"
-    yield f"index rules of RocketMQ {settings.rules.value} ({settings.rules.origin_text})"
+    yield f"index format: RocketMQ {settings.rules.value} ({settings.rules.origin_text})"
 
 
 def _notes_on_rocksdb(store: Store) -> Iterator[str]:

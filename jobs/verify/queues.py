@@ -114,7 +114,7 @@ _CAUSES = {
 }
 _NUMBERS = ("behind", "expected", "matched", "misplaced", "expired", "blanks", "ahead")
 _ALL_LOST = (
-    "the folders of all queues were deleted; a broker of 4.7.1 or later rebuilds them from the log when it starts"
+    "the folders of all queues were deleted; RocketMQ 4.7.1 and later rebuild them from the log when the broker starts"
 )
 _UNDECIDED = "undecided: the unit was overwritten, or a field of the record that no checksum covers was changed"
 _UNDECIDED_SIZE = (

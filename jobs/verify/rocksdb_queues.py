@@ -200,8 +200,8 @@ def step_for_rocksdb_queues(store: Store) -> RecommendedStep | None:
         return _set_aside(store)
     if storage is QueueStorage.NONE and has_topics_of_rocksdb_broker(store):
         return RecommendedStep(
-            "The store has no queues, and the topics are in RocksDB: a broker of 5.3.3 or later with "
-            "storeType=defaultRocksDB rebuilds the queues from the log when it starts"
+            "The store has no queues, and the topics are in RocksDB: RocketMQ 5.3.3 or later with "
+            "storeType=defaultRocksDB rebuilds the queues from the log when the broker starts"
             f"{_recovery_limit(store)}. For other brokers, which read queue files, run `rebuild-consumequeue --install`"
         )
     return None
@@ -257,7 +257,7 @@ def verify_waiting_messages(part: PartReport, store: Store) -> None:
     except FormatError as error:
         place = store.path_below_root(error.file) or "timerwheel", error.offset, "unit"
         cause = "the timer file is damaged; a broker may fail to deliver the timer messages in it"
-        part.findings.append(Finding(QUEUES, DAMAGED_TIMER, *place, error.reason, "a valid unit", cause))
+        part.findings.append(Finding(QUEUES, DAMAGED_TIMER, *place, error.reason, "", cause))
 
 
 def _in_rocksdb(part: PartReport, store: Store) -> Iterator[_Waiting]:

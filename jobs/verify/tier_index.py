@@ -84,7 +84,7 @@ def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Worke
     keys = sum(len(queue.keys) for queue in queues)
     count = sum(map(len, tier.index_files.values()))
     if not count:
-        reason = "the tier has no index files: none has been full yet, or messageIndexEnable is false"
+        reason = "the tier has no index files: no index file has filled up yet, or messageIndexEnable is false"
         return PartReport(numbers={"files": 0, "keys": keys}, unverified=reason)
     for place, segments in tier.index_files.items():
         read = workers.map(segments, partial(_read, root=tier.root, storage=tier.storage), "reading the index")
@@ -321,9 +321,9 @@ def _is_first(columns: Sequence[NDArray[Any]], order: Integers) -> Mask:
 
 def _not_indexed(queue: IndexedQueue, offsets: Integers) -> Finding:
     """Return the finding on keys of a queue that have no entry although later keys have one."""
-    found = (
-        f"no entries for {count_text(len(offsets), 'key')} of messages at offsets {offsets.min()} to {offsets.max()}"
-    )
+    first, last = int(offsets.min()), int(offsets.max())
+    where = f"offset {first}" if first == last else f"offsets {first} to {last}"
+    found = f"no entries for {count_text(len(offsets), 'key')} of messages at {where}"
     place = f"{queue.place}/{queue.topic}/{queue.queue_id}", None, "keys"
     cause = "index files were deleted, lost or damaged, or messageIndexEnable was false when these messages were stored"
     return Finding(INDEX, MISSING_INDEX_ENTRIES, *place, found, "", cause, len(offsets))

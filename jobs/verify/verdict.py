@@ -91,7 +91,7 @@ class Verdict(RatedOutcome):
         what = f"{count_text(causes, 'problem')} found in {compared}" if causes else f"{compared} compared"
         size = log.get("to_offset", 0) - log.get("from_offset", 0) - log.get("missing_bytes", 0)
         unverified = [name for name, part in self.parts.items() if part.unverified]
-        verdict = f"no problems found; not verified: {', '.join(unverified)}" if unverified else ""
+        verdict = f"no problems found ({', '.join(unverified)} not verified)" if unverified else ""
         verdict = verdict if self.severity is Severity.NOT_VERIFIED else ""
         return Result(self.severity, what, seconds, max(size, 0), verdict)
 
@@ -230,7 +230,7 @@ _REMEDIES: Sequence[tuple[str, Container[str], str, tuple[str, ...]]] = (
     (
         QUEUES, {UNREADABLE_DATABASE},
         ("A RocksDB database cannot be read. With the broker stopped, move its files aside (but not the folders of "
-        "topics, if there are any). A broker of 5.3.3 or later then rebuilds the rows from the log; from 5.4.0 on, it "
+        "topics, if there are any). RocketMQ 5.3.3 or later then rebuilds the rows from the log; from 5.4.0 on, it "
         "reads only the newest segments (commitLogRecoverMaxNum; the default is 10)."), (),
     ),
     (

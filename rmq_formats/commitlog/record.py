@@ -106,7 +106,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     total_size, magic_code, _, _, flag, _, stated_offset, sys_flag, _ = map(int, HEAD.unpack(view, position, place))
     topic_length_layout = TOPIC_LENGTH.get(magic_code)
     if topic_length_layout is None:
-        raise CorruptData(f"magic {magic_code & 0xFFFFFFFF:08X} is not that of a message", place)
+        raise CorruptData(f"invalid magic {magic_code & 0xFFFFFFFF:08X}", place)
     if total_size < MIN_RECORD_SIZE:
         raise CorruptData(f"total_size {total_size} is below the smallest record's {MIN_RECORD_SIZE}", place)
     if physical_offset is not None and stated_offset != physical_offset:

@@ -130,8 +130,8 @@ def test_negative_lengths_of_body_and_properties_count_as_none() -> None:
 
 # What is wrong with BY_HAND (102 bytes), when a number at one place is changed.
 WRONG = {
-    "magic 00000000 is not that of a message": (4, ">i", 0),
-    "magic CBD43194 is not that of a message": (4, ">i", MAGIC_BLANK),
+    "invalid magic 00000000": (4, ">i", 0),
+    "invalid magic CBD43194": (4, ">i", MAGIC_BLANK),
     "total_size 90 is below the smallest record's 91": (0, ">i", 90),
     "total_size -1 is below the smallest record's 91": (0, ">i", -1),
     "total_size is 101, but the fields add up to 102 bytes": (0, ">i", 101),

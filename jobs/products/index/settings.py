@@ -87,7 +87,7 @@ class Settings(NamedTuple):
     def lines(self) -> Iterator[str]:
         """Yield the settings as lines of text."""
         yield f"  {self.geometry.value} ({self.geometry.origin_text})"
-        yield f"  rules of RocketMQ {self.rules.value} ({self.rules.origin_text})"
+        yield f"  format: RocketMQ {self.rules.value} ({self.rules.origin_text})"
         yield f"  file names in time zone {self.zone.value} ({self.zone.origin_text})"
 
 

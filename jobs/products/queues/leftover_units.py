@@ -236,7 +236,7 @@ class _Settling:
             named = bad.get(position) if self._name.kind is QueueKind.PLAIN else None
             if named is None or kind in KINDS_OF_EARLIER_QUEUES.values():
                 missing |= {position} if kind is DifferenceKind.MISSING else set()
-                self._differ(kind, position, "no unit", _text_of(unit), log_offset=physical_offset)
+                self._differ(kind, position, "missing", _text_of(unit), log_offset=physical_offset)
                 continue
             there = self._differences[named]
             if there.kind is DifferenceKind.BEHIND_LOG:  # at the place of a record it is not a loss of the log
@@ -282,7 +282,7 @@ class _Settling:
                 if position > at:
                     kind = self._kind_of_earlier if is_earlier else DifferenceKind.MISSING_FILE
                     is_first, has_gap = at == run.position, self._remainder.has_gap_at(at)
-                    found = "no file" if has_gap else "no unit"
+                    found = "no file" if has_gap else "missing"
                     text = _text_of(run.first[0]) if is_first else f"the unit of queue offset {at}"
                     log_offset = run.log_offset if is_first and not has_gap else None
                     self._differ(kind, at, found, text, times=position - at, log_offset=log_offset)

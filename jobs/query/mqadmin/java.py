@@ -28,7 +28,7 @@ def check_charset(name: str) -> None:
         for probe in _PROBES:
             probe.decode(name, "replace")
     except (LookupError, ValueError) as error:
-        reason = f"{name[:40]!r} is not a charset that a body can be shown in (examples: UTF-8, GBK, ISO-8859-1)"
+        reason = f"unsupported charset {name[:40]!r} (examples: UTF-8, GBK, ISO-8859-1)"
         raise ValueError(reason) from error
 
 

@@ -192,8 +192,8 @@ def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
             context.printer.print_mqadmin_line(f"Tag: {pad(tag, 30)} Count: {counted[tag]}\n")
     if not found:
         text = (
-            f"queue {queue.queue_id} of {queue.topic} has no matching message from offset {asked.minimum} to before "
-            f"{asked.maximum}. Like mqadmin, the search stops at the first pull that finds no match"
+            f"no message of queue {queue.queue_id} of {queue.topic} from offset {asked.minimum} (inclusive) to "
+            f"{asked.maximum} (exclusive) matches. Like mqadmin, the search stops at the first pull that finds no match"
         )
         return context.refuse(Reason(ReasonKind.NOT_ON_DISK, text))
     if not prints_messages and not line.is_true("calculate"):

@@ -293,7 +293,7 @@ SHOWN = {
     "query": "0A010203075F4E0E2F2A6380678E0019",
     "lose": "moved 20261120074239491",
     "miss": "the log itself is searched there",
-    "rebuild": "20261120074239491 full 19 keys, proven",
+    "rebuild": "20261120074239491: full file with 19 keys, proven",
     "compare": "byte for byte: a78fbdbeb7df6834",  # the first of the file's SHA-256 in the store's PROVENANCE
     "find": "0A010203075F4E0E2F2A6380678E0019",
     "lake": "0A010203075F4E0E2F2A6380678E0019",

@@ -125,7 +125,11 @@ def test_a_run_that_follows_says_what_a_step_finds_at_that_step_and_its_figures_
     with patch("jobs.report.metrics.write_metrics", grow):
         done = run(*line, "--metrics", figures, "--until", "+60s")
 
-    said = [one for one in done.err.splitlines() if "run 1: DAMAGE 1 damaged place in quarantine" in one]
+    said = [
+        one
+        for one in done.err.splitlines()
+        if "run 1: DAMAGE 1 damaged range of the log in the table quarantine" in one
+    ]
     assert (ExitCode.DAMAGE, 1) == (done.code, len(said))
     assert [(1, 1, 3)] * 2 == [(one["quarantined"], one["open_quarantined"], one["exit_code"]) for one in seen[:2]]
     assert seen[0]["messages"] + 2 == seen[1]["messages"]

@@ -169,9 +169,9 @@ def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused
 @pytest.mark.parametrize(
     ("now", "says"),
     [
-        ('schema = "id int, n int, at timestamp"', "lacks or narrows these columns of it: name string"),
-        ('schema = "id smallint, name string, at timestamp"', "of it: id int"),
-        ('schema = "id decimal(12,0), name string, at timestamp"', "of it: id int"),
+        ('schema = "id int, n int, at timestamp"', "drops or narrows these columns: name string"),
+        ('schema = "id smallint, name string, at timestamp"', "columns: id int"),
+        ('schema = "id decimal(12,0), name string, at timestamp"', "columns: id int"),
         ('schema = "id int, NAME string, at timestamp"', "of: name string"),
         ('schema = "id int, at timestamp"\nproperties = ["name"]', "changes properties"),
         ('schema = "id int, name string, at timestamp"\nfrom = { name = "n" }', "changes from"),
@@ -337,7 +337,7 @@ def test_types_of_one_topic_are_tables_of_their_own(broker: Broker, tmp_path: Pa
     ] == [(row["type"], row["reason"], row["place"]) for row in rows_of(lake, "dead_letters")]
     assert typed(tmp_path, by.format("field kind") + old + new).number is None
     for declared in (by.format("tag") + new + old, by.format("field kind") + new, ORDERS):
-        with pytest.raises(DeclarationError, match=r"changes by|lacks these types of it: old"):
+        with pytest.raises(DeclarationError, match=r"changes by|drops these types: old"):
             typed(tmp_path, declared)
     for source in ("tag", "property kind"):
         typed(tmp_path, by.format(source) + new, retype=["Orders"], accepts=True)
@@ -425,7 +425,7 @@ def test_a_proposal_types_what_it_says(tmp_path: Path, run: Run) -> None:
 
     assert ExitCode.CLEAN is outcome.code
     assert outcome.out.splitlines() == [
-        "# Orders: 3 of 6 bodies fit",
+        "# Orders: 3 of 6 bodies fit the proposed types",
         "#   1 message at $.id: not a valid bigint",
         "#   1 message at byte 0: invalid JSON",
         "#   1 message at byte 0: an empty body",
