@@ -240,7 +240,8 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
         )
     for file in unknown:
         if file.about.path.startswith(("commitlog/", "index/", "consumequeue/")):
-            problems.add_note(file.location, "brokers do not use this file name, and ignore the file")
+            text = "brokers do not create files of this name, and may refuse to start because of it; move it away"
+            problems.add_note(file.location, text)
 
 
 def _folders(store: Store) -> list[FolderReport]:
