@@ -231,7 +231,7 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue]) -> I
     yield from queue_note(
         "queues that are not written",
         {queue.name: not queue.files for queue in queues},
-        "the name of their topic is not a valid folder name",
+        "The name of their topic is not a valid folder name",
     )
     if recipe.ext_file_size is not None:
         yield "ConsumeQueueExt units have no filter bitmaps, because the log does not contain them"

@@ -236,7 +236,7 @@ def test_without_java_such_a_table_is_refused_until_that_is_taken_back(lake: Sha
     new, files = lake.grow(5), state_of(lake.path)
 
     with (
-        patch.multiple(features, has_session=lambda: False, lacking_spark=lambda: "Java 17 is missing."),
+        patch.multiple(features, has_session=lambda: False, why_spark_cannot_start=lambda: "Java 17 is missing."),
         pytest.raises(UnsupportedTableError, match=r"rowTracking.*nothing was written.*Java 17 is missing") as refused,
     ):
         lake.run()

@@ -79,7 +79,7 @@ BACK = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
             for topic, queue_id, kind, named in (
                 ("Orders", 0, ReasonKind.OFFSET_ABOVE_MAX, "has offsets 40 to 44"),
                 ("Orders", 3, ReasonKind.QUEUE_UNKNOWN, "no queue 3"),
-                ("Bills", 0, ReasonKind.TOPIC_UNKNOWN, "of a topic Bills"),
+                ("Bills", 0, ReasonKind.TOPIC_UNKNOWN, "topic Bills not found"),
             )
         ),
         ((*ONE, Sent(topic="Bills")), ("by_key", "Bills", "4711"), ReasonKind.OTHER_TOPIC, "in Orders, not"),

@@ -209,7 +209,7 @@ def test_a_queue_without_a_message_in_the_log_goes_on_where_it_ended(golden: Sto
     assert rows_in(tmp_path / "again" / "consumequeue")[BOUND_FAMILY] == bounds
     back = made(store, tmp_path / "back", FILES)
     assert any(
-        "1 ('Quiet' 3); no files are written for them, so with these files a broker restarts them at 0" in note
+        "1 (Quiet/3). No files are written for them, so with these files a broker restarts them at 0" in note
         for note in back.notes
     )
 
