@@ -44,7 +44,7 @@ from jobs.verify.findings import (
 )
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import BLANK
-from rmq_formats.commitlog.record import BRIDGE_REASON
+from rmq_formats.commitlog.record import BRIDGE_REASON, OTHER_OFFSET
 from rmq_formats.commitlog.scan import IO_ERROR
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import skip_lost_file
@@ -64,7 +64,6 @@ _STORE_TIMES = (
     "store times of records without keys are compared only with those of the previous and the next record; the first "
     "and the last record have only one neighbour"
 )
-_ELSEWHERE = "physical_offset"  # begins the reason for records with another offset
 _AHEAD = 1 << 30  # bytes: the length of a lost end, which nothing shows
 
 
@@ -217,7 +216,7 @@ def _damaged(piece: Piece, store: Store) -> Finding:
         kind, cause = UNREADABLE_RANGE, "the disk returns an error for these bytes"
     elif piece.reason == BRIDGE_REASON:
         cause = "the record was lost"
-    elif not position and piece.reason.startswith(_ELSEWHERE):
+    elif not position and piece.reason.startswith(OTHER_OFFSET):
         cause = "these records were written at another offset: the file is from another log or has the wrong name"
     reason = f" ({piece.reason})" if piece.reason else ""
     return _of_offsets(kind, (file, position), (piece.offset, piece.end), f"{cause}{reason}")

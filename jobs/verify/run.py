@@ -53,11 +53,12 @@ from jobs.verify.rocksdb_queues import verify_waiting_messages
 from jobs.verify.tier import verify_tier
 from jobs.verify.verdict import Verdict
 from rmq_formats.broker_start import StartOutcome
+from rmq_formats.commitlog.record import INVALID_MAGIC
 from rmq_formats.consumequeue.dispatch import QueueKind
 from rmq_formats.release import Release
 
 _SHARE_OF_UNITS, _SHARE_OF_KEYS = 0.35, 0.25  # of the log: the most that scratch files take, with small records
-_ZEROS = "magic 00000000 "
+_ZEROS = f"{INVALID_MAGIC}00000000"
 _NEVER_WRITTEN = (
     "undecided: these bytes were zeroed, or they were never written and the data after them belongs to another log"
 )
@@ -213,7 +214,7 @@ def _doubted_zeros(
     """Yield *findings*, with another cause for zeros up to a file's end to which no unit or entry points."""
     ends = {segment.end for segment in store.segments}
     pieces = (piece for check in checks for piece in check.damaged)
-    tails = {piece.offset for piece in pieces if piece.reason.startswith(_ZEROS) and piece.end in ends}
+    tails = {piece.offset for piece in pieces if piece.reason == _ZEROS and piece.end in ends}
     for one in findings:
         is_doubted = one.kind == DAMAGED_RANGE and one.log_offset in tails and one.title not in followed
         yield one._replace(cause=_NEVER_WRITTEN) if is_doubted else one
