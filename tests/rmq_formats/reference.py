@@ -29,10 +29,9 @@ from rmq_formats.consumequeue.layout import (
     ext_unit_offset,
 )
 from rmq_formats.indexfile.keys import index_keys
-from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_header, time_diff_s
+from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, time_diff_s
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.kernels.integers import as_bytes
-from rmq_formats.layout import Buffer
 from rmq_formats.properties import index_key_hash
 from rmq_formats.release import HashSlotCount, Release, Rules, UnitSkip, release_at
 from rmq_formats.rocksdb.layout import NUMBER_SIZE, UNIT_VALUE, QueuePrefix, decode_prefix
@@ -148,7 +147,7 @@ class IndexFile:
     """
 
     def __init__(self, geometry: Geometry, data: bytearray, header: IndexHeader) -> None:
-        """Take *data* as the mapping and *header* as what the broker knows; see `created` and `loaded`."""
+        """Take *data* as the mapping and *header* as what the broker knows; see `created`."""
         self.geometry = geometry
         self.header = header
         self._data = data
@@ -164,23 +163,10 @@ class IndexFile:
         HEADER.struct.pack_into(file._data, 0, *file.header._replace(index_count=0))
         return file
 
-    @classmethod
-    def loaded(cls, geometry: Geometry, data: Buffer) -> Self:
-        """Return a file as a starting broker maps it: shorter ones are filled with zeros, longer ones cut."""
-        content = bytearray(memoryview(data)[: geometry.file_size])
-        content.extend(bytes(geometry.file_size - len(content)))
-        header = decode_header(content)
-        return cls(geometry, content, header._replace(index_count=max(header.index_count, 1)))
-
     @property
     def is_full(self) -> bool:
         """Whether a put would be refused."""
         return self.header.index_count >= self.geometry.index_num
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was ever put."""
-        return self.header.index_count <= 1
 
     def put(self, key_hash: int, physical_offset: int, store_timestamp: int, counting: HashSlotCount) -> bool:
         """Put one key as `IndexFile#putKey` does; False when the file is full."""
@@ -214,7 +200,7 @@ class IndexFile:
     def encode(self, empty_index_count: int | None = None) -> bytes:
         """Return the file's bytes; a clean stop leaves *empty_index_count* in a file without entries."""
         data = bytes(self._data)
-        if not self.is_empty or empty_index_count is None:
+        if self.header.index_count > 1 or empty_index_count is None:
             return data
         return HEADER.pack(*self.header._replace(index_count=empty_index_count)) + data[HEADER.size :]
 
@@ -222,25 +208,19 @@ class IndexFile:
 class IndexWriter:
     """`IndexService#buildIndex`: messages in the order of the log, files as they fill."""
 
-    def __init__(
-        self, geometry: Geometry, rules: Rules, last: IndexFile | None = None, previous: IndexHeader | None = None
-    ) -> None:
-        """
-        Begin with no file; or go on in *last*, the newest one that a starting broker found.
-
-        *previous* is the header of the file before the first one that is written here, where only that is known.
-        """
-        self.files = [last] if last else []
+    def __init__(self, geometry: Geometry, rules: Rules, previous: IndexHeader | None = None) -> None:
+        """Begin with no file; *previous* is the header of the file before the first one that is written here."""
+        self.files: list[IndexFile] = []
         self._geometry = geometry
         self._rules = rules
         self._previous = previous
 
-    def dispatch(self, record: MessageRecord, skip_keys: int = 0) -> None:
+    def dispatch(self, record: MessageRecord) -> None:
         file = self._file_with_room()
         if record.physical_offset < file.header.end_physical_offset:
             return
         release = release_at(self._rules, record.physical_offset)
-        for key in index_keys(record, release)[skip_keys:]:
+        for key in index_keys(record, release):
             self._put(index_key_hash(key), record.physical_offset, record.store_timestamp, release.hash_slot_count)
 
     def dispatch_all(self, records: Iterable[MessageRecord]) -> None:

@@ -28,13 +28,11 @@ from rmq_formats.consumequeue.layout import (
     EXT_UNIT,
     UNIT,
     decode_ext_unit,
-    ext_address_offset,
     rounded_file_size,
 )
 from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import encode_properties
-from tests.rmq_formats.reference import ConsumeQueueExt
 
 NEW = Release.of("5.3.3")
 
@@ -223,17 +221,6 @@ def test_a_batch_unit_is_written_as_a_broker_says(
     data = BATCH_UNIT.pack(offset, size, 7, 8, base_offset, count, -1, 0)
 
     assert decode_batch_unit(data).is_written is is_written
-
-
-def test_an_extension_file_ends_when_a_unit_finds_no_room() -> None:
-    """Two units of 20 and four free bytes fit into 44; the third writes the end mark and the address skips the rest."""
-    extension = ConsumeQueueExt(50)
-
-    assert [ext_address_offset(extension.append(code, 9)) for code in (1, 2, 3)] == [0, 20, 50]
-    first, second = (data for _, data in extension.files())
-    assert first[40:] == b"\xff\xff" + bytes(8)
-    units = [decode_ext_unit(*place) for place in ((first, 0), (first, 20), (second, 0))]
-    assert [unit.tags_code for unit in units] == [1, 2, 3]
 
 
 def test_a_bitmap_is_part_of_its_extension_unit() -> None:

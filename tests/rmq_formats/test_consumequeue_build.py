@@ -164,18 +164,6 @@ def test_many_units_of_one_record_outgrow_the_table(prefix: str, queues: int, re
     assert {packed.tags[n] for n in packed.tag_numbers} == {"t"}
 
 
-@pytest.mark.parametrize("queue_offset", [-(1 << 63), (1 << 63) - 1, 1 << 58, (1 << 58) + 1, -(1 << 58), -1])
-def test_a_queue_offset_that_no_queue_reaches_is_dropped(queue_offset: int) -> None:
-    """Its logical offset would overflow; nothing is filled up with blanks."""
-    unit = ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), queue_offset, 0, 10, 7, 0)
-    scalar = ConsumeQueue(100)
-    scalar.append(a_first(), RELEASES[-1])
-    scalar.append(unit._replace(physical_offset=10), RELEASES[-1])
-    builder = QueueBuilder(QueueKind.PLAIN, 100, QueueRules().releases)
-
-    assert filled(builder, [[a_first(), unit._replace(physical_offset=10)]]) == list(scalar.files())
-
-
 def a_first() -> ExpectedUnit:
     return ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), 0, 0, 10, 7, 0)
 

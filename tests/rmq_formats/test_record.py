@@ -23,7 +23,6 @@ from rmq_formats.commitlog.record import (
     Host,
     InnerMessage,
     MessageRecord,
-    body_crc,
     decode_inner_batch,
     decode_record,
     encode_record,
@@ -187,22 +186,6 @@ def test_damaged_bytes_give_a_record_or_a_format_error(data: st.DataObject) -> N
         return
 
     assert encode_record(record) == damaged[: record.total_size]
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"), [(b"", 0), (b"123456789", 0x4BF43926), (b"hello", 0x3610A686), (b"a", 0x68B7BE43)]
-)
-def test_the_crc_of_a_body_loses_its_top_bit(body: bytes, expected: int) -> None:
-    """CRC-32 of "123456789" is 0xCBF43926, of "a" 0xE8B7BE43."""
-    assert body_crc(body) == expected
-
-
-def test_a_wrong_body_is_noticed_but_an_empty_one_is_not_checked() -> None:
-    record = a_record(b"hello")
-
-    assert has_right_body_crc(record)
-    assert not has_right_body_crc(record._replace(body=b"hellO"))
-    assert has_right_body_crc(a_record(b"")._replace(body_crc=77))
 
 
 def with_property_crc(record: MessageRecord) -> MessageRecord:

@@ -138,19 +138,6 @@ def test_without_numbas_internals_tables_give_the_same_crc(monkeypatch: pytest.M
 SPLIT, SCAN = PropertyParser.SPLIT, PropertyParser.SCAN
 
 
-@pytest.mark.parametrize("parser", PropertyParser)
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"KEYS\x01k1 k2\x02TAGS\x01A\x02",  # to 4.9.0, and from 5.2.0
-        b"KEYS\x01k1 k2\x02TAGS\x01A",  # 4.9.1 to 5.1.4
-        b"\x02KEYS\x01k1 k2\x02\x02TAGS\x01A",
-    ],
-)
-def test_a_separator_at_the_end_makes_no_difference(raw: bytes, parser: PropertyParser) -> None:
-    assert parse_properties(raw, parser) == {"KEYS": "k1 k2", "TAGS": "A"}
-
-
 @pytest.mark.parametrize(
     ("raw", "split", "scan"),
     [
