@@ -1,15 +1,12 @@
 """Lakes that benchmarks make of their stores, and sessions to make them with."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.broker import RELEASE
-from benchmarks.stores import Recipe, make_store
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.products.registry import PRODUCT_NAMES
 from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import Workers
 
@@ -36,19 +33,3 @@ def make_once(place: Path, make: Callable[[Path], object]) -> Path:
         make(unfinished)
         unfinished.rename(place)
     return place
-
-
-def make_large_lake(folder: Path, messages: int) -> Path:
-    """Ingest a generated store with consumer offsets into every table, unless its lake exists; delete the store."""
-
-    def make(lake: Path) -> None:
-        recipe = Recipe(messages * 448, 448, compressible=True, topics=8, keys=9)
-        store = make_store(recipe, folder)
-        (store / "config").mkdir(exist_ok=True)
-        half_read = {str(queue): messages // recipe.topics // recipe.queues // 2 for queue in range(recipe.queues)}
-        progress = {f"Bench{topic:03}@billing": half_read for topic in range(recipe.topics)}
-        (store / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": progress}))
-        ingest_into_new_lake(store, lake, spark_workers(), PRODUCT_NAMES)
-        shutil.rmtree(store)
-
-    return make_once(folder / f"large-lake-{messages}", make)

@@ -8,8 +8,6 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from benchmarks.lakes import make_large_lake
-from benchmarks.stores import FOLDER
 from tests.golden import unpack
 from tests.support.browser import Browser, browser, needs_chromium
 from tests.support.lakes import ingest_store
@@ -204,36 +202,3 @@ def test_a_page_of_another_port_gets_nothing(opened: tuple[Pages, Browser], tmp_
     outcome = page.value(f"{script}.then(answer => answer.type + answer.status, () => 'refused')")
 
     assert outcome in {"refused", "opaque0"}
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(1800)
-def test_ten_million_messages_are_searched_and_paged_and_one_is_opened() -> None:
-    """The lake, of 100 million index entries, is that of the benchmark, and stays where that one keeps it."""
-    FOLDER.mkdir(exist_ok=True)
-    with served(make_large_lake(FOLDER, 10_000_000)) as pages, browser() as page:
-        page.open(pages.address)
-        page.requests.clear()
-        page.errors.clear()
-        for view in VIEWS:
-            page.open(f"{pages.base}{view}")
-            assert "" != page.value("document.querySelector('h1').innerText"), view
-        page.open(f"{pages.base}/messages?topic=Bench003")
-        first = page.value(_IDS)
-        key = page.value("document.body.innerText.match(/order-\\d+/)[0]")
-        page.follow("a[rel=next]")
-        assert len(first) == len(page.value(_IDS)) == len({*first, *page.value(_IDS)}) // 2
-        page.value("document.querySelector('input[name=words]').value = 'warehouse'")
-        page.follow("form.fields button")
-        assert page.value(_IDS) != []
-        page.open(f"{pages.base}/messages?topic=Bench003&key={key}")
-        assert page.value("document.querySelector('tbody').innerText.includes('" + key + "')")
-        page.follow("tbody a")
-        page.open(page.value("location.href") + "&chains=1")
-        assert page.value("document.querySelectorAll('ol.story > li').length") >= 1
-        assert page.value("document.querySelectorAll('ol.chain li.here').length") >= 1
-        assert {pages.base} == {"/".join(request.split("/")[:3]) for request in page.requests}
-        assert [] == page.errors
-
-
-_IDS = "[...document.querySelectorAll('td.id')].map(one => one.innerText)"

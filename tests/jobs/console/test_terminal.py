@@ -26,7 +26,6 @@ from tests.golden import StoreOf
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.sampling import some_often
 from tests.support.commands import Run
-from tests.support.lakes import table_of
 from tests.support.waiting import wait_until
 
 _TOOL = [sys.executable, "-m", "jobs.main"]
@@ -53,8 +52,8 @@ def _members(session: int) -> list[str]:
     return [line for line in listed if line.split()[0] == str(session) and not line.split()[1].startswith("Z")]
 
 
-def in_terminal(*arguments: str | Path, interrupt_at: str | None = None, **more: str) -> Seen:
-    """Run a command line at a terminal, and press Ctrl-C when *interrupt_at* is to be read there."""
+def in_terminal(*arguments: str | Path, **more: str) -> Seen:
+    """Run a command line at a terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # who starts tests in the background has them ignore it
@@ -67,9 +66,6 @@ def in_terminal(*arguments: str | Path, interrupt_at: str | None = None, **more:
             text += os.read(terminal, 4096) if readable else b""
         except OSError:  # the other side is closed
             break
-        if interrupt_at is not None and interrupt_at.encode() in text:
-            os.write(terminal, b"\x03")
-            interrupt_at = None
     os.close(terminal)
     return Seen(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text.decode(), pid)
 
@@ -88,37 +84,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         segment = a_segment(records, _SEGMENT, number * _SEGMENT, sealed=number < 3)
         (root / "commitlog" / f"{number * _SEGMENT:020d}").write_bytes(segment)
     return root
-
-
-@pytest.mark.spark
-@pytest.mark.campaign
-def test_a_run_that_is_stopped_says_how_to_go_on_and_does(store: Path, tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    ingest = ("ingest", store, "--lake", lake, "--tables", "consume_queue", "--max-rate", str(_RATE))
-
-    seen = in_terminal(*ingest, interrupt_at="\rreading: ")
-    terminated = _terminated("--log-json", *map(str, ingest))
-    finished = subprocess.run([*_TOOL, *map(str, ingest)], capture_output=True, text=True, check=False, timeout=240)
-
-    # One live line, wiped in the end; what is to be done stands below.
-    assert ExitCode.INTERRUPTED == seen.code, seen.text
-    assert re.search(r"\rreading: [0-9.]+ of [0-9.]+ MiB", seen.text)
-    assert "\x1b[K" in seen.text
-    assert (
-        "rmq-lake: interrupted. Nothing is lost or doubled: run 1 is not finished, and the same command reads"
-        in seen.text
-    )
-    assert "Traceback" not in seen.text
-    assert seen.is_gone
-    assert (ExitCode.INTERRUPTED, True) == (terminated.code, terminated.is_gone), terminated.text
-    assert '"level": "error", "verb": "ingest", "message": "rmq-lake: interrupted.' in terminated.text
-    assert '"message": "ended", "exit_code": 130' in terminated.text
-    # In a pipe: plain lines, nothing that moves or colours.
-    assert 0 == finished.returncode, finished.stderr
-    assert [line for line in finished.stderr.splitlines() if line.startswith("reading: ")]
-    assert not {"\r", "\x1b"} & set(finished.stderr + finished.stdout)
-    offsets = table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist()
-    assert 4 * _RECORDS == len(offsets) == len(set(offsets))
 
 
 def await_handler(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
@@ -152,19 +117,6 @@ def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_running(
     assert "rmq-lake: interrupted." in text
     assert "Traceback" not in text
     assert Seen(process.returncode, text, process.pid).is_gone
-
-
-def _terminated(*arguments: str) -> Seen:
-    """Run a command line in a pipe, and send it SIGTERM when it has shown progress."""
-    command = [*_TOOL, *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stderr is not None
-        text = ""
-        for line in process.stderr:
-            text += line
-            if " MiB" in line:
-                process.send_signal(signal.SIGTERM)
-    return Seen(process.returncode, text, process.pid)
 
 
 @pytest.mark.parametrize(("line", "word", "offered"), [("ing", 1, "ingest"), ("ingest --hash", 2, "--hash-slots")])
@@ -334,15 +286,6 @@ def test_an_installed_wheel_is_named_shortly_where_its_script_is_on_the_path(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin")
 
     assert (str(script), "rmq-lake") == (elsewhere, tool_command())
-
-
-def test_what_inspect_recommends_can_be_pasted(golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RMQ_LAKE_PROGRAM", "./spark-submit.sh")
-
-    outcome = run("inspect", golden("b551-base"))
-
-    assert f"./spark-submit.sh inspect --deep {golden('b551-base')}" in outcome.out
-    assert "rmq-lake" not in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -93,17 +93,6 @@ def test_tasks_of_spark_evaluate_the_condition(
 
 
 @pytest.mark.usefixtures("spark")
-def test_bodies_come_decompressed(places: dict[str, Path], export: Export) -> None:
-    by_key = {row["keys"][0]: row for row in export("--store", places["--store"])}
-
-    assert '{"order": 5}' == by_key["k5"]["decoded_body_text"]
-    assert b'{"order": 5}' == b64decode(by_key["k5"]["decoded_body_base64"])
-    assert b'{"order": 5}' == zlib.decompress(b64decode(by_key["k5"]["body_base64"]))
-    assert by_key["k9"]["decoded_body_text"] is None
-    assert b"\xff\x09" == b64decode(by_key["k9"]["decoded_body_base64"])
-
-
-@pytest.mark.usefixtures("spark")
 def test_an_array_csv_and_parquet_hold_the_rows_of_ndjson(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
     for kind in ("ndjson", "json", "csv", "parquet"):
         assert run("export", "--lake", places["--lake"], "--format", kind, "--out", tmp_path / kind).code == 0

@@ -329,24 +329,3 @@ def test_the_stores_of_a_lake_are_known_from_one_snapshot_however_many_they_are(
     assert [f"broker-{number}" for number in range(4)] == [store.broker for store in stores]
     assert [1] * 4 == [store.newest.run for store in stores if store.newest is not None]
     assert 1 == opening.call_count
-
-
-FILES = 10_000
-
-
-@pytest.mark.campaign
-@pytest.mark.timeout(1800)  # on a busy machine
-def test_a_lake_of_ten_thousand_files(broker: Broker, tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path / "lake"))
-    broker.append(some_records(5))
-    ingest_store(broker.root, lake.location, "b")
-    (known,) = list_known_stores(lake)
-    commit(lake, QUARANTINE, [a_file(lake, known.store_id, 0, offset) for offset in range(FILES)], ("many", 1), {})
-
-    broker.append(some_records(5, seed=2))
-    assert ingest_store(broker.root, lake.location, "b").messages == 5
-    saved = {table.table: table for table in optimize(lake.location, SerialWorkers())}
-
-    assert (saved["quarantine"].merged, saved["quarantine"].written) == (FILES, 1)
-    assert [found["physical_offset"] for found in rows_of(tmp_path / "lake", "quarantine")] == list(range(FILES))
-    assert len(rows_of(tmp_path / "lake")) == 10
