@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 from jobs.console.result import ExitCode
@@ -42,7 +40,6 @@ from tests.support.killing import (
 )
 from tests.support.lakes import (
     BROKER,
-    DELTA_EXTENSION,
     files,
     ingest_store,
     leftovers,
@@ -98,22 +95,6 @@ def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_own_bytes(
     assert [raw for _, raw in records_of(segments)] == [encode_record(record_from_row(row)) for row in rows[name]]
 
 
-def test_a_second_reader_that_is_not_spark_reads_the_same(
-    golden_lakes: Path, rows: dict[str, list[dict[str, object]]]
-) -> None:
-    columns = "broker, physical_offset, topic, queue_offset, born_host, body, uniq_key, tags"
-    with duckdb.connect() as connection:
-        connection.load_extension(str(DELTA_EXTENSION))
-        found = [
-            row
-            for lake in golden_lakes.iterdir()
-            for row in connection.execute(f"SELECT {columns} FROM delta_scan('{lake}/messages')").fetchall()
-        ]
-    expected = [tuple(row[name] for name in columns.split(", ")) for its_rows in rows.values() for row in its_rows]
-
-    assert sorted(expected, key=repr) == sorted(found, key=repr)
-
-
 @pytest.fixture(scope="module")
 def spark_lake(spark: SparkSession, golden: StoreOf, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lake = tmp_path_factory.mktemp("lake")
@@ -154,14 +135,6 @@ def contents(lake: Path) -> dict[str, list[str]]:
         table = table.drop_columns([column for column in ("store_id",) if column in table.column_names])
         found[name] = sorted(map(repr, table.to_pylist()))
     return found
-
-
-def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, spark_lake: Path) -> None:
-    frame = spark.read.format("delta").load(str(spark_lake / "messages"))
-    of_queue = frame.where("broker = 'b551-base' and topic = 'T1' and queue_id = 0").orderBy("queue_offset")
-    expected = spark.createDataFrame([(offset,) for offset in range(26)], "queue_offset bigint")
-
-    assert_df_equality(of_queue.select("queue_offset"), expected, ignore_nullable=True, ignore_metadata=True)
 
 
 OF_A_RUN = {"run", "store_id"}  # columns that name the run
@@ -388,14 +361,6 @@ _OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "gener
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     return tmp_path / "lake"
-
-
-def test_every_message_that_the_broker_sent_is_there_once(place: Path, tier: Path, lake: Path) -> None:
-    summary = ingest_store(tier, lake)
-
-    assert said(place / "EXPECT.json") == taken(lake)
-    assert (summary.broker, summary.messages, summary.tier_queues) == ("b0", len(said(place / "EXPECT.json")), 3)
-    assert {"tiered": 1} | summary.versions == summary.versions
 
 
 def test_a_row_is_that_of_the_broker_but_for_its_place_in_a_log(place: Path, tier: Path, lake: Path) -> None:

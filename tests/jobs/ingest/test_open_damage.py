@@ -68,11 +68,6 @@ def test_a_gap_is_counted_once_however_often_it_is_met() -> None:
     assert (1, 1) == (twice.gap_count, twice.since_run)
 
 
-def test_a_note_is_no_severity() -> None:
-    """A configuration that cannot be read does not wake anybody every five minutes."""
-    assert Severity.NOT_VERIFIED is Summary("/store", "/lake", "b", notes=["something"]).severity
-
-
 def test_an_error_of_the_upkeep_is_a_note_of_a_run_that_is_done_and_names_the_file(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -370,17 +370,6 @@ def planned_files(
     return IndexPlan(AnyStorage(), row, Geometry(1, capacity + 1), parse_rules("5.3.3")).plan_missing_files(kept)
 
 
-def test_a_message_without_keys_opens_a_file_behind_a_full_one() -> None:
-    assert planned_files(0, 5) == []
-    assert planned_files(0, 5, ends_without_keys=True) == [PlannedFile(0, 0, BuiltFileKind.OPEN)]
-    assert planned_files(10, 5) == [PlannedFile(0, 5, BuiltFileKind.FULL), PlannedFile(5, 10, BuiltFileKind.FULL)]
-    assert planned_files(10, 5, ends_without_keys=True)[2:] == [PlannedFile(10, 10, BuiltFileKind.OPEN)]
-    assert planned_files(7, 5, ends_without_keys=True) == [
-        PlannedFile(0, 5, BuiltFileKind.FULL),
-        PlannedFile(5, 7, BuiltFileKind.OPEN),
-    ]
-
-
 def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
     """Between two survivors stand keys for one and a half files: half a file is added and said to be one."""
     survivors = [survivor(0, 10), survivor(25, 30)]
@@ -408,8 +397,3 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
         PlannedFile(13, 23, BuiltFileKind.FULL),
         PlannedFile(33, 40, BuiltFileKind.OPEN, 0),
     ]
-
-
-def test_nothing_is_missing_behind_an_open_file() -> None:
-    survivors = [survivor(0, 10), survivor(10, 17)]
-    assert planned_files(17, 10, survivors, ends_without_keys=True) == []

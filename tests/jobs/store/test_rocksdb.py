@@ -20,8 +20,7 @@ from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.errors import FormatError
 from rmq_formats.rocksdb.layout import UNIT_FAMILY, UNIT_VALUE, QueuePrefix, encode_unit_key
 from rmq_formats.store import file_name_of_offset
-from tests.golden import FEATURES, WRITTEN_BY_THE_STOP, unpack_feature
-from tests.support.stores import units_by_queue
+from tests.golden import unpack_feature
 
 _SEPARATE = "consumequeue_rocksdb"
 _EXPECTED = {
@@ -43,17 +42,6 @@ def test_folders_show_where_the_queues_are(name: str, tmp_path: Path) -> None:
     store = list_store(str(unpack_feature(name, tmp_path).root))
 
     assert detect_storage_features(store) == StorageFeatures(*_EXPECTED[name])
-
-
-@pytest.mark.parametrize("name", [name for name in FEATURES if not name.endswith("rockscq-killed")])
-def test_every_queue_has_the_units_that_the_broker_answered(name: str, tmp_path: Path) -> None:
-    unpacked = unpack_feature(name, tmp_path)
-    queues, answers = units_by_queue(unpacked.root), unpacked.of_disk["queues"]
-
-    assert queues.keys() == answers.keys()
-    for queue, expected in answers.items():
-        is_longer = queue.rpartition("/")[0] in WRITTEN_BY_THE_STOP
-        assert (queues[queue][: expected["max"]] if is_longer else queues[queue]) == expected["units"]
 
 
 def test_a_clean_stop_says_how_far_the_log_was_dispatched(tmp_path: Path) -> None:
