@@ -17,7 +17,7 @@ import click
 
 from jobs.command.engine import chosen_engine
 from jobs.command.options import bundle, json_option, quiet_option, verbose_option
-from jobs.console.lines import printable_with_colours, width_of, wrap_line
+from jobs.console.lines import line_width_limit, printable_with_colours, wrap_line
 from jobs.console.log import mask_secrets
 from jobs.console.process import tool_command
 from jobs.console.progress import reset_one_time_work
@@ -92,7 +92,7 @@ class Answer:
 
     def print_lines(self, lines: Iterable[str]) -> None:
         """Print more lines of text; to standard error if standard output is a JSON document."""
-        width = width_of(sys.stderr if self.as_json else sys.stdout)
+        width = line_width_limit(sys.stderr if self.as_json else sys.stdout)
         for line in lines:
             text = line if self.verbose else _MARKS.sub(r"\1)", line)
             for piece in wrap_line(_coloured(printable_with_colours(mask_secrets(text))), width):

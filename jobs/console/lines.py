@@ -43,7 +43,7 @@ def _label(line: str) -> str:
     return f"{label}:" if colon else line.partition(" ")[0]
 
 
-def width_of(stream: TextIO) -> int | None:
+def line_width_limit(stream: TextIO) -> int | None:
     """Return the maximum line width of a stream; None if it is not a terminal, and lines are not wrapped."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 

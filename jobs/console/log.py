@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from io import TextIOBase
 from typing import TextIO
 
-from jobs.console.lines import printable_lines, width_of, wrap_line
+from jobs.console.lines import line_width_limit, printable_lines, wrap_line
 
 _NAME = r"(?:secret|passw(?:or)?d|token|credential|access[._-]?key|account[._-]?key)"
 _SETTING = re.compile(rf"(?i)({_NAME}[\w.-]*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]+")
@@ -99,7 +99,7 @@ def log_message(message: str, level: str = "info", **fields: Field) -> None:
     if isinstance(sys.stderr, JsonLines):
         sys.stderr.write_event(message, level, **fields)
     else:
-        width = width_of(sys.stderr)
+        width = line_width_limit(sys.stderr)
         lines = [
             piece for line in printable_lines(mask_secrets(message)).split("\n") for piece in wrap_line(line, width)
         ]

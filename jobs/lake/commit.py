@@ -48,13 +48,13 @@ REMOVAL_TRANSACTION = "layout"  # the transaction that serialises commits which 
 _MANAGED = "catalog-managed table"  # in errors of `deltalake`
 _FEW = 32  # files that are looked for one by one
 _ATTEMPTS = 20  # concurrent commits of other stores; each needs another snapshot
-LOG_RETENTION = "delta.logRetentionDuration"
-FILE_RETENTION = "delta.deletedFileRetentionDuration"
+LOG_RETENTION_PROPERTY = "delta.logRetentionDuration"
+FILE_RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
 TABLE_PROPERTIES = {
     "delta.dataSkippingStringPrefixLength": str(STATISTICS_LENGTH),
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
-    LOG_RETENTION: "interval 7 days",  # for time travel
-    FILE_RETENTION: "interval 7 days",
+    LOG_RETENTION_PROPERTY: "interval 7 days",  # for time travel
+    FILE_RETENTION_PROPERTY: "interval 7 days",
 }
 ONE_DAY_INTERVAL = "interval 1 days"
 _MINUTES = re.compile(r"interval \d+ (minutes|seconds)")
@@ -65,7 +65,7 @@ SnapshotRewrite: TypeAlias = Callable[
 
 def keeps_replaced_files_briefly(snapshot: DeltaTable) -> bool:
     """Return whether replaced files of a table are kept only for minutes or hours, because the table is followed."""
-    kept = snapshot.metadata().configuration.get(FILE_RETENTION, "")
+    kept = snapshot.metadata().configuration.get(FILE_RETENTION_PROPERTY, "")
     return kept == ONE_DAY_INTERVAL or _MINUTES.fullmatch(kept) is not None
 
 

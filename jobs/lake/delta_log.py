@@ -47,7 +47,9 @@ def read_vector_descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descr
     return {path: vector for (path, _), vector in found.items()}
 
 
-def find_newest_version(lake: Lake, snapshot: DeltaTable, wanted: Callable[[LogAction, LogAction], bool]) -> int | None:
+def find_newest_matching_version(
+    lake: Lake, snapshot: DeltaTable, wanted: Callable[[LogAction, LogAction], bool]
+) -> int | None:
     """Return the newest version whose protocol and metadata are *wanted*; None if the log has no such version."""
     log = log_folder(snapshot)
     names = sorted(info.name for info in lake.list_files(log) if _COMMIT.fullmatch(info.name))

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from deltalake import DeltaTable, Schema
 
-from jobs.lake.delta_log import LogAction, find_newest_version
+from jobs.lake.delta_log import LogAction, find_newest_matching_version
 from jobs.lake.lake import Lake
 from jobs.lake.tables import TABLES_BY_NAME, Table
 from jobs.launch.engine import has_session, why_spark_cannot_start
@@ -157,7 +157,7 @@ def _taken_back(
 
 def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
     """Return the statements that restore the last version that we can write: nothing else drops all features."""
-    known = find_newest_version(
+    known = find_newest_matching_version(
         lake, snapshot, partial(_is_ours, SUPPORTED_FEATURES if why_spark_cannot_start() else _written(lake), table)
     )
     version = "<a version before, from DESCRIBE HISTORY>" if known is None else str(known)

@@ -13,8 +13,8 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from jobs.lake.commit import (
-    FILE_RETENTION,
-    LOG_RETENTION,
+    FILE_RETENTION_PROPERTY,
+    LOG_RETENTION_PROPERTY,
     ONE_DAY_INTERVAL,
     TABLE_PROPERTIES,
     keeps_replaced_files_briefly,
@@ -167,14 +167,16 @@ def shorten_file_retention(lake: Lake, every_s: float) -> None:
             continue
         there = snapshot.metadata().configuration
         # Values that users set stay: Delta refuses a log that is kept for a shorter time than the files.
-        if there.get(FILE_RETENTION, ONE_DAY_INTERVAL) not in {
-            TABLE_PROPERTIES[FILE_RETENTION],
+        if there.get(FILE_RETENTION_PROPERTY, ONE_DAY_INTERVAL) not in {
+            TABLE_PROPERTIES[FILE_RETENTION_PROPERTY],
             ONE_DAY_INTERVAL,
         }:  # a day: of earlier versions
             continue
         kept = f"interval {hours * (15 if table in _KEPT_SHORTER else 60)} minutes"
-        short = {FILE_RETENTION: kept} | (
-            {LOG_RETENTION: kept} if there.get(LOG_RETENTION) == TABLE_PROPERTIES[LOG_RETENTION] else {}
+        short = {FILE_RETENTION_PROPERTY: kept} | (
+            {LOG_RETENTION_PROPERTY: kept}
+            if there.get(LOG_RETENTION_PROPERTY) == TABLE_PROPERTIES[LOG_RETENTION_PROPERTY]
+            else {}
         )
         with suppress(CommitFailedError):  # another process commits at this moment; the next start asks again
             set_properties(snapshot, short)

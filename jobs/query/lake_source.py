@@ -395,7 +395,7 @@ class LakeSource(Source):
         self._note_left_out(self.say)
         return frozenset(self.tables.distinct_values("topic", self.restrict_to_store(IS_OWN_ROW)))
 
-    def topics_of(self, unique_key: str) -> frozenset[str]:
+    def topics_of_unique_key(self, unique_key: str) -> frozenset[str]:
         rows = self.select_rows("DISTINCT topic", MESSAGES, f"uniq_key = {quote_literal(unique_key)}", IS_OWN_ROW)
         if not rows:
             self._note_left_out(self.note_incomplete)

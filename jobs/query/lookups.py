@@ -142,7 +142,7 @@ def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = 
     at_offset = _at_offset_id(source, text, any_host=any_host)
     if at_offset is not None:
         return Answer([at_offset])
-    for candidate in [topic] if topic else sorted(source.topics_of(text)):
+    for candidate in [topic] if topic else sorted(source.topics_of_unique_key(text)):
         found = _in_log_order(islice(source.by_key(KeyQuery(KeyKind.UNIQUE, candidate, text)), UNIQUE_KEY_LIMIT))
         if found:
             return Answer(found[:1])

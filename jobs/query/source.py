@@ -289,7 +289,7 @@ class Source(Protocol):
     def topics(self) -> frozenset[str]:
         """Name every topic."""
 
-    def topics_of(self, unique_key: str) -> frozenset[str]:
+    def topics_of_unique_key(self, unique_key: str) -> frozenset[str]:
         """Return the topics that may have a message with a producer's id."""
         del unique_key
         return self.topics()

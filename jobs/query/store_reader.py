@@ -188,7 +188,7 @@ class StoreReader:
     @cached_property
     def index_database(self) -> Database | None:
         """The index in RocksDB, if the broker writes no index files; raise `FormatError` if it cannot be read."""
-        folder = detect_storage_features(self.store).other_database
+        folder = detect_storage_features(self.store).rocksdbstore_folder
         if folder is None or self.store.index_files:
             return None
         database = self._databases.enter_context(

@@ -371,7 +371,7 @@ def _exchange_for(plan: Installation, staging: Path, made: int, step: BeforeStep
             raise _changed(plan.folder / name) from error
     for directory in [path for path in staging.rglob("*") if path.is_dir()]:
         flush_directory(directory)
-    _give(made, plan, plan.status.st_mode & 0o7777)
+    _set_owner_and_mode(made, plan, plan.status.st_mode & 0o7777)
     os.fsync(made)
     step("name the directory")
     staging.rename(plan.aside)  # no longer swept as an attempt: after the exchange it holds the old set
@@ -445,11 +445,11 @@ def _copy(file: NewFile, target: Path, plan: Installation) -> None:
             rest = os.pread(descriptor, file.size - file.written + 1, file.written)
             if found != file.sha256 or any(rest) or len(rest) != file.size - file.written:
                 raise OSError(f"{file.source}: not the file that the manifest names")
-        _give(descriptor, plan, plan.file_mode)
+        _set_owner_and_mode(descriptor, plan, plan.file_mode)
         os.fsync(descriptor)
 
 
-def _give(descriptor: int, plan: Installation, mode: int) -> None:
+def _set_owner_and_mode(descriptor: int, plan: Installation, mode: int) -> None:
     """Set the group and mode of an open file; its user is the user as whom this process acts."""
     if os.fstat(descriptor).st_gid != plan.status.st_gid:
         os.fchown(descriptor, -1, plan.status.st_gid)

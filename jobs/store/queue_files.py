@@ -367,7 +367,7 @@ class StorageFeatures(NamedTuple):
 
     queues: QueueStorage
     queue_database: str | None  # its folder, below the root
-    other_database: str | None  # of index, timer and transactions: 5.4.0+, often without a row
+    rocksdbstore_folder: str | None  # index, timer and transactions (5.4.0+); often without a row
 
 
 def may_have_default_file_sizes(store: Store) -> bool:

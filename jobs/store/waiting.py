@@ -148,7 +148,7 @@ class RocksState(NamedTuple):
 
 def read_rocksdb_state(store: Store) -> RocksState | None:
     """Return the content of the folder; None if there is none. `FormatError` if it cannot be read."""
-    folder = detect_storage_features(store).other_database
+    folder = detect_storage_features(store).rocksdbstore_folder
     if folder is None:
         return None
     with open_database(join_location(store.root, folder), store.storage) as database:

@@ -53,7 +53,7 @@ class _RebuildForm(NamedTuple):
     dry_run: bool
 
     @property
-    def only_says(self) -> bool:
+    def is_preview(self) -> bool:
         """Whether nothing is written."""
         return self.dry_run and not self.wants_install
 
@@ -95,7 +95,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
     root, out = place.store, how.out
     if advance_checkpoint and not how.wants_install:
         raise click.UsageError("--advance-checkpoint requires --install")
-    if how.only_says and report is not None:
+    if how.is_preview and report is not None:
         raise click.UsageError("--report cannot be combined with --dry-run, which writes nothing")
     run = _begun(place, how, settings, engine, warm="jobs.rebuild.index")
     from jobs.rebuild.dry_run import dry_run_of_index
@@ -114,7 +114,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         care=run.care,
         options=options_as_words(place, settings),
     )
-    if how.only_says:
+    if how.is_preview:
         would = dry_run_of_index(request, run.workers.options)
         return answer.print_outcome(would, would.lines())
     with _held_for_install(place, how) as held:
@@ -128,7 +128,7 @@ def rebuild_index(  # noqa: PLR0913 - one argument an option
         write_report(report, report_of_rebuild(result, outcome, installs=how.wants_install))
     more = ["--advance-checkpoint"] if result.was_killed and is_local(root) else []
     to_install = more if result.files and not how.wants_install else None
-    return _give(result, result.describe(), outcome, answer, to_install, out, options_as_words(place, settings))
+    return _print_end(result, result.describe(), outcome, answer, to_install, out, options_as_words(place, settings))
 
 
 @verb(
@@ -181,7 +181,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
         commitlog=run.commitlog,
         care=run.care,
     )
-    if how.only_says:
+    if how.is_preview:
         would = dry_run_of_queues(request, run.workers.options)
         return answer.print_outcome(would, would.lines())
     with _held_for_install(place, how) as held:
@@ -192,7 +192,7 @@ def rebuild_consumequeue(  # noqa: PLR0913 - one argument an option
     more = [] if how.lost_only else ["--lost-only"]
     to_install = more if summary.files and summary.has_place and not how.wants_install else None
     outcome = summary.result(answer.seconds)
-    return _give(summary, asdict(summary), outcome, answer, to_install, out, options_as_words(place, settings))
+    return _print_end(summary, asdict(summary), outcome, answer, to_install, out, options_as_words(place, settings))
 
 
 def _begun(place: StorePlace, how: _RebuildForm, settings: StoreSettings, engine: str, *, warm: str) -> StoreRun:
@@ -245,7 +245,7 @@ def _put_in_place(plan: Callable[[], "Sequence[Installation]"], answer: Answer, 
     return True
 
 
-def _give(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
+def _print_end(  # noqa: PLR0913, PLR0917 - what the end of an answer is made of
     rebuilt: "index.IndexRebuildSummary | QueueRebuildSummary",
     values: Mapping[str, object],
     result: Result,

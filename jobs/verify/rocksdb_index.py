@@ -49,7 +49,7 @@ _CAUSES = {
 def verify_rocksdb_index(workers: Workers, log: ListedLog, release: str | None, scratch: Scratch) -> PartReport | None:
     """Return the findings on a store's index in RocksDB; None if it has none."""
     store = log.store
-    folder = detect_storage_features(store).other_database
+    folder = detect_storage_features(store).rocksdbstore_folder
     if folder is None:
         return None
     try:

@@ -171,7 +171,7 @@ def is_about_rocksdb_rows(finding: Finding, store: Store) -> bool:
     """Return whether a finding is about rows, which only a broker writes, and not about files."""
     features = detect_storage_features(store)
     folder = finding.file.partition("/")[0]
-    if finding.kind in {DOUBLE_WRITE_DIFFERS, UNREADABLE_DATABASE} or folder == features.other_database:
+    if finding.kind in {DOUBLE_WRITE_DIFFERS, UNREADABLE_DATABASE} or folder == features.rocksdbstore_folder:
         return True
     return finding.part == QUEUES and folder in _ROOTS and step_for_rocksdb_queues(store) is not None
 
@@ -180,7 +180,7 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
     """Yield the remedies for findings on rows, each once."""
     features = detect_storage_features(store)
     rows = [finding for finding in findings if is_about_rocksdb_rows(finding, store)]
-    others = [finding for finding in rows if finding.file.partition("/")[0] == features.other_database]
+    others = [finding for finding in rows if finding.file.partition("/")[0] == features.rocksdbstore_folder]
     of_queues = [finding for finding in rows if finding not in others]
     is_of_files = any(finding.part == QUEUES and finding not in rows for finding in findings)
     if is_of_files:  # if both kinds differ, possibly only the files are wrong
@@ -189,7 +189,7 @@ def steps_for_rocksdb_rows(findings: Sequence[Finding], store: Store) -> Iterato
         yield step_for_rocksdb_queues(store) or _set_aside(store)
     if others:
         yield RecommendedStep(
-            f"{features.other_database}: this database was not changed, because only a broker can write its rows"
+            f"{features.rocksdbstore_folder}: this database was not changed, because only a broker can write its rows"
         )
 
 

@@ -316,7 +316,7 @@ def _has_right_record_crc(buffer: Bytes, at: int, properties: int, end: int) -> 
 
 
 @inlined
-def _has_needless_number(buffer: Bytes, at: int) -> bool:
+def _has_unused_queue_offset(buffer: Bytes, at: int) -> bool:
     """Return whether a prepared or rolled back record, which no queue has, states a queue offset: brokers store 0."""
     is_in_no_queue = read_i32(buffer, at + SYS_FLAG_AT) & _PREPARED != 0
     return is_in_no_queue and read_i64(buffer, at + QUEUE_OFFSET_AT) != 0
@@ -335,7 +335,7 @@ def find_changed_records(buffer: Bytes, positions: Integers, numbers: Integers, 
             kind = BODY_CRC
         elif end > properties and byte_at(buffer, end - 1) == 0:
             kind = TRAILING_ZEROS
-        elif not _has_right_record_crc(buffer, at, properties, end) or _has_needless_number(buffer, at):
+        elif not _has_right_record_crc(buffer, at, properties, end) or _has_unused_queue_offset(buffer, at):
             kind = RECORD_CRC
         if kind:
             numbers[count] = number

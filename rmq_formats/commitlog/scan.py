@@ -210,7 +210,7 @@ class _Walker:
             if found == kernels.LEFTOVER:
                 reason = LEFTOVER_REASON
                 break
-            if found == kernels.END and log.ends_at(position, tail.next_record):
+            if found == kernels.END and log.is_end_of_file(position, tail.next_record):
                 yield from self._release()
                 yield log.piece(PieceKind.BLANK, position)
                 return

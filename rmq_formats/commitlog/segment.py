@@ -144,7 +144,7 @@ def _walk_on(log: "SegmentBytes", position: int, tail: "OpenTail") -> Iterator[P
     held: Piece | None = None  # the piece of the last record, until the next bytes show whether it is complete
     reason = ""
     while position < log.size:
-        if log.ends_at(position, tail.next_record):
+        if log.is_end_of_file(position, tail.next_record):
             yield from filter(None, (held, log.piece(PieceKind.BLANK, position)))
             return
         try:
@@ -274,7 +274,7 @@ class SegmentBytes:
             return second if first == DLEDGER_END_MAGIC and second > 0 else None
         return first if second == MAGIC_BLANK else None
 
-    def ends_at(self, position: int, next_record: Callable[[int], int | None]) -> bool:
+    def is_end_of_file(self, position: int, next_record: Callable[[int], int | None]) -> bool:
         """Return whether an end of file is at *position* that states the bytes left, or has no record after it."""
         stated = self.stated_end(position)
         if stated is None or stated == self.size - position:

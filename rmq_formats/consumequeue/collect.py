@@ -85,7 +85,7 @@ class UnitCollector:
         self._rules = rules
         self._delays = np.array(rules.delays_ms, np.int64)
         self._default_delay = delay_ms(1, ())
-        self._queues = _queues_met(frozenset() if rules.in_rocksdb else rules.batch_topics)
+        self._queues = _known_queues(frozenset() if rules.in_rocksdb else rules.batch_topics)
         self._tags = _Tags(are_wanted=with_tags)
         self._full: list[NDArray[np.int64]] = []  # blocks of units: an array that grew would be in memory twice
         self._units = np.empty((kernels.UNIT_ROWS, _FIRST_ROOM), np.int64)
@@ -174,7 +174,7 @@ class UnitCollector:
         return PackedUnits([names[number] for number in present], starts, units, tag_numbers, self._tags.texts())
 
 
-def _queues_met(batch_topics: frozenset[str]) -> "_Queues":
+def _known_queues(batch_topics: frozenset[str]) -> "_Queues":
     """
     Return the queues of this thread's ranges: adding a queue takes as long as collecting hundreds of units.
 

@@ -180,31 +180,31 @@ def detect_rules(
     They are among the *candidates*, unless others explain more: the candidates may be too narrow because of a changed
     record.
     """
-    looks = [look for look in (_Look(store, file, geometry) for file in files) if look.tells]
-    score, rules = _best(looks, candidates)
-    if score < len(looks) and candidates is not PUBLISHED:
-        other = _best(looks, PUBLISHED)
+    examined = [one for one in (_ExaminedFile(store, file, geometry) for file in files) if one.is_conclusive]
+    score, rules = _best(examined, candidates)
+    if score < len(examined) and candidates is not PUBLISHED:
+        other = _best(examined, PUBLISHED)
         if other[0] > score:
             (score, rules), candidates = other, PUBLISHED
     if not score or rules is None:
         return None
     text = rules_text(rules, candidates)
     return Known(
-        Writers(rules, text), DETECTED, f"{score} of {len(looks)} index files have the content that {text} puts"
+        Writers(rules, text), DETECTED, f"{score} of {len(examined)} index files have the content that {text} puts"
     )
 
 
-def _best(looks: "Sequence[_Look]", candidates: Sequence[Release]) -> tuple[int, Rules | None]:
+def _best(examined: "Sequence[_ExaminedFile]", candidates: Sequence[Release]) -> tuple[int, Rules | None]:
     """Return the rules that explain the most files, and the number of these files."""
     eras = [
         era for era in FIRST_RELEASES_OF_ERAS if any(write_same_index_files(era, candidate) for candidate in candidates)
     ]
     known = [make_rules((0, era)) for era in eras]
-    fitting = [[look.fits(rules) for rules in known] for look in looks]
+    fitting = [[file.fits(rules) for rules in known] for file in examined]
     if not all(map(any, fitting)) or not any(map(all, zip(*fitting, strict=True))):
-        known += _mixed(looks, fitting, eras)
+        known += _mixed(examined, fitting, eras)
     return max(
-        ((sum(look.fits(rules) for look in looks), rules) for rules in known),
+        ((sum(file.fits(rules) for file in examined), rules) for rules in known),
         key=lambda pair: (pair[0], -len(pair[1]), [release.version for _, release in reversed(pair[1])]),
         default=(0, None),
     )
@@ -221,18 +221,20 @@ def rules_text(rules: Rules, candidates: Sequence[Release]) -> str:
     return ", then ".join(names)
 
 
-def _mixed(looks: "Sequence[_Look]", fitting: Sequence[Sequence[bool]], eras: Sequence[Release]) -> list[Rules]:
+def _mixed(
+    examined: "Sequence[_ExaminedFile]", fitting: Sequence[Sequence[bool]], eras: Sequence[Release]
+) -> list[Rules]:
     """Return rules with one switch: inside a file that no era explains, or between two files of different eras."""
     found: list[tuple[int, Release, Release]] = []
-    unexplained = [look for look, fits in zip(looks, fitting, strict=True) if not any(fits)]
+    unexplained = [file for file, fits in zip(examined, fitting, strict=True) if not any(fits)]
     for older, newer in combinations(eras, 2):
-        for look in unexplained[:MAX_MIXED_FILES_SEARCHED]:
-            switch = look.switch(older, newer)
-            found += [(switch, older, newer)] if switch is not None and look.begin < switch else []
-    for (_, left), (look, right) in pairwise(zip(looks, fitting, strict=True)):
+        for file in unexplained[:MAX_MIXED_FILES_SEARCHED]:
+            switch = file.switch(older, newer)
+            found += [(switch, older, newer)] if switch is not None and file.begin < switch else []
+    for (_, left), (file, right) in pairwise(zip(examined, fitting, strict=True)):
         for i, j in combinations(range(len(eras)), 2):
-            if left[i] and right[j] and not right[i] and look.begin:
-                found.append((look.begin, eras[i], eras[j]))
+            if left[i] and right[j] and not right[i] and file.begin:
+                found.append((file.begin, eras[i], eras[j]))
     return [make_rules((0, older), (switch, newer)) for switch, older, newer in dict.fromkeys(found)]
 
 
@@ -241,7 +243,7 @@ def write_same_index_files(one: Release, other: Release) -> bool:
     return all(getattr(one, switch) == getattr(other, switch) for switch in SWITCHES)
 
 
-class _Look:
+class _ExaminedFile:
     """A file, and the log's keys at its position."""
 
     def __init__(self, store: Store, file: BrokerIndexFile, geometry: Geometry) -> None:
@@ -252,13 +254,13 @@ class _Look:
         self._count = min(file.header.entry_count, geometry.capacity)
         self._first = self._entries(min(self._count, ENTRIES_COMPARED_FOR_ERA))
         self._slots_in_use = 0
-        if self.tells:
+        if self.is_conclusive:
             with store.open(file) as reader:
                 self._slots_in_use = count_slots_in_use(reader, geometry)
         self._fitting: dict[Rules, bool] = {}
 
     @property
-    def tells(self) -> bool:
+    def is_conclusive(self) -> bool:
         """Whether the file has entries of messages that exist."""
         return self._count > 0 and self._store.start_offset <= self.begin < self._store.end_offset
 

@@ -132,8 +132,8 @@ class QueueWithoutFiles(NamedTuple):
     """The expected units of a queue without files."""
 
     units: int
-    first: int  # physical offset of the first of them
-    last: int
+    first_physical_offset: int
+    last_physical_offset: int
     newest_ms: int = 0  # store time of their newest record
 
 
@@ -187,7 +187,7 @@ class JoinResult:
         """Return what happened to a queue without files; a topic that was recreated has messages from before."""
         of_topic = [lacking for queue, lacking in self.without_queue.items() if queue.topic == name.topic]
         newest_ms = max(lacking.newest_ms for lacking in of_topic)
-        if self.without_queue[name].last < self._beginning(name.topic):
+        if self.without_queue[name].last_physical_offset < self._beginning(name.topic):
             return self.topics.fate_of_earlier(name.topic, newest_ms)
         return self.topics.fate(name.topic, newest_ms)
 

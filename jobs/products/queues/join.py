@@ -255,7 +255,7 @@ class _GroupTask:
         newest_ms = int(part.units["store_timestamp"].max())
         known = result.without_queue.get(part.name, QueueWithoutFiles(0, first, last))
         result.without_queue[part.name] = QueueWithoutFiles(
-            known.units + stop, known.first, last, max(known.newest_ms, newest_ms)
+            known.units + stop, known.first_physical_offset, last, max(known.newest_ms, newest_ms)
         )
         if part.tag_numbers is not None:
             is_deleted = log.topics.fate(part.name.topic, newest_ms) is TopicFate.DELETED

@@ -258,7 +258,7 @@ def test_help_lists_every_verb_without_loading_one(capsys: pytest.CaptureFixture
 def test_every_help_has_an_example_and_fits_into_a_terminal(
     verb: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.command.cli.width_of", lambda _stream: 80)
+    monkeypatch.setattr("jobs.command.cli.line_width_limit", lambda _stream: 80)
     monkeypatch.setenv("COLUMNS", "80")
     assert ExitCode.CLEAN == cli.main([*verb, "--help"])
 

@@ -28,7 +28,7 @@ from jobs.ingest.follow import Follower, Pace, StopRequest
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
-from jobs.lake.commit import FILE_RETENTION, LOG_RETENTION
+from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError
 from jobs.products.index import entries
@@ -111,7 +111,9 @@ def test_a_table_that_comes_later_keeps_as_little_as_those_of_the_first_step(bro
 
     Story([nothing, rot]).run(request(broker))
     kept = {name: DeltaTable(tmp_path / "lake" / name).metadata().configuration for name in ("messages", "quarantine")}
-    assert {(of[LOG_RETENTION], of[FILE_RETENTION]) for of in kept.values()} == {("interval 60 minutes",) * 2}
+    assert {(of[LOG_RETENTION_PROPERTY], of[FILE_RETENTION_PROPERTY]) for of in kept.values()} == {
+        ("interval 60 minutes",) * 2
+    }
 
 
 def test_index_entries_are_chained_as_separate_runs_chain_them(broker: Broker, tmp_path: Path) -> None:
@@ -303,7 +305,7 @@ def test_replaced_files_go_when_their_time_is_over_and_other_stores_files_later(
             broker.append(some_records(5, seed=number))
             if number == MANY:
                 upkeep.shorten_file_retention(Lake(str(lake)), 1.0)
-                DeltaTable(lake / "messages").alter.set_table_properties({FILE_RETENTION: kept})
+                DeltaTable(lake / "messages").alter.set_table_properties({FILE_RETENTION_PROPERTY: kept})
             ingest(request(broker), SerialWorkers())
     assert len(list((lake / "messages").glob("*.parquet"))) == left + other.exists() == left + 1
     assert len(rows_of(lake)) == 5 * MANY
@@ -330,12 +332,14 @@ def test_what_is_kept_of_a_followed_lake_follows_its_steps_unless_somebody_has_s
     broker.append(some_records(5))
     ingest(request(broker), SerialWorkers())
     for name, kept in {"messages": "interval 30 days", "consume_queue": "interval 1 days"}.items():
-        DeltaTable(lake / name).alter.set_table_properties({FILE_RETENTION: kept, LOG_RETENTION: kept})
-    DeltaTable(lake / "index_files").alter.set_table_properties({FILE_RETENTION: "interval 2 days"})
+        DeltaTable(lake / name).alter.set_table_properties(
+            {FILE_RETENTION_PROPERTY: kept, LOG_RETENTION_PROPERTY: kept}
+        )
+    DeltaTable(lake / "index_files").alter.set_table_properties({FILE_RETENTION_PROPERTY: "interval 2 days"})
     upkeep.shorten_file_retention(Lake(str(lake)), 4.5)
     names = ("messages", "consume_queue", "index_entries", "index_files", "runs")
     found = {name: DeltaTable(lake / name).metadata().configuration for name in names}
-    assert {name: (of[LOG_RETENTION], of[FILE_RETENTION]) for name, of in found.items()} == {
+    assert {name: (of[LOG_RETENTION_PROPERTY], of[FILE_RETENTION_PROPERTY]) for name, of in found.items()} == {
         "messages": ("interval 30 days", "interval 30 days"),
         "consume_queue": ("interval 1 days", "interval 300 minutes"),  # a day is what earlier versions have set
         "index_entries": ("interval 300 minutes", "interval 300 minutes"),

@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import SparkSession
 
 from jobs.lake import features
-from jobs.lake.commit import LOG_RETENTION, TransactionTakenError, commit, ensure_table
+from jobs.lake.commit import LOG_RETENTION_PROPERTY, TransactionTakenError, commit, ensure_table
 from jobs.lake.features import UnsupportedTableError, needs_spark
 from jobs.lake.tables import MESSAGES
 from jobs.lake.upkeep import optimize, shorten_file_retention
@@ -208,7 +208,7 @@ def test_new_columns_and_properties_come_by_spark_too(lake: SharedLake) -> None:
 
     snapshot = DeltaTable(lake.path / "messages")
     assert [str(field.name) for field in snapshot.schema().fields][-2:] == ["later", "last"]
-    assert snapshot.metadata().configuration[LOG_RETENTION] == "interval 300 minutes"
+    assert snapshot.metadata().configuration[LOG_RETENTION_PROPERTY] == "interval 300 minutes"
     assert read(lake, offsets) == WORKS
 
 
