@@ -23,7 +23,6 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import uvicorn
@@ -77,7 +76,6 @@ _TITLES = {
     "/unfinished": "Unfinished",
 }
 _INTERVALS = ("5", "30")  # seconds between two refreshes of a page
-_Result = TypeVar("_Result")
 
 
 def serve(place: Place, port: int, *, opens: bool) -> ExitCode:
@@ -200,10 +198,6 @@ class RequestGuard:
         return compare_digest(given.encode(), self._token.encode())
 
 
-class _GoneError(Exception):
-    """The browser has closed the connection."""
-
-
 class Application:
     """Serve the pages of one place."""
 
@@ -211,22 +205,38 @@ class Application:
         self._workers = workers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, which only reads."""
-        request = Request(scope, receive)
-        path = request.url.path
-        with suppress(_GoneError):  # the browser has closed the connection
-            if path in _DOWNLOADS:
-                await self._download(request, send)
-            elif path in _FILES:
-                content, media_type = _FILES[path]
-                await Response(content, media_type=media_type)(scope, receive, send)
-            elif path == "/again":
-                self._workers.reopen_place()
-                await RedirectResponse("/", HTTPStatus.SEE_OTHER)(scope, receive, send)
-            elif path == "/favicon.ico":
-                await Response(status_code=HTTPStatus.NO_CONTENT)(scope, receive, send)
-            else:
-                await self._page(request, send)
+        """Answer a request, which only reads; if the browser disconnects, or the server ends, cancel its query."""
+
+        async def wait_for_disconnect() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        answer = asyncio.ensure_future(self._respond(Request(scope), send))
+        disconnect = asyncio.ensure_future(wait_for_disconnect())
+        try:
+            await asyncio.wait({answer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                await answer
+        finally:
+            answer.cancel()
+            disconnect.cancel()
+
+    async def _respond(self, request: Request, send: Send) -> None:
+        path, response = request.url.path, None
+        if path in _FILES:
+            content, media_type = _FILES[path]
+            response = Response(content, media_type=media_type)
+        elif path == "/again":
+            self._workers.reopen_place()
+            response = RedirectResponse("/", HTTPStatus.SEE_OTHER)
+        elif path == "/favicon.ico":
+            response = Response(status_code=HTTPStatus.NO_CONTENT)
+        if response is not None:
+            await response(request.scope, request.receive, send)
+        elif path in _DOWNLOADS:
+            await self._download(request, send)
+        else:
+            await self._page(request, send)
 
     async def _page(self, request: Request, send: Send) -> None:
         words, every = choose_words(request), request.query_params.get("every")
@@ -234,19 +244,20 @@ class Application:
             self._workers.reopen_place()
         head = self._head(request, words, every)
         question = Question(request.url.path, dict(request.query_params), words.language)
-        answer = asyncio.ensure_future(self._answer(question, words))
         # The head of a page that may redirect is not sent in advance: a redirect must be the complete response.
         may_lead_on = request.url.path == "/find" or "holds" in request.query_params
-        is_soon = await _unless_gone(request.receive, answer, None if may_lead_on else _SOON)
         response = HTMLResponse(b"", HTTPStatus.OK)
         if "lang" in request.query_params:
             response.set_cookie("rmq_lake_lang", words.language, samesite="strict", path="/")
-        if not is_soon:
-            await _begin(send, response)
-            waiting = render_page("waiting.html", words, {})
-            await send({"type": "http.response.body", "body": f"{head}{waiting}".encode(), "more_body": True})
-            await _unless_gone(request.receive, answer, None)
-        reply = await answer
+        async with asyncio.TaskGroup() as group:  # cancels the query with this request
+            answer = group.create_task(self._answer(question, words))
+            await asyncio.wait({answer}, timeout=None if may_lead_on else _SOON)
+            is_soon = answer.done()
+            if not is_soon:
+                await _begin(send, response)
+                waiting = render_page("waiting.html", words, {})
+                await send({"type": "http.response.body", "body": f"{head}{waiting}".encode(), "more_body": True})
+        reply = answer.result()
         if is_soon:
             if reply.location:
                 await RedirectResponse(reply.location, reply.status)(request.scope, request.receive, send)
@@ -291,9 +302,7 @@ class Application:
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         following: int | None = 0
         while following is not None:
-            answer = asyncio.ensure_future(self._answer(question, words))
-            await _unless_gone(request.receive, answer, None)
-            reply = await answer
+            reply = await self._answer(question, words)
             is_first = question.before is None
             if reply.status != HTTPStatus.OK and is_first:
                 content = self._head(request, words, None).encode() + reply.content
@@ -312,25 +321,3 @@ class Application:
 async def _begin(send: Send, response: Response) -> None:
     headers = [(name, value) for name, value in response.raw_headers if name != b"content-length"]
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-
-
-async def _unless_gone(receive: Receive, answer: "asyncio.Future[_Result]", seconds: float | None) -> bool:
-    """Wait for an answer; return whether it has arrived. Raises `_GoneError` if the browser has disconnected."""
-
-    async def left() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    gone = asyncio.ensure_future(left())
-    waited_for: set[asyncio.Future[Any]] = {answer, gone}
-    try:
-        await asyncio.wait(waited_for, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if gone.done() and not answer.done():
-            answer.cancel()
-            raise _GoneError
-    except asyncio.CancelledError:  # the server ends
-        answer.cancel()
-        raise
-    finally:
-        gone.cancel()
-    return answer.done()

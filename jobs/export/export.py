@@ -32,7 +32,6 @@ from jobs.export.items import (
     LakeItem,
     LogItem,
     TimeRange,
-    Undecoded,
     decoded_slices,
     read_rows,
     with_bodies,
@@ -64,7 +63,7 @@ from rmq_formats.release import NEWEST, Release
 _AT_ONCE = 8  # items whose parts are on the disk at the same time, where they go to standard output
 _GROUP_ROWS, _GROUP_BYTES = 1 << 16, 8 << 20
 _PAGE, _MOST_AT_ONCE = 1 << 20, 1 << 10  # pyarrow's own: bytes of a page, and values that are encoded before it is full
-_NAMED = 20  # damaged places of a part that are named; all are counted
+_NAMED = 20  # undecoded bodies, and damaged places of a part, that are named; all are counted
 _LONG = 1 << 20
 _CHUNK = 4 << 20
 
@@ -98,7 +97,8 @@ class ExportSummary(NamedTuple):
 
     messages: int
     bytes: int
-    undecoded: Undecoded
+    undecoded_bodies: int
+    undecoded: list[ExportDefect]  # the first of them
     damaged_bytes: int
     damaged: list[ExportDefect]
     gaps: list[ExportDefect]
@@ -193,12 +193,15 @@ def export(asked: ExportRequest, planned: ExportPlan, workers: Workers) -> Expor
 
 
 def _summary(planned: ExportPlan, parts: "Sequence[ExportedPart]", size: int) -> ExportSummary:
-    undecoded = Undecoded()
-    for part in parts:
-        undecoded.merge(part.undecoded)
-    damaged = [place for part in parts for place in part.damaged]
-    messages, damaged_bytes = (sum(part.messages for part in parts), sum(part.damaged_bytes for part in parts))
-    return ExportSummary(messages, size, undecoded, damaged_bytes, damaged, planned.gaps)
+    return ExportSummary(
+        messages=sum(part.messages for part in parts),
+        bytes=size,
+        undecoded_bodies=sum(part.undecoded_bodies for part in parts),
+        undecoded=[body for part in parts for body in part.undecoded][:_NAMED],
+        damaged_bytes=sum(part.damaged_bytes for part in parts),
+        damaged=[place for part in parts for place in part.damaged],
+        gaps=planned.gaps,
+    )
 
 
 def explain_empty_export(asked: ExportRequest) -> Reason:
@@ -230,9 +233,20 @@ class ExportedPart:
 
     name: str
     messages: int = 0
-    undecoded: Undecoded = field(default_factory=Undecoded)
+    undecoded_bodies: int = 0  # that stay as they are stored
+    undecoded: list[ExportDefect] = field(default_factory=list)  # the first of them
     damaged_bytes: int = 0  # of the log, which are left out
     damaged: list[ExportDefect] = field(default_factory=list)  # the first of them
+
+    def add_undecoded(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
+        """Note the bodies of some rows that cannot be decoded."""
+        failed = [row for row, body in enumerate(bodies) if body.error is not None]
+        self.undecoded_bodies += len(failed)
+        for row in failed[: _NAMED - len(self.undecoded)]:
+            broker, offset, size = (
+                batch.column(name)[row].as_py() for name in ("broker", "physical_offset", "body_length")
+            )
+            self.undecoded.append(ExportDefect(broker, offset, size, bodies[row].error or ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +269,7 @@ class PartTask:
 
         def counted() -> _Slices:
             nonlocal noted
-            for batch, bodies in chain.from_iterable(map(partial(self._wanted, part.undecoded), rows)):
+            for batch, bodies in chain.from_iterable(map(partial(self._wanted, part), rows)):
                 part.messages, noted = part.messages + batch.num_rows, len(damage)
                 yield batch, bodies
                 del batch, bodies  # not held while the next ones are read; so below
@@ -283,13 +297,13 @@ class PartTask:
         rows = _without_damage(read_rows(item, condition.columns), [])
         return any(condition.find_matches(batch).true_count for batch in rows)
 
-    def _wanted(self, undecoded: Undecoded, rows: pa.RecordBatch) -> _Slices:
+    def _wanted(self, part: ExportedPart, rows: pa.RecordBatch) -> _Slices:
         """Yield the matching rows with their bodies; note each decoded body that stays as it is stored."""
         condition = self.condition
         if condition is not None and not condition.uses_bodies:
             rows = rows.filter(condition.find_matches(rows.select(condition.columns)))
         for batch, bodies in decoded_slices(rows, self.limit):
-            undecoded.add_rows(batch, bodies)
+            part.add_undecoded(batch, bodies)
             if condition is None or not condition.uses_bodies:
                 yield batch, bodies
             else:

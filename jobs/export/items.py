@@ -5,8 +5,8 @@ Batches are limited in bytes, not in rows: a body may have several MiB.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,6 @@ from rmq_formats.properties import MAX_LONG, MIN_LONG, PropertyParser
 BODY_TEXT = "body_text"
 SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
 SLICE_BYTES = 4 << 20  # of a slice, which is in memory as rows, bodies and Arrow columns, in Python and in DataFusion
-_NAMED = 20
 
 
 def decoded_slices(
@@ -70,29 +69,6 @@ class ExportDefect(NamedTuple):
     offset: int
     size: int  # as it is stored
     reason: str
-
-
-@dataclass
-class Undecoded:
-    """Bodies that stay as they are stored: the number, and the first of them."""
-
-    count: int = 0
-    places: list[ExportDefect] = field(default_factory=list)
-
-    def add_rows(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
-        """Add those of some rows."""
-        failed = [row for row, body in enumerate(bodies) if body.error is not None]
-        self.count += len(failed)
-        for row in failed[: _NAMED - len(self.places)]:
-            broker, offset, size = (
-                batch.column(name)[row].as_py() for name in ("broker", "physical_offset", "body_length")
-            )
-            self.places.append(ExportDefect(broker, offset, size, bodies[row].error or ""))
-
-    def merge(self, other: Self) -> None:
-        """Add the notes of another task."""
-        self.count += other.count
-        self.places += other.places[: _NAMED - len(self.places)]
 
 
 DERIVED_COLUMNS = (

@@ -5,7 +5,7 @@ This module also has the broker's state (running, closed, how far it had flushed
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import predict_start_by_own_walk
@@ -23,11 +23,11 @@ from jobs.inspect.queues import (
 )
 from jobs.inspect.report import FolderReport, Problems, RocksReport, StateReport, StoreReport, TimersReport
 from jobs.launch.arguments import file_system_options
+from jobs.query.store_reader import StoreReader
 from jobs.store.beside_broker import find_broker_process
 from jobs.store.broker_config import CONFIG_FOLDER, TOPICS_FILE, read_json_file
-from jobs.store.epochs import Leftovers, read_epochs
+from jobs.store.epochs import read_epochs
 from jobs.store.log_ends import NO_SEGMENTS, find_lost_ends
-from jobs.store.record_places import segment_bytes
 from jobs.store.release import MarkCollector, find_file_marks, writers_of_eras
 from jobs.store.store import SET_ASIDE_MARK, Store, list_store, relist_store
 from jobs.store.topics import TopicEvidence, collect_topic_evidence
@@ -131,16 +131,8 @@ def _note_left_over(store: Store, report: StoreReport) -> None:
     state, index, log, problems = report.state, report.index, report.log, report.problems
     epoch = state.epochs[-1]
     since = f"epoch {epoch.number} begins at offset {epoch.start_offset:,}"
-    with ExitStack() as stack, problems.noting_errors(store.root):
-        leftovers = Leftovers(
-            state.epochs, lambda segment: segment_bytes(segment, stack.enter_context(store.open(segment)))
-        )
-
-        def is_left_over(offset: int) -> bool:
-            segment = store.segment_at(offset)
-            return segment is not None and leftovers.contains(segment, offset)
-
-        units = drop_left_over_units(report.queues, store, is_left_over)
+    with problems.noting_errors(store.root), StoreReader(store) as reader:
+        units = drop_left_over_units(report.queues, store, reader.is_left_over)
         if units:
             text = f"units at the ends of queues that point to messages truncated by a promotion: {units:,} ({since})"
             problems.add_note(store.root, text)

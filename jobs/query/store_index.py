@@ -257,11 +257,6 @@ class StoreIndex:
                 with suppress(_DamagedFileError):  # it has been reported
                     yield from self._with_key(self._hits(file, wanted), wanted, Counter())
 
-    def leads_to(self, message: Message, kind: KeyKind, key: str) -> bool:
-        """Return whether the index has a key of a message."""
-        found = self.find_without_log(KeyQuery(kind, message.topic, key))
-        return any(other.record.physical_offset == message.record.physical_offset for other in found)
-
     def key_fact(self, message: Message, key: IndexKey) -> KeyFact:
         """Return whether the index points to a message; None if the store has no index."""
         offset, store = message.record.physical_offset, self._reader.store

@@ -42,7 +42,7 @@ from jobs.query.store_index import (
 )
 from jobs.query.store_reader import CLOCK_SLACK_MS, StoreReader
 from jobs.store.broker_config import BrokerConfig, ReaderProgress, read_broker_config, read_config
-from jobs.store.log_ends import LostPart, find_lost_ends
+from jobs.store.log_ends import find_lost_ends
 from jobs.store.queue_files import QueueFile, QueueStorage, StoredQueue, detect_storage_features
 from jobs.store.ranges import find_newest_written_offset
 from rmq_formats.commitlog.record import Host, MessageRecord
@@ -204,7 +204,9 @@ class StoreSource(Source):
         for message in self.search(text):
             for kind in KeyKind:
                 if has_key(message, kind, text):
-                    yield Occurrence(message, kind, self._index.leads_to(message, kind, text))
+                    indexed = self._index.find_without_log(KeyQuery(kind, message.topic, text))
+                    offsets = (other.record.physical_offset for other in indexed)
+                    yield Occurrence(message, kind, message.record.physical_offset in offsets)
             items = property_items(java_text(message.record.properties_raw), message.release.property_parser)
             # The message's own id, which that of its batch follows and hides (5.0.0 to 5.3.3).
             if (UNIQ_KEY, text) in items and message.unique_key != text:
@@ -493,10 +495,6 @@ class StoreSource(Source):
 
     # the part of the history that is there
 
-    @cached_property
-    def _lost_ends(self) -> list[LostPart]:
-        return list(find_lost_ends(self.reader.store))
-
     def why_no_message_at(self, physical_offset: int) -> Reason:
         store = self.reader.store
         if physical_offset < store.start_offset:
@@ -638,7 +636,7 @@ class StoreSource(Source):
         self._lack_lost(is_before=True)
 
     def _lack_lost(self, *, is_before: bool) -> None:
-        for lost in self._lost_ends:
+        for lost in find_lost_ends(self.reader.store):
             if (lost.end <= self.reader.store.start_offset) is is_before:
                 self.note_incomplete(lost.text)
 

@@ -170,8 +170,8 @@ def _described(summary: "ExportSummary", out: Path) -> dict[str, object]:
         "messages": summary.messages,
         "bytes": summary.bytes,
         "out": str(out),
-        "undecoded_bodies": summary.undecoded.count,
-        "undecoded": [place._asdict() for place in summary.undecoded.places],
+        "undecoded_bodies": summary.undecoded_bodies,
+        "undecoded": [place._asdict() for place in summary.undecoded],
         "damaged_bytes": summary.damaged_bytes,
         "damaged": [place._asdict() for place in summary.damaged],
         "gaps": [place._asdict() for place in summary.gaps],
@@ -180,11 +180,11 @@ def _described(summary: "ExportSummary", out: Path) -> dict[str, object]:
 
 def _left_out(summary: "ExportSummary") -> list[str]:
     """Return lines on messages that are not in the file, or not as their producers sent them."""
-    undecoded, damaged, gaps = summary.undecoded, summary.damaged, summary.gaps
+    count, damaged, gaps = summary.undecoded_bodies, summary.damaged, summary.gaps
     lines = []
-    if undecoded.count:
-        lines.append(f"  {undecoded.count:,} bodies are left as they are stored (--max-body-size is the limit of one):")
-        lines += _places(undecoded.places, undecoded.count)
+    if count:
+        lines.append(f"  {count:,} bodies are left as they are stored (--max-body-size is the limit of one):")
+        lines += _places(summary.undecoded, count)
     if damaged:
         lines.append(f"  DAMAGE {summary.damaged_bytes:,} bytes are not intact messages, and are left out:")
         lines += _places(damaged, len(damaged))

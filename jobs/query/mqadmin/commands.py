@@ -50,6 +50,10 @@ _DAY_AND_A_HALF_MS = 36 * 3_600_000
 _GROUP_MATTERS_NOT = frozenset({"queryCq", "consumeMessage"})  # they only look in its name
 _TRACE_WIDTHS = (10, 20, 20, 20, 10, 10)
 
+_NOTHING_ASKED = Reason(
+    ReasonKind.MQADMIN_CANNOT, f"the maximum number of messages is 0, so mqadmin finds none; pass 1 to {KEY_LIMIT}"
+)
+
 _Reported = tuple[Trace, Message]  # a line of a trace, and the message whose body it is in
 
 
@@ -112,6 +116,8 @@ def _by_key(line: ParsedLine, context: Context) -> ExitCode:
     zone = context.printer.zone
     window = TimeWindow(line.time_option("beginTimestamp", 0, zone), line.time_option("endTimestamp", MAX_TIME, zone))
     limit = _limit(line)
+    if limit == 0:
+        return context.refuse(_NOTHING_ASKED)
     if _KEY_KINDS[key_type] is KeyKind.KEY:
         answer = lookups.by_key_as_client(source, topic, key, window, limit)
     else:
@@ -218,7 +224,10 @@ def _message_traces(line: ParsedLine, context: Context) -> ExitCode:
     for name, moment in zip(("beginTimestamp", "endTimestamp"), window, strict=True):
         if not MIN_LONG <= moment <= MAX_LONG:
             raise UnsupportedFormat(f"{line.command}: {name} must be a time in milliseconds, not {moment}")
-    answer = lookups.by_key_as_client(source, topic, message_id, window, _limit(line))
+    limit = _limit(line)
+    if limit == 0:
+        return context.refuse(_NOTHING_ASKED)
+    answer = lookups.by_key_as_client(source, topic, message_id, window, limit)
     if answer.reason:
         return context.finish(answer)
     reported = [

@@ -59,7 +59,7 @@ def test_a_body_larger_than_the_limit_is_named(place: str, places: dict[str, Exp
     assert "not a zlib stream" in rows[3]["body_error"]
     assert CUT == zlib.decompress(b64decode(rows[2]["body_base64"]))
     offsets = [int(row["physical_offset"]) for row in rows[2:]]
-    assert (2, offsets) == (summary.undecoded.count, [place.offset for place in summary.undecoded.places])
+    assert (2, offsets) == (summary.undecoded_bodies, [place.offset for place in summary.undecoded])
     assert [SMALL, LARGE] == [row["body"] for row in table[:2]]
     assert CUT == zlib.decompress(table[2]["body"])
     assert [row["body_error"] for row in rows] == [row["body_error"] for row in table]
@@ -103,7 +103,7 @@ def test_a_condition_sees_no_text_of_a_body_larger_than_the_limit_and_it_is_name
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
 
     assert [1, 2, 3] == [row["queue_offset"] for row in rows]
-    assert (3, 2) == (summary.messages, summary.undecoded.count)
+    assert (3, 2) == (summary.messages, summary.undecoded_bodies)
 
 
 @pytest.mark.parametrize(("since", "messages", "damaged"), [(0, 3, 1), (300, 1, 1), (900, 0, 0)])

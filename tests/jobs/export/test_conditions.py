@@ -273,7 +273,7 @@ def test_a_body_that_cannot_be_decoded_is_reported_for_every_row_that_the_condit
     [item] = plan_export(ExportRequest(Place(store=str(store))), {}).items
     for text, undecoded in {"body_text = 'text'": 1, "array_has(keys, 'a')": 0, "array_has(keys, 'b')": 1}.items():
         part = PartTask(tmp_path, RowFormat.NDJSON, NEWEST, condition=parse_condition(text))((0, item))
-        assert (1, undecoded) == (part.messages, part.undecoded.count)
+        assert (1, undecoded) == (part.messages, part.undecoded_bodies)
 
 
 def test_the_time_zone_of_the_machine_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,23 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(  # noqa: PLR091
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "queryMsgByKey -t Orders -k TagA -p T -m 0",
+        "queryMsgByKey -t Orders -k 4711 -m -1",
+        "queryMsgTraceById -i 1 -c 0",
+    ],
+)
+def test_a_line_that_asks_for_no_message_is_told_so(line: str, tmp_path: Path, ask: Run) -> None:
+    store = write_store(tmp_path / "store", stored([Sent(keys=("4711",), tags="TagA")]))
+
+    code, out, told = ask(store, line)
+
+    assert (ExitCode.NOT_FOUND, "") == (code, out)
+    assert "the maximum number of messages is 0" in told
+
+
+@pytest.mark.parametrize(
     ("release", "verb", "line", "rows"),
     [
         ("4.9.2", "mqadmin", "queryMsgByKey -t Orders -k AaAa", 17),
