@@ -10,6 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +39,7 @@ class Engine(Enum):
 _SESSION = "jobs.launch.session"  # it imports pyspark, which takes a second
 AUTO = "auto"  # the option's value that leaves the choice to the rule
 
+_OWN_GROUPS, _CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _START_SECONDS = 3.5  # that a command waits longer on Spark: JVM, session, first task, workers' imports
 _REMOTE_RATE = 64 << 20  # bytes a second of one connection to another machine
 
@@ -83,8 +86,29 @@ class EngineChoice(NamedTuple):
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use: by its affinity, and by the CPU quota of a container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([cores, *_quotas()])
+
+
+def _quotas() -> Iterator[int]:
+    """Yield the cores that each CPU quota of this process allows, rounded up as Java does."""
+    try:
+        groups = [line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines()]
+    except OSError:  # not Linux
+        return
+    for _, controllers, path in groups:
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = _CONTROL_GROUPS / "cpu" if controllers else _CONTROL_GROUPS
+        own = root / path.removeprefix("/")
+        # A group's quota limits the groups in it. In a container the own group may be mounted as the root.
+        for folder in (one for one in (own, *own.parents) if one.is_relative_to(root)):
+            with suppress(OSError, ValueError):  # no such file, or `max`: no quota
+                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+                quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())
+                if quota > 0:
+                    yield -(-quota // period)
 
 
 def usable_cores(*, half: bool) -> int:
@@ -117,7 +141,7 @@ def choose_engine(
     Return the engine for *size* bytes: the *asked* one, or the one that the rule selects.
 
     *half*: a broker runs on this machine and keeps half of the cores. If the rule selects Spark but Spark cannot start,
-    this process does the work, and `Choice.lacking` names the missing part.
+    this process does the work, and `EngineChoice.lacking` names the missing part.
     """
     usable = usable_cores(half=half)
     limit = one_process_limit(verb, cores=usable, is_remote=is_remote)

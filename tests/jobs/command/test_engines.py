@@ -93,6 +93,33 @@ def test_the_rule_goes_by_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) -> No
     assert choose_engine("verify", two * 9, "here").engine is Engine.HERE
 
 
+@pytest.mark.parametrize(
+    ("own", "files", "cores"),
+    [
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),
+        ("0::/user/job\n", {"user/cpu.max": "100000 100000\n", "user/job/cpu.max": "max 100000\n"}, 1),
+        ("0::/docker/1\n", {"cpu.max": "300000 100000\n"}, 3),
+        ("3:cpu,cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ("3:cpu,cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ("0::/\n", {"cpu.max": "1000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
+        ("0::/\n", {}, 8),
+    ],
+)
+def test_the_cpu_quota_of_a_container_limits_the_cores(
+    own: str, files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").write_text(own)
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    monkeypatch.setattr(engine, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(engine, "_CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
+    assert cores == engine.count_cores()
+
+
 @pytest.fixture
 def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(engine, "has_session", lambda: False)
