@@ -33,7 +33,8 @@ SMALL_LOG_SIZE = 64 << 20  # bytes of a log that the driver reads itself: a task
 _LEAST_PIECE = 32 << 20  # bytes of a range that is cut for balance: each is a task, and a file of a table
 _STEP = 1 << 12
 _BLOCK = 512  # bytes: the smallest write of a disk
-_UNWRITTEN = 1 << 16  # zeros after which nothing is written
+_UNWRITTEN = 1 << 16  # zeros that are probably after the last record
+_LONGEST_ZEROS = 4 << 20  # in a body, with the broker's default maxMessageSize
 MAX_RANGES = 100_000  # of one run: each is a task, and a file in the commit
 
 
@@ -142,7 +143,22 @@ def written_sizes(ranges: Sequence[Range]) -> list[int]:
 
 def written_size(ranges: Sequence[Range]) -> int:
     """Return the written bytes of all ranges, up to 4 KiB more for each range of the last file."""
-    return sum(one.size if one.final else _written_in(one, range(0, one.size, _STEP)) for one in ranges)
+    return sum(one.size if one.final else _written_steps(one) for one in ranges)
+
+
+def _written_steps(range_: Range) -> int:
+    """Return the written bytes of a range, rounded up to whole steps; zeros in bodies may be as long as a message."""
+    first = 0
+    while True:
+        written = _written_in(range_, range(first, range_.size, _STEP))
+        try:
+            with range_.open() as file:
+                after = bytes(file.read(range_.start + written, min(_LONGEST_ZEROS, range_.size - written)))
+        except OSError:  # this is an estimate; the task that reads the range reports the error
+            return range_.size
+        if not (data := after.rstrip(b"\0")):
+            return written
+        first = written + -(-len(data) // _STEP) * _STEP
 
 
 def _written_in(range_: Range, candidates: Sequence[int]) -> int:

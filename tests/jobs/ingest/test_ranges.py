@@ -191,3 +191,13 @@ def test_a_dry_run_does_not_count_the_preallocated_rest_of_the_last_segment(tmp_
     assert idle.plan is not None
     assert len(data) <= (new.plan["bytes"] or 0) < len(data) + 4096
     assert 0 == idle.plan["bytes"]
+
+
+def test_a_dry_run_counts_messages_after_a_body_of_zeros(tmp_path: Path) -> None:
+    first = encode_record(a_record(bytes(3 << 20)))
+    data = first + encode_record(a_record(b"last", physical_offset=len(first)))
+    store = _log(tmp_path, data + bytes((16 << 20) - len(data)))
+    new = ingest_store(store, tmp_path / "lake", "b", dry_run=True)
+
+    assert new.plan is not None
+    assert len(data) <= (new.plan["bytes"] or 0) < len(data) + 4096
