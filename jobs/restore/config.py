@@ -124,8 +124,8 @@ class RebuiltFileSettings(NamedTuple):
     index_names: RecordedNames = NOT_RECORDED
 
     @classmethod
-    def determine(cls, known: KnownStore, wanted: GivenSettings, lake: Lake) -> Self:
-        """Determine the settings from the user's options and the records of runs."""
+    def determine(cls, known: KnownStore, wanted: GivenSettings, lake: Lake, *, with_index: bool = True) -> Self:
+        """Determine the settings from the user's options and the records of runs; names only *with_index*."""
         state: Mapping[str, Any] = known.newest.state if known.newest else {}  # JSON
         slots, entries = wanted.hash_slots or wanted.conf.hash_slots, wanted.index_num or wanted.conf.index_num
         noted = state.get("index") or {}
@@ -144,7 +144,7 @@ class RebuiltFileSettings(NamedTuple):
         if release is None and noted:  # those by whose rules runs made index entries
             rules = ",".join(f"{name}@{since}" if since else name for since, name in noted["rules"])
             release = Known(rules, DETECTED, "recorded by an ingest run")
-        names = _recorded_names(lake, known.store_id)
+        names = _recorded_names(lake, known.store_id) if with_index else NOT_RECORDED
         zone = wanted.zone or detect_zone((name, time) for (_, time), name in names.items())
         queues = queues._replace(sizes={**queues.sizes, FileKind.CONSUME_QUEUE: plain})
         is_span = wanted.release is None and " to " in (noted.get("releases") or "")

@@ -183,7 +183,8 @@ def restore(request: RestoreRequest, workers: Workers) -> RestoreSummary:
             f"a broker that starts with this log truncates it at the gap at offset {min(places):,} if it reads that "
             f"file for its recovery ({why})"
         )
-    _build_rest(request, RebuiltFileSettings.determine(known, request.wanted, request.lake), summary, workers)
+    forms = RebuiltFileSettings.determine(known, request.wanted, request.lake, with_index=request.with_index)
+    _build_rest(request, forms, summary, workers)
     summary.newest_store_timestamp = read_last_store_timestamp(request.lake, known, plan.end)
     # As after a clean shutdown: everything up to the last message is on the disk.
     indexed = max(

@@ -209,3 +209,12 @@ def test_restored_index_files_have_the_names_that_the_lake_recorded(name: str, g
     expected = {path.name for path in (store / "index").iterdir()}
     assert expected
     assert expected == {path.name for path in (tmp_path / "out" / "index").iterdir()}
+
+
+def test_a_restore_without_the_index_does_not_read_the_table_of_index_files(golden: StoreOf, tmp_path: Path) -> None:
+    ingest_store(golden("b551-base"), tmp_path / "lake", "b")
+    for file in (tmp_path / "lake" / "index_files").glob("*.parquet"):
+        file.unlink()
+    summary = restore(request(tmp_path / "lake", tmp_path / "out"), SerialWorkers())
+
+    assert not summary.lost
