@@ -247,6 +247,9 @@ def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
     from jobs.store.workers import SerialWorkers, WorkersOnDemand
 
     def for_large_steps() -> "Workers":
+        if request.care is not None and request.care.max_rate:
+            # The store was listed with the whole rate for each process, before the engine of this step was known.
+            return make_workers(Engine.HERE, half=half)
         lacking = why_spark_cannot_start()
         if lacking:
             announce_once(f"rmq-lake: a large step is read in one process; Spark would use more cores. {lacking}")

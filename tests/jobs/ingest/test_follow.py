@@ -31,11 +31,14 @@ from jobs.lake import upkeep
 from jobs.lake.commit import FILE_RETENTION_PROPERTY, LOG_RETENTION_PROPERTY
 from jobs.lake.lake import Lake
 from jobs.lake.runs import OtherRunActiveError
+from jobs.launch.engine import AUTO, Engine
 from jobs.products.index import entries
+from jobs.storage.local import ReadLimits
 from jobs.store.chain import read_chained
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import SerialWorkers, Workers, WorkersOnDemand
+from jobs.verbs.ingest import _workers_that_follow
 from rmq_formats.errors import NotAStore
 from tests.rmq_formats.builders import a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -252,6 +255,25 @@ def test_what_is_small_needs_no_session(tmp_path: Path) -> None:
     broker.append(some_records(400))
     with pytest.raises(InterruptedError, match="a session"):
         read_chained(workers, plan_ranges(list_store(str(broker.root))), lambda _, pieces: list(pieces))
+
+
+@pytest.mark.parametrize(("max_rate", "engine"), [(1 << 20, Engine.HERE), (None, Engine.SPARK)])
+def test_large_steps_stay_in_this_process_with_a_max_rate(
+    max_rate: int | None, engine: Engine, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is listed before the engine of a step is known, with the rate of one process."""
+    made: list[Engine] = []
+
+    def make_workers(engine: Engine, *, half: bool) -> Workers:
+        made.append(engine)
+        return SerialWorkers(width=1 + half)
+
+    monkeypatch.setattr("jobs.verbs.ingest.make_workers", make_workers)
+    monkeypatch.setattr("jobs.verbs.ingest.why_spark_cannot_start", lambda: "")
+    workers = _workers_that_follow(replace(request(broker), care=ReadLimits(max_rate)), AUTO)
+
+    assert [1] == workers.map([1], int, sizes=[1 << 40])
+    assert [engine] == made
 
 
 @pytest.mark.parametrize(("chosen", "used"), [({}, "jemalloc"), ({ALLOCATOR: "system"}, "system")])
