@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
+from jobs.console.amounts import count_text
 from jobs.console.log import log_message
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Progress:
         else:
             parts = [f"{work.label}: {done} of {work.total} {work.unit}"]
         if messages:
-            parts.append(f"{messages:,} messages")
+            parts.append(count_text(messages, "message"))
         if work.unit == BYTES_UNIT and done and seconds > 0:
             parts.append(f"{_mib(done / seconds)} MiB/s")
         left = self._seconds_left(done, seconds)

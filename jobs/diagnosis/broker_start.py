@@ -210,7 +210,7 @@ def start_warning_lines(outcome: StartOutcome | None) -> Iterator[str]:
         is_named = file.rpartition("/")[2].isdigit()
         wrong = "has a name that brokers do not use"
         if is_named:
-            wrong = f"is {length:,} bytes long, and this broker's files are {expected:,} bytes long"
+            wrong = f"is {count_text(length, 'byte')} long, and this broker's files are {expected:,} bytes long"
         yield f"{broker} refuses to start, so nothing is lost: {file} {wrong}"
         yield from (f"once that is repaired, {line}" for line in start_warning_lines(outcome.after_repair))
     if outcome.cuts_at is not None:

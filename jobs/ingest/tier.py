@@ -179,7 +179,7 @@ class _TierRun(NextRun):
 
     def _read(self, bundles: Sequence[tuple[int, Bundle]]) -> list[BundleRead]:
         process.note_resumption(
-            f"Nothing is lost or doubled: run {self.known.next_run} is not finished, and the same command reads the "
+            f"Nothing is lost or duplicated: run {self.known.next_run} is not finished, and the same command reads the "
             "same bytes again."
         )
         # No release that has tiers parses properties in another way.

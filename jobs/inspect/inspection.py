@@ -7,6 +7,7 @@ This module also has the broker's state (running, closed, how far it had flushed
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from jobs.console.amounts import count_text
 from jobs.console.result import Severity
 from jobs.diagnosis.broker_start import predict_start_by_own_walk
 from jobs.dump.file import short_time_text
@@ -179,7 +180,7 @@ def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> Sta
             with problems.noting_errors(file.location):
                 report.checkpoint = decode_checkpoint(store.read(file, 0, CHECKPOINT_SIZE))._asdict()
             if file.size != CHECKPOINT_SIZE:
-                problems.add_note(file.location, f"{file.size:,} bytes long instead of {CHECKPOINT_SIZE:,}")
+                problems.add_note(file.location, f"{count_text(file.size, 'byte')} long instead of {CHECKPOINT_SIZE:,}")
     if report.process is not None:
         report.broker = f"running: process {report.process} holds the lock"
     elif report.abort is not None:

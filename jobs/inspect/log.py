@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from jobs.console.amounts import count_text
 from jobs.dump.file import DumpFile
 from jobs.inspect.report import LogReport, Problems, SegmentReport
 from jobs.store.epochs import leftover_check_by_queues
@@ -172,7 +173,7 @@ class LogInspector:
         segments = self.store.segments
         usual, short = usual_size(segments).size, [segment for segment, _ in cut_short_segments(segments)]
         for segment in segments:
-            sizes = f"the segment is {segment.size:,} bytes long, but the others are {usual:,} bytes long"
+            sizes = f"the segment is {count_text(segment.size, 'byte')} long, but the others are {usual:,} bytes long"
             if segment is segments[-1] and segment in short:
                 self.problems.add_damage(segment.location, f"truncated: {sizes}: a broker would not load this log")
             elif segment.size != usual:

@@ -76,7 +76,8 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
     for file in queue.files:
         if file.size % queue.unit_size:
             problems.add_note(
-                file.location, f"{file.size:,} bytes long, not a multiple of the unit size ({queue.unit_size} bytes)"
+                file.location,
+                f"{count_text(file.size, 'byte')} long, not a multiple of the unit size ({queue.unit_size} bytes)",
             )
         if file.base_offset % queue.unit_size:
             problems.add_note(file.location, f"its name is not a multiple of the unit size ({queue.unit_size} bytes)")
@@ -88,7 +89,7 @@ def _check_files(queue: StoredQueue, problems: Problems, size: int | None) -> No
     for file in queue.files:
         if size is not None and file.size and file.size != size:
             how = "truncated" if file.size < size else "too long"
-            sizes = f"the file is {file.size:,} bytes long, but the others are {size:,} bytes long"
+            sizes = f"the file is {count_text(file.size, 'byte')} long, but the others are {size:,} bytes long"
             text = f"{how}: {sizes}: a broker would not load this queue"
             problems.add_damage(file.location, text)
 
@@ -221,10 +222,12 @@ def _check_sizes(report: IndexReport, geometry: Geometry | None, problems: Probl
     for file in report.files:
         if file.size < usual:
             problems.add_damage(
-                file.file, f"truncated: {file.size:,} bytes long, but the others are {usual:,} bytes long"
+                file.file, f"truncated: {count_text(file.size, 'byte')} long, but the others are {usual:,} bytes long"
             )
         elif file.size > usual:
-            problems.add_note(file.file, f"{file.size:,} bytes long, but the others are {usual:,} bytes long")
+            problems.add_note(
+                file.file, f"{count_text(file.size, 'byte')} long, but the others are {usual:,} bytes long"
+            )
         if geometry is not None and file.index_count > geometry.index_num:
             problems.add_damage(
                 file.file, f"index_count is {file.index_count:,}, but the file has room for {geometry.index_num:,}", 36

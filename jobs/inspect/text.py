@@ -70,7 +70,7 @@ _SHOWN_ABOVE = frozenset(
 def _other_folders(report: StoreReport) -> Iterator[str]:
     for folder in report.state.folders:
         if folder.kind not in _SHOWN_ABOVE:
-            files = f"{count_text(folder.files, 'file')}, {folder.bytes:,} bytes"
+            files = f"{count_text(folder.files, 'file')}, {count_text(folder.bytes, 'byte')}"
             yield f"{printable(folder.folder) or 'root'}: {folder.kind}, {files}"
 
 

@@ -11,6 +11,7 @@ from heapq import merge
 from itertools import groupby, islice, pairwise
 from typing import Any
 
+from jobs.console.amounts import count_text
 from jobs.lake.lake import DEFAULT_BROKER
 from jobs.launch.arguments import file_system_options
 from jobs.query.lake_tables import (
@@ -160,8 +161,8 @@ class LakeSource(Source):
             lost = [offset for offset in some if offset not in by_offset]
             if lost:
                 self.note_incomplete(
-                    f"the table {MESSAGES} has no row of {len(lost)} messages that {INDEX_ENTRIES} has entries of, the "
-                    f"first at offset {min(lost)}: rows were deleted"
+                    f"the table {MESSAGES} has no row of {count_text(len(lost), 'message')} that {INDEX_ENTRIES} has "
+                    f"entries of, the first at offset {min(lost)}: rows were deleted"
                 )
             yield from (self._message(by_offset[offset]) for offset in some if offset in by_offset)
 

@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from heapq import merge, nlargest
 from itertools import chain, islice, product, zip_longest
 
+from jobs.console.amounts import count_text
 from jobs.query.message import MAX_TIME, KeyQuery, ListConditions, Message, has_key
 from jobs.query.mqadmin.text import OffsetRange, time_text_without_ms
 from jobs.query.source import (
@@ -147,7 +148,10 @@ class StoreSource(Source):
     def lacking(self) -> list[str]:
         """Why messages may be missing from answers; similar reasons are counted, and the first is given."""
         pointed_at = [(why, sorted(set(offsets))) for why, offsets in self._lost.items()]
-        return [*self._reasons, *(f"{why} ({len(found)} offsets, the first {found[0]})" for why, found in pointed_at)]
+        return [
+            *self._reasons,
+            *(f"{why} ({count_text(len(found), 'offset')}, the first {found[0]})" for why, found in pointed_at),
+        ]
 
     def search(self, text: str, span: Span = WHOLE_LOG) -> Iterator[Message]:
         """Yield the messages of the log that contain *text*, in log order; note lost parts."""

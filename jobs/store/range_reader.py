@@ -146,7 +146,7 @@ class RangeReader:
             group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
         )
         new = Fingerprint.of(group.base_offset + first, group.buffer[first : first + int(group.sizes[0])].data)
-        # Kept: the first record of the range and of its last two groups. `seen` returns the first and the last but one,
+        # Kept: the first record of the range and of its last two groups. `facts` has the first and the last but one,
         # and hashes the tail itself. The beginning survives a truncation of the end, the end survives retention.
         self._firsts = [*self._firsts[:1], *self._firsts[1:][-1:], new]
         end = last + int(group.sizes[-1])

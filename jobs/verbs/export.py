@@ -183,7 +183,7 @@ def _left_out(summary: "ExportSummary") -> list[str]:
     count, damaged, gaps = summary.undecoded_bodies, summary.damaged, summary.gaps
     lines = []
     if count:
-        lines.append(f"  {count:,} bodies are left as they are stored (--max-body-size is the limit of one):")
+        lines.append(f"  left as stored: {count_text(count, 'body')} (--max-body-size is the limit of one):")
         lines += _places(summary.undecoded, count)
     if damaged:
         lines.append(f"  DAMAGE {summary.damaged_bytes:,} bytes are not intact messages, and are left out:")
@@ -196,5 +196,7 @@ def _left_out(summary: "ExportSummary") -> list[str]:
 
 def _places(places: "Sequence[ExportDefect]", count: int) -> list[str]:
     shown = places[:_SHOWN]
-    lines = [f"    at physical offset {place.offset:,}, {place.size:,} bytes: {place.reason}" for place in shown]
+    lines = [
+        f"    at physical offset {place.offset:,}, {count_text(place.size, 'byte')}: {place.reason}" for place in shown
+    ]
     return lines if count <= _SHOWN else [*lines, f"    … {count - _SHOWN:,} more (--json names more of them)"]

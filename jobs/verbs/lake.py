@@ -247,7 +247,7 @@ def optimize(  # noqa: PLR0913 - one argument an option
 
 def _text(saved: "Savings", *, dry_run: bool) -> str:
     obsolete = count_text(saved.vacuumed, "obsolete file")
-    merged, before = f"{saved.merged:,} files", size_text(saved.bytes_before)
+    merged, before = count_text(saved.merged, "file"), size_text(saved.bytes_before)
     if dry_run:
         would = f"{merged} of {before} would become {saved.written:,}, size not known yet"
         return f"{saved.table}: {would if saved.merged else 'nothing to merge'}; {obsolete} would be deleted"

@@ -318,7 +318,8 @@ def _index_lines(result: "index.IndexRebuildSummary") -> Iterator[str]:
     yield from _gap_lines(result.gaps)
     yield from (f"  LEFT OUT {text}" for text in result.left_out)
     if result.damaged_bytes:
-        yield f"  DAMAGE {result.damaged_bytes:,} bytes of the log: keys of the records lost there are missing"
+        damaged = count_text(result.damaged_bytes, "byte")
+        yield f"  DAMAGE {damaged} of the log: keys of the records lost there are missing"
     yield f"  {count_text(len(result.files), 'file')} and {MANIFEST_FILE}"
 
 
@@ -344,4 +345,4 @@ def _queue_lines(summary: "QueueRebuildSummary") -> Iterator[str]:
 
 
 def _gap_lines(gaps: "Sequence[tuple[int, int]]") -> Iterator[str]:
-    yield from (f"  GAP {start:,} to {end:,}: no file holds this part of the log" for start, end in gaps)
+    yield from (f"  GAP {start:,} to {end:,}: no file has these offsets" for start, end in gaps)

@@ -329,7 +329,7 @@ def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> 
     if len(before) > 1:
         entries = sum(explained.survivor.head for explained in before if explained.survivor is not None)
         names = f"index/{before[0].real.name} to {before[-1].real.name}"
-        yield f"{names}: {entries:,} entries in {len(before):,} files belong to messages before the first segment"
+        yield f"{names}: {count_text(entries, 'entry')} of messages before the first segment, in {len(before):,} files"
         said.add(FileVerdict.HISTORY)
     for explained in explanation.files:
         if explained.verdict.is_explained and explained.detail and explained.verdict not in said:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
 
+from jobs.console.amounts import count_text
 from jobs.diagnosis.broker_start import keeps_incomplete_record, predict_store_start
 from jobs.diagnosis.log_check import LogCheck, RangeCheck, summarize_walk
 from jobs.lake.findings import (
@@ -246,7 +247,7 @@ def _set_apart(promotion: Promotion, log: PartReport, others: Sequence[PartRepor
 def _fact(finding: Finding) -> Finding:
     cause = "they belong to messages that were truncated by a promotion; "
     if finding.kind == DifferenceKind.BEHIND_LOG:
-        units = f"{finding.times:,} units after the end of the queue"
+        units = f"{count_text(finding.times, 'unit')} after the end of the queue"
         cause += "the broker removes them at its next start"
         return finding._replace(kind=UNITS_OF_TAKEN_BACK_MESSAGES, expected=units, cause=cause)
     if finding.kind == AHEAD_OF_LOG:

@@ -239,7 +239,7 @@ def _judge(
     if compared.is_equal:
         return _how_equal(survivor, row)
     if compared.is_changing and not compared.counts[IndexFilePart.ENTRY]:
-        return FileVerdict.GROWING, f"its first {header.entry_count} entries are equal"
+        return FileVerdict.GROWING, f"equal so far ({count_text(header.entry_count, 'entry')})"
     slots: int | None = None
     with suppress(FileNotFoundError), recipe.storage.open(survivor.real.location) as file:  # deleted by retention
         slots = find_other_slot_count(Content(survivor.real.size, file.read), recipe.geometry)
@@ -253,7 +253,7 @@ def _how_equal(survivor: Survivor, row: KeySequence) -> tuple[FileVerdict, str]:
     if survivor.relation is FileRelation.REPEATED:
         entries = count_text(survivor.real.header.entry_count, "entry")
         return FileVerdict.REPEATED, f"all of its {entries} are also in an earlier file"
-    lost = f"{survivor.lost_entry_count:,} entries belong to messages"
+    lost = f"{count_text(survivor.lost_entry_count, 'entry')} of messages"
     if survivor.lost_entry_count and _is_taken_back(survivor, row):
         return FileVerdict.TAKEN_BACK, f"{lost} that were truncated by a promotion; the others are equal"
     if survivor.skipped_keys:
@@ -263,11 +263,11 @@ def _how_equal(survivor: Survivor, row: KeySequence) -> tuple[FileVerdict, str]:
     if survivor.lost_entry_count:
         return FileVerdict.LOST_IN_LOG, f"{lost} that the log has lost; the others are equal"
     if survivor.head:
-        return FileVerdict.HISTORY, f"{survivor.head:,} entries belong to older messages"
+        return FileVerdict.HISTORY, f"{count_text(survivor.head, 'entry')} of older messages"
     if survivor.tail and survivor.real.header.end_physical_offset <= row.last_record_offset:
-        return FileVerdict.CONTRADICTION, f"{survivor.tail:,} entries have keys that no record has"
+        return FileVerdict.CONTRADICTION, f"{count_text(survivor.tail, 'entry')} with keys that no record has"
     if survivor.tail:
-        return FileVerdict.AHEAD, f"{survivor.tail:,} entries belong to messages that are not in the log"
+        return FileVerdict.AHEAD, f"{count_text(survivor.tail, 'entry')} of messages that are not in the log"
     if survivor.repeated_keys:
         numbers = ", ".join(str(seam.entry) for seam in survivor.repeated_keys)
         return FileVerdict.RESTARTED, f"from entry {numbers} on, keys are indexed that the file already has"

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from jobs.console.amounts import count_text
 from jobs.console.result import ExitCode
 from jobs.query import reasons
 from jobs.query.message import MAX_TIME, Message
@@ -197,7 +198,9 @@ def print_messages_of_queue(line: ParsedLine, context: Context) -> ExitCode:
         )
         return context.refuse(Reason(ReasonKind.NOT_ON_DISK, text))
     if not prints_messages and not line.is_true("calculate"):
-        context.printer.note(f"{found} messages were pulled: -p true prints them, -f true counts their tags")
+        context.printer.note(
+            f"pulled {count_text(found, 'message')}: -p true prints the messages, -f true counts their tags"
+        )
     return context.finish()
 
 
