@@ -60,7 +60,7 @@ def test_what_went_wrong_once_stays_right(past: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(_PARTS))
-def test_all_else_that_went_wrong_once_stays_right(part: int) -> None:
+def test_all_other_random_cases_that_failed_before_pass(part: int) -> None:
     others = [one.partition(" ")[2] for one in PAST if one not in _OFTEN]
     broken = {one: judged(Draw.parsed(one), of_faults) for one in others[part::_PARTS]}
 

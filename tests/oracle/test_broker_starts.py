@@ -171,8 +171,8 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.oracle
-def test_a_start_goes_as_verify_says(broker: _Broker, tmp_path: Path) -> None:
-    """Some kinds of damage; `make test-campaign` has all, and mixtures."""
+def test_a_broker_start_has_the_effects_that_verify_predicted(broker: _Broker, tmp_path: Path) -> None:
+    """Some kinds of damage; `make test-campaign` has all kinds, and combinations."""
     assert [] == list(broker.surprises(_SAMPLE[broker.driver.release], tmp_path))
 
 
@@ -385,7 +385,9 @@ def _surprises(driver: DriverProcess, draw: Draw, healthy: Path, folder: Path) -
         for writer in STORES for count in (1, _DRAWS)
     ],
 )  # fmt: skip
-def test_a_broker_starts_on_a_repaired_draw_as_verify_says(writer: str, count: int, tmp_path: Path) -> None:
+def test_a_broker_start_on_a_repaired_random_case_has_the_predicted_effects(
+    writer: str, count: int, tmp_path: Path
+) -> None:
     surprises = []
     with running(writer) as driver:
         for seed in range(_FIRST[writer], _FIRST[writer] + count):

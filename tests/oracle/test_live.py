@@ -81,10 +81,10 @@ _OBSERVED = ("4.9.8", "5.3.3", "5.5.0")
 
 
 @pytest.mark.parametrize("writer", [pytest.param(one, marks=marks(in_every_run=one == "5.3.3")) for one in _OBSERVED])
-def test_no_look_at_a_store_beside_a_working_broker_names_anything_wrong(
+def test_inspect_and_verify_next_to_a_working_broker_report_no_problem(
     tmp_path: Path, verdict: Verdict, capfd: pytest.CaptureFixture[str], writer: str
 ) -> None:
-    """The newest record, unit and entry are about to be written, and files are made, while they are read."""
+    """While the files are read, the broker creates files and writes the newest record, unit and entry."""
     store = tmp_path / "store"
     run = runner(capfd)
     geometry = ["--hash-slots", str(_GEOMETRY.hash_slots), "--index-num", str(_GEOMETRY.index_entries)]

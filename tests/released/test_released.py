@@ -51,8 +51,8 @@ def _scenes() -> list[ParameterSet]:
 
 
 @pytest.mark.parametrize("scene", _scenes())
-def test_every_command_of_a_page_runs_as_users_type_it(scene: list[Shown], user: Released, tmp_path: Path) -> None:
-    """Each in a process of its own, in the order of the page, with the exit code and the output that the page shows."""
+def test_every_command_of_a_page_runs_as_a_user_types_it(scene: list[Shown], user: Released, tmp_path: Path) -> None:
+    """Each runs in its own process, in the order of the page, with the exit code and output that the page shows."""
     world = world_of(scene, tmp_path)
     for shown in scene:
         ended = _run(shown, world, user)

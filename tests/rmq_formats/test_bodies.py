@@ -26,8 +26,8 @@ def _stream(body: bytes, codec: str) -> bytes:
 
 
 @given(body=st.binary(max_size=2000))
-def test_every_kind_of_stream_gives_the_body_back(body: bytes) -> None:
-    """The flag's type bits say which stream it is; without them it is zlib."""
+def test_every_compression_type_is_decompressed(body: bytes) -> None:
+    """The type bits of the flag name the type; without them it is zlib."""
     assert body == decode_body(body, 0)
     assert body == decode_body(zlib.compress(body), LEGACY)
     assert body == decode_body(zlib.compress(body), ZLIB)
@@ -185,7 +185,7 @@ def test_columns_have_what_lines_have_one_by_one(bodies: list[bytes]) -> None:
     assert found == expected
 
 
-def test_columns_of_many_lines_come_in_parts() -> None:
+def test_many_trace_lines_are_returned_in_parts() -> None:
     parts = list(decode_trace_bodies(pa.array([b"Pub\x02" * 150_000], pa.binary())))
 
     assert len(parts) == 3

@@ -125,8 +125,8 @@ def test_code_is_not_used_again_when_what_it_was_built_from_has_changed(
     assert compiled._stamp() in stamps  # noqa: SLF001
 
 
-def test_numbas_setting_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Another user of numba in the process is not moved into our cache."""
+def test_the_cache_setting_of_numba_is_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Other users of numba in the process must not use our cache."""
     monkeypatch.setattr(compiled.config, "CACHE_DIR", "theirs")
     monkeypatch.setattr(compiled, "_CACHE", tmp_path)
     compiled.compiled(double)

@@ -85,8 +85,8 @@ def test_a_tags_code_is_a_hash_or_a_time_of_delivery(properties: dict[str, str],
     assert tags_code_of(properties, topic) == codes
 
 
-def test_delay_levels_are_the_brokers_configuration_and_count_from_1() -> None:
-    """`messageDelayLevel` decides, and the log does not hold it; a level that the table lacks waits one second."""
+def test_delay_levels_come_from_the_brokers_configuration_and_start_at_1() -> None:
+    """`messageDelayLevel` defines them, and the log does not have it; a level that it lacks waits one second."""
     assert tags_code_of({"DELAY": "2"}, "SCHEDULE_TOPIC_XXXX", delay_levels="2s 1d") == [86_401_000]
     assert parse_delay_levels("\N{ARABIC-INDIC DIGIT THREE}s") == (3000,)  # as `Long.parseLong` reads it
     assert [delay_ms(level, (5000, 7000)) for level in (-1, 0, 1, 2, 3)] == [1000, 1000, 5000, 7000, 7000]
@@ -100,7 +100,7 @@ def test_a_text_that_is_no_list_of_delays_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(("transaction", "count"), [(0, 1), (4, 0), (8, 1), (12, 0)])
-def test_prepared_and_rolled_back_records_give_no_unit(transaction: int, count: int) -> None:
+def test_prepared_and_rolled_back_records_have_no_unit(transaction: int, count: int) -> None:
     assert len(units_of(a_record(sys_flag=transaction))) == count
 
 

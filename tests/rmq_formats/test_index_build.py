@@ -230,7 +230,7 @@ def test_entries_may_be_adopted_in_parts_and_each_follows_the_rule_of_its_releas
 
 
 @given(written_logs(), st.integers(0, 12), times)
-def test_a_builder_that_goes_on_with_slots_makes_the_same_entries(log: Written, cut: int, end: int) -> None:
+def test_a_builder_that_continues_from_slots_builds_the_same_entries(log: Written, cut: int, end: int) -> None:
     records, rules = log
     previous = IndexHeader(0, end, 0, BASE - 1, 0, 12)
     whole, parts = (packed(records, rules)[: GEOMETRY.capacity].copy() for _ in range(2))
@@ -294,7 +294,7 @@ def test_chains_are_whole_in_blocks_of_any_size(hashes: list[int], block: int) -
 
 
 @pytest.mark.parametrize("wrong", [0, 3, 4, 5, -1, 1_000_000])
-def test_an_entry_that_points_elsewhere_is_named(wrong: int) -> None:
+def test_an_entry_that_points_elsewhere_is_reported(wrong: int) -> None:
     data = chained_file([1, 9, 17, 25, 33])
     position = CHAINED.entry_position(4) + 16
     set_int(data, position, wrong)

@@ -148,8 +148,8 @@ def test_a_file_without_entries_or_with_a_slot_that_points_nowhere_holds_nothing
         assert offsets_in(a_reader(data)) == []
 
 
-def test_a_slot_that_points_at_entry_0_holds_nothing_even_where_bytes_look_like_an_entry() -> None:
-    """Entry 0 is never used: a slot of zeros is an empty one, whatever the place of that entry holds."""
+def test_a_slot_that_points_to_entry_0_is_empty_even_if_the_bytes_there_look_like_an_entry() -> None:
+    """Entry 0 is never used: a slot of zeros is empty, regardless of the bytes of entry 0."""
     data = a_file(("T#a", 1, 1000), ("T#a", 2, 1000))
     slot = index_key_hash("T#a") % GEOMETRY.hash_slots
     slot_at, first = GEOMETRY.slot_position(slot), GEOMETRY.entry_position(1)
@@ -218,7 +218,7 @@ def index_bytes(data: Buffer, size: int | None = None) -> Content:
     return Content(len(data) if size is None else size, reading(data))
 
 
-def test_a_full_file_tells_its_geometry_by_its_length_and_count() -> None:
+def test_the_length_and_count_of_a_full_file_show_its_geometry() -> None:
     assert detect_geometry(TINY.file_size, IndexHeader(index_count=20)) == TINY
     assert detect_geometry(TINY.file_size + 1, IndexHeader(index_count=20)) is None
     for count in (1, -5, 10_000):
@@ -239,7 +239,7 @@ def test_a_file_without_entries_contradicts_nothing() -> None:
 
 
 @pytest.mark.parametrize("lost", ["first", "newest", "every third"])
-def test_a_damaged_file_has_its_geometry_too(lost: str) -> None:
+def test_the_geometry_of_a_damaged_file_is_found(lost: str) -> None:
     geometry = Geometry(1000, 200)
     data = numbered_file(199, geometry)
     numbers = {"first": range(1, 20), "newest": range(180, 200), "every third": range(1, 200, 3)}[lost]
@@ -267,8 +267,8 @@ def test_files_of_the_default_size_are_those_of_the_default() -> None:
     assert find_stated_geometry([index_bytes(b"\xff" * 40, size)]) == StatedGeometry(DEFAULT_GEOMETRY, 1)
 
 
-def test_other_numbers_that_make_the_default_size_are_told_by_the_entries() -> None:
-    """Twice the slots and a million entries less: the length is the same to the byte."""
+def test_entries_reveal_another_geometry_with_the_default_file_size() -> None:
+    """With twice the slots and a million entries fewer, the length is the same to the byte."""
     geometry = Geometry(10_000_000, 19_000_000)
     assert geometry.file_size == DEFAULT_GEOMETRY.file_size
 
@@ -315,7 +315,7 @@ def test_a_file_that_is_not_full_is_told_by_trying(entries: int, slots: int, ind
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_the_files_of_every_broker_tell_their_geometry(golden: StoreOf, name: str) -> None:
+def test_the_files_of_every_broker_show_their_geometry(golden: StoreOf, name: str) -> None:
     files = [index_bytes(path.read_bytes()) for path in sorted((golden(name) / "index").iterdir())]
     told = find_stated_geometry(files)
 

@@ -116,8 +116,8 @@ _SIZE = a_record(b"x" * 60).total_size
 
 
 @pytest.mark.parametrize("is_proven", [False, True])
-def test_a_clock_that_stepped_back_does_not_make_a_leftover_of_what_queues_prove(is_proven: bool) -> None:
-    """After damage in an open segment an older record is left over from a cut, unless queues lead over the damage."""
+def test_records_that_queues_prove_are_not_leftovers_if_the_clock_was_set_back(is_proven: bool) -> None:
+    """An older record after damage in an open segment is a leftover, unless queues point past the damage."""
     whole = log_of([a_record(b"x" * 60, store_timestamp=time) for time in (9000, 9001, 4000, 4001)], _BASE)
     raw = whole[:_SIZE] + bytes(_SIZE) + whole[2 * _SIZE :] + bytes(100)  # the second record is zeroed
     asked: list[tuple[int, int]] = []
@@ -259,7 +259,9 @@ START = BRIDGED + len(FIRST)
         (500, [LostMessage(START, 300, "T1", 3, 7), LostMessage(START + 200, 300, "T1", 3, 8)], 1),  # they overlap
     ],
 )
-def test_a_broker_passes_over_a_bridge_that_is_a_hole_to_us(size: int, lost: Sequence[LostMessage], tiles: int) -> None:
+def test_a_broker_reads_past_a_bridge_that_our_readers_treat_as_a_hole(
+    size: int, lost: Sequence[LostMessage], tiles: int
+) -> None:
     over = build_bridge(START, START + size, lost, 9)
     assert over is not None
     segment = FIRST + over + bridged_record(len(FIRST) + size)

@@ -99,8 +99,8 @@ def test_a_record_decodes_to_what_was_encoded_wherever_it_stands(
     assert decode_record(before + encode_record(record) + behind, len(before)) == record
 
 
-def test_each_host_has_its_own_length() -> None:
-    """Two bits of sysFlag, one for each; what the producer gave there does not count."""
+def test_each_host_has_its_own_address_length() -> None:
+    """Each host has its own bit in sysFlag; bits that the producer set there are ignored."""
     both = a_record(born_host=PRODUCER_V6, store_host=BROKER_V6)
     born = a_record(born_host=PRODUCER_V6, store_host=BROKER)
     store = a_record(born_host=PRODUCER, store_host=BROKER_V6)
@@ -178,7 +178,7 @@ def test_a_record_is_not_searched_before_the_buffer() -> None:
 
 
 @given(st.data())
-def test_damaged_bytes_give_a_record_or_a_format_error(data: st.DataObject) -> None:
+def test_damaged_bytes_decode_to_a_record_or_raise_a_format_error(data: st.DataObject) -> None:
     damaged = data.draw(mutations(BY_HAND))
     try:
         record = decode_record(damaged)

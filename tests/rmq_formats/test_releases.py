@@ -80,8 +80,8 @@ def test_the_parser_changed_twice(parser: PropertyParser, versions: Sequence[str
     assert {version: Release.of(version).property_parser for version in versions} == dict.fromkeys(versions, parser)
 
 
-def test_an_unpublished_number_behaves_like_the_newest_release_before_it() -> None:
-    """Somebody's own build of 5.3.9 is no reason to refuse."""
+def test_an_unpublished_version_behaves_like_the_newest_release_before_it() -> None:
+    """A private build such as 5.3.9 must not be refused."""
     assert Release.of("5.3.9").indexes_tags is False
     assert Release.of("6.0.0").indexes_tags is True
 
@@ -245,7 +245,7 @@ def test_an_index_file_counts_its_slots_by_one_rule_or_the_other(
 
 
 @pytest.mark.parametrize(("hashed", "expected"), [("Orders#T#TagA", True), ("Orders#TagA", False)])
-def test_an_index_has_an_entry_for_tags_or_it_has_not(hashed: str, expected: bool) -> None:
+def test_the_hashed_text_shows_whether_the_release_indexes_tags(hashed: str, expected: bool) -> None:
     """5.4.0 and later."""
     mark = tag_entry_mark(a_record(properties={"TAGS": "TagA"}), {index_key_hash(hashed)})
 

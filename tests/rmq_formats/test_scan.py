@@ -276,7 +276,7 @@ def _log_of_some_blocks() -> tuple[bytes, list[MessageRecord]]:
 @pytest.mark.parametrize("window", [100, BLOCK, 3 * BLOCK + 5, 1 << 20])
 @pytest.mark.parametrize("into", [False, True])
 @pytest.mark.parametrize("bad", [(3,), (0,), (2, 3, 7), (15,), (5, 6, 7, 8)])
-def test_what_cannot_be_read_is_damage_and_the_rest_is_read(window: int, into: bool, bad: tuple[int, ...]) -> None:
+def test_unreadable_bytes_are_damage_and_the_rest_is_read(window: int, into: bool, bad: tuple[int, ...]) -> None:
     raw, some = _log_of_some_blocks()
     disk = Disk(raw, *bad)
     read_into = disk.read_into if into else None
@@ -298,8 +298,8 @@ def test_what_cannot_be_read_is_damage_and_the_rest_is_read(window: int, into: b
     assert found[-1].end == BASE + len(raw)
 
 
-def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_rest_waits() -> None:
-    """What is not written after it is told apart; nothing else contradicts the block."""
+def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_bytes_after_it_are_left_for_later() -> None:
+    """Unwritten bytes after the block are recognised; no other record contradicts the block."""
     raw = a_segment(placed([a_record(b"a" * 1000) for _ in range(6)], BASE), 4 * BLOCK, BASE)
     found = flat(scan(Disk(raw, 1).read, 0, len(raw), len(raw), BASE, final=False))
     kinds = [(piece.kind, piece.offset - BASE) for piece in found[-2:]]

@@ -160,7 +160,7 @@ def test_a_blank_that_states_other_bytes_than_are_left_hides_no_record(stated: i
     ],
     ids=["record", "blank", "zeros", "too short to tell", "entry", "end", "erased page"],
 )
-def test_the_first_bytes_tell_what_stands_before_records(segment: bytes, expected: Framing) -> None:
+def test_the_first_bytes_show_the_framing_of_a_segment(segment: bytes, expected: Framing) -> None:
     assert detect_framing(segment) is expected
 
 
@@ -294,8 +294,8 @@ def test_what_stands_before_damage_is_never_lost(data: st.DataObject, framing: F
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_the_log_of_a_broker_is_one_space_of_offsets_without_damage(golden: StoreOf, name: str) -> None:
-    """All segments but the newest are sealed; it ends in zeros, and a file made ahead of need may follow it."""
+def test_the_log_of_a_broker_is_contiguous_and_undamaged(golden: StoreOf, name: str) -> None:
+    """All segments except the newest are sealed; the newest ends in zeros, and a preallocated file may follow it."""
     store = golden(name)
     walked = list(walked_segments(store))
     newest = int(newest_segment(store).name)
@@ -348,8 +348,8 @@ def test_a_first_block_that_cannot_be_read_does_not_hide_the_framing(framing: Fr
     assert find_framing(read, len(segment), 1 << 20) is (framing if bad_blocks == 1 else Framing.PLAIN)
 
 
-def test_a_file_of_zeros_is_not_searched_for_a_framing() -> None:
-    """It was made ahead of need: two blocks tell."""
+def test_a_file_of_zeros_is_not_searched_for_its_framing() -> None:
+    """It is preallocated: two blocks suffice to recognise it."""
     looked = []
 
     def read(at: int, size: int) -> bytes:
@@ -360,8 +360,8 @@ def test_a_file_of_zeros_is_not_searched_for_a_framing() -> None:
     assert max(looked) <= 2 * BLOCK
 
 
-def test_a_file_that_is_gone_is_no_damage() -> None:
-    """Retention deletes while we look: whoever reads must know."""
+def test_a_deleted_file_is_not_damage() -> None:
+    """Retention may delete a file during a read; the caller must be able to tell this from damage."""
 
     def read(at: int, size: int) -> bytes:
         raise FileNotFoundError(errno.ENOENT, f"{size} bytes at {at}")

@@ -78,7 +78,7 @@ def test_what_waits_is_what_the_broker_counted(store: Path) -> None:
     assert sum(unit.is_rolled for unit in chained) == 10
 
 
-def test_every_unit_leads_to_a_record_of_the_timers_topic(store: Path) -> None:
+def test_every_timer_unit_points_to_a_record_of_the_timer_topic(store: Path) -> None:
     parser = Release.of("5.5.1").property_parser
     records = {record.physical_offset: record for record, _ in stored_records(store / "store")}
 
@@ -161,15 +161,15 @@ def changed(data: bytes, position: int, raw: bytes) -> bytes:
     return data[:position] + raw + data[position + len(raw) :]
 
 
-def test_every_file_of_the_broker_agrees_with_itself(place: Path) -> None:
+def test_every_index_file_of_the_tier_is_consistent(place: Path) -> None:
     found = [read_tier_index(data) for data in files(place)]
 
     assert {_SLOTS} == {len(index.slots) for index in found}
     assert [[] for _ in found] == [list(index.find_contradictions()) for index in found]
 
 
-def test_a_key_leads_to_the_message_that_the_broker_found(place: Path) -> None:
-    """It found one in its own log, and the same one in the tier, where it has another offset."""
+def test_a_key_finds_the_message_that_the_broker_found(place: Path) -> None:
+    """The broker found one message in its own log, and the same message in the tier, where it has another offset."""
     own, copied = json.loads((place / "EXPECT.json").read_text())["beforeStop"]["keys"]["Orders#k3"]
     entries = np.concatenate([read_tier_index(data).entries for data in files(place)])
     found = entries[entries["key_hash"] == index_key_hash("Orders#k3")]
@@ -198,7 +198,7 @@ def test_seconds_are_cut_off_towards_zero(place: Path) -> None:
         (HEADER.size + tier_index.SLOT.size * _SLOTS, b"\xff", "entry 0 key_hash"),
     ],
 )
-def test_a_file_that_contradicts_itself_says_where(place: Path, position: int, raw: bytes, field: str) -> None:
+def test_a_contradiction_within_a_file_is_located(place: Path, position: int, raw: bytes, field: str) -> None:
     (difference,) = read_tier_index(changed(files(place)[0], position, raw)).find_contradictions()
 
     assert (field, 1) == (difference.field, difference.times)

@@ -73,7 +73,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("kind", "paths"), KINDS.items())
-def test_the_place_of_a_file_says_what_it_is(kind: FileKind, paths: Sequence[str]) -> None:
+def test_the_path_of_a_file_determines_its_kind(kind: FileKind, paths: Sequence[str]) -> None:
     assert {path: classify(path).kind for path in paths} == dict.fromkeys(paths, kind)
 
 
@@ -112,7 +112,7 @@ def test_a_wrong_name_in_the_right_place_is_no_file_of_the_store() -> None:
     assert {path: classify(path).kind for path in WRONG} == dict.fromkeys(WRONG, FileKind.UNKNOWN)
 
 
-def test_a_segment_in_an_unknown_folder_still_tells_its_offset() -> None:
+def test_a_segment_in_an_unknown_folder_has_the_offset_of_its_name() -> None:
     assert classify(f"commitlog-b/{ZERO}") == StoreFile(f"commitlog-b/{ZERO}", FileKind.UNKNOWN, 0)
 
 
@@ -122,8 +122,8 @@ def test_any_path_is_some_kind(path: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "offset"), [("09223372036854775807", (1 << 63) - 1), ("09223372036854775808", None)])
-def test_a_name_beyond_the_largest_offset_is_none(name: str, offset: int | None) -> None:
-    """Java reads it into a signed number of 64 bits."""
+def test_a_name_beyond_the_largest_offset_is_not_an_offset(name: str, offset: int | None) -> None:
+    """Java reads it into a signed 64-bit number."""
     assert parse_offset_name(name) == offset
 
 

@@ -170,7 +170,9 @@ TEXTS = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 
 @pytest.mark.parametrize("parser", PropertyParser)
 @given(properties=st.dictionaries(TEXTS, TEXTS), trailing=st.booleans())
-def test_what_is_written_is_read_again(parser: PropertyParser, properties: dict[str, str], trailing: bool) -> None:
+def test_encoded_properties_are_decoded_unchanged(
+    parser: PropertyParser, properties: dict[str, str], trailing: bool
+) -> None:
     assert parse_properties(encode_properties(properties, trailing_separator=trailing), parser) == properties
 
 
@@ -266,8 +268,8 @@ IDS = re.compile(r"msgId=(?P<unique>[0-9A-F,]+) offsetMsgId=(?P<offset>[0-9A-F,]
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", golden_stores("base", "types", "retry", "timer", "dledger", "multipath", "rockscq"))
-def test_ids_that_producers_were_told_belong_to_the_records_of_the_store(golden: StoreOf, name: str) -> None:
-    """Every id in the producer's own results leads to a record; offset ids are made from store host and offset."""
+def test_ids_returned_to_producers_belong_to_records_of_the_store(golden: StoreOf, name: str) -> None:
+    """Every id in the results of the producer belongs to a record; offset ids contain store host and offset."""
     store = golden(name)
     told = [match for line in (store / "EXPECT/sent.txt").read_text().splitlines() if (match := IDS.search(line))]
     records = [stored.record for stored in stored_records(store)]
@@ -373,7 +375,7 @@ def test_what_is_not_set_and_what_is_not_the_stores_leaves_every_default(raw: by
 
 
 @pytest.mark.parametrize("value", ["", "1G", "16_384x", "9" * 5000])
-def test_a_number_that_is_none_is_said_with_its_name(value: str) -> None:
+def test_an_invalid_number_is_reported_with_the_name_of_its_field(value: str) -> None:
     with pytest.raises(CorruptData, match="mappedFileSizeCommitLog="):
         parse_broker_conf(f"mappedFileSizeCommitLog={value}".encode())
 
@@ -395,12 +397,12 @@ def test_a_number_that_is_none_is_said_with_its_name(value: str) -> None:
         (b"=x", {"": "x"}),
     ],
 )
-def test_properties_text_is_read_as_java_reads_it(text: bytes, expected: dict[str, str]) -> None:
+def test_java_properties_files_are_read_as_java_reads_them(text: bytes, expected: dict[str, str]) -> None:
     assert parse_java_properties(text) == expected
 
 
 @given(st.binary(max_size=200) | st.lists(st.sampled_from(EXAMPLE.splitlines())).map(b"\\\n".join))
-def test_any_file_is_read_or_refused(raw: bytes) -> None:
+def test_any_configuration_file_is_read_or_refused(raw: bytes) -> None:
     try:
         conf = parse_broker_conf(raw)
     except FormatError:

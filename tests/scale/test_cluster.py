@@ -159,9 +159,7 @@ def test_workers_without_a_home_get_our_code(cluster: Cluster, store: Path, tmp_
     assert [f"rocketmq-lake-{os.getuid()}"] == [path.name for path in temporary.glob("rocketmq-lake-*")]
 
 
-def test_workers_whose_python_lacks_numpy_end_the_run_with_their_name(
-    cluster: Cluster, store: Path, tmp_path: Path
-) -> None:
+def test_a_worker_without_numpy_ends_the_run_and_is_named(cluster: Cluster, store: Path, tmp_path: Path) -> None:
     ended = rmq_lake(*cluster.bare_options, "ingest", str(store), "--lake", str(tmp_path / "lake"))
 
     assert 1 == ended.code

@@ -117,7 +117,7 @@ def _requests(port: int) -> dict[str, tuple[str, dict[str, str | None], int]]:
 
 
 @pytest.mark.parametrize("case", _requests(1))
-def test_nobody_else_is_given_anything(of_store: Pages, case: str) -> None:
+def test_unauthorised_requests_get_nothing(of_store: Pages, case: str) -> None:
     method, headers, status = _requests(of_store.port)[case]
     for path in (
         *VIEWS,
@@ -152,7 +152,7 @@ def test_nobody_else_is_given_anything(of_store: Pages, case: str) -> None:
         ("/?token={right}", "GET", {"Origin": "http://example.com"}, 403),
     ],
 )
-def test_a_token_lets_in_by_the_first_address_alone(
+def test_the_token_is_accepted_only_at_the_first_address(
     of_store: Pages, asked: str, method: str, headers: dict[str, str], status: int
 ) -> None:
     path = asked.format(base=of_store.base, right=of_store.token, part=of_store.token[:-1])
@@ -163,13 +163,13 @@ def test_a_token_lets_in_by_the_first_address_alone(
     assert of_store.token not in reply.text
 
 
-def test_it_listens_on_one_address_of_this_machine(of_store: Pages) -> None:
+def test_the_server_listens_only_on_the_loopback_address(of_store: Pages) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", of_store.port), timeout=10).close()
 
 
 @pytest.mark.parametrize("path", [*VIEWS, "/style.css", "/nothing", "/message?at=0", "/body?at=0"])
-def test_a_browser_may_do_nothing_with_a_page_but_show_it(of_lake: Pages, path: str) -> None:
+def test_a_browser_may_only_display_a_page(of_lake: Pages, path: str) -> None:
     reply = of_lake.get(path)
     policy = dict(part.strip().split(" ", 1) for part in reply.headers["content-security-policy"].split(";"))
 
@@ -216,8 +216,8 @@ def test_one_message_is_shown_with_its_bytes_story_and_chains(store: Path, of_st
         assert "0000002f" not in pages.get(f"{at}&body=hex").text
 
 
-def test_every_view_names_the_command_that_says_the_same(store: Path, of_store: Pages) -> None:
-    """The line of a list, run as it is shown, prints as many messages as the page has."""
+def test_every_page_shows_the_command_with_the_same_answer(store: Path, of_store: Pages) -> None:
+    """The command for a list prints as many messages as the page shows."""
     page = of_store.get("/messages?topic=T1&tag=TagA").text
     (line,) = re.findall(r'<pre class="command">([^<]*)</pre>', page)
     words = unescape(line).split()
@@ -260,7 +260,7 @@ def test_a_key_or_an_offset_leads_to_its_message(store: Path, of_store: Pages, o
         assert keys[several] == len(messages_of(pages, led))
 
 
-def test_a_topic_that_is_misspelled_is_answered_with_those_like_it(of_store: Pages, of_lake: Pages) -> None:
+def test_a_misspelled_topic_is_answered_with_similar_names(of_store: Pages, of_lake: Pages) -> None:
     for pages in (of_store, of_lake):
         page = pages.get("/messages?topic=T11").text
         assert "This topic does not exist. Did you mean" in page
@@ -289,7 +289,7 @@ def test_system_topics_are_shown_on_request(of_store: Pages) -> None:
         ]
 
 
-def test_a_page_of_a_live_store_looks_again_by_itself_where_it_is_told_to(tmp_path: Path) -> None:
+def test_a_page_of_a_live_store_refreshes_itself_on_request(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     broker.append([a_record(b"1")])
     with served(tmp_path) as pages:
@@ -302,7 +302,7 @@ def test_a_page_of_a_live_store_looks_again_by_itself_where_it_is_told_to(tmp_pa
         assert "http-equiv" not in page
 
 
-def test_a_store_that_must_not_be_started_says_so_first(golden: StoreOf, tmp_path: Path) -> None:
+def test_pages_of_a_store_that_must_not_be_started_begin_with_the_warning(golden: StoreOf, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     segment = segments_of(damaged)[1]
     content = bytearray(segment.read_bytes())
@@ -370,7 +370,7 @@ VALUES = (
 _CHOOSING = {"topic", "key", "tag", "words", "before", "state", "broker", "run"}  # of messages or rows
 
 
-def test_whatever_is_asked_gives_nothing_and_runs_nothing(lake: Path, of_store: Pages, of_lake: Pages) -> None:
+def test_hostile_requests_return_nothing_and_run_nothing(lake: Path, of_store: Pages, of_lake: Pages) -> None:
     before = tree_state(lake)
     fields = {
         "/messages": ("topic", "key", "tag", "words", "since", "until", "before"),
@@ -407,7 +407,7 @@ def test_whatever_is_asked_gives_nothing_and_runs_nothing(lake: Path, of_store: 
     assert before == tree_state(lake)
 
 
-def test_clients_that_send_half_a_request_or_far_too_much_hold_up_nobody(of_lake: Pages) -> None:
+def test_incomplete_or_oversized_requests_do_not_block_other_clients(of_lake: Pages) -> None:
     with ExitStack() as slow:
         for _ in range(200):
             begun = slow.enter_context(socket.create_connection(("127.0.0.1", of_lake.port)))
@@ -463,7 +463,7 @@ def _run(*arguments: str, code: str = "from jobs.main import main; main()") -> t
     return answer.returncode, answer.stderr.strip()
 
 
-def test_what_keeps_the_pages_from_being_served_is_one_line(store: Path, tmp_path: Path) -> None:
+def test_a_failure_to_start_the_server_is_one_line(store: Path, tmp_path: Path) -> None:
     without = "import sys; sys.modules['uvicorn'] = None; from jobs.main import main; main()"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -485,7 +485,7 @@ def test_what_keeps_the_pages_from_being_served_is_one_line(store: Path, tmp_pat
 # two languages
 
 
-def test_every_word_of_the_pages_is_there_in_chinese() -> None:
+def test_every_text_of_the_pages_has_a_chinese_translation() -> None:
     folder = ROOT / "jobs" / "browse" / "templates"
     chinese = json.loads((folder / "zh.json").read_text(encoding="utf-8"))
     said = {
@@ -499,9 +499,7 @@ def test_every_word_of_the_pages_is_there_in_chinese() -> None:
     assert len(said) > 70
 
 
-def test_what_is_wrong_with_a_store_is_said_in_chinese_but_for_the_words_of_inspect(
-    store: Path, tmp_path: Path
-) -> None:
+def test_problems_of_a_store_are_in_chinese_except_for_texts_of_inspect(store: Path, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(store, tmp_path / "store"))
     sorted((damaged / "index").iterdir())[2].unlink()
     chinese, english = (rendered(Place(str(damaged)), "/", language).text for language in ("zh", "en"))

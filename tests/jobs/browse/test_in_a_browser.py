@@ -107,7 +107,7 @@ def test_a_drag_over_bars_shows_the_messages_of_their_time(opened: tuple[Pages, 
     assert links[0] == page.value("location.pathname + location.search")
 
 
-def test_nothing_but_the_own_script_runs(opened: tuple[Pages, Browser]) -> None:
+def test_only_our_own_script_runs(opened: tuple[Pages, Browser]) -> None:
     pages, page = opened
     message = pages.get("/messages?topic=T1").text.partition('href="/message?')[2].partition('"')[0]
     page.open(f"{pages.base}/messages")
@@ -121,7 +121,7 @@ def test_nothing_but_the_own_script_runs(opened: tuple[Pages, Browser]) -> None:
     assert "undefined" == page.value("typeof ran")
 
 
-def test_every_view_is_whole_at_every_width_and_needs_nothing_from_elsewhere(opened: tuple[Pages, Browser]) -> None:
+def test_every_page_fits_every_width_and_loads_nothing_from_other_servers(opened: tuple[Pages, Browser]) -> None:
     pages, page = opened
     message = pages.get("/messages?topic=T1").text.partition('href="/message?')[2].partition('"')[0]
     page.requests.clear()
@@ -155,7 +155,7 @@ main()
 """
 
 
-def test_two_questions_that_never_end_hold_up_no_third_page(places: dict[str, Path]) -> None:
+def test_two_endless_requests_do_not_delay_a_third_page(places: dict[str, Path]) -> None:
     with served(places["store"], started=("-c", _WITH_ENDLESS_QUESTIONS)) as pages, browser() as page:
         _enter(pages, page)
 

@@ -43,7 +43,7 @@ def started() -> Iterator[Workers]:
     assert [] == multiprocessing.active_children()
 
 
-def test_a_question_is_answered_while_others_never_end() -> None:
+def test_a_request_is_answered_while_others_never_end() -> None:
     async def asked(workers: Workers) -> None:
         endless = [asyncio.ensure_future(workers.answer(ENDLESS, 240)) for _ in range(7)]
         assert b"/short 0" == (await workers.answer(SHORT, 240)).content
@@ -57,7 +57,7 @@ def test_a_question_is_answered_while_others_never_end() -> None:
         asyncio.run(asked(workers))
 
 
-def test_a_question_ends_with_its_deadline_or_its_process() -> None:
+def test_a_request_ends_at_its_deadline_or_with_its_process() -> None:
     async def asked(workers: Workers) -> None:
         with pytest.raises(TimeoutError):
             await workers.answer(ENDLESS, 0.01)
@@ -69,8 +69,8 @@ def test_a_question_ends_with_its_deadline_or_its_process() -> None:
         asyncio.run(asked(workers))
 
 
-def test_a_browser_that_leaves_a_page_ends_its_question() -> None:
-    """Before the head of the page is sent, and after."""
+def test_a_browser_that_leaves_a_page_cancels_its_request() -> None:
+    """Both before and after the head of the page is sent."""
 
     async def left(workers: Workers, parts: int) -> list[dict[str, Any]]:
         sent: list[dict[str, Any]] = []
@@ -124,7 +124,7 @@ def test_each_template_has_a_translation_with_the_same_values() -> None:
 
 
 @pytest.mark.parametrize("value", ["sent", "{0} {x}", "{topic.__class__}", " queue " * 5000])
-def test_a_value_is_a_value_whatever_it_says(value: str) -> None:
+def test_a_value_is_never_translated(value: str) -> None:
     text = Sentence("delivered to {topic} queue {queue}, offset {number:,}", topic=value, queue=0, number=1000)
 
     assert f"delivered to {value} queue 0, offset 1,000" == text == Words("en").translate(text)

@@ -134,7 +134,7 @@ def test_a_bug_in_a_task_says_how_to_see_more(
     assert "rmq-lake: KeyError: 'bug' (--traceback shows where)\n" == capfd.readouterr().err
 
 
-def test_an_interrupted_command_says_what_it_knows_to_be_left(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_command_says_which_work_is_repeated(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
     def body() -> ExitCode | None:
         process.note_resumption("Offsets 0 to 57,539 are read again.")
         raise KeyboardInterrupt
@@ -150,7 +150,7 @@ def test_an_interrupted_command_says_what_it_knows_to_be_left(probe: Probe, caps
 
 
 @pytest.mark.parametrize("was_there", [True, False])
-def test_a_session_that_was_there_before_a_command_is_left_alone(
+def test_an_existing_session_is_not_stopped_by_a_command(
     probe: Probe, monkeypatch: pytest.MonkeyPatch, *, was_there: bool
 ) -> None:
     from jobs.launch import session
@@ -165,7 +165,7 @@ def test_a_session_that_was_there_before_a_command_is_left_alone(
     assert ([] if was_there else [True]) == closed
 
 
-def test_a_jvm_that_dies_is_said_to_have_died(
+def test_the_death_of_the_jvm_is_reported(
     probe: Probe, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from py4j.protocol import Py4JNetworkError
@@ -204,7 +204,7 @@ _RAISED = (
         ),
     ],
 )
-def test_a_worker_without_a_python_that_will_do_is_named(text: str, expected: str) -> None:
+def test_a_worker_without_a_suitable_python_is_named(text: str, expected: str) -> None:
     line = one_line_message(Py4JError(text))
 
     assert line.startswith(expected)
@@ -226,7 +226,7 @@ def test_a_server_that_does_not_answer_is_named_with_the_cause() -> None:
     assert line.isprintable()
 
 
-def test_a_worker_that_dies_is_said_to_have_died(
+def test_the_death_of_a_worker_is_reported(
     probe: Probe, spark: "SparkSession", capfd: pytest.CaptureFixture[str]
 ) -> None:
     probe(on_a_worker(spark, lambda _: os.kill(os.getpid(), signal.SIGKILL)))
@@ -235,7 +235,9 @@ def test_a_worker_that_dies_is_said_to_have_died(
     assert capfd.readouterr().err.startswith("rmq-lake: a worker's process died")
 
 
-def test_a_traceback_comes_on_request_and_a_bug_is_raised(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_traceback_is_printed_on_request_and_a_bug_is_raised(
+    probe: Probe, capsys: pytest.CaptureFixture[str]
+) -> None:
     probe(raising(CorruptData("bad", 0, "file")))
     cli.main(["--traceback", "probe"])
     assert "Traceback" in capsys.readouterr().err
@@ -255,7 +257,7 @@ def test_help_lists_every_verb_without_loading_one(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("verb", [(), *((name,) for name in VERBS)])
-def test_every_help_has_an_example_and_fits_into_a_terminal(
+def test_every_help_text_has_an_example_and_fits_into_a_terminal(
     verb: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.command.cli.line_width_limit", lambda _stream: 80)
@@ -321,7 +323,7 @@ def test_failures_are_log_objects_of_their_level(  # noqa: PLR0913, PLR0917 - th
     assert code == last["exit_code"]
 
 
-def test_what_the_jvm_says_is_a_log_object_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_the_jvm_is_also_a_log_object(capsys: pytest.CaptureFixture[str]) -> None:
     reading, writing = os.pipe()
     os.write(writing, b"12:00:00 ERROR Something: \xff\n")
     os.close(writing)
@@ -333,7 +335,7 @@ def test_what_the_jvm_says_is_a_log_object_too(capsys: pytest.CaptureFixture[str
     assert ("jvm", "12:00:00 ERROR Something: \ufffd") == (event["source"], event["message"])
 
 
-def test_what_fails_on_the_way_out_of_an_interruption_is_none(probe: Probe) -> None:
+def test_errors_during_the_cleanup_after_an_interruption_are_ignored(probe: Probe) -> None:
     def body() -> None:
         try:
             raise KeyboardInterrupt
@@ -360,7 +362,7 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(probe: Probe, own: signal.Handler
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_closed_standard_stream_is_like_one_that_nobody_reads(number: int, tmp_path: Path) -> None:
+def test_a_closed_standard_stream_is_treated_like_a_closed_pipe(number: int, tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", stored([Sent(body=b"x")]))
     words = f'exec "$0" -m jobs.main inspect "$1" {number}>&-'
     done = subprocess.run(["sh", "-c", words, sys.executable, store], capture_output=True, text=True, check=False)
@@ -402,10 +404,8 @@ def tried(folder: Path, first: int, count: int, verb: str = "") -> dict[str, Any
         pytest.param(FIRST, SEEDS, "", SEEDS // 2, marks=[pytest.mark.campaign, pytest.mark.timeout(6 * 3600)]),
     ],
 )
-def test_a_verb_one_of_whose_calls_fails_says_where(
-    tmp_path: Path, first: int, count: int, verb: str, least: int
-) -> None:
-    """The run after a disturbed ingest leaves the rows of one that nothing disturbed."""
+def test_a_verb_reports_a_failed_system_call(tmp_path: Path, first: int, count: int, verb: str, least: int) -> None:
+    """The run after a disturbed ingest leaves the same rows as an undisturbed one."""
     result = tried(tmp_path, first, count, verb)
 
     assert result["tried"] > least

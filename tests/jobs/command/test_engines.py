@@ -60,7 +60,7 @@ def _told(document: object) -> object:
 @pytest.mark.usefixtures("session_of_tests")
 @pytest.mark.sample(0, always=["b551-base"])
 @pytest.mark.parametrize("name", SAMPLE)
-def test_both_engines_say_and_write_the_same(name: str, golden: StoreOf, tmp_path: Path, run: Run) -> None:
+def test_both_engines_print_and_write_the_same(name: str, golden: StoreOf, tmp_path: Path, run: Run) -> None:
     broken = Path(shutil.copytree(golden(name), tmp_path / "broken"))
     for file in sorted((broken / "index").glob("*"))[:1]:
         file.unlink()
@@ -81,7 +81,7 @@ def test_both_engines_say_and_write_the_same(name: str, golden: StoreOf, tmp_pat
         assert made[Engine.HERE] == made[Engine.SPARK], command
 
 
-def test_the_rule_goes_by_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_depends_on_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "is_spark_requested", lambda: False)
     monkeypatch.setattr(engine, "count_cores", lambda: 2)
     two, eight = (one_process_limit("verify", cores=cores) for cores in (2, 8))
@@ -130,7 +130,7 @@ def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_java")
-def test_without_java_this_process_reads_any_amount_and_says_what_java_would_change(
+def test_without_java_one_process_reads_any_amount_and_reports_the_benefit_of_java(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A job that runs every five minutes must not fail on the day of the backlog."""
@@ -198,7 +198,7 @@ def test_a_file_that_disappears_does_not_end_the_count(tmp_path: Path, monkeypat
         ("verify store --config {comment}", {}, False),
     ],
 )
-def test_only_a_place_on_s3_loads_what_s3_needs(
+def test_only_a_location_on_s3_loads_the_jars_of_s3(
     line: str,
     variables: dict[str, str],
     expected: bool,

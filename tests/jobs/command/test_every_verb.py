@@ -139,7 +139,7 @@ def _check(verb: str, *documents: object) -> None:
         judge.validate(document)
 
 
-def test_the_rows_of_queries_and_dumps_are_as_their_schemas_say(golden: StoreOf, run: Run) -> None:
+def test_rows_of_queries_and_dumps_match_their_schemas(golden: StoreOf, run: Run) -> None:
     store = golden("b551-base")
     place = ("--json", "--store", str(store))
     queries: Iterable[tuple[str, ...]] = (
@@ -166,7 +166,7 @@ def test_every_verb_that_prints_json_has_a_schema() -> None:
 
 
 @pytest.mark.parametrize("text", _EVERY)
-def test_what_it_prints_with_json_is_as_its_schema_says(text: str, words: Callable[[str], list[str]], run: Run) -> None:
+def test_json_output_matches_its_schema(text: str, words: Callable[[str], list[str]], run: Run) -> None:
     verb, *others = _prepared(text, words)
 
     _check(verb, run(verb, "--json", *others).document)
@@ -229,10 +229,10 @@ def test_a_closed_pipe_does_not_change_the_verdict(
 
 
 @pytest.mark.parametrize("line", ["rebuild-index {bad} --out=i", "rebuild-consumequeue {bad} --out e/"])
-def test_what_a_rebuild_names_next_puts_its_files_in_place(
+def test_the_command_that_a_rebuild_prints_installs_its_files(
     line: str, words: Callable[[str], list[str]], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever letters the directory's name shares with the rest of the line."""
+    """This must hold regardless of the letters that the directory's name shares with the rest of the line."""
     monkeypatch.chdir(tmp_path)
     built = run(*words(line), "--lost-only")
     installed = run(*_next_of(built.out))
@@ -253,7 +253,7 @@ def _next_of(text: str) -> list[str]:
         ("jobs.typed.run.type_lake", "type {lake} --types {types}"),
     ],
 )
-def test_a_run_beside_another_one_says_so_and_ends_with_a_code_of_its_own(
+def test_a_run_next_to_another_one_is_reported_with_its_own_exit_code(
     work: str, line: str, words: Callable[[str], list[str]], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def held(*_: object, **_more: object) -> None:
@@ -265,7 +265,7 @@ def test_a_run_beside_another_one_says_so_and_ends_with_a_code_of_its_own(
     assert (ExitCode.HELD, f"rmq-lake: {words(line)[1]}: another run holds it\n") == (outcome.code, outcome.err)
 
 
-def test_a_store_is_verified_ingested_and_asked_from_python(
+def test_a_store_is_verified_ingested_and_queried_from_python(
     golden: StoreOf, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_spark(monkeypatch)
@@ -304,7 +304,9 @@ SHOWN = {
 }
 
 
-def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tour_completes_with_the_expected_results(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     del spark
     result = CliRunner().invoke(demo, [str(tmp_path / "tour")], standalone_mode=False)
     parts = re.split(r"\n── \d+ of \d+: .*\n", result.output)[1:]
@@ -324,7 +326,7 @@ def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path, capsys: 
     assert "65 messages, 56.2 KiB in " in (tmp_path / "tour" / "report" / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_tour_that_goes_wrong_says_so(tmp_path: Path) -> None:
+def test_a_failed_tour_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TourError, match="'inspect' ended with exit code 1"):
         take(unpack(tmp_path), lambda _: ExitCode.FAILED)
 

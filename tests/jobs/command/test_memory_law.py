@@ -240,7 +240,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Sc
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from Linux's /proc")
 @pytest.mark.parametrize(("axis", "verb"), [*_cases()])
-def test_peak_memory_does_not_follow_what_there_is_more_of(
+def test_peak_memory_does_not_grow_with_the_size_of_the_input(
     axis: str, verb: str, scenes: Callable[[str], tuple[Scene, Scene]]
 ) -> None:
     few, many = scenes(axis)

@@ -47,7 +47,7 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(
     assert {"hash-slots": 3, "index-num": 11, "consume-queue-size": 20}.items() <= shown.items()
 
 
-def test_a_place_in_the_environment_counts_more_than_those_of_a_file(
+def test_a_location_in_the_environment_overrides_those_of_a_file(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     (tmp_path / "job.toml").write_text(f'[query]\nstore = "{golden("b551-base")}"\n')
@@ -84,11 +84,11 @@ def test_variables_that_kubernetes_injects_for_a_service_are_ignored(
 
 
 @pytest.mark.parametrize("text", ["2026-11-20 07:42", "2h", "1763624520000", "4096", "2026-11-20T07:42:00.123+08:00"])
-def test_a_moment_and_a_place_in_the_log_are_shown_as_they_were_given(text: str) -> None:
+def test_times_and_offsets_are_shown_as_the_user_wrote_them(text: str) -> None:
     assert text == str(parse_given_time(text)) == str(parse_log_place(text))
 
 
-def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_marks_of_a_release_are_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     line = "  written by RocketMQ 5.5.0 to 5.5.1 (detected: a region; a half message (of 2))"
     Answer().print_lines([line])
     Answer(verbose=True).print_lines([line])
@@ -97,9 +97,7 @@ def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(("option", "configured", "size"), [(200, None, 200), (200, 6_000_000, 200), (None, 60, 60)])
-def test_an_option_counts_more_than_the_brokers_configuration(
-    option: int | None, configured: int | None, size: int
-) -> None:
+def test_an_option_overrides_the_brokers_configuration(option: int | None, configured: int | None, size: int) -> None:
     given = StoreSettings(None, None, option, None, None).given_settings(BrokerConf(consume_queue_size=configured))
 
     assert size == given.conf.consume_queue_size
@@ -118,8 +116,8 @@ def test_an_option_counts_more_than_the_brokers_configuration(
         "query by-id --store {store} -i ,",
     ],
 )
-def test_a_value_that_nothing_can_use_is_a_usage_error(line: str, golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    """Numbers ended with a traceback from the library that could not take them."""
+def test_an_unusable_value_is_a_usage_error(line: str, golden: StoreOf, tmp_path: Path, run: Run) -> None:
+    """Such numbers ended with a traceback from the library that received them."""
     ended = run(*line.format(store=golden("b551-base"), out=tmp_path / "out", huge=10**23).split())
 
     assert ended.code is ExitCode.USAGE
@@ -149,7 +147,7 @@ def test_a_time_is_read_however_it_is_written(text: str, milliseconds: int, monk
     assert STORED - 7_200_000 == parse_time("2h")
 
 
-def test_spark_options_that_no_shell_reads_are_a_usage_error(
+def test_spark_options_with_unbalanced_quotes_are_a_usage_error(
     golden: StoreOf, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--conf 'a")
@@ -159,12 +157,12 @@ def test_spark_options_that_no_shell_reads_are_a_usage_error(
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2025-13-01", "2y", "07:42", str(1 << 63)])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises((ValueError, OverflowError)):
         GivenTime(text)
 
 
-def test_the_zone_is_said_where_the_text_does_not_say_it() -> None:
+def test_the_zone_is_printed_if_the_text_does_not_state_it() -> None:
     assert GivenTime("2025-11-20 15:42").interpretation(SHANGHAI) == (
         "'2025-11-20 15:42' is interpreted in Asia/Shanghai: 2025-11-20 07:42:00.000 UTC"
     )
@@ -180,7 +178,7 @@ _EXAMPLES = [
 ]
 
 
-def test_the_page_is_made_from_the_code() -> None:
+def test_the_reference_page_is_generated_from_the_code() -> None:
     assert page() == PAGE
 
 
@@ -196,7 +194,7 @@ def test_every_variable_that_the_code_reads_is_documented() -> None:
 
 
 @pytest.mark.parametrize("example", _EXAMPLES)
-def test_every_example_is_understood_by_its_verb(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_is_accepted_by_its_verb(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("broker.conf", "types.toml"):
         (tmp_path / name).touch()

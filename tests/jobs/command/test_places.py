@@ -148,7 +148,7 @@ def test_the_store_of_the_command_is_one_even_without_a_log(option: Option, tmp_
     assert not list((tmp_path / "store" / "index").iterdir())
 
 
-def test_places_beside_a_store_are_in_none(store: Path, tmp_path: Path) -> None:
+def test_directories_next_to_a_store_are_not_inside_it(store: Path, tmp_path: Path) -> None:
     queues = tmp_path / "queues" / "T" / "0"
     queues.mkdir(parents=True)
     (queues / f"{0:020d}").touch()
@@ -170,7 +170,7 @@ def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(store: Path, t
 
 
 @pytest.mark.parametrize("option", [option for option in OUTPUTS if option.parameter.type is OUTPUT_FILE], ids=_name)
-def test_what_is_no_file_is_not_replaced_by_one(option: Option, tmp_path: Path, run: Run) -> None:
+def test_only_a_regular_file_is_replaced(option: Option, tmp_path: Path, run: Run) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     outcome = run(*_command_line(option, pipe, tmp_path / "elsewhere"))
@@ -184,7 +184,7 @@ EXPECTED = [option for option in OPTIONS if option.parameter.type in {STORE, LAK
 
 @pytest.mark.parametrize("kind", ["a mistyped path", "a file", "another directory"])
 @pytest.mark.parametrize("option", EXPECTED, ids=_name)
-def test_a_store_or_a_lake_that_is_not_there_is_refused_before_anything_is_made(
+def test_a_missing_store_or_lake_is_refused_before_anything_is_created(
     option: Option, kind: str, store: Path, tmp_path: Path, run: Run
 ) -> None:
     place = tmp_path / "place"
@@ -319,7 +319,7 @@ def _parsed(option: Option, words: list[str]) -> None:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(option=st.sampled_from(VERB_OPTIONS), text=TEXTS)
-def test_any_text_for_any_option_is_taken_or_refused_in_words(option: Option, text: str) -> None:
+def test_any_text_for_any_option_is_accepted_or_refused_with_a_message(option: Option, text: str) -> None:
     if isinstance(option.parameter, click.Argument):
         _parsed(option, ["--", text])
     else:
@@ -329,7 +329,7 @@ def test_any_text_for_any_option_is_taken_or_refused_in_words(option: Option, te
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(option=st.sampled_from(CONFIGURED), value=VALUES, in_table=st.booleans())
 @example(option=CONFIGURED[0], value=[[]], in_table=True)
-def test_any_toml_for_any_option_is_taken_or_refused_in_words(
+def test_any_toml_for_any_option_is_accepted_or_refused_with_a_message(
     tmp_path: Path, option: Option, value: object, in_table: bool
 ) -> None:
     if not any(parameter.name == "config" for parameter in option.command.params):

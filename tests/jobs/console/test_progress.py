@@ -72,7 +72,7 @@ def test_a_quiet_command_shows_no_progress(capsys: pytest.CaptureFixture[str]) -
     assert "" == capsys.readouterr().err
 
 
-def test_what_is_made_once_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_time_work_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(3):
         announce_once("compiling for this test, once …")
 
@@ -94,7 +94,7 @@ def test_a_rate_does_not_count_the_time_of_compiling(monkeypatch: pytest.MonkeyP
     assert "done, 100.0 MiB in 1 min 0 s, 1.7 MiB/s" == Result(Severity.HEALTHY, "done", 60.0, 100 << 20).amount_text
 
 
-def test_a_terminal_sees_at_once_what_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_new_work_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")

@@ -65,7 +65,7 @@ def test_a_home_that_may_not_be_read_has_no_profile(home: Path) -> None:
     home.chmod(0o700)
 
 
-def test_keys_are_taken_from_one_place(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_access_key_and_its_secret_come_from_the_same_source(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / ".aws" / "credentials").write_text("[default]\naws_session_token = stale\naws_access_key_id = a\n")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
@@ -93,7 +93,7 @@ def test_a_verb_without_a_session_reads_the_properties_file(home: Path, monkeypa
     assert 2 == len(parse_properties_file(path))
 
 
-def test_secrets_are_no_arguments_of_the_jvm() -> None:
+def test_secrets_are_not_passed_as_arguments_to_the_jvm() -> None:
     options = ["--master", "local[2]", "--conf", f"spark.hadoop.fs.s3a.secret.key={SECRET}", "-c", "spark.ui.port=1"]
     public, secret = split_secrets(options)
 
@@ -128,8 +128,8 @@ def test_a_secret_in_the_output_of_another_program_is_masked(text: str) -> None:
         "store = /data/keys/token.d  # command line; fs.s3a.endpoint=http://127.0.0.1:9000 keys k1, k2",
     ],
 )
-def test_text_of_our_own_is_printed_as_it_is(text: str) -> None:
-    """A printed command with a masked path names a folder that does not exist."""
+def test_our_own_text_is_not_masked(text: str) -> None:
+    """A printed command with a masked path would name a folder that does not exist."""
     assert text == mask_secrets(text)
     assert not is_secret("spark.hadoop.fs.s3a.endpoint")
 
@@ -145,7 +145,7 @@ def test_credentials_in_a_location_are_refused_and_not_printed(secret: str, run:
         assert secret not in ended.out + ended.err
 
 
-def test_a_secret_that_is_known_is_masked_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_known_secret_is_masked_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
     file_system_settings([("spark.hadoop.fs.s3a.secret.key", "Xk3examplexamp")])
     remember_secret("short")
     assert "cannot sign with *** (short)" == mask_secrets("cannot sign with Xk3examplexamp (short)")

@@ -99,7 +99,7 @@ def await_handler(process: "subprocess.Popen[str]", number: signal.Signals) -> N
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", some_often((1.3, 2.3, 3.8), 2.3))
-def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_running(
+def test_a_run_that_is_interrupted_during_its_start_leaves_no_process_running(
     store: Path, tmp_path: Path, seconds: float
 ) -> None:
     ingest = ["ingest", str(store), "--lake", str(tmp_path / "lake"), "--max-rate", str(_RATE)]
@@ -127,7 +127,7 @@ def test_a_shell_completes_verbs_and_options(line: str, word: int, offered: str)
     assert [f"plain,{offered}"] == printed.splitlines()
 
 
-def test_colours_are_for_terminals_that_want_them(golden: StoreOf) -> None:
+def test_colours_are_printed_only_on_terminals_that_support_them(golden: StoreOf) -> None:
     store = golden("b551-base")
 
     coloured = in_terminal("inspect", store)
@@ -170,13 +170,13 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
         ("  log     damage         65 records in 4 segments, offsets 0 to 57,539", " " * 10 + "1 problem and more"),
     ],
 )
-def test_a_number_stays_with_its_unit_and_what_a_column_of_a_table_has_together(kept: str, next_line: str) -> None:
+def test_numbers_stay_with_their_units_and_cells_of_a_table_stay_together(kept: str, next_line: str) -> None:
     gap = "  " if kept.startswith(" ") else " "
 
     assert [kept, next_line] == list(wrap_line(f"{kept}{gap}{next_line.strip()}", 80))
 
 
-def test_a_plan_of_thousands_of_files_is_a_screen() -> None:
+def test_a_plan_of_thousands_of_files_fits_on_one_screen() -> None:
     plan = ["into /store", *(f"set aside in old: {number}" for number in range(5000)), "kept: 3 files"]
     lines = list(lines_under_heading("PLAN", plan))
 
@@ -231,7 +231,7 @@ def test_an_amount_has_the_largest_unit_that_it_fills_and_agrees_with_its_noun(m
     assert text == made
 
 
-def test_the_numbers_are_those_that_are_documented() -> None:
+def test_exit_codes_match_the_documentation() -> None:
     names = ("CLEAN", "FAILED", "USAGE", "DAMAGE", "MISMATCH", "NOT_FOUND", "HELD", "INTERRUPTED")
 
     assert dict(zip(names, (0, 1, 2, 3, 4, 5, 6, 130), strict=True)) == {code.name: code.value for code in ExitCode}
@@ -261,7 +261,7 @@ _COMMAND = re.compile(rf"rmq-lake (?:{'|'.join(VERBS)})\b")
         ({"PYSPARK_GATEWAY_PORT": "1"}, "spark-submit jobs/main.py"),
     ],
 )
-def test_a_checkout_is_named_by_what_started_it_as_it_was_typed(
+def test_printed_commands_repeat_how_the_checkout_was_started(
     variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["jobs/main.py", "inspect"])
@@ -273,7 +273,7 @@ def test_a_checkout_is_named_by_what_started_it_as_it_was_typed(
     assert expected == tool_command()
 
 
-def test_an_installed_wheel_is_named_shortly_where_its_script_is_on_the_path(
+def test_printed_commands_use_the_short_name_if_the_script_is_on_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "rmq-lake"

@@ -92,8 +92,8 @@ def test_a_time_that_no_bit_explains_is_undecided(store: Path, run: Run) -> None
 
 
 @pytest.mark.parametrize("name", golden_stores("clock"))
-def test_a_clock_that_was_set_is_healthy(golden: StoreOf, name: str, run: Run) -> None:
-    """Steps of years that stay, as real brokers stored them."""
+def test_a_clock_that_was_adjusted_is_healthy(golden: StoreOf, name: str, run: Run) -> None:
+    """Store times that jump by years and stay there, as real brokers stored them."""
     outcome = run("verify", "--engine", "here", "--json", golden(name))
 
     assert outcome.code is ExitCode.CLEAN

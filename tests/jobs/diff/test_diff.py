@@ -46,7 +46,7 @@ def test_every_brokers_store_equals_its_lake(name: str, golden: StoreOf, tmp_pat
 
 
 @pytest.mark.parametrize("harm", ["delete", "update"])
-def test_rows_that_another_engine_deletes_or_changes_are_named(store: Path, harm: str) -> None:
+def test_rows_that_another_engine_deletes_or_changes_are_reported(store: Path, harm: str) -> None:
     rows = rows_of(taken(store))[10:13]
     start, end = rows[0]["physical_offset"], rows[-1]["physical_offset"]
     table, where = DeltaTable(store.parent / "lake/messages"), f"physical_offset BETWEEN {start} AND {end}"
@@ -69,7 +69,7 @@ def test_rows_that_another_engine_deletes_or_changes_are_named(store: Path, harm
     assert summary.exit_code == 3
 
 
-def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> None:
+def test_a_rewritten_log_contradicts_the_lake(tmp_path: Path) -> None:
     broker, asked = cut_back_after_a_run(tmp_path, RELEASE)
 
     assert compared(broker.root).exit_code == 4
@@ -77,8 +77,8 @@ def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> No
     assert compared(broker.root).exit_code == 0
 
 
-def test_after_a_failover_no_row_is_called_deleted(tmp_path: Path) -> None:
-    """The old master's records that were taken back were never in the lake of the new one."""
+def test_after_a_failover_no_row_is_reported_as_deleted(tmp_path: Path) -> None:
+    """The old master's truncated records were never in the lake of the new master."""
     replicas = unpack_situation("b551-controller-failover", tmp_path)
     ingest_store(replicas / "new-master-end", tmp_path / "lake")
 
@@ -89,8 +89,8 @@ def test_after_a_failover_no_row_is_called_deleted(tmp_path: Path) -> None:
     assert not any("deleted" in one.cause for one in summary.differences)
 
 
-def test_deleted_rows_of_a_chosen_topic_are_a_finding(store: Path) -> None:
-    """They were called messages of topics that were not chosen, which is no finding."""
+def test_deleted_rows_of_a_selected_topic_are_a_finding(store: Path) -> None:
+    """They were reported as messages of topics that were not selected, which are not a finding."""
     lake = taken(store)
     topic = rows_of(lake)[0]["topic"]
     chosen = sum(row["topic"] == topic for row in rows_of(lake))

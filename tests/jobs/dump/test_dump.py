@@ -55,7 +55,7 @@ def test_every_record_of_a_real_log_is_printed_with_its_offset(golden: StoreOf, 
     ],
     ids=["plain", "v6 born host", "V2", "odd properties", "odd inner batch"],
 )
-def test_every_byte_of_a_record_has_a_name(tmp_path: Path, run: Run, record: object) -> None:
+def test_every_byte_of_a_record_belongs_to_a_field(tmp_path: Path, run: Run, record: object) -> None:
     path = tmp_path / ("0" * 20)
     path.write_bytes(log_of([record]))  # type: ignore[list-item]
 

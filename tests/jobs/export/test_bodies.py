@@ -46,7 +46,7 @@ def _export(source: ExportRequest, out: Path, form: RowFormat) -> ExportSummary:
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
-def test_a_body_larger_than_the_limit_is_named(place: str, places: dict[str, ExportRequest], tmp_path: Path) -> None:
+def test_a_body_larger_than_the_limit_is_reported(place: str, places: dict[str, ExportRequest], tmp_path: Path) -> None:
     summary = _export(places[place], tmp_path / "out", RowFormat.NDJSON)
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     _export(places[place], tmp_path / "table", RowFormat.PARQUET)
@@ -66,7 +66,7 @@ def test_a_body_larger_than_the_limit_is_named(place: str, places: dict[str, Exp
     assert [SMALL.decode(), LARGE.decode(), None, None] == [row["body_text"] for row in table]
 
 
-def test_a_batch_of_bombs_is_cut_into_slices_of_the_budget() -> None:
+def test_a_batch_of_decompression_bombs_is_cut_into_slices_within_the_budget() -> None:
     stored_ = [zlib.compress(bytes(LIMIT)) for _ in range(10)]
     batch = pa.RecordBatch.from_pydict({"body": stored_, "sys_flag": [COMPRESSED] * 10})
     found = [len(bodies) for _, bodies in decoded_slices(batch, LIMIT, budget=3 * LIMIT)]

@@ -84,7 +84,7 @@ def test_store_and_lake_give_what_the_condition_chooses(
 @pytest.mark.usefixtures("spark")
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("options", "expected"), _CHOICES)
-def test_tasks_of_spark_evaluate_the_condition(
+def test_spark_tasks_evaluate_the_condition(
     places: dict[str, Path], export: Export, options: tuple[str, ...], expected: "range | tuple[int, ...]"
 ) -> None:
     for place, path in places.items():
@@ -93,7 +93,9 @@ def test_tasks_of_spark_evaluate_the_condition(
 
 
 @pytest.mark.usefixtures("spark")
-def test_an_array_csv_and_parquet_hold_the_rows_of_ndjson(places: dict[str, Path], tmp_path: Path, run: Run) -> None:
+def test_json_array_csv_and_parquet_have_the_same_rows_as_ndjson(
+    places: dict[str, Path], tmp_path: Path, run: Run
+) -> None:
     for kind in ("ndjson", "json", "csv", "parquet"):
         assert run("export", "--lake", places["--lake"], "--format", kind, "--out", tmp_path / kind).code == 0
     lines = [json.loads(line) for line in (tmp_path / "ndjson").read_text().splitlines()]

@@ -220,8 +220,8 @@ def test_an_error_is_tried_again_and_leaves_nothing_twice(second: Exception, bro
 
 
 @pytest.mark.parametrize(("death", "trials"), [("killed by SIGKILL", 1), (None, 5)])
-def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, broker: Broker) -> None:
-    """No trial would bring it back, what restarts services does; whoever else is away may come back."""
+def test_the_death_of_the_jvm_ends_following_immediately(death: str | None, trials: int, broker: Broker) -> None:
+    """Retries cannot restart the JVM, but a service manager can restart the command; other errors may be temporary."""
     broker.append(some_records(5))
     story = Story([nothing, lambda: broker.append(some_records(3, seed=2))])
     real, tried = run.run_steps, 0
@@ -241,7 +241,7 @@ def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, bro
     assert tried == trials
 
 
-def test_what_is_small_needs_no_session(tmp_path: Path) -> None:
+def test_small_steps_need_no_session(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     broker.append(some_records(5))
 
@@ -277,8 +277,8 @@ def test_large_steps_stay_in_this_process_with_a_max_rate(
 
 
 @pytest.mark.parametrize(("chosen", "used"), [({}, "jemalloc"), ({ALLOCATOR: "system"}, "system")])
-def test_the_allocator_is_one_that_gives_memory_back(chosen: dict[str, str], used: str, broker: Broker) -> None:
-    """Arrow's first choice keeps what one thread allocated and another freed; the user's choice stays."""
+def test_the_allocator_returns_freed_memory(chosen: dict[str, str], used: str, broker: Broker) -> None:
+    """Arrow's default keeps memory that one thread allocated and another freed; a user's own setting is kept."""
     broker.append(some_records(5))
     code = (
         "import os, sys; from jobs.command.cli import main; code = main(sys.argv[1:]); import pyarrow as pa;"
@@ -291,7 +291,7 @@ def test_the_allocator_is_one_that_gives_memory_back(chosen: dict[str, str], use
 
 
 @pytest.mark.slow
-def test_nothing_is_kept_of_a_step(tmp_path: Path) -> None:
+def test_following_keeps_no_objects_of_a_finished_step(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(5))
     stop, done, kept = StopRequest(), count(1), []
@@ -314,7 +314,7 @@ def test_nothing_is_kept_of_a_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kept", "left"), [("interval 60 minutes", MANY + 1), ("interval 0 minutes", 1)])
-def test_replaced_files_go_when_their_time_is_over_and_other_stores_files_later(
+def test_replaced_files_are_deleted_after_their_retention_and_those_of_other_stores_later(
     kept: str, left: int, tmp_path: Path
 ) -> None:
     broker, lake = Broker(tmp_path / "store"), tmp_path / "lake"
@@ -333,7 +333,7 @@ def test_replaced_files_go_when_their_time_is_over_and_other_stores_files_later(
     assert len(rows_of(lake)) == 5 * MANY
 
 
-def test_one_of_four_checkpoints_is_kept_and_every_version_stays_readable(tmp_path: Path) -> None:
+def test_every_fourth_checkpoint_is_kept_and_all_versions_stay_readable(tmp_path: Path) -> None:
     broker, table = Broker(tmp_path / "store", segment_size=1 << 20), tmp_path / "lake" / "messages"
     last = 14
     with patch.multiple(upkeep, CHECKPOINT_INTERVAL=1, MAX_SMALL_FILES=last, _RUNS_BETWEEN_VACUUMS=last):
@@ -349,7 +349,7 @@ def test_one_of_four_checkpoints_is_kept_and_every_version_stays_readable(tmp_pa
     assert files == list(range(1, last))
 
 
-def test_what_is_kept_of_a_followed_lake_follows_its_steps_unless_somebody_has_set_it(tmp_path: Path) -> None:
+def test_retention_of_a_followed_lake_depends_on_the_step_length_unless_it_was_set_by_hand(tmp_path: Path) -> None:
     broker, lake = Broker(tmp_path / "store", dispatches=True), tmp_path / "lake"
     broker.append(some_records(5))
     ingest(request(broker), SerialWorkers())
@@ -370,7 +370,9 @@ def test_what_is_kept_of_a_followed_lake_follows_its_steps_unless_somebody_has_s
     }
 
 
-def test_two_signals_within_a_second_are_one_wish_and_a_later_one_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_signals_within_a_second_are_one_request_and_a_later_one_interrupts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """`timeout 8h rmq-lake ingest --follow …` sends two of them, and the command ended with 130."""
     stop = StopRequest()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
@@ -388,7 +390,7 @@ def test_two_signals_within_a_second_are_one_wish_and_a_later_one_interrupts(mon
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_order(number: signal.Signals, broker: Broker, tmp_path: Path) -> None:
+def test_a_signal_ends_following_after_the_current_step(number: signal.Signals, broker: Broker, tmp_path: Path) -> None:
     placed = broker.append(some_records(5))
     lake, metrics = tmp_path / "lake", tmp_path / "metrics.prom"
     command = command_of(broker, "--follow", "--every", "100ms", "--metrics", str(metrics))
@@ -471,7 +473,7 @@ def committed_at(tmp_path: Path, times: Sequence[float], pace: Pace) -> list[flo
     ],
     ids=["always new", "after a quiet time", "looks that cost"],
 )
-def test_no_message_waits_longer_than_it_may_and_a_step_takes_all_that_came(
+def test_no_message_waits_longer_than_allowed_and_a_step_reads_all_new_messages(
     times: Sequence[float], pace: Pace, expected: Sequence[float], tmp_path: Path
 ) -> None:
     assert committed_at(tmp_path, times, pace) == expected
@@ -483,7 +485,7 @@ def test_a_pause_may_be_longer_than_a_system_can_wait() -> None:
     assert stop.wait(6e14)
 
 
-def test_an_empty_store_is_looked_at_cheaply_once_it_has_a_log(broker: Broker) -> None:
+def test_an_empty_store_is_polled_cheaply_once_it_has_a_log(broker: Broker) -> None:
     (broker.root / "checkpoint").write_bytes(bytes(4096))
     story = Story([nothing, lambda: broker.append(some_records(3)), *[nothing] * 8])
     story.run(request(broker))

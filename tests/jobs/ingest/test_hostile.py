@@ -81,7 +81,7 @@ def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
     assert wanted.end == summary.to_offset
 
 
-def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
+def test_names_are_treated_as_text(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "a" / "store")
     records = [a_record(topic=name, properties={"KEYS": name, "UNIQ_KEY": name, "TAGS": name}) for name in HOSTILE]
     placed = broker.append(records)
@@ -101,7 +101,7 @@ def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [0, BLOCK])
-def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(
+def test_an_unreadable_sector_is_damage_and_reading_continues_after_it(
     broker: Broker, tmp_path: Path, start: int
 ) -> None:
     placed = broker.append(some_records(100))
@@ -129,7 +129,7 @@ def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(
     assert 0 < len(hit) < len(placed)
 
 
-def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(small_disk: Path, broker: Broker) -> None:
     placed = broker.append(some_records(500))
     (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free - 5 * BLOCK))
 
@@ -148,7 +148,7 @@ def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_index_files_beside_the_log_of_another_store(store: Path, tmp_path: Path, run: Run) -> None:
+def test_index_files_next_to_the_log_of_another_store(store: Path, tmp_path: Path, run: Run) -> None:
     shutil.rmtree(store / "commitlog")
     shutil.copytree(unpack("b498-base", tmp_path / "other") / "commitlog", store / "commitlog")
 

@@ -103,7 +103,7 @@ def spark_lake(spark: SparkSession, golden: StoreOf, tmp_path_factory: pytest.Te
     return lake
 
 
-def test_spark_s_tasks_write_what_one_process_writes(spark_lake: Path, golden_lakes: Path) -> None:
+def test_spark_tasks_and_one_process_write_the_same_rows(spark_lake: Path, golden_lakes: Path) -> None:
     made, expected = (
         table_of(lake / "messages").drop_columns("store_id").sort_by(_ORDER)
         for lake in (spark_lake, golden_lakes / "base")
@@ -113,7 +113,7 @@ def test_spark_s_tasks_write_what_one_process_writes(spark_lake: Path, golden_la
 
 
 @pytest.mark.parametrize("name", ["b551-types", "b533-dledger", "b420-live", "b498-expired"])
-def test_threads_write_what_one_thread_writes_also_in_a_program_that_runs_them_in_a_thread(
+def test_several_threads_write_the_same_rows_as_one_even_if_started_from_a_thread(
     name: str, golden: StoreOf, tmp_path: Path
 ) -> None:
     store, lakes = golden(name), {width: tmp_path / str(width) for width in (1, 4)}
@@ -161,7 +161,7 @@ def together(lake: Path) -> dict[str, list[str]]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "step"), [("b498-base", 4_000), ("b533-expired", 5_000), ("b498-dledger", 5_000)])
-def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_path: Path) -> None:
+def test_steps_of_any_size_write_the_same_rows_as_one_run(name: str, step: int, tmp_path: Path) -> None:
     store = unpack(name, tmp_path)
     whole = ingest(request(store, tmp_path / "whole"), SerialWorkers())
     stepped = ingest(request(store, tmp_path / "stepped", step), SerialWorkers())
@@ -195,7 +195,7 @@ def test_an_interruption_costs_no_more_than_one_step(broker: Broker, tmp_path: P
     assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")] == [r.physical_offset for r in records]
 
 
-def test_the_steps_of_one_command_name_it(broker: Broker, tmp_path: Path) -> None:
+def test_all_steps_of_a_command_record_the_same_command_id(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(200))
     summaries: list[Summary] = list(run_steps(request(broker.root, tmp_path / "lake", SEGMENT_SIZE), SerialWorkers()))
     broker.append(some_records(5, seed=2))
@@ -270,7 +270,7 @@ def prepared(lake: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("table", ["messages", "consume_queue", "index_entries"])
 @pytest.mark.parametrize("store", [new_store, grown])
-def test_the_next_run_reads_again_what_was_lost(
+def test_the_next_run_rereads_lost_rows(
     store: Callable[[Path], object], table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store(tmp_path)
@@ -292,7 +292,7 @@ def test_the_next_run_reads_again_what_was_lost(
     assert run(tmp_path).run is None
 
 
-def test_a_run_over_a_rewritten_log_begins_again_while_no_table_has_it(tmp_path: Path) -> None:
+def test_a_run_over_a_rewritten_log_is_repeated_if_no_table_contains_it(tmp_path: Path) -> None:
     broker = rewritten(tmp_path)
     vacuumed(tmp_path, "superseded_messages")
     (store,) = list_known_stores(Lake(str(tmp_path / "lake")))
@@ -310,7 +310,7 @@ def test_a_run_over_a_rewritten_log_begins_again_while_no_table_has_it(tmp_path:
 
 
 @pytest.mark.parametrize(("store", "table"), [(grown, "log_pieces"), (rewritten, "messages")])
-def test_a_file_whose_other_rows_are_in_a_table_already_is_named_with_what_to_do(
+def test_a_lost_file_of_a_partly_committed_run_is_named_with_the_remedy(
     store: Callable[[Path], object], table: str, tmp_path: Path
 ) -> None:
     store(tmp_path)
@@ -326,7 +326,7 @@ def test_a_file_whose_other_rows_are_in_a_table_already_is_named_with_what_to_do
     assert before == state_without_locks(tmp_path / "lake")
 
 
-def test_optimize_says_that_the_next_run_brings_the_rows(tmp_path: Path) -> None:
+def test_optimize_says_that_the_next_run_restores_the_rows(tmp_path: Path) -> None:
     grown(tmp_path)
     vacuumed(tmp_path, "messages")
 
@@ -363,7 +363,9 @@ def lake(tmp_path: Path) -> Path:
     return tmp_path / "lake"
 
 
-def test_a_row_is_that_of_the_broker_but_for_its_place_in_a_log(place: Path, tier: Path, lake: Path) -> None:
+def test_rows_of_the_tier_equal_those_of_the_broker_except_for_their_offsets(
+    place: Path, tier: Path, lake: Path
+) -> None:
     ingest_store(tier, lake, "b")
     ingest_store(place / "store", lake, "b")
 
@@ -375,8 +377,8 @@ def test_a_row_is_that_of_the_broker_but_for_its_place_in_a_log(place: Path, tie
     assert known("messages") == known("tiered")
 
 
-def test_a_topic_that_was_made_again_is_another_log_of_its_queue(tier: Path, lake: Path) -> None:
-    """Its messages come to the earlier ones, from the same offsets on."""
+def test_a_recreated_topic_starts_a_new_log_of_its_queue(tier: Path, lake: Path) -> None:
+    """Its messages are added to the earlier ones, at the same offsets."""
     ingest_store(tier, lake)
     folder = tier / BROKER / "Bills/0"
     shutil.rmtree(folder)
@@ -389,7 +391,7 @@ def test_a_topic_that_was_made_again_is_another_log_of_its_queue(tier: Path, lak
     assert (None, 0) == (ingest_store(tier, lake).run, again.exit_code)
 
 
-def test_a_tier_that_is_followed_is_looked_at_again_and_again(place: Path, tier: Path, lake: Path) -> None:
+def test_a_followed_tier_is_polled_repeatedly(place: Path, tier: Path, lake: Path) -> None:
     newest = files(tier, "Orders/1")[-1]
     held_back = newest.read_bytes()
     newest.unlink()

@@ -40,7 +40,7 @@ STRIDES = {"new": 37, "growing": 41, "rewritten": 43, "busy": 45, "tiered": 17, 
     ("scenario", "stride"),
     [*STRIDES.items(), *(pytest.param(one, 1, marks=pytest.mark.campaign) for one in (*STRIDES, "vacuumed-queues"))],
 )
-def test_a_run_killed_after_any_of_its_effects_is_made_good_by_the_next(
+def test_the_next_run_completes_a_run_killed_after_any_write(
     scenario: str, stride: int, tmp_path: Path, campaign: Campaign
 ) -> None:
     result = campaign(scenario, tmp_path, stride)
@@ -50,7 +50,7 @@ def test_a_run_killed_after_any_of_its_effects_is_made_good_by_the_next(
 
 
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 31])
-def test_a_run_that_is_stopped_and_continued_holds_up_the_others_and_ends_well(
+def test_a_suspended_run_blocks_other_runs_and_succeeds_when_it_is_resumed(
     stride: int, tmp_path: Path, campaign: Campaign
 ) -> None:
     result = campaign("stopped", tmp_path, stride)
@@ -61,7 +61,7 @@ def test_a_run_that_is_stopped_and_continued_holds_up_the_others_and_ends_well(
     assert result["bad"] == []
 
 
-def test_a_broker_that_crashes_and_runs_that_are_killed_leave_the_true_history(
+def test_crashes_of_the_broker_and_killed_runs_leave_the_current_log_in_the_lake(
     tmp_path: Path, campaign: Campaign
 ) -> None:
     assert is_right(campaign("crashes", tmp_path, 6))
@@ -77,7 +77,7 @@ def test_a_broker_that_crashes_and_runs_that_are_killed_leave_the_true_history(
         ),
     ],
 )
-def test_runs_killed_at_random_moments_beside_a_live_broker_lose_nothing(
+def test_runs_killed_at_random_moments_next_to_a_live_broker_lose_nothing(
     scenario: str, tmp_path: Path, campaign: Campaign
 ) -> None:
     result = campaign(scenario, tmp_path, KILLS)
@@ -90,7 +90,7 @@ def test_runs_killed_at_random_moments_beside_a_live_broker_lose_nothing(
     assert set(result.get("optimized", {})) <= {"-9", "0"}
 
 
-def test_of_runs_started_at_the_same_moment_one_does_the_work(tmp_path: Path, campaign: Campaign) -> None:
+def test_only_one_of_several_simultaneous_runs_does_the_work(tmp_path: Path, campaign: Campaign) -> None:
     result = campaign("together", tmp_path, 4)
 
     assert set(result["codes"]) <= {0, 6}
@@ -98,7 +98,7 @@ def test_of_runs_started_at_the_same_moment_one_does_the_work(tmp_path: Path, ca
     assert is_right(result)
 
 
-def test_many_stores_come_into_one_lake_at_the_same_time(tmp_path: Path, campaign: Campaign) -> None:
+def test_many_stores_are_ingested_into_one_lake_at_the_same_time(tmp_path: Path, campaign: Campaign) -> None:
     result = campaign("many", tmp_path, 4)
 
     assert set(result["codes"]) <= {0, 6}

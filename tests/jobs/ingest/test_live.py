@@ -32,7 +32,7 @@ def history_of(folder: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("written", [1, 4, 8, 60, 91, -1])
-def test_a_record_that_is_half_there_waits_for_the_next_run(written: int, broker: Broker, tmp_path: Path) -> None:
+def test_an_incomplete_record_is_left_for_the_next_run(written: int, broker: Broker, tmp_path: Path) -> None:
     first = broker.append(some_records(5))
     newest = some_records(1, seed=2)
     broker.append(newest, cut_at=written)
@@ -76,7 +76,7 @@ def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(brok
     ]
 
 
-def test_a_log_that_is_cut_back_in_the_middle_of_a_run_is_looked_at_again(tmp_path: Path) -> None:
+def test_a_log_that_is_truncated_during_a_run_is_listed_again(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
     placed = broker.append(some_records(200))
     happened: list[MessageRecord] = []
@@ -95,7 +95,7 @@ def test_a_log_that_is_cut_back_in_the_middle_of_a_run_is_looked_at_again(tmp_pa
     assert leftovers(tmp_path / "lake") == []
 
 
-def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_at_again(tmp_path: Path) -> None:
+def test_a_log_that_is_rewritten_before_its_index_entries_are_built_is_listed_again(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
     placed = broker.append(some_records(40))
 
@@ -118,7 +118,9 @@ def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_
 
 
 @pytest.mark.parametrize("records", [1, 30])
-def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(records: int, tmp_path: Path) -> None:
+def test_leftovers_of_a_recovery_are_not_damage_of_a_segment_that_was_complete_before(
+    records: int, tmp_path: Path
+) -> None:
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
     placed = broker.append(some_records(100))
     while broker.offset < 2 * SEGMENT_SIZE + 1000:  # just into its third segment
@@ -143,8 +145,10 @@ def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(re
     assert [data for _, data in raw_rows(tmp_path / "lake")] == history_of(tmp_path)
 
 
-def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(broker: Broker, tmp_path: Path) -> None:
-    """Between the listing and the look at its bytes, retention deleted all that the lake could know it by."""
+def test_a_store_is_recognised_if_retention_deletes_its_last_known_segment_meanwhile(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """After the listing and before the read, retention deleted all segments with known fingerprints."""
     broker.append(some_records(60))
     first = ingest_beside(broker.root)
     broker.append(some_records(200, seed=2))
@@ -157,8 +161,8 @@ def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(broke
     assert gaps_of(tmp_path / "lake")[-1][1] == 2 * SEGMENT_SIZE
 
 
-def test_a_segment_that_retention_deletes_while_the_history_is_checked_ends_no_run(broker: Broker) -> None:
-    """Where the last run ended with its segment, the next one looks whether other records follow: in a deleted file."""
+def test_a_segment_deleted_while_the_history_is_checked_does_not_end_the_run(broker: Broker) -> None:
+    """The run reads after the end of the last run's segment, which retention deletes at that moment."""
     broker.append(some_records(60))
     broker.seal()
     first = ingest_beside(broker.root)
@@ -174,7 +178,7 @@ def test_a_segment_that_retention_deletes_while_the_history_is_checked_ends_no_r
     assert (second.gaps[0]["from"], second.gaps[-1]["to"]) == (first.to_offset, expired * SEGMENT_SIZE)
 
 
-def test_a_store_that_is_taken_away_is_no_gap(broker: Broker, tmp_path: Path) -> None:
+def test_a_store_that_disappears_is_not_a_gap(broker: Broker, tmp_path: Path) -> None:
     broker.append(some_records(200))
     away = tmp_path / "away"
 
@@ -187,10 +191,10 @@ def test_a_store_that_is_taken_away_is_no_gap(broker: Broker, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_segment_made_ahead_of_need_is_no_end_of_the_log_and_a_missing_one_before_it_no_gap(
+def test_a_preallocated_segment_is_not_the_end_of_the_log_and_a_missing_one_before_it_not_a_gap(
     number: int, broker: Broker
 ) -> None:
-    """A broker makes files before it needs them: zeros."""
+    """A broker preallocates files of zeros."""
     broker.append(some_records(30))
     (broker.root / "commitlog" / f"{number * SEGMENT_SIZE:020}").write_bytes(bytes(SEGMENT_SIZE))
 
@@ -200,7 +204,7 @@ def test_a_segment_made_ahead_of_need_is_no_end_of_the_log_and_a_missing_one_bef
     assert ingest_beside(broker.root).messages == len(placed)
 
 
-def test_a_file_that_a_changing_folder_did_not_show_is_no_gap(broker: Broker) -> None:
+def test_a_file_missing_in_the_listing_of_a_changing_folder_is_not_a_gap(broker: Broker) -> None:
     broker.append(some_records(200))
     listings: list[Store] = []
     real = store_files._list  # noqa: SLF001 - what every listing of a store begins with
@@ -228,7 +232,7 @@ HOUR = 3_600_000
         ([(5, -HOUR), (1, 365 * 24 * HOUR), (20, -HOUR // 2), (4, -1000)], 26),
     ],
 )
-def test_settle_leaves_the_newest_records_of_the_open_segment_alone(
+def test_settle_leaves_out_the_newest_records_of_the_open_segment(
     parts: list[tuple[int, int]], taken: int, broker: Broker
 ) -> None:
     now = time.time_ns() // 1_000_000

@@ -45,7 +45,7 @@ def damaged(tmp_path: Path) -> Broker:
     return broker
 
 
-def test_a_run_that_is_killed_before_it_speaks_is_spoken_for_by_the_next_one(damaged: Broker) -> None:
+def test_the_next_run_reports_the_damage_found_by_a_run_that_was_killed_before_its_report(damaged: Broker) -> None:
     with patch("jobs.ingest.commit.commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         ingest_beside(damaged.root)
 
@@ -54,24 +54,24 @@ def test_a_run_that_is_killed_before_it_speaks_is_spoken_for_by_the_next_one(dam
     assert (1, ExitCode.DAMAGE) == (finished.recovered, finished.exit_code)
 
 
-def test_a_lake_of_an_earlier_version_knows_of_its_newest_run_alone(damaged: Broker) -> None:
+def test_a_lake_of_an_earlier_version_has_only_the_damage_of_its_newest_run(damaged: Broker) -> None:
     with patch("jobs.ingest.commit.OPEN_DAMAGE_KEY", "not known"):
         ingest_beside(damaged.root)
 
     assert ExitCode.DAMAGE == ingest_beside(damaged.root).exit_code
 
 
-def test_a_gap_is_counted_once_however_often_it_is_met() -> None:
+def test_a_gap_is_counted_only_once() -> None:
     gap = {"broker": "b", "from": 0, "to": 5, "why": "deleted before it was read"}
     twice = OpenDamage().after_run(1, [gap], 0, 0).after_run(2, [gap], 0, 0)  # type: ignore[list-item]
 
     assert (1, 1) == (twice.gap_count, twice.since_run)
 
 
-def test_an_error_of_the_upkeep_is_a_note_of_a_run_that_is_done_and_names_the_file(
+def test_an_error_during_maintenance_is_a_note_with_the_file_after_a_successful_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One rotten file must not make a run fail that has brought everything, nor stay unnoticed."""
+    """One damaged file must not make a run fail that has committed all rows, but it must be reported."""
     broker = Broker(tmp_path / "store")
     for number in range(MAX_SMALL_FILES - 1):
         broker.append(some_records(2, seed=number))
@@ -91,8 +91,8 @@ def test_an_error_of_the_upkeep_is_a_note_of_a_run_that_is_done_and_names_the_fi
     assert placed[-1].end_offset <= SEGMENT_SIZE
 
 
-def test_the_time_of_the_newest_message_is_known_where_nothing_is_new(tmp_path: Path) -> None:
-    """A gauge of the lake that falls to 0 whenever a run brings nothing alarms for nothing."""
+def test_the_time_of_the_newest_message_is_reported_if_nothing_is_new(tmp_path: Path) -> None:
+    """A gauge that falls to 0 whenever a run adds nothing would raise false alarms."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(3))
     times = [ingest_beside(broker.root).newest_ms for _ in range(2)]
@@ -102,8 +102,8 @@ def test_the_time_of_the_newest_message_is_known_where_nothing_is_new(tmp_path: 
     assert 3 == len(rows_of(tmp_path / "lake"))
 
 
-def test_a_run_that_follows_says_what_a_step_finds_at_that_step_and_its_figures_stay(damaged: Broker, run: Run) -> None:
-    """Its result comes only at the end, which may be weeks away."""
+def test_following_reports_damage_in_the_step_that_finds_it_and_keeps_its_counts(damaged: Broker, run: Run) -> None:
+    """The result of the command is printed only at its end, which may be weeks later."""
     figures = damaged.root.parent / "rmq.prom"
     line = ("ingest", damaged.root, "--lake", damaged.root.parent / "lake", "--follow", "--every", "10ms")
     seen: list[dict[str, float]] = []
@@ -191,7 +191,7 @@ def test_a_block_that_cannot_be_read_is_unknown_and_the_bytes_around_it_are_kept
 
 
 @pytest.mark.parametrize("version", ["now", "earlier"])
-def test_what_was_never_read_is_missing_from_a_restored_log(tmp_path: Path, version: str) -> None:
+def test_bytes_that_were_never_read_are_missing_from_a_restored_log(tmp_path: Path, version: str) -> None:
     """Earlier versions wrote the row of an end before its bytes, and it stayed when the disk returned an error."""
     broker, _ = _store_with_stale_bytes(tmp_path)
     with _reads_fail(errno.EIO, _touches(2)):
@@ -245,8 +245,8 @@ def test_bytes_of_a_file_that_retention_deletes_at_the_end_of_its_range_are_a_ga
     assert [(0, SEGMENT_SIZE)] == [(gap["from"], gap["to"]) for gap in summary.gaps]
 
 
-def test_memory_does_not_follow_the_records_whose_bodies_are_wrong(tmp_path: Path) -> None:
-    """A file that was rewritten by an encrypting filter has nothing else."""
+def test_memory_does_not_grow_with_the_number_of_wrong_bodies(tmp_path: Path) -> None:
+    """If an encrypting filter rewrote a file, all its bodies are wrong."""
     _peak_of_wrong_bodies(tmp_path / "first", 100)  # what is compiled and imported is not counted
     few, many = (_peak_of_wrong_bodies(tmp_path / str(count), count) for count in (8_000, 24_000))
 

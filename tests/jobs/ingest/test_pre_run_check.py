@@ -70,7 +70,7 @@ def taken(first: Taken, tmp_path: Path) -> Taken:
 
 
 @pytest.mark.parametrize("name", ["b420-base", "b498-multipath", "b533-expired", "b551-types"])
-def test_a_look_at_a_real_store_says_what_a_run_says(golden: StoreOf, tmp_path: Path, name: str) -> None:
+def test_the_check_of_a_real_store_agrees_with_a_run(golden: StoreOf, tmp_path: Path, name: str) -> None:
     request = request_of(name, golden(name), tmp_path)
     ingest(request, SerialWorkers())
     check_and_run(request)
@@ -79,7 +79,7 @@ def test_a_look_at_a_real_store_says_what_a_run_says(golden: StoreOf, tmp_path: 
     assert seen == summary
 
 
-def test_damage_that_is_open_is_said_again_until_it_is_acknowledged(tmp_path: Path) -> None:
+def test_open_damage_is_reported_until_it_is_acknowledged(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     placed = broker.append([a_record(b"body of a message that is damaged"), *some_records(3)])
     flip(segments_of(broker.root)[0], placed[0].physical_offset + 90)
@@ -146,13 +146,13 @@ CHANGES: dict[str, Callable[[Taken], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_whatever_changed_is_left_to_a_run(taken: Taken, change: str) -> None:
+def test_any_change_requires_a_run(taken: Taken, change: str) -> None:
     CHANGES[change](taken)
 
     assert PreRunCheck(taken.request).summary_if_nothing_new() is None
 
 
-def test_a_label_that_the_lake_does_not_use_is_warned_of_by_each_run(taken: Taken) -> None:
+def test_each_run_warns_of_a_label_that_the_lake_does_not_use(taken: Taken) -> None:
     request = replace(taken.request, broker="other")
     check_and_run(request)
 
@@ -187,11 +187,11 @@ def test_another_run_that_commits_before_the_note_is_left_prevents_it(taken: Tak
     ],
     ids=str,
 )
-def test_whoever_asks_for_something_else_gets_a_run(taken: Taken, asked: dict[str, Any]) -> None:
+def test_a_different_request_requires_a_run(taken: Taken, asked: dict[str, Any]) -> None:
     assert PreRunCheck(replace(taken.request, **asked)).summary_if_nothing_new() is None
 
 
-def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) -> None:
+def test_units_that_are_not_dispatched_yet_require_a_run(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
     shutil.rmtree(tmp_path / "store" / "consumequeue")
@@ -213,7 +213,7 @@ def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys
     assert (taken.lake / "report.html").exists()
 
 
-def test_the_size_of_what_is_new_is_known_before_a_run_unless_a_look_cannot_tell(
+def test_the_size_of_the_new_part_is_known_before_a_run_unless_the_check_is_inconclusive(
     taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = replace(taken.request, lake=str(taken.lake.parent / "new"))
@@ -226,7 +226,7 @@ def test_the_size_of_what_is_new_is_known_before_a_run_unless_a_look_cannot_tell
     assert PreRunCheck(taken.request).new_size() is None
 
 
-def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
+def test_a_small_ingest_needs_no_java(taken: Taken, tmp_path: Path) -> None:
     environment = {"PATH": "", "JAVA_HOME": str(tmp_path / "none"), "RMQ_LAKE_CACHE": str(cache_directory())}
     lakes = [tmp_path / "here", tmp_path / "tasks"]
     ended = [
@@ -242,7 +242,7 @@ def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
     assert len(rows_of(taken.lake, "messages")) == len(rows_of(lakes[0], "messages")) > 0
 
 
-def test_a_note_that_cannot_be_read_or_written_is_none(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_or_unwritable_note_is_ignored(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(taken.lake.parent / "cache"))
     check_and_run(taken.request)
     (note,) = (cache_directory() / "nothing-new").iterdir()

@@ -75,7 +75,7 @@ def _bait(offset: int, body_size: int) -> bytes:
 
 
 @pytest.mark.parametrize("range_size", [64, 333, 1024, 4096])
-def test_bodies_that_hold_whole_records_fool_no_range(tmp_path: Path, range_size: int) -> None:
+def test_bodies_that_contain_whole_records_do_not_mislead_any_range(tmp_path: Path, range_size: int) -> None:
     content = b""
     expected = []
     while len(content) < SEGMENT - 2500:
@@ -93,7 +93,7 @@ def test_bodies_that_hold_whole_records_fool_no_range(tmp_path: Path, range_size
     assert any(offset not in expected for offsets in fooled for offset in offsets)
 
 
-def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: StoreOf, tmp_path: Path) -> None:
+def test_a_segment_deleted_before_it_is_opened_is_not_an_error(golden: StoreOf, tmp_path: Path) -> None:
     root = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     store = list_store(str(root))
     ranges = plan_ranges(store)
@@ -135,7 +135,7 @@ def _seconds(sizes: Sequence[int], width: int) -> float:
 
 @pytest.mark.parametrize("width", [2, 4, 8, 16, 64])
 @pytest.mark.parametrize("gib", [6, 7, 24, 25, 500])
-def test_all_workers_end_at_about_the_same_time(gib: int, width: int) -> None:
+def test_all_workers_finish_at_about_the_same_time(gib: int, width: int) -> None:
     """A plan of 256 MiB ranges alone leaves 8 of 16 workers idle in the second wave of 6 GiB."""
     segment = 1 << 30
     ranges = [
@@ -152,7 +152,7 @@ def test_all_workers_end_at_about_the_same_time(gib: int, width: int) -> None:
     assert len(cut) <= len(ranges) + 12 * width
 
 
-def test_offsets_that_no_file_holds_are_named(golden: StoreOf, tmp_path: Path) -> None:
+def test_offsets_that_are_in_no_file_are_reported(golden: StoreOf, tmp_path: Path) -> None:
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     first, second, *_ = segments_of(store)
     first.write_bytes(first.read_bytes()[:10_000])
@@ -173,7 +173,7 @@ def test_offsets_that_no_file_holds_are_named(golden: StoreOf, tmp_path: Path) -
         ({32768: 1000}, 1000, []),
     ],
 )
-def test_the_size_of_segments_is_what_most_have_or_all_names_say(
+def test_the_segment_size_is_that_of_most_segments_or_of_all_names(
     files: dict[int, int], size: int, cut: list[int]
 ) -> None:
     segments = [Segment(file_name_of_offset(base), base, length, base + length) for base, length in files.items()]

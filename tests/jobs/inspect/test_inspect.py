@@ -50,7 +50,7 @@ def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:
 
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_real_store_is_told_as_it_is(golden: StoreOf, name: str, run: Run) -> None:
+def test_a_real_store_is_reported_correctly(golden: StoreOf, name: str, run: Run) -> None:
     store = golden(name)
     before = state_of(store)
     records = [record for record, _ in stored_records(store)]
@@ -74,7 +74,7 @@ def test_a_real_store_is_told_as_it_is(golden: StoreOf, name: str, run: Run) -> 
 
 @pytest.mark.parametrize("deep", [[], ["--deep"]])
 @pytest.mark.parametrize("step", [1, 40, 90, 150, 400, 1000])
-def test_what_a_broker_writes_while_it_is_read_is_not_damage(
+def test_bytes_that_a_broker_is_writing_are_not_damage(
     store: Path, step: int, deep: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest record is written between one read of the file and the next."""
@@ -102,7 +102,7 @@ def test_what_a_broker_writes_while_it_is_read_is_not_damage(
 
 
 @pytest.mark.parametrize("is_at_work", [False, True])
-def test_a_queue_file_that_a_broker_makes_meanwhile_is_not_missing(
+def test_a_queue_file_that_a_broker_creates_meanwhile_is_not_missing(
     store: Path, is_at_work: bool, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is listed before the log is read."""
@@ -121,8 +121,8 @@ def test_a_queue_file_that_a_broker_makes_meanwhile_is_not_missing(
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", golden_stores("base", "types", "dledger", "multipath", "rockscq", "retry"))
-def test_a_deep_look_counts_every_record(golden: StoreOf, name: str, run: Run) -> None:
-    """By topic, too; the marks of all records leave the true release possible."""
+def test_a_deep_inspection_counts_every_record(golden: StoreOf, name: str, run: Run) -> None:
+    """Also by topic; the marks of all records do not exclude the true release."""
     store = golden(name)
     records = [record for record, _ in stored_records(store)]
 
@@ -136,7 +136,7 @@ def test_a_deep_look_counts_every_record(golden: StoreOf, name: str, run: Run) -
     assert len(document["releases"]) == 1
 
 
-def test_the_release_is_not_guessed_where_nothing_tells(tmp_path: Path, run: Run) -> None:
+def test_the_release_is_not_guessed_without_evidence(tmp_path: Path, run: Run) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / ("0" * 20)).write_bytes(a_segment([a_record()]))
 
@@ -157,7 +157,7 @@ def test_an_empty_queue_file_has_no_units(store: Path, run: Run) -> None:
     assert (queues["Zeros"]["next_unit"], queues["Zeros"]["first_physical_offset"]) == (0, None)
 
 
-def test_a_queue_that_nobody_may_read_is_not_called_lost(
+def test_a_queue_without_read_permission_is_not_reported_as_lost(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_to_open("/consumequeue/T1/0/", errno.EACCES, monkeypatch)
@@ -170,8 +170,8 @@ def test_a_queue_that_nobody_may_read_is_not_called_lost(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="who holds a lock is asked as Linux answers it")
-def test_a_running_broker_is_known_by_its_lock(store: Path, run: Run) -> None:
-    """Another process holds a lock on the file `lock`, as a broker does; the file alone says nothing."""
+def test_a_running_broker_is_recognised_by_its_lock(store: Path, run: Run) -> None:
+    """Another process holds a lock on the file `lock`, as a broker does; the file alone proves nothing."""
     (store / "lock").write_text("lock")
     assert inspected(run, store).document["state"]["process"] is None
     with (store / "lock").open("r+") as file:  # asking for the lock has not taken it
@@ -184,7 +184,7 @@ def test_a_running_broker_is_known_by_its_lock(store: Path, run: Run) -> None:
     assert state["broker"] == f"running: process {broker} holds the lock"
 
 
-def test_a_file_that_cannot_be_read_is_a_problem_of_its_own(
+def test_an_unreadable_file_is_reported_as_a_separate_problem(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = "00000000000000016384"
@@ -241,7 +241,7 @@ def test_the_range_of_a_queue_is_that_of_topic_status(golden: StoreOf, run: Run,
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_every_file_of_a_store_is_named(situation: StoreOf, run: Run, name: str) -> None:
+def test_inspect_recognises_every_file_of_a_store(situation: StoreOf, run: Run, name: str) -> None:
     store = situation(name) / "store"
 
     document = inspected(run, store).document
@@ -252,7 +252,7 @@ def test_every_file_of_a_store_is_named(situation: StoreOf, run: Run, name: str)
     assert document["health"] == "not verified"
 
 
-def test_a_table_of_topics_that_is_being_written_is_read_again(
+def test_a_partly_written_table_of_topics_is_read_again(
     golden: StoreOf, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = copy_of(golden("b498-base"), tmp_path)

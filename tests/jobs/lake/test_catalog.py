@@ -52,7 +52,7 @@ def named(spark: SparkSession, lake: Path) -> Iterator[SparkSession]:
     spark.sql("DROP DATABASE brokers CASCADE")
 
 
-def test_spark_knows_every_table_by_its_name_with_comments(named: SparkSession, lake: Path) -> None:
+def test_spark_finds_every_table_by_its_name_with_comments(named: SparkSession, lake: Path) -> None:
     there = {table.name for table in TABLES if (lake / table.name).is_dir()}
     tables = {row.tableName for row in named.sql("SHOW TABLES IN brokers").collect()}
     comments = {row.col_name: row.comment for row in named.sql("DESCRIBE TABLE brokers.messages").collect()}
@@ -64,7 +64,7 @@ def test_spark_knows_every_table_by_its_name_with_comments(named: SparkSession, 
     assert 60 == named.sql("SELECT * FROM brokers.messages").count()
 
 
-def test_a_days_query_reads_a_days_files(named: SparkSession) -> None:
+def test_a_query_of_one_day_reads_only_the_files_of_that_day(named: SparkSession) -> None:
     day = _DAYS[1].date()
     end = day + timedelta(days=1)
     whole = named.sql("SELECT topic, body FROM brokers.messages")
@@ -208,10 +208,10 @@ def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path,
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b551-timerwheel", "b551-timerrocks"])
-def test_what_becomes_of_timer_messages_is_what_the_broker_said(
+def test_pending_timer_messages_match_the_brokers_answers(
     situation: StoreOf, name: str, tmp_path: Path, own_session: SparkSession
 ) -> None:
-    """The one counted 21 that wait, the other has 21 rows for them in RocksDB; ten of them are rolled."""
+    """One broker counted 21 pending messages, the other has 21 rows for them in RocksDB; ten of them are rolled."""
     ingest_store(situation(name) / "store", tmp_path / "lake", "b")
     show(own_session, tmp_path / "lake")
     states = Counter(row[-1] for row in recipe_with("'cancelled'").answer(own_session, tmp_path))

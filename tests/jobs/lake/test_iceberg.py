@@ -229,7 +229,7 @@ def test_two_registrations_at_once_register_each_file_once(grown: Grown) -> None
     assert_shown(grown.path)
 
 
-def test_a_table_of_somebody_else_is_left_as_it_is(grown: Grown, register: Run, tmp_path: Path) -> None:
+def test_a_table_of_another_program_is_not_changed(grown: Grown, register: Run, tmp_path: Path) -> None:
     catalog().create_namespace("rocketmq")
     theirs = catalog().create_table(
         ("rocketmq", "messages"), pa.schema([("mine", pa.int64())]), location=f"file://{tmp_path}/theirs"
@@ -262,7 +262,7 @@ FAULTS = {
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_catalog_that_fails_costs_no_row_and_is_mended_by_the_next_run(
+def test_a_failing_catalog_loses_no_row_and_the_next_run_completes_it(
     fault: str, grown: Grown, register: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grown.grow()
@@ -292,7 +292,7 @@ def test_without_the_extra_one_line_says_how_to_install_it(grown: Grown, registe
     assert not grown.path.exists()
 
 
-def test_a_followed_store_is_registered_beside_the_commits(grown: Grown, register: Run) -> None:
+def test_a_followed_store_is_registered_in_parallel_with_the_commits(grown: Grown, register: Run) -> None:
     grown.grow()
 
     assert ExitCode.CLEAN == register("--follow", "--every", "100ms", "--until", "+1s").code
@@ -300,7 +300,9 @@ def test_a_followed_store_is_registered_beside_the_commits(grown: Grown, registe
     assert_shown(grown.path)
 
 
-def test_a_catalog_that_hangs_stops_no_commit(grown: Grown, register: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catalog_that_hangs_does_not_delay_commits(
+    grown: Grown, register: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended = threading.Event()
     monkeypatch.setattr(Registrar, "register", lambda *_: ended.wait(60))
     monkeypatch.setattr(option, "_LAST_S", 0.1)
@@ -341,7 +343,9 @@ def test_columns_follow_those_of_delta(tmp_path: Path) -> None:
         Registrar(HERE).register(lake, [Table("typed/orders", "one order", ())])
 
 
-def test_old_snapshots_go_with_the_files_that_they_alone_need(grown: Grown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_snapshots_are_deleted_with_the_files_that_only_they_need(
+    grown: Grown, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(iceberg, "_KEPT", 3)
     for _ in range(6):
         grown.run()

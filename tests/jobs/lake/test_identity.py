@@ -33,8 +33,8 @@ def broker(tmp_path: Path) -> Broker:
     return broker
 
 
-def test_a_slave_that_lags_behind_is_the_same_store_and_has_nothing_new(broker: Broker, tmp_path: Path) -> None:
-    """Zeros where the lake has rows are not written yet, nor is a record that is half there another one."""
+def test_a_lagging_replica_is_the_same_store_and_has_nothing_new(broker: Broker, tmp_path: Path) -> None:
+    """Zeros in place of known rows are not written yet, and an incomplete record is not a different one."""
     placed = broker.append(some_records(30, seed=2))
     ingest_beside(broker.root)
     slave = Broker(tmp_path / "slave")
@@ -51,10 +51,10 @@ def test_a_slave_that_lags_behind_is_the_same_store_and_has_nothing_new(broker: 
 @pytest.mark.parametrize(
     ("before", "cut", "after"), [(30, 12, 40), (200, 3, 300), (12, 3, 1)], ids=["a tail", "segments", "one record"]
 )
-def test_what_a_broker_took_back_moves_aside_and_what_it_wrote_instead_is_there(
+def test_truncated_messages_are_superseded_and_their_replacements_are_ingested(
     before: int, cut: int, after: int, broker: Broker, tmp_path: Path
 ) -> None:
-    """Also where it wrote one record and waits: the others that it took back still follow, and look as they did."""
+    """This also holds if the broker wrote one record and waits: the other truncated records still follow it."""
     kept = raw(Broker(tmp_path / "same").append(some_records(70)))
     tail = broker.append(some_records(before, seed=2))
     ingest_beside(broker.root)
@@ -88,10 +88,8 @@ def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("written", [0, 3])
 @pytest.mark.parametrize("was_sealed", [True, False])
-def test_a_file_that_now_ends_before_what_was_taken_back_is_seen(
-    written: int, was_sealed: bool, tmp_path: Path
-) -> None:
-    """A message that did not fit sealed it early: what was taken back is never written over, and means nothing."""
+def test_a_file_sealed_before_its_truncated_part_is_recognised(written: int, was_sealed: bool, tmp_path: Path) -> None:
+    """A message that did not fit sealed the file early: the truncated bytes after it are never overwritten."""
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     kept = broker.append(some_records(1000))
     tail = broker.append(some_records(2000, seed=2))
@@ -114,7 +112,9 @@ def test_a_file_that_now_ends_before_what_was_taken_back_is_seen(
     assert ingest_beside(broker.root).run is None
 
 
-def test_a_sector_that_broke_in_what_the_lake_has_does_not_make_another_store(broker: Broker, tmp_path: Path) -> None:
+def test_a_bad_sector_in_the_ingested_part_does_not_change_the_identity_of_a_store(
+    broker: Broker, tmp_path: Path
+) -> None:
     ingest_beside(broker.root)
     more = broker.append(some_records(10, seed=2))
     original = os.preadv
@@ -147,8 +147,8 @@ def test_a_log_that_was_wiped_is_another_one_under_the_same_name(broker: Broker,
     assert (ingest_beside(broker.root).run, ingest_beside(broker.root).exit_code) == (None, ExitCode.CLEAN)
 
 
-def test_stores_are_known_in_the_order_of_their_registration_whatever_the_clock_says(tmp_path: Path) -> None:
-    """Of two logs of one name the newer one goes on, though the clock was set back in between."""
+def test_stores_are_ordered_by_registration_regardless_of_the_clock(tmp_path: Path) -> None:
+    """Of two logs with one name the newer one continues, although the clock was set back in between."""
     lake = Lake(str(tmp_path / "lake"))
     ids = []
     for number, year in enumerate((2027, 2026)):
@@ -159,7 +159,7 @@ def test_stores_are_known_in_the_order_of_their_registration_whatever_the_clock_
     assert [store.store_id for store in list_known_stores(lake)] == ids
 
 
-def test_topics_that_were_not_wanted_before_are_no_other_history(broker: Broker, tmp_path: Path) -> None:
+def test_topics_that_were_not_selected_before_do_not_change_the_history(broker: Broker, tmp_path: Path) -> None:
     ingest_store(broker.root, tmp_path / "lake", "b", selection=Selection(("Orders",)))
     (more,) = broker.append(some_records(1, seed=2))
     ingest_beside(broker.root)
@@ -201,8 +201,8 @@ def test_rows_of_a_log_with_entry_headers_are_superseded_from_the_first_other_re
     assert raw_rows(lake) == [(record.physical_offset, data) for record, data in records_of(segments)]
 
 
-def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_again(broker: Broker) -> None:
-    """A broker that cuts off its log deletes the files after the cut: a later one that agrees settles it."""
+def test_bit_rot_in_an_old_file_does_not_make_every_run_reread_the_log(broker: Broker) -> None:
+    """A broker that truncates its log deletes all later files, so a later file that agrees rules out a truncation."""
     ingest_beside(broker.root)
     overwrite(broker.root / "commitlog" / f"{0:020}", 0, b"\xff" * 50)
     broker.append(some_records(10, seed=2))
@@ -211,7 +211,7 @@ def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_aga
         assert ingest_beside(broker.root).messages == 10
 
 
-def test_a_store_that_lags_into_offsets_between_fingerprints_is_known_by_its_rows(tmp_path: Path) -> None:
+def test_a_store_that_ends_between_fingerprints_is_recognised_by_its_rows(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")
     broker.append(some_records(400))
     ingest_beside(broker.root)

@@ -63,7 +63,7 @@ def refused(broker: Broker, match: str) -> None:
     assert before == state_without_locks(lake_of(broker))
 
 
-def test_a_table_that_has_a_newer_run_because_another_process_is_faster_is_no_harm(broker: Broker) -> None:
+def test_a_newer_run_of_a_faster_process_in_a_table_is_accepted(broker: Broker) -> None:
     lake = Lake(str(lake_of(broker)))
     (store,) = list_known_stores(lake)
     run(broker)
@@ -72,8 +72,8 @@ def test_a_table_that_has_a_newer_run_because_another_process_is_faster_is_no_ha
         newest_run_by_table(lake, store, is_done=True)
 
 
-def test_a_checkpoint_that_is_gone_is_told(broker: Broker) -> None:
-    """The commits before it were deleted because it is there."""
+def test_a_missing_checkpoint_is_reported(broker: Broker) -> None:
+    """The commits before it were deleted because it existed."""
     lake = lake_of(broker)
     log = lake / "runs" / "_delta_log"
     DeltaTable(lake / "runs").create_checkpoint()
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_is_gone_is_told(broker: Broker) -> None:
     refused(broker, "runs: Delta's log cannot be read: .*[Cc]heckpoint")
 
 
-def test_a_whole_lake_is_whole_after_every_kind_of_run(broker: Broker) -> None:
+def test_an_intact_lake_is_reported_as_complete_after_every_kind_of_run(broker: Broker) -> None:
     lake = lake_of(broker)
     ingest_store(broker.root, lake, "b", tables=frozenset())
     assert run(broker).messages == 0
@@ -109,9 +109,7 @@ def test_a_whole_lake_is_whole_after_every_kind_of_run(broker: Broker) -> None:
     ],
     ids=lambda change: str(change)[:20],
 )
-def test_a_manifest_with_something_else_in_it_or_without_an_end_is_named(
-    change: dict[str, Any] | str, broker: Broker
-) -> None:
+def test_an_invalid_or_truncated_manifest_is_reported(change: dict[str, Any] | str, broker: Broker) -> None:
     newest = max((lake_of(broker) / "_manifests").iterdir(), key=lambda path: path.name[37:].split("-")[0])
     text = change if isinstance(change, str) else json.dumps({**json.loads(newest.read_text()), **change})
     newest.write_text(text)
@@ -119,8 +117,8 @@ def test_a_manifest_with_something_else_in_it_or_without_an_end_is_named(
 
 
 @pytest.mark.parametrize("name", ["more", "a b%20c"])
-def test_what_a_link_in_a_table_leads_to_is_not_deleted(name: str, broker: Broker) -> None:
-    """The vacuum of `deltalake` follows links, and took for obsolete all that is older than a week."""
+def test_the_target_of_a_link_in_a_table_is_not_deleted(name: str, broker: Broker) -> None:
+    """The vacuum of `deltalake` follows links, and treated all files older than a week as obsolete."""
     mine = broker.root.parent / "mine"
     mine.mkdir()
     table = lake_of(broker) / "messages"
@@ -135,8 +133,8 @@ def test_what_a_link_in_a_table_leads_to_is_not_deleted(name: str, broker: Broke
     assert not (table / "obsolete.parquet").exists()
 
 
-def test_a_file_that_lies_outside_of_its_table_is_not_merged(broker: Broker) -> None:
-    """Whoever may write the lake would have somebody with more rights copy their files into it."""
+def test_a_file_outside_its_table_is_not_merged(broker: Broker) -> None:
+    """Otherwise a user who may write the lake could make a user with more permissions copy files into it."""
     lake = lake_of(broker)
     last = commits(lake, "messages")[-1]
     add = next(json.loads(line)["add"] for line in last.read_text().splitlines() if '"add"' in line)
@@ -177,8 +175,8 @@ def forgotten(tmp_path: Path) -> Forgotten:
     return Forgotten(tmp_path)
 
 
-def test_a_copy_of_rows_gets_the_transactions_of_its_lake(forgotten: Forgotten) -> None:
-    """Each transaction is the one that the lake itself has; then the next run brings what is new, once."""
+def test_a_copy_of_the_rows_gets_the_transactions_of_its_lake(forgotten: Forgotten) -> None:
+    """Each transaction equals that of the original lake; the next run then adds new rows once."""
     lake = forgotten.copied()
     with pytest.raises(OSError, match=r"would be ingested twice(.|\n)*rmq-lake optimize --heal --dry-run"):
         forgotten.run(forgotten.copy)

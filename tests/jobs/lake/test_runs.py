@@ -99,7 +99,7 @@ def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, st
     assert leftovers(Path(lake.location)) == []
 
 
-def test_a_prepared_run_is_committed_from_its_manifest_alone_and_once(lake: Lake, store: KnownStore) -> None:
+def test_a_prepared_run_is_committed_once_from_its_manifest_alone(lake: Lake, store: KnownStore) -> None:
     prepare_run(lake, a_manifest(lake, store))
     (found,) = list_known_stores(lake)
     leftover = find_unfinished_run(lake, found)
@@ -191,7 +191,7 @@ def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(l
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
 
 
-def test_a_commit_is_refused_on_the_snapshot_that_has_it(lake: Lake, store: KnownStore) -> None:
+def test_a_commit_is_refused_if_the_snapshot_already_contains_it(lake: Lake, store: KnownStore) -> None:
     commit(lake, QUARANTINE, [a_file(lake, store.store_id, 2)], (store.store_id, 2), {})
     for number in (1, 2):
         with pytest.raises(TransactionTakenError):

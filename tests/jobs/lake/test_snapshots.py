@@ -106,7 +106,7 @@ def test_a_table_that_was_deleted_and_made_again_is_another_one(lake: Lake, tmp_
         assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == expected
 
 
-def test_a_log_that_cannot_be_read_is_said_by_whoever_asks_for_the_table(lake: Lake, tmp_path: Path) -> None:
+def test_every_function_that_opens_a_table_reports_an_unreadable_delta_log(lake: Lake, tmp_path: Path) -> None:
     with cache_snapshots() as kept:
         assert numbers(open_table(lake, NAME)) == numbers(open_table_for_change(lake, NAME)) == [1]
         (tmp_path / NAME / "_delta_log" / f"{1:020d}.json").write_text("{no")
@@ -116,7 +116,7 @@ def test_a_log_that_cannot_be_read_is_said_by_whoever_asks_for_the_table(lake: L
                 opened(lake, NAME)
 
 
-def test_properties_and_columns_that_others_set_are_seen(lake: Lake, tmp_path: Path) -> None:
+def test_properties_and_columns_set_by_other_engines_are_recognised(lake: Lake, tmp_path: Path) -> None:
     with cache_snapshots() as kept:
         before = open_table(lake, NAME), open_table_for_change(lake, NAME)
         other = DeltaTable(tmp_path / NAME)
@@ -131,7 +131,7 @@ def test_properties_and_columns_that_others_set_are_seen(lake: Lake, tmp_path: P
             assert seen.protocol().min_writer_version > 1
 
 
-def test_files_whose_statistics_leave_no_wanted_row_are_not_opened(tmp_path: Path) -> None:
+def test_files_whose_statistics_exclude_all_wanted_rows_are_not_opened(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store")
     for number in (1, 2):
         broker.append(some_records(10, seed=number))

@@ -231,7 +231,7 @@ def test_of_two_writers_of_one_run_one_is_refused(lake: SharedLake) -> None:
     assert DeltaTable(lake.path / "messages").transaction_version("somebody") == 7
 
 
-def test_without_java_such_a_table_is_refused_until_that_is_taken_back(lake: SharedLake) -> None:
+def test_without_java_such_a_table_is_refused_until_the_feature_is_dropped(lake: SharedLake) -> None:
     lake.sql(*FEATURES["rowTracking"])
     new, files = lake.grow(5), state_of(lake.path)
 

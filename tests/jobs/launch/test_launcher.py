@@ -82,7 +82,7 @@ def test_the_second_start_makes_nothing(prepared: Path, tmp_path: Path) -> None:
     assert str(moved) in told(second)["path"]
 
 
-def test_links_lead_to_the_checkout_from_any_directory(prepared: Path, tmp_path: Path) -> None:
+def test_the_launcher_finds_its_checkout_through_links_from_any_directory(prepared: Path, tmp_path: Path) -> None:
     checkout = shutil.copytree(prepared, tmp_path / prepared.name, symlinks=True)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "inner").symlink_to(Path("..") / checkout.name / "spark-submit.sh")
@@ -186,7 +186,7 @@ def test_a_python_that_is_too_old_is_refused_in_one_sentence(checkout: Path, tmp
     assert 1 == len(answer.stderr.splitlines())
 
 
-def test_packages_that_cannot_be_installed_leave_no_environment(checkout: Path) -> None:
+def test_a_failed_installation_leaves_no_environment(checkout: Path) -> None:
     (checkout / "requirements.lock").write_text(f"no-such-package==1 --hash=sha256:{'0' * 64}\n")
 
     answer = launch(checkout / "spark-submit.sh", PIP_NO_INDEX="1")

@@ -63,7 +63,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "dist"
 
 
-def test_the_archives_hold_what_a_run_needs_and_nothing_of_the_tests(built: Path) -> None:
+def test_the_archives_contain_all_files_that_a_run_needs_and_no_tests(built: Path) -> None:
     (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
     packed = set(zipfile.ZipFile(wheel).namelist())
     with tarfile.open(source) as archive:

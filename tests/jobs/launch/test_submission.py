@@ -52,7 +52,7 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     assert "127.0.0.1" == told.environment["SPARK_LOCAL_IP"]
 
 
-def test_a_session_that_lasts_compiles_its_code_well() -> None:
+def test_a_lasting_session_uses_the_full_jit_compiler() -> None:
     _, quick, lasting = (
         set(jvm_flags(prepare_submission([], lasts=is_lasting))) for is_lasting in (False, False, True)
     )
@@ -87,7 +87,7 @@ def test_no_master_at_the_address_is_one_line_at_once_and_one_of_several_is_enou
 
 
 @pytest.mark.parametrize("options", [["--master", "local[2]"], ["--conf", "spark.master=local[2]"]])
-def test_the_users_master_is_the_only_one_and_settings_come_after_ours(options: Sequence[str]) -> None:
+def test_the_users_master_replaces_ours_and_the_users_settings_follow_ours(options: Sequence[str]) -> None:
     told = prepare_submission(options)
 
     assert "local[*,4]" not in told.arguments
@@ -137,8 +137,8 @@ def test_under_a_master_on_the_loopback_nothing_listens_outside(master: str, mon
     assert "SPARK_LOCAL_IP" not in prepare_submission(["--master", "spark://host:7077"]).environment
 
 
-def test_a_collector_of_the_user_replaces_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two collectors are an error that ends the JVM before it begins."""
+def test_the_users_garbage_collector_replaces_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two garbage collectors are an error that ends the JVM before it starts."""
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC -Dmine=1")
 
     flags = jvm_flags(prepare_submission([]))
@@ -162,8 +162,8 @@ def test_the_first_run_records_the_class_archive_and_the_second_uses_it(cache: P
     assert second.unfinished_archive is None
 
 
-def test_a_recording_that_was_killed_is_begun_anew_and_other_jars_are_another_archive(tmp_path: Path) -> None:
-    """A JVM refuses an archive whose class path has changed; it would be slow for ever."""
+def test_a_killed_recording_is_repeated_and_other_jars_get_their_own_archive(tmp_path: Path) -> None:
+    """A JVM refuses an archive whose class path has changed, and every later start would be slow."""
     spark_home = tmp_path / "spark"
     (spark_home / "jars").mkdir(parents=True)
     flag, killed = class_archive_flag(tmp_path, spark_home)
@@ -247,7 +247,9 @@ def test_jars_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, monkeypatch:
         ("--log-json --master=local", "--master local", "--log-json"),
     ],
 )
-def test_sparks_options_stand_before_the_verb_and_ours_among_them(line: str, spark: str, own: str) -> None:
+def test_spark_options_precede_the_verb_and_may_be_mixed_with_our_global_options(
+    line: str, spark: str, own: str
+) -> None:
     assert (tuple(spark.split()), tuple(own.split())) == split_arguments(line.split())
 
 

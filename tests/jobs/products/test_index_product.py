@@ -160,7 +160,7 @@ def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path)
 @pytest.mark.parametrize(
     "name", [name for name in GOLDEN if SCENARIO[name] in {"crash-after", "crash-later", "expired"}]
 )
-def test_the_first_run_takes_its_boundaries_from_the_brokers_own_files(
+def test_the_first_run_takes_the_file_boundaries_from_the_brokers_own_files(
     golden: StoreOf, tmp_path: Path, name: str
 ) -> None:
     store, lake = golden(name), tmp_path / "lake"
@@ -277,8 +277,8 @@ def test_files_sort_between_their_neighbours(times: list[int], before: str, foll
 
 
 @pytest.mark.parametrize(("files", "following"), [(2, "0052"), (100, "006")])
-def test_where_no_names_are_left_that_is_said(files: int, following: str) -> None:
-    """A broker reads a name as a number of 64 bits: twenty digits may be too many."""
+def test_an_error_is_raised_if_no_file_name_is_left(files: int, following: str) -> None:
+    """A broker reads a name as a 64-bit number, so a name of twenty digits may be too large."""
     with pytest.raises(OSError, match=f"no {files} names sort between {DAY}005 and {DAY}{following}"):
         file_names_between([5] * files, UTC, f"{DAY}005", DAY + following)
 
@@ -310,7 +310,9 @@ def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:
             target.write_bytes(content[: max(written - base, 0)].ljust(len(content), b"\0"))
 
 
-def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: StoreOf, tmp_path: Path) -> None:
+def test_complete_files_never_change_when_retention_deletes_the_start_of_the_log(
+    golden: StoreOf, tmp_path: Path
+) -> None:
     whole = golden("b498-base")
     offsets = [record.end_offset for record, _ in stored_records(whole)]
     complete: dict[int, str] = {}

@@ -165,8 +165,8 @@ def cut(whole: Path, target: Path, log_end: int) -> Path:
     return target
 
 
-def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden: StoreOf, tmp_path: Path) -> None:
-    """Even of a store that was closed in order: the run was said to leave the newest messages."""
+def test_units_of_messages_that_a_run_leaves_out_are_left_to_the_next_run(golden: StoreOf, tmp_path: Path) -> None:
+    """This also holds for a store that was shut down cleanly, if the run was asked to leave the newest messages."""
     whole = golden("b551-base")
     records = [record for record, _ in stored_records(whole)]
     first = run(cut(whole, tmp_path / "store", records[30].physical_offset), tmp_path / "lake")
@@ -362,10 +362,10 @@ def _delete_old(store: Path) -> None:
 
 
 @pytest.mark.parametrize("deleted", ["before the run", "before its record is read", "after its record is read"])
-def test_a_unit_that_comes_when_records_are_deleted_is_compared_with_its_row_once(
+def test_a_unit_seen_after_its_record_was_deleted_is_compared_once_with_the_row_in_the_lake(
     deleted: str, golden: StoreOf, tmp_path: Path
 ) -> None:
-    """The lake has the message: its unit is no less right because retention was faster than the next run."""
+    """The lake has the message: the unit is not wrong because retention was faster than the next run."""
     whole, store = golden("b551-base"), tmp_path / "store"
     dispatch = _shown_later(whole, store, 40)
     first = _ingest(store, tmp_path / "lake", "b551-base")

@@ -210,8 +210,8 @@ def test_a_chain_that_runs_in_a_circle_ends_and_is_told(entry: int, tmp_path: Pa
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_the_chain_of_a_popular_key_is_followed_only_as_far_as_messages_are_shown(limit: int, tmp_path: Path) -> None:
-    """It was walked to its end, which took 10 s for 300,000 messages under one key, and 11 MiB."""
+def test_the_chain_of_a_popular_key_is_read_only_as_far_as_messages_are_printed(limit: int, tmp_path: Path) -> None:
+    """Reading it to its end took 10 s and 11 MiB for 300,000 messages under one key."""
     geometry = Geometry(7, 500)
     records = stored([Sent(keys=("popular",)) for _ in range(400)])
     store = write_store(tmp_path / "store", records, geometry=geometry)

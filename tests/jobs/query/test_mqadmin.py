@@ -55,7 +55,7 @@ def test_a_time_is_printed_as_java_prints_it(milliseconds: int, zone: str, expec
 
 
 @given(milliseconds=I64)
-def test_every_number_is_a_time(milliseconds: int) -> None:
+def test_every_number_is_a_valid_time(milliseconds: int) -> None:
     shown = time_text(milliseconds, UTC)
     try:
         moment = _EPOCH + timedelta(milliseconds=milliseconds)
@@ -206,7 +206,7 @@ def test_all_kinds_of_traces_are_json(traced: Run) -> None:
     )
 
 
-def test_a_trace_without_a_time_is_said_to_be_printed_as_of_now(traced: Run) -> None:
+def test_the_output_says_that_a_trace_without_a_time_is_printed_with_the_current_time(traced: Run) -> None:
     code, out, err = traced("timeless")
 
     assert code == ExitCode.CLEAN
@@ -214,7 +214,7 @@ def test_a_trace_without_a_time_is_said_to_be_printed_as_of_now(traced: Run) -> 
     assert "its own start time" in err
 
 
-def test_a_trace_does_nothing_to_a_terminal(traced: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_cannot_control_a_terminal(traced: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     _, out, _ = traced("controls")
 
@@ -239,7 +239,7 @@ def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, 
     assert f"Consume Diff Total: {sum(int(row[5]) for row in rows)}\n" in out
 
 
-def test_a_configuration_that_cannot_be_read_is_said(tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_configuration_is_reported(tmp_path: Path, ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     code, out, err = ask(root, "consumerProgress -g G", "--release", "5.5.1")

@@ -201,8 +201,8 @@ def test_messages_of_a_batch_that_share_its_id_have_stories_of_their_own(tmp_pat
     assert [Role.SENT, Role.RETRIED] == roles(stories[0])
 
 
-def test_a_line_of_a_trace_without_a_group_has_the_group_of_its_request(tmp_path: Path) -> None:
-    """Older clients name the group where they take a message, not where they have consumed it."""
+def test_a_trace_line_without_a_group_gets_the_group_of_its_request(tmp_path: Path) -> None:
+    """Older clients state the group when they receive a message, not when they have consumed it."""
     taken = "SubBefore\x011700000000500\x01region\x01consumers\x01R\x01ID\x010\x01null\x02"
     consumed = "SubAfter\x01R\x01ID\x013\x01true\x01null\x010\x02"
     sent = a_record(topic="T1", properties={"UNIQ_KEY": "ID"})
@@ -214,8 +214,8 @@ def test_a_line_of_a_trace_without_a_group_has_the_group_of_its_request(tmp_path
     assert "trace: consumed by the group consumers in 3 ms, success" in told
 
 
-def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: StoreOf, tmp_path: Path) -> None:
-    """Two brokers of one lake have other messages at the same offsets and queue offsets."""
+def test_a_story_looks_up_each_copy_in_its_own_store(golden: StoreOf, tmp_path: Path) -> None:
+    """Two brokers of one lake have different messages at the same offsets and queue offsets."""
     name, other = "b551-retry", "b551-base"
     release = Release.of(release_of(name))
     alone = of_lake(golden(name), tmp_path / "alone", release)
@@ -233,7 +233,7 @@ def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: StoreOf,
         assert story.state == expected.state
 
 
-def test_a_half_message_that_no_check_decided_is_abandoned(tmp_path: Path) -> None:
+def test_a_half_message_that_no_check_resolved_is_abandoned(tmp_path: Path) -> None:
     about = {"UNIQ_KEY": "ID", "REAL_TOPIC": "Pay", "REAL_QID": "0", "PGROUP": "producers"}
     half = a_record(topic="RMQ_SYS_TRANS_HALF_TOPIC", properties=about)
     moved = a_record(topic="TRANS_CHECK_MAX_TIME_TOPIC", properties=about)
@@ -264,8 +264,8 @@ def test_a_group_that_sent_a_copy_back_has_not_consumed_it(golden: StoreOf) -> N
 
 
 @pytest.mark.parametrize("place", ["store", "lake"])
-def test_a_tag_is_not_missed_in_an_index_of_a_release_that_may_not_index_tags(tmp_path: Path, place: str) -> None:
-    """5.4.0 was the first to index tags; these records do not tell which release wrote them."""
+def test_a_tag_is_not_reported_missing_if_the_release_may_not_index_tags(tmp_path: Path, place: str) -> None:
+    """5.4.0 was the first release to index tags; these records do not show which release wrote them."""
     records = stored([Sent(keys=("k",), unique_key="ID", tags="tag")])
     store = write_store(tmp_path / "store", records, release=Release.of("5.3.3"))
     asked = Place(store=str(store), geometry=GEOMETRY)

@@ -101,7 +101,7 @@ def test_without_index_files_the_log_tells_the_release(golden: StoreOf, name: st
 
 
 @pytest.mark.parametrize("how", ["rebuild-index", "repair"])
-def test_files_sort_before_those_that_a_broker_in_any_time_zone_makes_next(
+def test_rebuilt_files_sort_before_those_that_a_broker_in_any_time_zone_creates_next(
     store: Path, tmp_path: Path, how: str
 ) -> None:
     """
@@ -201,8 +201,8 @@ def test_one_process_makes_the_same_files_on_all_cores(
 
 
 @pytest.mark.parametrize("files", [1, 2, 6])
-def test_files_that_are_full_at_the_end_of_the_log_are_followed_by_an_empty_one(tmp_path: Path, files: int) -> None:
-    """A message asks for a file before anyone looks at its keys; here the last message has none."""
+def test_a_full_last_file_is_followed_by_an_empty_one(tmp_path: Path, files: int) -> None:
+    """A broker opens a file for a message before it checks the message's keys; here the last message has none."""
     without_keys = a_record(properties={}, store_timestamp=STORED + 60)
     Broker(tmp_path / "store").append([*some_records(60), without_keys])
     wanted = GivenSettings(10, 120 // files + 1, "5.3.3")
@@ -350,7 +350,7 @@ def test_lost_files_of_an_undisturbed_store_come_back_byte_for_byte(golden: Stor
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", UNDISTURBED)
-def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_path: Path) -> None:
+def test_every_subset_of_lost_files_is_rebuilt(golden: StoreOf, name: str, tmp_path: Path) -> None:
     store = golden(name)
     if len(list((store / "index").iterdir())) < LARGE:
         pytest.skip("too few index files to be worth it")

@@ -94,7 +94,7 @@ def test_what_a_broker_wrote_after_a_killed_repair_is_kept_or_the_undo_refuses(s
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_a_killed_repair_is_done_again_and_both_are_undone(scene: Scene, part: int) -> None:
+def test_a_killed_repair_is_repeated_and_both_are_undone(scene: Scene, part: int) -> None:
     for number in scene.steps[part::PARTS]:
         scene.killed_at(number)
         assert repair(scene.request, SerialWorkers()).exit_code == 0, number
@@ -226,7 +226,7 @@ def test_what_another_process_writes_meanwhile_is_kept(world: Callable[[str], Wo
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_another_process_writes_meanwhile_is_kept_in_many_draws(world: Callable[[str], World], verb: str) -> None:
+def test_changes_by_another_process_are_kept_in_many_random_cases(world: Callable[[str], World], verb: str) -> None:
     found = [fault for seed in range(SEED, SEED + DRAWS) for fault in world(verb).draw(seed)]
     assert [] == found
 

@@ -65,10 +65,8 @@ def _change_rows(folder: Path, change: Callable[[Rdict, Any], object]) -> None:
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_no_queue_files_take_the_place_of_rows_that_rocksdb_lacks(
-    situation: StoreOf, tmp_path: Path, name: str
-) -> None:
-    """The topics are in RocksDB, so the queues were: the broker makes them again when it starts."""
+def test_missing_rows_in_rocksdb_are_not_replaced_by_queue_files(situation: StoreOf, tmp_path: Path, name: str) -> None:
+    """The topics are in RocksDB, so the queues were as well: the broker rebuilds them when it starts."""
     store = copied(situation, name, tmp_path)
     delete_rows(store / ALONE[name])
     before = content_of(store)
@@ -101,9 +99,7 @@ def test_what_is_said_about_a_second_copy_sets_only_the_database_aside(situation
     assert repaired(store, out="again").exit_code is ExitCode.CLEAN
 
 
-def test_the_steps_of_verify_make_no_queue_files_for_a_broker_that_reads_none(
-    situation: StoreOf, tmp_path: Path
-) -> None:
+def test_verify_does_not_recommend_queue_files_for_a_broker_that_reads_none(situation: StoreOf, tmp_path: Path) -> None:
     store = copied(situation, "b551-rockscq-clean", tmp_path)
     delete_rows(store / "consumequeue")
     verdict = verify(VerifyRequest(str(store), WANTED), SerialWorkers())

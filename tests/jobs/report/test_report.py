@@ -61,7 +61,7 @@ def _hostile_store(folder: Path) -> Path:
     return write_segment(folder, [a_record(topic=HOSTILE, properties={"KEYS": HOSTILE}) for _ in range(3)])
 
 
-def test_the_report_of_a_run_has_its_figures(report: Report) -> None:
+def test_the_report_of_a_run_has_the_figures_of_the_run(report: Report) -> None:
     parts = {part.title: part for part in report.parts}
     facts, topics, index = parts["This run"], parts["Messages by topic"], parts["Index files of this run"]
     timeline = parts["Messages over store time"]

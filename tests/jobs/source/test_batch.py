@@ -76,7 +76,7 @@ def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path, rocketmq:
     assert offsets[::2] == _offsets(rocketmq(store).where("topic = 'Orders'"))
 
 
-def test_a_given_schema_has_its_columns_alone_made(tmp_path: Path, spark: "SparkSession") -> None:
+def test_only_the_columns_of_a_given_schema_are_decoded(tmp_path: Path, spark: "SparkSession") -> None:
     store = write_store(tmp_path / "store", stored([Sent(topic="Orders", body=b"a body", tags="paid")]))
     source = RocketmqDataSource({"path": str(store)})
     expected = [{"tags": "paid", "topic": "Orders"}]
@@ -111,8 +111,8 @@ def test_partitions_of_any_size_read_every_record_once(tmp_path: Path, size: int
     assert len(parts) > len(list((store / "commitlog").iterdir())) or size == SEGMENT_SIZE
 
 
-def test_segments_outside_the_times_are_not_opened(tmp_path: Path) -> None:
-    """The first record of a segment tells when it was begun; an hour is left for clocks that were set back."""
+def test_segments_outside_the_time_range_are_not_opened(tmp_path: Path) -> None:
+    """The first record of a segment shows when the segment begins; an hour is added for clocks that were set back."""
     records = stored([Sent(body=bytes(500)) for _ in range(60)])
     late = [record._replace(store_timestamp=record.store_timestamp + n * 3_600_000) for n, record in enumerate(records)]
     store = write_store(tmp_path / "store", late, with_queues=False, with_index=False)

@@ -121,7 +121,7 @@ def test_damage_is_no_boundary_and_no_message_is_lost_after_it(tmp_path: Path) -
         _batches(strict, strict.initialOffset(), 1 << 40)
 
 
-def test_deleted_segments_are_an_error_or_are_left_out_as_the_option_says(tmp_path: Path) -> None:
+def test_deleted_segments_are_an_error_or_are_skipped_depending_on_the_option(tmp_path: Path) -> None:
     records = _records(60)
     store = _write(tmp_path / "store", records)
     reader = _reader(store)
@@ -223,8 +223,8 @@ def test_a_query_may_begin_at_the_end(tmp_path: Path) -> None:
     assert _offsets(records[20:]) == _read_on(reader, start)
 
 
-def test_an_idle_store_is_looked_at_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark asks again at once; a look in vain is followed by a pause, what is new by none."""
+def test_an_idle_store_is_polled_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks again immediately; a pause follows only a poll that finds nothing."""
     records = _records(20)
     store = _write(tmp_path / "store", records[:10])
     clock, waits = [100.0], list[float]()
@@ -276,8 +276,8 @@ def test_a_checkpoint_of_another_source_is_told(values: Any, tmp_path: Path) -> 
         reader.latestOffset(values, EVERYTHING)
 
 
-def test_a_record_that_is_half_there_when_a_batch_ends_before_it_waits(broker: Broker) -> None:
-    """The place after all offsets was taken for its end, and nothing was ever read again."""
+def test_an_incomplete_record_after_the_end_of_a_batch_is_read_later(broker: Broker) -> None:
+    """The position after all offsets was taken for the record's end, and nothing was read from then on."""
     broker.append(some_records(3))
     reader = _reader(broker.root)
     end = reader.latestOffset(reader.initialOffset(), EVERYTHING)

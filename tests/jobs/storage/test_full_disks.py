@@ -194,8 +194,8 @@ CALLS: dict[str, tuple[Callable[[ObjectStorage], object], object]] = {
 @pytest.mark.parametrize("failures", [1, 3])
 @pytest.mark.parametrize("said", ANSWERS)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_that_fails_is_made_again(call: str, said: str, failures: int) -> None:
-    """Amazon's client gives up where an error's answer is longer than the bytes that were asked for."""
+def test_a_failed_call_is_repeated(call: str, said: str, failures: int) -> None:
+    """Amazon's client gives up if the response with the error is longer than the requested bytes."""
     made, expected = CALLS[call]
 
     assert made(ObjectStorage(Failing(CONTENT, failures, said))) == expected

@@ -57,7 +57,7 @@ def test_a_storage_that_is_only_read_says_so() -> None:
     assert errno.EROFS == raised.value.errno
 
 
-def test_every_reader_reads_into_a_buffer_and_says_where_bytes_follow(storage: Storage, tmp_path: Path) -> None:
+def test_every_reader_fills_a_buffer_and_reports_where_data_continues(storage: Storage, tmp_path: Path) -> None:
     location, buffer = _location(storage, tmp_path / "file"), bytearray(6)
     storage.create(location, b"0123456789")
 
@@ -162,7 +162,7 @@ def test_a_folder_of_another_store_is_not_taken_for_the_log(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_what_takes_the_place_of_a_file_is_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_pipe_or_directory_in_place_of_a_file_is_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
     place = tmp_path / "00000000000000000000"
     make(place)
     with pytest.raises(OSError, match=r"not a regular file.*0{20}"), LocalStorage().open(str(place)):

@@ -55,7 +55,7 @@ def test_what_is_deleted_before_the_queues_are_joined_is_no_finding(store: Path,
 
 @pytest.mark.parametrize("index_files", [0, 3])
 @pytest.mark.parametrize("step", ["verify.index.explain_files", "products.index.explanation.IndexPlan"])
-def test_what_is_deleted_before_index_files_are_compared_is_no_finding(
+def test_segments_deleted_before_the_index_is_compared_are_not_a_finding(
     store: Path, step: str, index_files: int
 ) -> None:
     expires = preceded(resolve_name(f"jobs.{step}"), partial(expire, store, index_files=index_files))
@@ -94,10 +94,10 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("offset", [0, 8192, 16384])
-def test_index_files_are_those_of_the_log_that_is_left(
+def test_index_files_are_built_from_the_remaining_log(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
-    """Also where keys of a deleted segment are in an index file already."""
+    """This also holds if an index file already has keys of a deleted segment."""
     monkeypatch.setattr("jobs.launch.engine.count_cores", lambda: 1)
 
     def happens(range_: Range) -> None:
@@ -116,7 +116,7 @@ def test_index_files_are_those_of_the_log_that_is_left(
     assert content(tmp_path / "before")
 
 
-def test_queues_are_those_of_the_log_that_is_left(store: Path, tmp_path: Path) -> None:
+def test_queues_are_built_from_the_remaining_log(store: Path, tmp_path: Path) -> None:
     starts = []
     for out, workers in (
         (tmp_path / "meanwhile", Meanwhile(happens=partial(expire, store))),

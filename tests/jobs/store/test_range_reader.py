@@ -91,7 +91,7 @@ def test_what_stays_damaged_is_damage(log: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [1, 80, 150])
-def test_a_page_without_a_checksum_is_read_again_too(tmp_path: Path, page: int) -> None:
+def test_a_page_without_a_checksum_is_also_read_again(tmp_path: Path, page: int) -> None:
     raw = log_of([a_record(properties=b"KEYS\x01" + b"k" * 16_000) for _ in range(40)], 0)
     (tmp_path / f"{0:020d}").write_bytes(raw.ljust(_SIZE, b"\0"))
     assert set(raw[page * _PAGE : (page + 1) * _PAGE]) == set(b"k")
@@ -249,7 +249,7 @@ def test_results_come_in_the_order_of_the_items_whichever_is_done_first() -> Non
     assert InProcessWorkers(width=3).map(range(20), work) == list(range(20))
 
 
-def test_as_many_threads_work_as_the_workers_are_wide() -> None:
+def test_the_number_of_threads_is_the_width_of_the_workers() -> None:
     together = Barrier(3, timeout=10)
 
     assert sorted(InProcessWorkers(width=3).map(range(3), lambda _: together.wait())) == [0, 1, 2]

@@ -87,7 +87,7 @@ def test_a_table_that_is_merged_away_meanwhile_is_looked_for_again(
     assert len(calls) == 3
 
 
-def test_a_database_elsewhere_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_on_other_storage_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = unpack_feature("b551-rockscq-separate", tmp_path).root / _SEPARATE
     monkeypatch.setattr(rocksdb, "is_local", lambda _: False)
     with open_database(str(folder), AnyStorage()) as database:
@@ -140,7 +140,7 @@ def test_following_keeps_no_copy_of_the_queues(tmp_path: Path, monkeypatch: pyte
     assert sum(path.stat().st_size for path in files) < table.stat().st_size
 
 
-def test_a_look_at_queues_in_rocksdb_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probing_queues_in_rocksdb_reads_only_new_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_queue(tmp_path, 5000)
     read = 0
     rows = rocksdb.Database.rows

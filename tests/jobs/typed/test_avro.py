@@ -112,13 +112,13 @@ _DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 
         ({"type": "map", "values": "int"}, "02 02 61 80", ("cut off", "$.v at byte 4")),
     ],
 )  # fmt: skip
-def test_a_value_is_read_exactly_or_refused_with_its_place(type_: object, body: str, expected: object) -> None:
+def test_a_value_is_read_exactly_or_rejected_with_its_position(type_: object, body: str, expected: object) -> None:
     found = read(bytes.fromhex(body), v=type_)
 
     assert (Refusal(*expected) if isinstance(expected, tuple) else [expected]) == found
 
 
-def test_a_time_without_a_zone_is_of_the_declared_one() -> None:
+def test_a_time_without_a_zone_is_in_the_declared_zone() -> None:
     (found,) = read(b"\x00", Times(zone=ZoneInfo("Asia/Shanghai")), v=_LOCAL)  # type: ignore[misc]
     assert dt.datetime(1969, 12, 31, 16, tzinfo=dt.UTC) == found
 
@@ -208,7 +208,7 @@ def test_a_body_is_read_as_fastavro_reads_it_or_is_refused(good: bytes, at: int,
 
 
 @given(st.fixed_dictionaries(_VALUES).map(_encoded))
-def test_every_cut_is_refused(body: bytes) -> None:
+def test_every_truncation_is_rejected(body: bytes) -> None:
     found = _READER(pa.array([body[:at] for at in range(len(body))])).refusals
     reasons = {"cut off", "an empty body", "a block claims more items than the body has bytes"}
     assert reasons >= {one.reason for one in found.values()}

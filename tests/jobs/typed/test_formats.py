@@ -107,7 +107,7 @@ def test_a_body_is_a_row_by_its_groups_or_refused(body: bytes, expected: object)
         ("(?P<a>.)", "a array<int>", "a array<int>: of no group, or no type of a single value"),
     ],
 )
-def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, columns: str, says: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str, columns: str, says: str) -> None:
     with pytest.raises(SchemaError, match=re.escape(says)):
         read(b"", pattern, columns)
 

@@ -73,7 +73,7 @@ def test_a_value_is_in_its_column_exactly_or_refused(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize(("body", "reason", "place"), BODIES)
-def test_a_broken_body_is_refused_with_its_place(body: bytes, reason: str, place: str) -> None:
+def test_an_invalid_body_is_rejected_with_its_position(body: bytes, reason: str, place: str) -> None:
     assert [Refusal(reason, place)] == both([body], parse_columns("a bigint"))
 
 
@@ -185,7 +185,7 @@ def test_fields_of_any_name_are_read(name: str) -> None:
         max_size=6,
     )
 )
-def test_the_fast_reader_is_the_scalar_one(bodies: list[bytes]) -> None:
+def test_the_compiled_reader_agrees_with_the_scalar_one(bodies: list[bytes]) -> None:
     both(bodies, WIDE)
 
 

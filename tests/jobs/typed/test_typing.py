@@ -180,8 +180,10 @@ def test_columns_are_added_types_are_widened_and_what_would_lose_data_is_refused
         ('schema = "id int, name string, at timestamp, n int NOT NULL"', "may be NULL in it: n"),
     ],
 )
-def test_what_would_lose_values_is_refused_before_anything_is_written(now: str, says: str, tmp_path: Path) -> None:
-    """With the command that does it all the same."""
+def test_a_change_that_would_lose_values_is_refused_before_anything_is_written(
+    now: str, says: str, tmp_path: Path
+) -> None:
+    """The message has the command that makes the change anyway."""
     ingested(tmp_path, b'{"id": 1, "name": "a", "at": "2026-11-23 10:00:00"}')
     declared = '[topic.Orders]\nformat = "json"\ntime_zone = "Europe/Berlin"\n'
     typed(tmp_path, declared + 'schema = "id int, name string, at timestamp"\nepoch = "s"')
@@ -287,7 +289,7 @@ def test_a_topic_leads_nowhere_else(topic: str, tmp_path: Path) -> None:
         (f'topic.{"a" * 300} = {{format = "json", schema = "a int"}}', "a topic has 1 to 200 characters"),
     ],
 )
-def test_a_file_of_types_that_is_wrong_is_refused_with_its_line_or_key(text: str, says: str, tmp_path: Path) -> None:
+def test_an_invalid_types_file_is_refused_with_the_line_or_key(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "types.toml").write_text(text)
 
     with pytest.raises(DeclarationError) as refused:
@@ -313,8 +315,8 @@ def test_a_topic_gets_its_table_with_its_first_message_even_where_that_is_a_dead
     assert (tmp_path / "lake" / "typed" / "Orders" / "_delta_log").is_dir()
 
 
-def test_types_of_one_topic_are_tables_of_their_own(broker: Broker, tmp_path: Path) -> None:
-    """By tag, property or field; a message of another type, or of none, is a dead letter until its type is declared."""
+def test_each_type_of_a_topic_has_its_own_table(broker: Broker, tmp_path: Path) -> None:
+    """By tag, property or field; a message of an undeclared type is a dead letter until its type is declared."""
     bodies = b'{"kind": "new", "id": 1}|{"kind": "old", "at": 2}|{"kind": "x"}|{"kind": "old"}||{}'.split(b"|")
     broker.append(a_record(body, topic="Orders", properties={"kind": "new", "TAGS": "new"}) for body in bodies)
     ingested(tmp_path)

@@ -71,10 +71,10 @@ def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
 
 
 @pytest.mark.parametrize(("later", "kinds"), [(0, []), (1, ["checkpoint_index_time"])])
-def test_a_file_that_a_broker_fills_while_the_log_is_read_explains_the_checkpoints_time(
+def test_a_file_filled_while_the_log_is_read_explains_the_time_in_the_checkpoint(
     store: Path, later: int, kinds: list[str]
 ) -> None:
-    """The checkpoint is read after the files were listed: it may name the end of one that was not full then."""
+    """The checkpoint is read after the files were listed: it may have the end of a file that was not full then."""
     (store / "abort").touch()
     time = decode_header(index_file(store, -1).read_bytes()).end_timestamp + later
     path = store / "checkpoint"
@@ -167,8 +167,8 @@ def test_files_of_a_start_that_found_the_newest_one_empty_are_no_copies(
     assert copies[:1] == [f"index/{index_file(store, len(full)).name}"]
 
 
-def test_copies_of_a_whole_index_again_and_again_are_placed_twice_each_at_most(golden: StoreOf, tmp_path: Path) -> None:
-    """Each copy of the first file could begin what a start made: to follow the files from each one takes for ever."""
+def test_each_copy_of_a_repeatedly_copied_index_is_placed_at_most_twice(golden: StoreOf, tmp_path: Path) -> None:
+    """Each copy of the first file could begin a sequence of files; following all of them would take too long."""
     store = without_index(golden("b533-base"), tmp_path)
     writer = IndexWriter(TINY, make_rules((0, Release.of("5.3.3"))))
     for stored in stored_records(store):

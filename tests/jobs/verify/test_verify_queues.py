@@ -51,7 +51,7 @@ def test_what_was_not_dispatched_yet_is_a_number(golden: StoreOf, name: str) -> 
 
 
 @pytest.mark.parametrize("name", golden_stores("expired"))
-def test_units_of_deleted_messages_are_a_number(golden: StoreOf, name: str) -> None:
+def test_units_of_deleted_messages_are_only_counted(golden: StoreOf, name: str) -> None:
     assert compare_queues(golden(name), release_of(name)).numbers["expired"] == 16
 
 
@@ -233,7 +233,7 @@ def test_whatever_a_queue_holds_is_told_and_never_fails(
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_whatever_a_log_holds_is_told_and_never_fails(
+def test_verify_reports_any_content_of_a_log_and_never_fails(
     golden: StoreOf, tmp_path: Path, name: str, data: st.DataObject
 ) -> None:
     root = fresh_copy(golden(name), tmp_path / "store")
