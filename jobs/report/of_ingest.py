@@ -130,22 +130,24 @@ def _messages(read: _Read) -> Iterator[Part]:
     def rows(*columns: str) -> Iterator[pa.RecordBatch]:
         return chain(read(MESSAGES, columns), read(TIERED, columns))  # of a broker's log, or of a tier
 
-    topics, producers, keys, sizes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+    producers, keys, sizes = Counter[str](), Counter[str](), Counter[str]()
     limits = [pc.min_max(batch["store_timestamp"]).as_py() for batch in rows("store_timestamp")]
     first, last = min((one["min"] for one in limits), default=0), max((one["max"] for one in limits), default=0)
     step = round_duration((last - first + 1) / (_SLOTS - 1))
     start = first // step * step
     times: dict[str, Counter[int]] = {}
     for batch in rows("topic", "born_host", "keys", "total_size", "store_timestamp"):
-        topics.update(_counted(batch["topic"]))
         for host, count in _counted(batch["born_host"]).items():
             producers[host.rpartition(":")[0]] += count
         counts = pc.fill_null(pc.list_value_length(batch["keys"]), 0)
         keys.update({f"{number} keys": n for number, n in _counted(counts).items()})
         classes = np.bincount(np.searchsorted(_SIZES, batch["total_size"].to_numpy()), minlength=len(_SIZE_NAMES))
         sizes.update(dict(zip(_SIZE_NAMES, map(int, classes), strict=True)))
-        for topic, slots in _by_time(batch, start, step):
-            times.setdefault(topic, Counter()).update(slots)
+        slots = np.clip((batch["store_timestamp"].to_numpy() - start) // step, 0, _SLOTS - 1)
+        by_slot = pa.table({"topic": batch["topic"], "slot": slots}).group_by(["topic", "slot"])
+        for row in by_slot.aggregate([([], "count_all")]).to_pylist():
+            times.setdefault(row["topic"], Counter())[row["slot"]] += row["count_all"]
+    topics = Counter({topic: counts.total() for topic, counts in times.items()})
     if not topics:
         return
     yield _timeline(times, topics, start, step)
@@ -200,15 +202,6 @@ _HEADER = ("index_file", "name", "index_count", "index_num", "hash_slot_count", 
 
 def _counted(column: pa.Array) -> dict[str, int]:
     return {str(item["values"]): item["counts"] for item in pc.value_counts(column).to_pylist()}
-
-
-def _by_time(batch: pa.RecordBatch, start: int, step: int) -> Iterator[tuple[str, dict[int, int]]]:
-    slots = (batch["store_timestamp"].to_numpy() - start) // step
-    topics = batch["topic"].dictionary_encode() if pa.types.is_string(batch["topic"].type) else batch["topic"]
-    numbers = topics.indices.to_numpy()
-    for number, topic in enumerate(topics.dictionary.to_pylist()):
-        counts = np.bincount(np.clip(slots[numbers == number], 0, _SLOTS - 1).astype(np.int64))
-        yield topic, {slot: int(count) for slot, count in enumerate(counts) if count}
 
 
 def _timeline(times: Mapping[str, Counter[int]], topics: Counter[str], start: int, step: int) -> Timeline:

@@ -319,18 +319,15 @@ def list_messages(  # noqa: PLR0913 - one argument an option
     options: QueryOptions = _of_query,
 ) -> ExitCode:
     """List messages, the newest first, by their offsets in the log."""
-    from jobs.query.lookups import parse_position, read_page
-    from jobs.query.reasons import explain_empty_page
-
     if queue_id is not None and topic is None:
         raise click.UsageError("--queue requires -t TOPIC")
     wanted = ListConditions(topic, key, tag, words, *options.time_window(since, until), queue_id)
 
     def ask(source: Source) -> Answer:
-        start = None if before is None else parse_position(before)
-        page = read_page(source, wanted, start, limit, seconds)
+        start = None if before is None else lookups.parse_position(before)
+        page = lookups.read_page(source, wanted, start, limit, seconds)
         if not page.messages:
-            return Answer(reason=explain_empty_page(source, wanted, page.next, start, seconds))
+            return Answer(reason=reasons.explain_empty_page(source, wanted, page.next, start, seconds))
         stopped = f"stopped after {seconds} s; " if page.was_cut_short else ""
         following = f"{stopped}for the next page, add --before {page.next}"
         return Answer(list(page.messages), notes=[following] if page.next is not None else [])
@@ -359,7 +356,6 @@ def story(
     if (message_id is None) == (key is None) or (key is not None and topic is None):
         raise click.UsageError("pass an ID, or -t TOPIC and -k KEY")
     from jobs.query import story as stories
-    from jobs.query.story import story_lines, story_object
 
     def ask(source: Source) -> Answer:
         if key is not None:
@@ -368,8 +364,8 @@ def story(
 
     def show(answer: Answer, source: Source) -> None:
         for told in stories.find_stories(source, answer.messages):
-            lines = (*story_lines(told, options.printer.zone), "")
-            options.printer.print_row("story", story_object(told), "".join(f"{line}\n" for line in lines))
+            lines = (*stories.story_lines(told, options.printer.zone), "")
+            options.printer.print_row("story", stories.story_object(told), "".join(f"{line}\n" for line in lines))
 
     return _answer(options, ask, show)
 
